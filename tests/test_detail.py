@@ -13,6 +13,7 @@ from torch import nn
 
 import nanlab
 from nanlab.capture import dispatch
+from nanlab.capture.engine_calls import EngineCalls
 
 sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 
@@ -161,3 +162,185 @@ def test_options_that_contradict_it_are_refused() -> None:
         nanlab.watch(detail="fault", budget=0)
     with pytest.raises(nanlab.errors.UsageError, match="detail"):
         nanlab.watch(detail="half")  # type: ignore[arg-type]
+
+
+# -- steps that repeat the last one: the engine and the optimizer run unobserved
+
+
+def plain(model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor, i: int) -> None:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+
+
+def clipped(model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor, i: int) -> None:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def accumulated(model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor, i: int) -> None:
+    optimizer.zero_grad()
+    for half in (slice(0, 8), slice(8, 16)):
+        (nn.functional.mse_loss(model(x[half]), y[half]) / 2).backward()
+    optimizer.step()
+
+
+def zeroed(model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor, i: int) -> None:
+    optimizer.zero_grad(set_to_none=False)
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+
+
+def alternating(model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor, i: int) -> None:
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    (loss if i % 3 else loss * 2 + model(-x).square().mean()).backward()
+    optimizer.step()
+
+
+def hooked(model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor, i: int) -> None:
+    optimizer.zero_grad()
+    out = model(x)
+    if i == 4:
+        out.register_hook(lambda gradient: gradient * 0.5)
+    nn.functional.mse_loss(out, y).backward()
+    optimizer.step()
+
+
+def scheduled(model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor, i: int) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-2 / (1 + i)
+        group["weight_decay"] = 0.1 if i == 4 else 0.0
+    plain(model, optimizer, x, y, i)
+
+
+def twice(model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor, i: int) -> None:
+    plain(model, optimizer, x, y, i)
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+
+
+LOOPS = (plain, clipped, accumulated, zeroed, alternating, hooked, scheduled, twice)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8) / 3)
+        self.norm, self.head = nn.BatchNorm1d(8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.dropout(self.norm(x @ self.weight), 0.2, True)
+        return self.head(torch.sqrt((h @ self.weight.t()).relu().sum(1, keepdim=True)) + h)
+
+
+def late(
+    loop: Any, kind: Any, detail: Any, bad: int = 7, steps: int = 9
+) -> tuple[nanlab.Trace, nn.Module]:
+    """A run with a bad batch in a late step."""
+    torch.manual_seed(2)
+    model = Tied()
+    optimizer = kind(model.parameters(), lr=1e-2)
+    batches = [(torch.randn(16, 8) * (2 + i), torch.randn(16, 4)) for i in range(steps)]
+    if bad < steps:
+        batches[bad][0][:] = -1e30
+    with nanlab.watch(model, detail=detail) as trace:
+        for i, (x, y) in enumerate(batches):
+            loop(model, optimizer, x, y, i)
+    return trace, model
+
+
+def tables(trace: nanlab.Trace) -> dict[str, pd.DataFrame]:
+    start = trace.recording.starts[-2:][0]
+    ops = trace.ops[trace.ops.index >= start].drop(columns="node")
+    backward = trace.backward[trace.backward.step >= trace.backward.step.max() - 1]
+    parameters = trace.parameters
+    return {
+        "ops": ops,
+        "backward": backward.drop(columns="node").reset_index(drop=True),
+        "parameters": parameters,
+        # what results hold is not looked at in steps that are not kept
+        "steps": trace.steps.drop(columns=["seconds", "nonfinite", "born"]),
+    }
+
+
+@pytest.mark.parametrize("bad", [7, 99])
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_late_fault_and_healthy_end_are_those_of_a_full_watch(loop: Any, bad: int) -> None:
+    (full, one), (fault, two) = (late(loop, torch.optim.Adam, d, bad) for d in ("full", "fault"))
+    assert (full.culprit is None) == (bad == 99)
+    assert told(fault) == told(full) and fault.notes == full.notes
+    for name, table in tables(full).items():
+        other = tables(fault)[name]
+        pd.testing.assert_frame_equal(table, other, rtol=1e-9, check_exact=False)
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def test_engine_that_does_what_it_did_runs_unobserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = []
+    note = EngineCalls.note
+    monkeypatch.setattr(EngineCalls, "note", lambda *args: notes.append(args) or note(*args))
+    model, optimizer = network()
+    with nanlab.watch(model, detail="fault") as trace:
+        train(model, optimizer, 8)
+    assert len(notes) >= 5 and not trace.notes
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, 1e-2),
+    "momentum": lambda p: torch.optim.SGD(p, 1e-2, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "Adam": lambda p: torch.optim.Adam(p, 1e-2, amsgrad=True, weight_decay=0.1),
+    "AdamW": lambda p: torch.optim.AdamW(p, 1e-2),
+    "Adamax": lambda p: torch.optim.Adamax(p, 1e-2),
+    "NAdam": lambda p: torch.optim.NAdam(p, 1e-2),
+    "RAdam": lambda p: torch.optim.RAdam(p, 1e-2),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, 1e-2),
+    "Adadelta": lambda p: torch.optim.Adadelta(p, 1e-2),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, 1e-2, momentum=0.5, centered=True),
+    "Rprop": lambda p: torch.optim.Rprop(p, 1e-2),
+    "foreach": lambda p: torch.optim.Adam(p, 1e-2, foreach=True),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_steps_of_an_optimizer_are_replayed_as_they_were(kind: str) -> None:
+    ends = []
+    for detail in ("full", "fault"):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+        scale = nn.Parameter(torch.tensor(0.5))
+        optimizer = OPTIMIZERS[kind]([*model.parameters(), scale])
+        rates = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        batches = [torch.randn(16, 8) for _ in range(7)]
+        with nanlab.watch(model, detail=detail) as trace:
+            for x in batches:
+                optimizer.zero_grad()
+                (model(x) * scale).square().mean().backward()
+                optimizer.step()
+                rates.step()
+        assert trace.replay().identical and not trace.notes
+        ends.append([trace, *model.parameters()])
+    for a, b in zip(ends[0][1:], ends[1][1:], strict=True):
+        assert torch.equal(a, b)
+    first, second = (tables(trace) for trace, *_ in ends)
+    for name, table in first.items():
+        pd.testing.assert_frame_equal(table, second[name], rtol=1e-9, check_exact=False)
+
+
+def test_step_of_an_optimizer_that_fails_leaves_the_program_as_it_is() -> None:
+    model, optimizer = network()
+    with nanlab.watch(model, detail="fault") as trace:
+        train(model, optimizer, 6)
+        optimizer.zero_grad()
+        model(torch.randn(32, 8)).square().mean().backward()
+        optimizer.state[model[0].weight]["exp_avg"].resize_(3)
+        with pytest.raises(RuntimeError):
+            optimizer.step()
+        optimizer.state.clear()
+        train(model, optimizer, 2)
+    assert trace.culprit is None
+    assert all(bool(torch.isfinite(p).all()) for p in model.parameters())

@@ -17,10 +17,12 @@ from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from nanlab.capture.dispatch import OpRecorder
+from nanlab.capture.engine_calls import EnginePattern
 from nanlab.capture.execution import is_watched
 from nanlab.capture.ledger import storage_of
 from nanlab.capture.plans import unwrapped
 from nanlab.capture.steps import StepClock
+from nanlab.trace.program import EngineRun
 from nanlab.trace.recording import ACCUMULATES, NO_OWNER, BackwardPass, Sink, leaf_number
 
 # Autograd graphs so deep that freeing one would overflow the stack, once Python has seen its
@@ -135,14 +137,17 @@ class BackwardRecorder:
         handles: list[Any] = []
         outer = ops.backward_pass, ops.creates_graph
         oldest, accumulates = 0, False
+        run: EngineRun | None = None
+        again: EnginePattern | None = None
         try:
             ops.backward_pass = len(ops.recording.passes)
             ops.creates_graph = len(args) > 2 and bool(args[2])
+            place = ops.lines.here(frame)
+            accumulating = bool(kwargs.get("accumulate_grad"))
             if ops.program is not None:
-                ops.program.engine_begins(outputs, args, bool(kwargs.get("accumulate_grad")))
-            oldest, accumulates = self._begin(
-                outputs, frame, bool(kwargs.get("accumulate_grad")), handles
-            )
+                run = ops.program.engine_begins(outputs, args, accumulating)
+                again = ops.engine_calls.begins(run, place)
+            oldest, accumulates = self._begin(outputs, frame, place, accumulating, handles, again)
             if not kwargs.get("accumulate_grad") and len(args) > 3:
                 self._ask(args[3])
         except Exception as error:
@@ -150,12 +155,12 @@ class BackwardRecorder:
         ops.in_backward += 1
         results: Any = None
         try:
-            results = self._original(outputs, *args, **kwargs)
+            results = self._unobserved(outputs, args, kwargs, again)
             return results
         finally:
             self._observe_again()
-            if ops.program is not None:
-                ops.program.engine_ended(results)
+            if ops.program is not None and run is not None:
+                self._ended(run, again, results)
             ops.in_backward -= 1
             ops.backward_pass, ops.creates_graph = outer
             for handle in handles:
@@ -170,18 +175,54 @@ class BackwardRecorder:
                 except Exception as error:
                     ops.failed(error)
 
+    def _unobserved(self, outputs: Any, args: Any, kwargs: Any, again: EnginePattern | None) -> Any:
+        """Run the engine; unobserved where its calls are known."""
+        if again is None:
+            return self._original(outputs, *args, **kwargs)
+        _pop_mode()
+        try:
+            return self._original(outputs, *args, **kwargs)
+        except BaseException:
+            if self.ops.program is not None:
+                self.ops.program.lose("its backward pass was not observed, and raised an exception")
+            raise
+        finally:
+            _push_mode(self.ops)
+
+    def _ended(self, run: EngineRun, again: EnginePattern | None, results: Any) -> None:
+        """A run of the engine is over."""
+        ops, program = self.ops, self.ops.program
+        assert program is not None
+        try:
+            if again is not None and not ops.off and program.segment.lost is None:
+                ops.engine_calls.note(again, run, self.gradient_seen)
+            program.engine_ended(results)
+            if again is None and not ops.off:
+                ops.engine_calls.ended(run)
+        except Exception as error:
+            ops.failed(error)
+
     def _begin(
-        self, outputs: Any, frame: FrameType, accumulates: bool, handles: list[Any]
+        self,
+        outputs: Any,
+        frame: FrameType,
+        place: tuple[int, int],
+        accumulates: bool,
+        handles: list[Any],
+        again: EnginePattern | None,
     ) -> tuple[int, bool]:
         ops, recording = self.ops, self.ops.recording
         number, position = len(recording.passes), recording.end
         let_go()
         roots = [t for t in outputs if isinstance(t, torch.Tensor)]
         sources = tuple(ops.know(ops.source(unwrapped(t)), unwrapped(t)) for t in roots)
-        line, site = ops.lines.here(frame)
-        edges, nodes, oldest, adding = self._hook(
-            [t.grad_fn for t in roots if t.grad_fn is not None], number, handles
-        )
+        line, site = place
+        if again is not None:
+            edges, nodes, oldest, adding = ops.engine_calls.graph_of(again)
+        else:
+            edges, nodes, oldest, adding = self._hook(
+                [t.grad_fn for t in roots if t.grad_fn is not None], number, handles
+            )
         recording.passes.append(
             BackwardPass(
                 number, position, line, site, sources, accumulates, tuple(edges), frozenset(nodes)
@@ -337,7 +378,9 @@ class BackwardRecorder:
             gradient = parameter.grad  # torch makes this object anew each time
             if gradient is not None:
                 ops.mark_gradient(gradient)
-                owner = self.gradient_seen(parameter, ops.source(gradient))
+                source = ops.source(gradient)
+                ops.engine_calls.arrivals.append((parameter, source, ops.recording.end))
+                owner = self.gradient_seen(parameter, source)
                 if ops.program is not None:
                     ops.program.arrived(parameter)
             self._ran(leaf_number(owner), ACCUMULATES, number, given, taken)

@@ -15,6 +15,7 @@ from weakref import WeakSet
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nanlab.capture.engine_calls import EngineCalls
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.ledger import (
     PLAIN,
@@ -139,6 +140,7 @@ class OpRecorder(TorchDispatchMode):
         self.in_optimizer = 0
         self.program: ProgramRecorder | None = None
         self.optimizer_calls = OptimizerCalls(self)
+        self.engine_calls = EngineCalls(self)
         self.again: OptimizerCalls | None = None  # while a step makes the calls of the last one
         # line and site of the running step of an optimizer of torch's
         self.step_place: tuple[int, int] | None = None
@@ -479,6 +481,7 @@ class OpRecorder(TorchDispatchMode):
         now = _sequence()
         python = frame is not None and id(frame.f_code) not in self.engine_codes
         where = self._python_in_backward(frame) if python else ""
+        self.engine_calls.ran_python |= python
         if where == "recompute" or (where and torch.is_grad_enabled() and where != "custom"):
             line, site = self.lines.here(frame)
             made = now - 1 if now > self.sequence and torch.is_grad_enabled() else -1
@@ -928,7 +931,7 @@ class OpRecorder(TorchDispatchMode):
             inside = self.in_backward or self.in_optimizer
             clipped = written and not inside and entry is not None and entry.grad
             if not clipped and (numel := self._put_off(target)):
-                return (self.chunk.number << 32) | stats.put_off(numel), -1
+                return (self.chunk.number << 32) | stats.put_off((numel,)), -1
             row = stats.add(target)
             stats.flush()
         else:

@@ -81,7 +81,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
-        self._serial = 0
+        self.last = 0  # the latest serial number
         # serial numbers given out before the storage was entered
         self.promised: dict[int, int] = {}
         entries = self.entries
@@ -101,13 +101,13 @@ class Ledger:
         return entry
 
     def _next(self) -> int:
-        self._serial += 1
-        return self._serial
+        self.last += 1
+        return self.last
 
     def number(self, count: int) -> int:
         """The first of so many serial numbers that no storage has had."""
-        first = self._serial + 1
-        self._serial += count
+        first = self.last + 1
+        self.last += count
         return first
 
     def promise(self, storage: torch.UntypedStorage) -> int:

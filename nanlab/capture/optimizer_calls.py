@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,18 +10,33 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.optim import optimizer as torch_optimizer
+
+# as in torch 2.6 to 2.13
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+    _pop_mode,
+    _push_mode,
+)
 
 from nanlab.capture.ledger import Entry, tracked_by
 from nanlab.capture.plans import Call, Plan
 from nanlab.capture.program import NUMBERS
 from nanlab.trace.chunk import CALL, DEVICE, FLAGS, INPLACE, OUTPUT, PASS, STAT, VIEW, WIDTH
-from nanlab.trace.program import View
+from nanlab.trace.program import Ref, View
 
 if TYPE_CHECKING:
     from nanlab.capture.dispatch import OpRecorder
 
 Tensor = torch.Tensor
 _ATTEMPTS = 6  # of learning the calls of one optimizer
+# Optimizers whose calls follow from their settings and which state there is, numbers apart.
+_REGULAR: frozenset[Any] = frozenset(
+    getattr(torch.optim, name)
+    for name in "SGD Adam AdamW Adamax NAdam Adagrad Adadelta RMSprop Rprop".split()
+)
 
 
 class _Unlike(Exception):
@@ -62,6 +78,9 @@ class _Pattern:
     made: int  # slots that calls make
     writes: list[tuple[int, int]]  # (slot, call) for memory that the step did not make
     inside: list[tuple[int, Any]]  # (call, torch's own line)
+    settings: list[dict[str, Any]] | None  # of each group; None where it is always observed
+    noted: list[Any]  # as the program notes its calls, but for their numbers
+    numels: Any  # of the results
 
 
 class OptimizerCalls:
@@ -73,6 +92,7 @@ class OptimizerCalls:
         self._attempts: dict[int, int] = {}
         self._learning: tuple[Any, ...] | None = None
         self._pattern: _Pattern | None = None  # of the step that is running
+        self._unobserved: _Numbers | None = None  # of the step that runs without a dispatch mode
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer of torch's is about to step."""
@@ -106,16 +126,44 @@ class OptimizerCalls:
             and all(a is b for a, b in zip(views, pattern.gradients, strict=True))
         ):
             self._start(pattern, [*kept, *(g for g in gradients if g is not None)], entries)
+            settings = _settings(optimizer) if ops.recording.puts_off else None
+            if settings is not None and settings == pattern.settings:
+                self._stop_observing(pattern, optimizer)
             return
         self._attempts[key] = self._attempts.get(key, 0) + 1
         calls, chunk = program.segment.calls, ops.chunk
         lasts = [entry.last for entry in entries]
         begun = program.segment, chunk, len(calls.noted), len(calls), chunk.end, len(chunk.edges)
-        self._learning = key, kept, views, entries, lasts, ops.step_place, begun
+        settings = _settings(optimizer)
+        self._learning = key, kept, views, entries, lasts, ops.step_place, settings, begun
+
+    def _stop_observing(self, pattern: _Pattern, optimizer: torch.optim.Optimizer) -> None:
+        if self._is_first and _get_current_dispatch_mode() is self.ops:
+            self._unobserved = _Numbers(self.ops, pattern, type(optimizer), self._base)
+            _pop_mode()
+
+    def _observe_again(self) -> bool:
+        if self._unobserved is None:
+            return False
+        self._unobserved = None
+        _push_mode(self.ops)
+        return True
+
+    def interrupted(self) -> None:
+        """The program runs on, or ends, though no step was seen to end."""
+        if self._observe_again():
+            self._pattern = self.ops.again = None
+            self._let_go()
+            if self.ops.program is not None:
+                self.ops.program.lose("a step of its optimizer raised an exception")
 
     def end(self) -> None:
         """The step is over."""
-        if self._pattern is not None:
+        numbers = self._unobserved
+        if self._observe_again():
+            assert numbers is not None
+            self._note_all(numbers)
+        elif self._pattern is not None:
             self.stop()
         elif self._learning is not None:
             learning, self._learning = self._learning, None
@@ -153,6 +201,7 @@ class OptimizerCalls:
         entries: list[Entry],
         lasts: list[int],
         place: tuple[int, int],
+        settings: list[dict[str, Any]] | None,
         begun: tuple[Any, ...],
     ) -> _Pattern:
         """The pattern of the step that has just run."""
@@ -196,7 +245,12 @@ class OptimizerCalls:
         outer = [(slot, at) for slot, at in writes if slot < len(entries)]
         lines = [(at, each.inside) for at, each in enumerate(known) if each.inside is not None]
         slots = np.array(reader.slots)
-        return _Pattern(*kind, known, rows, expected, slots, reader.made, outer, lines)
+        again: list[Any] = []
+        for each in known:
+            again += (each.func, each.args, {}, each.out, 0, False, "", 0)
+        numels = np.array([each.numel for each in known])
+        seen = reader.made, outer, lines
+        return _Pattern(*kind, known, rows, expected, slots, *seen, settings, again, numels)
 
     # -- the step again
 
@@ -211,6 +265,8 @@ class OptimizerCalls:
         for tensor, entry in zip(tensors, entries, strict=True):
             if entry.serial not in segment.known:
                 program.met(entry.serial, tensor.untyped_storage())
+        # whether the segment has written none of it yet
+        self._is_first = all(self._serials[slot] in program.unsaved for slot, _ in pattern.writes)
         numbers = segment.calls.numbers
         self._first = len(numbers)
         numbers.frombytes(np.array(self._serials, np.int64)[pattern.slots].tobytes())
@@ -281,6 +337,21 @@ class OptimizerCalls:
         for slot in known.last_use:
             tensors[slot] = None
 
+    def _note_all(self, numbers: _Numbers) -> None:
+        """Note the calls of a step that was not observed."""
+        pattern, program = self._pattern, self.ops.program
+        assert pattern is not None and program is not None
+        calls, base, first = program.segment.calls, self._base, self._first
+        numbers.first = len(calls.noted)
+        count = self._at = len(pattern.calls)
+        noted = pattern.noted[:]
+        noted[4::8] = range(base, base + count)
+        noted[7::8] = [first + known.first for known in pattern.calls]
+        calls.noted += noted
+        calls.late.append(numbers.fill)
+        self._stats = self._bad = [-1] * count
+        self.stop()
+
     def _turned_bad(self, known: _Known, args: Any, kwargs: Any, out: Any) -> None:
         """The call that has just run made a bad value: the rest is recorded call by call."""
         ops, position = self.ops, self._base + self._at - 1
@@ -315,6 +386,9 @@ class OptimizerCalls:
                 self._write(pattern, self._at)
             except Exception as error:
                 self.ops.failed(error)
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._tensors, self._held = [], []  # else gradients would outlive zero_grad()
 
     def _write(self, pattern: _Pattern, count: int) -> None:
@@ -338,7 +412,7 @@ class OptimizerCalls:
         rows = np.array(self._stats, np.int64)
         late = np.flatnonzero(rows < 0)
         if len(late):
-            first = self.ops.chunk.stats.put_off(*[pattern.calls[at].numel for at in late])
+            first = self.ops.chunk.stats.put_off(pattern.numels[late])
             rows[late] = np.arange(first, first + len(late))
         return rows
 
@@ -371,6 +445,105 @@ class OptimizerCalls:
                     ops.ledger.enter(storage)
                 entry = entries[storage._cdata]
                 entry.last, entry.bad, entry.grad = base + at, self._bad[at], True
+
+
+class _Numbers(TorchDispatchMode):
+    """The numbers among the arguments of a step that was not observed: found, when somebody reads
+    them, by a step on tensors without memory, scalars apart."""
+
+    def __init__(self, ops: OpRecorder, pattern: _Pattern, kind: Any, base: int) -> None:
+        super().__init__()
+        assert ops.program is not None
+        self._recording, self._segment, self._plans = ops.recording, ops.program.segment, ops.plans
+        self._known, self._base, self._kind = pattern.calls, base, kind
+        self._groups = ops.program.optimizing.groups
+        self.first = 0  # index of the first call in what was noted
+        self._given: list[tuple[Any, Any]] = []
+
+    def fill(self, noted: list[Any]) -> None:
+        """Put them into what was noted of the calls."""
+        try:
+            with _disable_current_modes(), torch.no_grad():
+                self._step()
+            if len(self._given) != len(self._known):
+                raise RuntimeError("it makes other calls than the step before")
+        except Exception as error:
+            if self._segment.lost is None:
+                index = len(self._segment.calls) - (len(noted) - self.first) // 8
+                self._segment.lost = index, f"its optimizer cannot step again ({error})"
+            return
+        for at, (known, (args, kwargs)) in enumerate(zip(self._known, self._given, strict=True)):
+            given = list(known.args)
+            for i in known.free:
+                given[i] = args[i]
+            noted[self.first + 8 * at + 1], noted[self.first + 8 * at + 2] = tuple(given), kwargs
+            numbers = tuple([args[i] for i in known.free if i])
+            if known.scalars and numbers:
+                self._recording.scalars[self._base + at] = numbers
+
+    def _step(self) -> None:
+        made: Any = self._kind([torch.zeros(1)])
+        made.state.clear()
+        groups = []
+        for group in self._groups:
+            parameters = []
+            for ref, gradient, state in zip(
+                group.parameters, group.gradients, group.state, strict=True
+            ):
+                if gradient is None:
+                    continue
+                parameter = self._like(ref)
+                parameter.grad = torch.empty_like(parameter)
+                if state:
+                    made.state[parameter] = {name: self._like(v) for name, v in state.items()}
+                parameters.append(parameter)
+            groups.append({**group.settings, "params": parameters})
+        made.param_groups = groups
+        step = type(made).step
+        with self:
+            getattr(step, "__wrapped__", step)(made)
+
+    def _like(self, value: Any) -> Any:
+        """A single number as it was before the step; of other tensors shape and dtype."""
+        if value.__class__ is not Ref:
+            return value
+        if value.size:
+            return torch.empty(value.size, dtype=value.dtype, device="meta")
+        number = torch.empty(0, dtype=value.dtype)
+        return number.set_(self._segment.saved[value.storage], value[1], (), ()).clone()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plan = self._plans.get(id(func))
+        if plan is None or not plan.skip:
+            at = len(self._given)
+            if at >= len(self._known) or self._known[at].func is not func:
+                raise RuntimeError("it makes other calls than the step before")
+            self._given.append((args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]] | None:
+    """The settings on which it depends what calls an optimizer makes; None where other code than
+    torch's may run in its step."""
+    if (
+        type(optimizer) not in _REGULAR
+        or optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or len(torch_optimizer._global_optimizer_pre_hooks) > 1
+        or len(torch_optimizer._global_optimizer_post_hooks) > 1
+        or getattr(optimizer, "grad_scale", None) is not None
+        or getattr(optimizer, "found_inf", None) is not None
+    ):
+        return None
+    found = []
+    for group in optimizer.param_groups:
+        if group["lr"].__class__ is not float or not 0.0 < group["lr"] < math.inf:
+            return None
+        kept = {n: v for n, v in group.items() if n not in ("params", "lr", "initial_lr")}
+        if any(v.__class__ not in NUMBERS and v.__class__ is not tuple for v in kept.values()):
+            return None
+        found.append(kept)
+    return found
 
 
 def _tensors(optimizer: torch.optim.Optimizer) -> tuple[list[Tensor], list[Tensor | None]]:

@@ -392,7 +392,7 @@ class ProgramRecorder:
 
     # -- the engine
 
-    def engine_begins(self, outputs: Any, args: tuple[Any, ...], accumulates: bool) -> None:
+    def engine_begins(self, outputs: Any, args: tuple[Any, ...], accumulates: bool) -> EngineRun:
         """The autograd engine is about to run, with ``args`` of ``_engine_run_backward``."""
         gradients = args[0] if args else ()
         inputs = args[3] if len(args) > 3 else ()
@@ -407,6 +407,7 @@ class ProgramRecorder:
             create_graph=bool(args[2]) if len(args) > 2 else False,
         )
         self._running.append(run)
+        return run
 
     def leaf(self, leaf: Tensor) -> None:
         """A leaf that the engine's run may reach, with the gradient that it has."""
@@ -590,6 +591,11 @@ class ProgramRecorder:
             state.append(known[3])
         settings = {name: pack(value) for name, value in group.items() if name != "params"}
         return ParameterGroup(settings, tuple(parameters), tuple(gradients), tuple(state))
+
+    @property
+    def optimizing(self) -> OptimizerRun:
+        """The step of an optimizer that began last."""
+        return self._optimizing[-1][1]
 
     def optimizer_ended(self) -> None:
         """The step of the optimizer that began last is over."""

@@ -299,6 +299,7 @@ class watch:
 
         if self not in _current:
             return False
+        self._ops.optimizer_calls.interrupted()
         self._ops.__exit__(kind, error, tb)
         self._undo()
         try:
@@ -413,6 +414,7 @@ class watch:
     # -- what the recorders report
 
     def _module_called(self, module: nn.Module) -> None:
+        self._ops.optimizer_calls.interrupted()
         caller = self._lines.outside(sys._getframe(2))
         if not self._ops.in_optimizer and not self._ops.in_backward:  # a closure, a checkpoint
             self._ops.notice_loop(caller)

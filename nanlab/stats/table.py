@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import Any
@@ -306,7 +306,7 @@ class StatsTable(Rows):
                 pass
         return self._add_any(t)
 
-    def put_off(self, *numels: int) -> int:
+    def put_off(self, numels: Sequence[int]) -> int:
         """New rows for unread tensors, the first one's number; ``fill`` gives the numbers."""
         first, end = self.n, self.n + len(numels)
         if end > len(self._rows):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple, overload
@@ -94,6 +94,8 @@ class Calls(Sequence[Call]):
         self.noted: list[Any] = []  # func, args, kwargs, out, position, grad, given, first of each
         # of the storages, in the order of the views in args, kwargs and out
         self.numbers = array("q")
+        # each puts the numbers among the arguments of some calls into what was noted of them
+        self.late: list[Callable[[list[Any]], None]] = []
 
     def __len__(self) -> int:
         return len(self._made) + len(self.noted) // 8
@@ -111,12 +113,20 @@ class Calls(Sequence[Call]):
     def append(self, call: Call) -> None:
         self._all().append(call)
 
+    @property
+    def is_read(self) -> bool:
+        """Whether some were read already."""
+        return bool(self._made)
+
     def clear(self) -> None:
         self._made.clear()
         self.noted.clear()
 
     def _all(self) -> list[Call]:
         if self.noted:
+            late, self.late = self.late, []
+            for fill in late:
+                fill(self.noted)
             fields = iter(self.noted)
             for func, args, kwargs, out, position, grad, given, first in zip(
                 *[fields] * 8, strict=True
