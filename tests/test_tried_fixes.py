@@ -127,3 +127,18 @@ def test_a_call_is_wrapped_only_where_it_gives_the_tensor_that_is_read() -> None
     assert trace.culprit is not None and trace.culprit.cause == "exp-overflow"
     found = [fix for fix in trace.culprit.fixes if "head(" in fix.code]
     assert found and all(fix.verdict == "untried" for fix in found)
+
+
+def test_two_faults_of_one_line_are_cured_by_one_edit_of_the_line_as_it_stands() -> None:
+    var = torch.nn.Parameter(torch.tensor([0.0, 0.5, 2.0]))
+    y = torch.tensor([1.0, 2.0, 3.0])
+    with nanlab.watch(on_fault="record") as trace:
+        loss = (torch.log(var) + y**2 / var).mean()
+        loss.backward()
+    assert trace.cure is not None
+    assert [fix.code.count("nanlab.safe") for fix in trace.cure.fixes] == [1, 2]
+    (edit,) = trace.cure.edits
+    assert edit.old.strip() == "loss = (torch.log(var) + y**2 / var).mean()"
+    assert f"-{edit.old.rstrip()}" in trace.cure.diff()
+    told = str(trace.report())
+    assert told.index("cure (") < told.index("  fix (")

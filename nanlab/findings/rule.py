@@ -145,7 +145,8 @@ class Edit:
     first: int
     last: int
     text: str
-    old: str = ""  # those lines as they stand, with their indentation
+    # those lines as they stand, with their indentation
+    old: str = field(default="", compare=False)
 
     def rows(self) -> list[str]:
         """The new lines, indented as the old ones are."""

@@ -746,6 +746,12 @@ MAKERS = [
         "masked_fill($x, $m, INFINITY)",
         "$x.masked_fill($m, torch.finfo($x.dtype).min)",
     ),
+    Guard(
+        "the softmax in float32",
+        "softmax($x, $d, dtype=$t)",
+        "torch.softmax($x, $d, dtype=torch.float32)",
+        when="half",
+    ),
     *each(
         "softmax sigmoid",
         "the NAME in float32",

@@ -274,7 +274,8 @@ def _without_superfluous(judge: Judge, cure: Cure) -> Cure:
     """The cure without the fixes that it does not need."""
     for fix in cure.fixes:
         rest = [other for other in cure.fixes if other is not fix]
-        if edits := _edits_of(rest):
+        edits = _edits_of(rest)
+        if edits and edits != cure.edits:  # the later of two edits of a line holds the earlier
             found = judge.judge(edits)
             if _ORDER[found.verdict] <= _ORDER[cure.verdict]:
                 return _without_superfluous(judge, _cure(rest, edits, found))

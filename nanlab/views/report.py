@@ -192,10 +192,12 @@ def verdict_text(trace: Trace) -> str:
     """The culprit for a terminal, or one line saying that there is none."""
     found = trace.culprit
     warnings = [f for f in trace.findings if f is not found]
-    lines = [text.as_text(found)] if found is not None else [healthy_text(trace)]
+    lines = text.as_text(found).splitlines() if found is not None else [healthy_text(trace)]
     if (cure := card.cure_of(trace)) is not None:
-        count = f"all {len(cure.fixes)} faults of the step together"
-        lines.append(f"  cure ({cure.verdict}), {count}:  {cure.brief}")
+        many = "both faults" if len(cure.fixes) == 2 else f"all {len(cure.fixes)} faults"
+        told = f"  cure ({cure.verdict}), {many} of the step together:  {cure.brief}"
+        before = (at for at, line in enumerate(lines) if line.startswith("  fix "))
+        lines.insert(next(before, len(lines)), told)
     lines += [f"{f.severity}: {f.title}  ({text.place(f)})" for f in warnings[:5]]
     return "\n".join(line for line in lines if line)
 
