@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.capture import dispatch
+from nanlab.capture import dispatch, program
 from nanlab.capture.engine_calls import EngineCalls
 
 sys.path.insert(0, str(Path(__file__).parent / "corpus"))
@@ -344,3 +344,15 @@ def test_step_of_an_optimizer_that_fails_leaves_the_program_as_it_is() -> None:
         train(model, optimizer, 2)
     assert trace.culprit is None
     assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
+
+
+def test_step_of_too_many_calls_says_so_and_the_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(program, "_CALLS_A_SEGMENT", 60)
+    model, optimizer = network()
+    with nanlab.watch(model, detail="fault") as trace:
+        train(model, optimizer, 6)
+    assert trace.culprit is None
+    with pytest.raises(nanlab.errors.NanlabError, match="more than 60 calls"):
+        trace.replay()

@@ -379,10 +379,10 @@ class BackwardRecorder:
             if gradient is not None:
                 ops.mark_gradient(gradient)
                 source = ops.source(gradient)
-                ops.engine_calls.arrivals.append((parameter, source, ops.recording.end))
                 owner = self.gradient_seen(parameter, source)
                 if ops.program is not None:
                     ops.program.arrived(parameter)
+                    ops.engine_calls.arrivals.append((parameter, source, ops.recording.end))
             self._ran(leaf_number(owner), ACCUMULATES, number, given, taken)
         except Exception as error:
             ops.failed(error)

@@ -121,6 +121,7 @@ class Calls(Sequence[Call]):
     def clear(self) -> None:
         self._made.clear()
         self.noted.clear()
+        self.late.clear()
 
     def _all(self) -> list[Call]:
         if self.noted:
