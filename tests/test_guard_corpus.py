@@ -11,6 +11,8 @@ from corpus.harness import case_files, load
 import nanlab
 from nanlab.capture import FaultFound
 
+pytestmark = pytest.mark.usefixtures("untried")
+
 LATE = 40  # steps like the first, before those of the program
 SNAPSHOT = 5
 FEW = ["f066", "t123", "t157"]

@@ -86,10 +86,11 @@ def check(trace: nanlab.Trace | None, model: nn.Module, mode: str, step: int, ma
         ({}, 13),
         ({"bf16": True}, 13),
         ({"gradient_accumulation_steps": 4}, 3),
+        ({"bf16": True, "gradient_accumulation_steps": 4}, 3),
         ({"gradient_checkpointing": True}, 13),
         ({"lora": True}, 13),
     ],
-    ids=["fp32", "bf16", "accumulated", "checkpointed", "lora"],
+    ids=["fp32", "bf16", "accumulated", "bf16-accumulated", "checkpointed", "lora"],
 )
 def test_a_trainer_of_transformers_ends_before_the_weights_are_bad(
     tmp_path: Path, mode: Any, options: dict[str, Any], step: int
