@@ -333,6 +333,203 @@ PROGRAMS = {
         p[p < 0.1] = 0  # change
         p.prod(-1).sum().backward()
     """,
+    "mse_of_wrong_width": """
+        net = nn.Linear(5, 3)
+        target = torch.randn(8, 2)  # change
+        loss = F.mse_loss(net(torch.randn(8, 5)), target)
+        loss.backward()
+    """,
+    "embedding_of_float_ids": """
+        table = nn.Embedding(20, 4)
+        tokens = torch.tensor([[1.0, 3.0, 5.0]])  # change
+        table(tokens).mean().backward()
+    """,
+    "cross_entropy_of_int32": """
+        net = nn.Linear(4, 5)
+        y = torch.tensor([0, 4, 2], dtype=torch.int32)  # change
+        F.cross_entropy(net(torch.randn(3, 4)), y).backward()
+    """,
+    "leaf_filled_in_place": """
+        table = nn.Embedding(6, 4)
+        table.weight[0] = 0.0  # change
+        table(torch.tensor([1, 2])).sum().backward()
+    """,
+    "clamp_of_parameter": """
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        net(torch.randn(3, 4)).sum().backward()
+        opt.step()
+        net.weight.clamp_(-1, 1)  # change
+    """,
+    "backward_twice_in_a_loop": """
+        net = nn.Linear(4, 2)
+        x = torch.randn(6, 4)
+        features = net(x).tanh()  # change
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(2):
+            opt.zero_grad()
+            loss = features.square().mean()
+            loss.backward()
+            opt.step()
+    """,
+    "loss_rebuilt_from_numpy": """
+        net = nn.Linear(4, 1)
+        out = net(torch.randn(6, 4)).squeeze(1)
+        pred = torch.from_numpy(out.detach().numpy())  # change
+        loss = (pred - torch.ones(6)).abs().mean()
+        loss.backward()
+    """,
+    "argmax_in_the_loss": """
+        net = nn.Linear(4, 3)
+        logits = net(torch.randn(6, 4))
+        picked = logits.argmax(1).float()  # change
+        loss = (picked - torch.ones(6)).square().mean()
+        loss.backward()
+    """,
+    "last_batch_of_one_in_loader": """
+        from torch.utils.data import DataLoader, TensorDataset
+        data = TensorDataset(torch.randn(9, 4), torch.zeros(9))
+        loader = DataLoader(data, batch_size=4)  # change
+        net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 1))
+        for x, y in loader:
+            F.mse_loss(net(x).squeeze(1), y).backward()
+    """,
+    "collate_of_ragged_rows": """
+        from torch.utils.data import DataLoader
+        rows = [torch.arange(3), torch.arange(5), torch.arange(2)]
+        loader = DataLoader(rows, batch_size=3)  # change
+        for batch in loader:
+            batch.float().sum()
+    """,
+    "optimizer_of_generator_spent": """
+        net = nn.Linear(4, 2)
+        params = net.parameters()
+        count = sum(p.numel() for p in params)
+        opt = torch.optim.Adam(params, lr=1e-3)  # change
+    """,
+    "optimizer_of_detached_copy": """
+        net = nn.Linear(4, 2)
+        scaled = net.weight * 0.5  # change
+        opt = torch.optim.SGD([scaled], lr=0.1)
+    """,
+    "state_dict_of_other_width": """
+        small, large = nn.Linear(4, 2), nn.Linear(8, 2)
+        checkpoint = small.state_dict()
+        large.load_state_dict(checkpoint)  # change
+    """,
+    "scaler_unscaled_twice": """
+        net = nn.Linear(4, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu")
+        loss = net(torch.randn(3, 4)).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.unscale_(opt)  # change
+        scaler.step(opt)
+        scaler.update()
+    """,
+    "scaler_step_without_backward": """
+        net = nn.Linear(4, 1)
+        head = nn.Linear(4, 1)
+        opt = torch.optim.SGD(head.parameters(), lr=0.1)  # change
+        scaler = torch.amp.GradScaler("cpu")
+        loss = net(torch.randn(3, 4)).mean()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+    """,
+    "bce_under_autocast": """
+        net = nn.Linear(4, 1)
+        y = torch.zeros(3, 1)
+        with torch.autocast("cpu", dtype=torch.float16):
+            p = torch.sigmoid(net(torch.randn(3, 4)))
+        q = p.half()
+        loss = F.binary_cross_entropy(q, y)  # change
+        loss.backward()
+    """,
+    "history_of_losses_to_numpy": """
+        net = nn.Linear(4, 1)
+        import numpy as np
+        history = []
+        for i in range(3):
+            loss = net(torch.randn(3, 4)).square().mean()
+            loss.backward()
+            history.append(loss)
+        curve = np.array([h.numpy() for h in history])  # change
+    """,
+    "permuted_image_flattened": """
+        x = torch.randn(2, 3, 8, 8)
+        last = x.permute(0, 2, 3, 1)
+        flat = last.view(2, -1)  # change
+    """,
+    "conv_without_batch_axis_of_channels": """
+        net = nn.Conv2d(3, 4, 3)
+        images = torch.randn(2, 16, 16, 3)  # change
+        net(images).mean().backward()
+    """,
+    "normalised_in_place_before_backward": """
+        net = nn.Linear(4, 4)
+        h = net(torch.randn(3, 4))
+        norm = h.norm(dim=1, keepdim=True)
+        h /= norm  # change
+        h.square().sum().backward()
+    """,
+    "gather_of_int_index": """
+        logits = torch.randn(4, 5, requires_grad=True)
+        actions = torch.tensor([0, 1, 2, 3])  # change
+        chosen = logits.log_softmax(-1).gather(1, actions)
+        (-chosen.mean()).backward()
+    """,
+    "masked_loss_of_other_length": """
+        lstm = nn.LSTM(3, 4, batch_first=True)
+        out, _ = lstm(torch.randn(2, 7, 3))
+        keep = torch.ones(2, 6, dtype=torch.bool)  # change
+        loss = out[keep].square().mean()
+        loss.backward()
+    """,
+    "parameter_made_of_a_result": """
+        net = nn.Linear(3, 3)
+        scale = torch.ones(3, requires_grad=True) * 2  # change
+        opt = torch.optim.Adam([{"params": net.parameters()}, {"params": [scale]}], lr=1e-3)
+    """,
+    "teacher_frozen_and_student_too": """
+        teacher, student = nn.Linear(3, 2), nn.Linear(3, 2)
+        for model in (teacher, student):
+            model.requires_grad_(False)  # change
+        x = torch.randn(4, 3)
+        F.mse_loss(student(x), teacher(x)).backward()
+    """,
+    "attention_heads_do_not_divide": """
+        attn = nn.MultiheadAttention(10, 4)  # change
+        x = torch.randn(5, 2, 10)
+        attn(x, x, x)
+    """,
+    "pad_sequence_of_other_widths": """
+        from torch.nn.utils.rnn import pad_sequence
+        rows = [torch.randn(3, 4), torch.randn(5, 2)]  # change
+        batch = pad_sequence(rows, batch_first=True)
+    """,
+    "weight_of_classes_too_short": """
+        net = nn.Linear(4, 5)
+        weight = torch.tensor([1.0, 2.0, 1.0])  # change
+        F.cross_entropy(net(torch.randn(2, 4)), torch.tensor([0, 4]), weight=weight).backward()
+    """,
+    "scheduler_of_a_model": """
+        net = nn.Linear(4, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        sched = torch.optim.lr_scheduler.StepLR(net, step_size=2)  # change
+    """,
+    "clip_after_conv_to_double": """
+        net = nn.Sequential(nn.Conv1d(2, 3, 3), nn.Flatten(), nn.Linear(18, 1))
+        import numpy as np
+        series = torch.from_numpy(np.random.default_rng(0).normal(size=(4, 2, 8)))  # change
+        net(series).mean().backward()
+    """,
+    "einsum_of_other_axes": """
+        q, k = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+        scores = torch.einsum("bqd,bdk->bqk", q, k)  # change
+    """,
 }
 
 

@@ -7,6 +7,7 @@ import linecache
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from nanlab.capture.places import display_name
 from nanlab.explanations.explanation import Explanation
@@ -168,6 +169,12 @@ def _found(program: _Program, explanation: Explanation, failure: Failure) -> Fou
         return _frozen(program)
     if explanation.cause == "graph-freed":
         return _freed(program, explanation)
+    if explanation.cause == "optimizer-without-gradients":
+        return _optimized(program, raising, "given no parameters" in told)
+    if explanation.cause == "scaler-misuse":
+        return _unscaled(program, raising)
+    if explanation.cause == "optimizer-of-a-result":
+        return _bound(program, _listed(raising), _as_leaf)
     if explanation.cause == "graph-cut":
         return program.rewritten(raising, lambda text: _first(text, _CUTS))
     if explanation.cause == "inplace-modification":
@@ -186,6 +193,11 @@ def _found(program: _Program, explanation: Explanation, failure: Failure) -> Fou
         return _bound(
             program, _arguments(raising, last=True), lambda text: _append(text, ".squeeze(1)")
         )
+    if explanation.cause in ("empty-reduction", "unequal-sizes") and (
+        loader := _loaded(program, raising)
+    ):
+        more = "drop_last=True" if explanation.cause == "empty-reduction" else _PADDED
+        return program.rewritten(loader, lambda text: _first(text, ((_LOADER, rf"\1, {more})"),)))
     if explanation.cause == "empty-reduction" and "batch norm" in told:
         pattern = r"BatchNorm[123]d\(\s*(?:num_features\s*=\s*)?(\w+)[^()]*\)"
         norm = _constructed(program, pattern, "", "")
@@ -198,6 +210,46 @@ def _found(program: _Program, explanation: Explanation, failure: Failure) -> Fou
             [_spelled(k.value) for c in _calls(raising) for k in c.keywords if k.arg in _PADDINGS],
             lambda text: _append(text, ".T"),
         )
+    if explanation.cause == "wrong-argument":
+        made = [s for s in program.statements() if isinstance(s, ast.Assign) and _steps(s)]
+        names = [_spelled(t) for s in made if s.lineno < program.line for t in s.targets]
+        swapped = ((r"\((\w[\w.]*)", rf"({names[-1]}"),) if names else ()
+        return program.rewritten(raising, lambda text: _first(text, swapped))
+    if explanation.cause == "shape-mismatch" and "into its heads" in told:
+        return program.rewritten(raising, _divided)
+    if explanation.cause == "shape-mismatch" and explanation.title.startswith("in einsum"):
+        return program.rewritten(raising, lambda text: _relettered(text, explanation.title))
+    if explanation.cause == "shape-mismatch" and "fewer dimensions" in told:
+        return _bound(program, _indices(raising), lambda text: _append(text, ".unsqueeze(1)"))
+    if weights := re.match(r"the loss has weights for (\d+) classes, the .* (\d+)", told):
+        lacking = int(weights[2]) - int(weights[1])
+        names = [_spelled(k.value) for c in _calls(raising) for k in c.keywords]
+        return _bound(
+            program,
+            [*filter(None, names), *_arguments(raising, last=True)],
+            lambda text: _around(text, "torch.nn.functional.pad", f"(0, {lacking}), value=1.0"),
+        )
+    if mask := re.match(r"a mask of shape ([\dx ]+) selects from a .* shape ([\dx ]+)", told):
+        pairs = zip(mask[1].split(" x "), mask[2].split(" x "), strict=False)
+        unlike = [(has, wants) for has, wants in pairs if has.strip() != wants.strip()]
+        names = [
+            name
+            for node in ast.walk(raising)
+            if isinstance(node, ast.Subscript) and (name := _spelled(node.slice))
+        ]
+        if len(unlike) == 1:
+            return _sized(program, names, unlike[0][1].strip(), unlike[0][0].strip())
+    if explanation.cause == "shape-mismatch" and "channels are in the last" in told:
+        turned = ", ".join(map(str, _channels_first(failure, told)))
+        return _bound(
+            program,
+            _arguments(raising, last=False),
+            lambda text: _append(text, f".permute({turned})"),
+        )
+    if explanation.cause == "shape-mismatch" and (
+        met := re.match(r"sizes (\d+) and (\d+) meet", explanation.title)
+    ):
+        return _sized(program, _arguments(raising, last=True), *met.groups())
     if explanation.cause == "shape-mismatch" and (
         sizes := re.search(r"takes (\d+) (?:features|channels), its input.* has (\d+)", told)
     ):
@@ -214,11 +266,21 @@ def _found(program: _Program, explanation: Explanation, failure: Failure) -> Fou
 
 # Patterns of a line, and what stands there instead; the first that is found is taken.
 _CUTS = (
+    (
+        r"torch\.(?:from_numpy|(?:as_)?tensor)\(([\w.]+?)(?:\.detach\(\))?(?:\.cpu\(\))?\.numpy\(\)\)",
+        r"\1",
+    ),
+    (
+        r"([\w.]+)\.argmax\((?:dim=)?(-1|1)\)(?:\.float\(\))?",
+        r"(\1.softmax(\2) * torch.arange(\1.shape[\2])).sum(\2)",
+    ),
     (r"torch\.(?:as_)?tensor\((.+)\.(?:item|tolist)\(\)\)", r"\1"),
     (r"torch\.(?:as_)?tensor\(([\w.]+)\)", r"torch.stack(list(\1))"),
     (r"\.detach\(\)|\.data\b", ""),
     (r"\.sample\(", ".rsample("),
 )
+_LOADER = r"^(.*DataLoader\(.*)\)"
+_PADDED = "collate_fn=lambda rows: nn.utils.rnn.pad_sequence(rows, batch_first=True)"
 _PADDINGS = ("key_padding_mask", "src_key_padding_mask", "memory_key_padding_mask")
 _IN_PLACE = (
     (r"^(\w[\w.]*)(\[.+\]\s*(?:[-+*/@]|\*\*|//)?=[^=].*)$", r"\1 = \1.clone()\n\1\2"),
@@ -269,7 +331,147 @@ def _freed(program: _Program, explanation: Explanation) -> Found | None:
                     return head + sign + re.sub(own, f"{name}.detach()", value)
 
                 return program.rewritten(statement, detached)
+    made = re.search(r"reached \w+ at [^\s,]*?:(\d+)", explanation.title)
+    computed = program.at(int(made[1])) if made is not None and loop is not None else None
+    if computed is None or loop is None or not isinstance(computed, ast.Assign):
+        return None
+    return computed, _moved(program, computed, loop)
+
+
+def _moved(program: _Program, statement: ast.stmt, loop: ast.For | ast.While) -> Edit | None:
+    """A statement that stands before a loop, as the first in it; None where others lie between
+    that its names could depend on."""
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    if last >= loop.lineno or loop.body[0].lineno == loop.lineno:
+        return None
+    between = program.lines[last : loop.body[0].lineno - 1]
+    rows = program.lines[first - 1 : last]
+    indent = " " * (loop.body[0].col_offset - statement.col_offset)
+    own = " " * statement.col_offset
+    text = "\n".join(row.removeprefix(own) for row in (*between, *(indent + row for row in rows)))
+    end = loop.body[0].lineno - 1
+    return Edit(program.shown, first, end, text, "\n".join(program.lines[first - 1 : end]))
+
+
+def _optimized(program: _Program, raising: ast.stmt, empty: bool) -> Found | None:
+    """The statement that makes the optimizer, given parameters that the loss depends on: those of
+    a module that is called; a list of an iterator that was used up."""
+    if not empty:
+        found = [s for s in program.statements() if isinstance(s, ast.Assign) and _steps(s)]
+        before = [s for s in found if s.lineno < program.line and program._shares(s)]
+        if not before:
+            return None
+        statement = max(before, key=lambda s: s.lineno)
+        own = re.search(r"([\w.]+)\.parameters\(\)", program.text(statement))
+        called = [
+            name
+            for s in program.statements()
+            if isinstance(s, ast.Assign) and statement.lineno < s.lineno <= program.line
+            for name in _callees(s)
+            if (b := program.binding(name)) is not None and isinstance(b.value, ast.Call)
+        ]
+        if own is None or own[1] in called or len(set(called)) != 1:
+            return None
+        return program.rewritten(
+            statement, lambda text: text.replace(own[0], f"{called[0]}.parameters()")
+        )
+    for name in _listed(raising):
+        bound = program.binding(name)
+        if bound is not None and (call := ast.unparse(bound.value)).endswith("parameters()"):
+            given = ((rf"(?<![\w.]){name}\b(?=[,)])", call),)
+            return program.rewritten(raising, partial(_first, rewrite=given))
     return None
+
+
+def _unscaled(program: _Program, raising: ast.stmt) -> Found | None:
+    """The second ``unscale_`` of a step; where there is but one, the step, which lacks an
+    ``update``."""
+    calls = [s for s in program.statements() if isinstance(s, ast.Expr)]
+    if sum(".unscale_(" in program.text(s) for s in calls) > 1:
+        return program.rewritten(
+            raising, lambda text: re.sub(r"^.*?\.unscale_\(.*?\)", "# unscaled above", text)
+        )
+    names = _receivers(raising, "unscale_")
+    steps = [s for s in calls if names and program.text(s).startswith(f"{names[0]}.step(")]
+    if not steps:
+        return None
+    return program.rewritten(steps[0], lambda text: f"{text}\n{names[0]}.update()")
+
+
+def _steps(statement: ast.Assign) -> bool:
+    """Whether a statement makes an optimizer of parameters."""
+    return ".parameters()" in ast.unparse(statement.value) and "lr" in ast.unparse(statement.value)
+
+
+def _listed(statement: ast.stmt) -> list[str]:
+    """Names that the calls of a statement are given, in lists and dicts too."""
+    return [
+        name
+        for call in _calls(statement)
+        for each in (*call.args, *(keyword.value for keyword in call.keywords))
+        for node in ast.walk(each)
+        if (name := _spelled(node)) and not isinstance(each, ast.Constant)
+    ]
+
+
+def _as_leaf(text: str) -> str:
+    """``x = f(y)`` with its value as a leaf of the graph."""
+    return _append(_append(text, ".detach()"), ".requires_grad_()")
+
+
+def _loaded(program: _Program, raising: ast.stmt) -> ast.stmt | None:
+    """The statement that makes the DataLoader whose batches a loop around a statement takes."""
+    for loop in program.around(raising.lineno):
+        if isinstance(loop, ast.For):
+            for node in ast.walk(loop.iter):
+                made = program.binding(_spelled(node)) if _spelled(node) else None
+                if made is not None and re.search(_LOADER, program.text(made)):
+                    return made
+    return None
+
+
+def _channels_first(failure: Failure, told: str) -> list[int]:
+    """The order of dimensions in which the last one comes after the batch."""
+    shape = re.search(r"input of shape ([\dx ]+) has", told)
+    count = len(shape[1].split(" x ")) if shape is not None else 4
+    return [0, count - 1, *range(1, count - 1)]
+
+
+def _sized(program: _Program, names: list[str], wanted: str, has: str) -> Found | None:
+    """The statement that gave an operand its size by number."""
+    pattern = rf"([(\[,]\s*){has}(?=\s*[,)\]])"
+    for name in names:
+        if (bound := program.binding(name)) is not None:
+            found = program.rewritten(
+                bound, lambda text: re.sub(pattern, rf"\g<1>{wanted}", text, count=1)
+            )
+            if found[1] is not None:
+                return found
+    return None
+
+
+def _divided(text: str) -> str:
+    """``MultiheadAttention(10, 4)`` with the most heads that divide the width."""
+    found = re.search(
+        r"(Attention\((?:embed_dim\s*=\s*)?(\d+),\s*(?:num_heads\s*=\s*)?)(\d+)", text
+    )
+    if found is None:
+        return text
+    width, heads = int(found[2]), int(found[3])
+    fitting = max(n for n in range(1, heads + 1) if width % n == 0)
+    return f"{text[: found.start()]}{found[1]}{fitting}{text[found.end() :]}"
+
+
+def _relettered(text: str, title: str) -> str:
+    """The equation of an einsum with the last two letters of an operand in the other order."""
+    number = re.search(r"operand (\d+)", title)
+    equation = re.search(r"[\"']([a-zA-Z]+(?:,[a-zA-Z]+)+)->", text)
+    if number is None or equation is None:
+        return text
+    terms = equation[1].split(",")
+    term = terms[int(number[1])]
+    terms[int(number[1])] = f"{term[:-2]}{term[:-3:-1]}"
+    return text.replace(equation[1], ",".join(terms), 1)
 
 
 def _transposed(text: str, failure: Failure) -> str:
@@ -331,6 +533,9 @@ def _dtype(program: _Program, raising: ast.stmt, told: str, failure: Failure) ->
         names, wanted = _arguments(raising, last=True), ".float()"
     elif "must be integers" in told:
         names, wanted = _indices(raising) or _arguments(raising, last=True), ".long()"
+    elif "float32 met" in told and re.search(r"loss|entropy", program.text(raising)):
+        widened = r"((?:loss\w*|entropy\w*)\()([\w.]+)"
+        return program.rewritten(raising, lambda text: _first(text, ((widened, r"\1\2.float()"),)))
     elif halves := re.search(r"float32 met (float16|bfloat16)", told):
         names = _factors(raising, failure, "float32") or _arguments(raising, last=False)
         wanted = {"float16": ".half()", "bfloat16": ".bfloat16()"}[halves[1]]
@@ -410,6 +615,15 @@ def _append(text: str, method: str) -> str:
     plain = isinstance(value, (ast.Call, ast.Name, ast.Attribute, ast.Subscript))
     end = value.end_col_offset or len(text)
     return text[: value.col_offset] + (source if plain else f"({source})") + method + text[end:]
+
+
+def _around(text: str, function: str, more: str) -> str:
+    """``x = f(y)`` as ``x = function(f(y), more)``."""
+    statement = ast.parse(text).body[0]
+    if not isinstance(statement, ast.Assign):
+        return text
+    start, end = statement.value.col_offset, statement.value.end_col_offset or len(text)
+    return f"{text[:start]}{function}({text[start:end]}, {more}){text[end:]}"
 
 
 def _calls(statement: ast.stmt) -> list[ast.Call]:

@@ -96,6 +96,63 @@ MESSAGES: list[Meaning] = [
         ("make a list of the iterator", "parameters = list(model.parameters())"),
     ),
     says(
+        r"can't optimize a non-leaf Tensor",
+        "optimizer-of-a-result",
+        "the optimizer was given a tensor that was computed, not a parameter",
+        "An optimizer writes into leaves of the graph. What an operation returned is none, even if"
+        " its operand requires gradient.",
+        ("make the result a leaf of its own", "scale = (2 * torch.ones(3)).requires_grad_()"),
+        ("or optimize what it was computed from", "torch.optim.SGD([weight], lr=0.1)"),
+    ),
+    says(
+        r"unscale_\(\) has already been called on this optimizer since the last update\(\)",
+        "scaler-misuse",
+        "unscale_ was called twice in one step",
+        "The gradients are unscaled already. scaler.update() ends the step; it comes once, after"
+        " scaler.step().",
+        ("unscale once, before clipping", "scaler.unscale_(optimizer)"),
+        ("end each step", "scaler.step(optimizer)\nscaler.update()"),
+    ),
+    says(
+        r"Index tensor must have the same number of dimensions as (\w+) tensor",
+        "shape-mismatch",
+        "the index of gather or scatter has fewer dimensions than what it points into{inside}",
+        "An index has one number for each element that is taken: for one of each row it is a"
+        " column.",
+        ("give it the missing dimension", "x.gather(1, index.unsqueeze(1)).squeeze(1)"),
+    ),
+    says(
+        r"embed_dim must be divisible by num_heads",
+        "shape-mismatch",
+        "the width of the attention cannot be divided into its heads",
+        "Each head takes an equal part of the features.",
+        ("a number of heads that divides the width", "nn.MultiheadAttention(512, 8)"),
+    ),
+    says(
+        r"weight tensor should be defined either for all (\d+) classes or no classes but got weight"
+        r" tensor of shape: \[(\d+)\]",
+        "shape-mismatch",
+        "the loss has weights for {2} classes, the scores have {1}{inside}",
+        "A weight is needed for each class, also for one that never occurs.",
+        ("a weight for each class", "weight = torch.ones({1})"),
+    ),
+    says(
+        r"(\w+) is not an Optimizer",
+        "wrong-argument",
+        "the schedule was given a {1}, not the optimizer",
+        "A schedule changes the learning rate in the groups of an optimizer.",
+        ("give it the optimizer", "torch.optim.lr_scheduler.StepLR(optimizer, step_size=10)"),
+    ),
+    says(
+        r"einsum\(\): subscript (\w) has size (\d+) for operand (\d+) which does not broadcast with"
+        r" previously seen size (\d+)",
+        "shape-mismatch",
+        "in einsum `{1}` stands for size {4}, and in operand {3} (from 0) for size {2}{inside}",
+        "A letter is one dimension of one size in every operand. Mostly two letters of that operand"
+        " changed places.",
+        ("letters in the order of the dimensions", 'torch.einsum("bqd,bkd->bqk", q, k)'),
+    ),
+    says(
         r"one_hot is only applicable to index tensor",
         "dtype-mismatch",
         "one_hot takes indices of int64{inside}",

@@ -454,8 +454,18 @@ def state_dict_mismatch(case: Case) -> Explanation | None:
         ),
         evidence=pd.DataFrame(rows),
         fixes=advice(*prefix[1], *_state_fixes([name for name, _, _ in sizes])),
-        rewrite=prefix[2],
+        rewrite=prefix[2] or (_FITTING if sizes else ()),
     )
+
+
+_FITTING = (
+    (
+        r"(\w[\w.]*)\.load_state_dict\((\w[\w.]*)\)",
+        r"own = \1.state_dict()\n"
+        r"\1.load_state_dict("
+        r"{n: v for n, v in \2.items() if v.shape == own[n].shape}, strict=False)",
+    ),
+)
 
 
 def _keys(text: str, which: str) -> list[str]:
