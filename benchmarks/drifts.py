@@ -1,4 +1,4 @@
-"""Twenty more runs for the back-test of the forecast: other shapes of growth, and healthy ones that
+"""Thirty-six more runs for the back-test of the forecast: other shapes of growth, and healthy ones that
 look like them."""
 
 from __future__ import annotations
@@ -279,6 +279,204 @@ def convergence_in_half() -> Made:
     )
 
 
+def hidden_state_without_decay() -> Made:
+    gen, net = _random(21), nn.Linear(6, 6)
+    state = torch.zeros(4, 6)
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal state
+        x = torch.randn(4, 6, generator=gen).abs()
+        state = state + net(x).detach().abs() * 300
+        return net(x).square().mean() + 0 * state.half().float().mean()
+
+    return trained(net, loss, 400, lr=1e-3)
+
+
+def temperature_that_is_learned() -> Made:
+    gen, net = _random(22), nn.Linear(8, 8)
+    net.scale = nn.Parameter(torch.tensor(2.0))
+
+    def loss(i: int) -> torch.Tensor:
+        x = F.normalize(net(torch.randn(8, 8, generator=gen)), dim=1)
+        scores = (x @ x.T).half() * net.scale.exp().half()
+        return -scores.float().diagonal().mean() / net.scale.exp().detach() - 0.5 * net.scale
+
+    return trained(net, loss, 200, lr=0.1)
+
+
+def residuals_that_pile_up() -> Made:
+    _random(23)
+    net, x = nn.Linear(8, 8, bias=False), torch.randn(4, 8)
+
+    def after(i: int) -> None:
+        with torch.no_grad():
+            net.weight.mul_(1.03)
+
+    def loss(i: int) -> torch.Tensor:
+        h = x.half()
+        for _ in range(8):
+            h = h + F.gelu(h @ net.weight.half().T)
+        return h.float().abs().mean().log1p()
+
+    return trained(net, loss, 300, lr=1e-5, after=after)
+
+
+def reward_to_go_of_longer_episodes() -> Made:
+    gen, net = _random(24), nn.Linear(4, 1)
+
+    def loss(i: int) -> torch.Tensor:
+        rewards = 20 * torch.rand(20 + 10 * i, generator=gen)
+        returns = rewards.flip(0).cumsum(0).half()
+        x = torch.randn(8, 4, generator=gen)
+        return net(x).square().mean() + 0 * returns.float().mean()
+
+    return trained(net, loss, 700)
+
+
+def polynomial_of_a_wandering_input() -> Made:
+    gen, net = _random(25), nn.Linear(3, 1)
+    at = torch.ones(())
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal at
+        at = at + 0.05 + 0.02 * torch.randn((), generator=gen)
+        x = at * torch.rand(8, 3, generator=gen)
+        return (net(x) - 1).square().mean() + 0 * (x.half() ** 5).float().mean()
+
+    return trained(net, loss, 500, lr=1e-5)
+
+
+def ascent_on_a_penalty() -> Made:
+    gen, net = _random(26), nn.Linear(4, 4)
+    multiplier = torch.ones(())
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal multiplier
+        x = torch.randn(8, 4, generator=gen)
+        gap = net(x).square().mean() + 0.5
+        multiplier = multiplier * (1 + 0.1 * gap.detach())
+        return gap * (1 + 0 * multiplier.half().float())
+
+    return trained(net, loss, 400, lr=1e-4)
+
+
+def gate_that_closes() -> Made:
+    _random(27)
+    net, x = nn.Linear(4, 4), torch.randn(8, 4)
+
+    def loss(i: int) -> torch.Tensor:
+        gate = torch.sigmoid(torch.full((4,), -0.15 * i)).half()
+        return (net(x).half() * gate).float().square().mean() + net(x).square().mean()
+
+    return trained(net, loss, 200, lr=1e-3)
+
+
+def discount_of_a_growing_horizon() -> Made:
+    _random(28)
+    net, x = nn.Linear(4, 1), torch.randn(8, 4)
+
+    def loss(i: int) -> torch.Tensor:
+        weight = torch.tensor(0.9) ** (2 * i)
+        return net(x).square().mean() + (weight.half() * net(x).half()).float().mean()
+
+    return trained(net, loss, 150, lr=1e-3)
+
+
+def hidden_state_with_decay() -> Made:
+    gen, net = _random(31), nn.Linear(6, 6)
+    state = torch.zeros(4, 6)
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal state
+        x = torch.randn(4, 6, generator=gen).abs()
+        state = 0.97 * state + net(x).detach().abs() * 600
+        return net(x).square().mean() + 0 * state.half().float().mean()
+
+    return trained(net, loss, 200, lr=1e-3)
+
+
+def temperature_that_is_bounded() -> Made:
+    gen, net = _random(32), nn.Linear(8, 8)
+    net.scale = nn.Parameter(torch.tensor(2.0))
+
+    def loss(i: int) -> torch.Tensor:
+        x = F.normalize(net(torch.randn(8, 8, generator=gen)), dim=1)
+        bounded = net.scale.clamp(max=4.6).exp()
+        return -((x @ x.T).half() * bounded.half()).float().mean() / 100 - 0.5 * net.scale
+
+    return trained(net, loss, 200, lr=0.05)
+
+
+def episodes_of_changing_length() -> Made:
+    gen, net = _random(33), nn.Linear(4, 1)
+
+    def loss(i: int) -> torch.Tensor:
+        length = int(torch.randint(100, 3000, (), generator=gen))
+        returns = (20 * torch.rand(length, generator=gen)).cumsum(0).half()
+        x = torch.randn(8, 4, generator=gen)
+        return net(x).square().mean() + 0 * returns.float().mean()
+
+    return trained(net, loss, 150)
+
+
+def seasons() -> Made:
+    _random(34)
+    net, x = nn.Linear(3, 1), torch.randn(8, 3)
+
+    def loss(i: int) -> torch.Tensor:
+        demand = 20000 + 18000 * torch.sin(torch.tensor(i / 25.0)) + 40 * (i % 7)
+        return net(x).square().mean() + 0 * demand.half().float()
+
+    return trained(net, loss, 200)
+
+
+def multiplier_that_saturates() -> Made:
+    gen, net = _random(35), nn.Linear(4, 4)
+    multiplier = torch.ones(())
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal multiplier
+        multiplier = (multiplier * 1.2).clamp(max=3e4)
+        x = torch.randn(8, 4, generator=gen)
+        return net(x).square().mean() + 0 * multiplier.half().float()
+
+    return trained(net, loss, 150, lr=1e-3)
+
+
+def warmed_up_transformer_block() -> Made:
+    gen, net = _random(36), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(4, 5, 8, generator=gen)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = net(x)
+        return F.mse_loss(out.float(), 3 * x)
+
+    return trained(net, loss, 120, lr=3e-3, optimizer=torch.optim.AdamW)
+
+
+def gate_that_stays_open_a_little() -> Made:
+    _random(37)
+    net, x = nn.Linear(4, 4), torch.randn(8, 4)
+
+    def loss(i: int) -> torch.Tensor:
+        gate = torch.sigmoid(torch.full((4,), max(-0.15 * i, -3.0))).half()
+        return (net(x).half() * gate).float().square().mean() + net(x).square().mean()
+
+    return trained(net, loss, 150, lr=1e-3)
+
+
+def loss_that_falls_to_its_floor() -> Made:
+    _random(38)
+    net, x = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1)), torch.randn(32, 4)
+
+    def loss(i: int) -> torch.Tensor:
+        error = (net(x) - x[:, :1]).half()
+        return error.square().float().mean()
+
+    return trained(net, loss, 200, lr=1e-2, optimizer=torch.optim.Adam)
+
+
 OVERFLOW = (
     log_variance_that_rises,
     logits_of_growing_queries,
@@ -287,11 +485,19 @@ OVERFLOW = (
     weights_that_grow_by_jumps,
     counter_of_samples,
     energy_of_a_simulation,
+    hidden_state_without_decay,
+    temperature_that_is_learned,
+    residuals_that_pile_up,
+    reward_to_go_of_longer_episodes,
+    polynomial_of_a_wandering_input,
+    ascent_on_a_penalty,
 )
 UNDERFLOW = (
     temperature_that_sharpens,
     weights_that_are_discounted,
     likelihood_of_a_longer_sequence,
+    gate_that_closes,
+    discount_of_a_growing_horizon,
 )
 HEALTHY = (
     log_variance_that_settles,
@@ -304,4 +510,12 @@ HEALTHY = (
     exploration_that_decays,
     sum_that_is_reset,
     convergence_in_half,
+    hidden_state_with_decay,
+    temperature_that_is_bounded,
+    episodes_of_changing_length,
+    seasons,
+    multiplier_that_saturates,
+    warmed_up_transformer_block,
+    gate_that_stays_open_a_little,
+    loss_that_falls_to_its_floor,
 )

@@ -39,6 +39,7 @@ NEAR_STEADY = 21.0
 FEWEST_STEADY = 8  # steps that a fit of another shape than the exponential needs
 WINDOWS_STEADY = 48, 192  # steps that it looks back over; the more the noisier the course is
 CLIMBED_STEADY = 0.3  # bits that such a result must have climbed
+CLIMBED_NEAR = 0.05  # the same where less than half of its climb is left
 CLIMBED_SLOWLY = 1.0  # the same for an exponential too slow for the shorter window
 FELL = 2.0  # bits by which a result falls that is reset, rather than noisy
 SOON_STEADY = 20.0  # steps within which it must get there
@@ -149,7 +150,8 @@ def steady(values: Array, limit: float) -> tuple[float, float, float, float] | N
     if len(at) < FEWEST_STEADY:
         return None
     x, y = at.astype(np.float64), values[at]
-    if y[-1] - y[0] < CLIMBED_STEADY or y[-1] < y.max() - CLIMBED_STEADY / 2:
+    least = min(CLIMBED_STEADY, max(CLIMBED_NEAR, 2 * (limit - float(y[-1]))))
+    if y[-1] - y[0] < least or y[-1] < y.max() - least / 2:
         return None
     shapes = [(x, np.exp2((y - limit) / power), 1.0) for power in (1.0, 2.0)]
     # where its logarithm has one, too
@@ -258,8 +260,35 @@ def candidates(recording: Recording, end: End = "overflow") -> Iterator[tuple[in
     near = np.where(wide, LARGE if end == "overflow" else np.inf, limits - FAST_NEAR)
     scaled = bool(recording.training.unscales)
     for column in np.flatnonzero((highest >= near) & (highest > lowest)).tolist():
-        if not (scaled and series.places[column].phase == BACKWARD):
+        left_to_scaler = scaled and series.places[column].phase == BACKWARD
+        if not left_to_scaler and not _is_bounded(recording, column, float(limits[column])):
             yield column, float(limits[column]), bool(wide[column])
+
+
+_CLAMPS, _SAME = having("clamps"), having("copies")
+
+
+def _is_bounded(recording: Recording, column: int, limit: float) -> bool:
+    """Whether a clamp in the same step keeps a result below a limit."""
+    series, at = recording.training.series, column
+    for _ in range(HOPS):
+        place = series.places[at]
+        if place.op in _CLAMPS:
+            return any(0 < bound < 2.0**limit for bound in _bounds(recording, place))
+        if place.op not in _SAME or len(series.parents[at]) != 1:
+            return False
+        at = series.parents[at][0]
+    return False
+
+
+def _bounds(recording: Recording, place: Place) -> list[float]:
+    """The numbers that the last call of a clamp was given."""
+    for segment in reversed(recording.program.segments):
+        for call in segment.calls:
+            op = recording.op(call.position)
+            if op is not None and op.place == place.line and op.name == place.op:
+                return [float(n) for n in call.args[1:] if isinstance(n, int | float)]
+    return []
 
 
 def forecasts(recording: Recording) -> list[Forecast]:
