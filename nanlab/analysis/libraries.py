@@ -144,12 +144,13 @@ GUARDS = {
     "p": "2.0",
 }
 AWAY_FROM_ZERO = ("{x}.clamp_min(1e-6)", "{x} + 1e-6")
+APART = ("{x} + 1e-3 * torch.randn_like({x})",)
 INSIDE = ("{x}.clamp(1e-6, 1 - 1e-6)", "{x}.clamp(-1 + 1e-6, 1 - 1e-6)")
 SMALLER = ("{x}.clamp(-30.0, 30.0)", "torch.nn.functional.normalize({x}, dim=-1)")
 FORMS = {
     "log-of-zero": (*AWAY_FROM_ZERO, *INSIDE),
     "log-of-negative": AWAY_FROM_ZERO,
-    "div-by-zero": AWAY_FROM_ZERO,
+    "div-by-zero": (*AWAY_FROM_ZERO, *APART),
     "div-by-tiny": AWAY_FROM_ZERO,
     "norm-at-zero": AWAY_FROM_ZERO[::-1],
     "sqrt-at-zero": AWAY_FROM_ZERO[::-1],
@@ -159,9 +160,9 @@ FORMS = {
     "infeasible-likelihood": (*AWAY_FROM_ZERO, *INSIDE),
     "inverse-function-at-edge": INSIDE[::-1],
     "inverse-function-domain": INSIDE[::-1],
-    "std-of-constant": ("{x} + 1e-3 * torch.randn_like({x})",),
+    "std-of-constant": APART,
     "exp-overflow": SMALLER,
-    "dtype-overflow": ("{x}.float()", *SMALLER),
+    "dtype-overflow": ("{x}.float()", "{x}.double()", *SMALLER),
     "where-grad-trap": AWAY_FROM_ZERO,
     "zero-times-inf": AWAY_FROM_ZERO,
 }
@@ -285,7 +286,7 @@ def _guarded(
                     f"{written[:-1]}{', ' if call.args or call.keywords else ''}{guard}={value})"
                 )
                 yield _in_place(text, title, call, call, changed)
-            elif of_self and isinstance(call.func, ast.Name | ast.Attribute) and name == "forward":
+            elif of_self and name == "forward" and _is_made(tree, call.func, made_for):
                 statement = f"{ast.unparse(call.func)}.{guard} = {value}"
                 row = text.splitlines()[call.lineno - 1].strip()
                 yield Rewriting(title, call.lineno, call.lineno, f"{statement}\n{row}")
@@ -298,11 +299,14 @@ def _fed(
     forms = FORMS.get(cause, ())
     for form in sorted(forms, key=lambda each: each != INSIDE[0]) if probable else forms:
         for call in calls:
+            if ast.unparse(call.func).startswith("torch."):
+                continue
             for argument in call.args[:MOST]:
-                if not isinstance(argument, ast.Name | ast.Attribute):
-                    continue
                 name = ast.unparse(argument)
-                shown = form.format(x=name)
+                if isinstance(argument, ast.Constant | ast.Starred) or name.startswith("torch."):
+                    continue
+                plain = isinstance(argument, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+                shown = form.format(x=name if plain else f"({name})")
                 yield _in_place(text, f"pass {shown}", call, argument, shown)
 
 
@@ -316,6 +320,18 @@ def _in_place(text: str, title: str, call: ast.Call, node: ast.expr, new: str) -
     made = [*rows[first - 1 : at], head + new + tail, *rows[end + 1 : last]]
     indent = len(made[0]) - len(made[0].lstrip())
     return Rewriting(title, first, last, "\n".join(row[indent:] for row in made))
+
+
+def _is_made(tree: ast.Module, path: ast.expr, kind: str) -> bool:
+    """Whether the file gives a name an object of this class."""
+    name = ast.unparse(path)
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and _last(node.value.func) == kind
+        and any(ast.unparse(target) == name for target in node.targets)
+        for node in ast.walk(tree)
+    )
 
 
 def _last(node: ast.expr) -> str:

@@ -1,321 +1,469 @@
-"""The function of a library that a call of the user's entered: which value its parameters had."""
+"""A call into a library, made again from its source line with the recorded arguments."""
 
 from __future__ import annotations
 
 import ast
-import inspect
-import linecache
+import copy
+import gc
+import itertools
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from pathlib import PurePath
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
 from nanlab.program.expression import (
-    Expression,
+    Code,
+    Following,
     Made,
     ValueAt,
-    bind,
-    inside,
+    as_operand,
+    autocast,
+    casts,
+    is_silent,
     key_of,
     namespace_of,
+    reads_of,
     span_of,
 )
+from nanlab.program.rerun import Get, seed_first
 from nanlab.trace.chunk import Span
-from nanlab.trace.program import Ref
+from nanlab.trace.program import Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
-DEPTH = 5  # functions that a value is handed through
-_ENTRIES = ("forward", "__call__")  # of an object that is called
+Tensor = torch.Tensor
+MOST_TRIES = 200  # assignments of recorded values to the arguments of a call
+MOST_OBJECTS = 20  # of a class that may be the one that was called
+_SHAPES = frozenset({"shape", "ndim", "dtype", "device", "size", "numel", "dim"})
+_PLAIN = (bool, int, float, str, type(None), torch.dtype)
+_DEPTH = 3  # objects that hold each other
+
+# where a setting stands in an object: names of attributes, the last of them its own
+Settings = dict[tuple[str, ...], Any]
 
 
-def argument_of(
-    recording: Recording,
+@dataclass(frozen=True)
+class Live:
+    """An object of the running program: each call gets a copy of it, with recorded tensors."""
+
+    object: Any
+    tensors: tuple[tuple[Tensor, Ref | None], ...]  # those it holds, and what calls read them as
+    settings: Settings = field(default_factory=dict)  # to set in the copy
+
+    def copied(self, get: Get) -> Any:
+        """A copy that holds the tensors of the replay."""
+        memo: dict[int, Any] = {}
+        for held, ref in self.tensors:
+            own = held.detach().clone().requires_grad_(held.requires_grad)
+            memo[id(held)] = own if ref is None else get(ref)
+        made = copy.deepcopy(self.object, memo)
+        for path, value in self.settings.items():
+            owner = made
+            for name in path[:-1]:
+                owner = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
+            setattr(owner, path[-1], value)
+        return made
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of an expression that calls into a library."""
+
+    calls: tuple[int, ...]  # indices of its calls in the segment
+    out: Any  # Ref of its value, or a tuple of them
+    parts: dict[str, Any]  # key of a part -> Ref, Live or a plain value
+    cast: torch.dtype | None  # of the autocast that it ran under
+
+
+def runs_of(
+    node: ast.expr,
     text: str,
+    packages: frozenset[str],
     made: Sequence[Made],
-    call: ast.Call,
-    argument: ast.expr,
+    segment: Segment,
+    device: str,
     value: ValueAt,
-) -> Ref | None:
-    """The value that an argument of a call into a library had, told by the library's own lines that
-    read the parameter; None where none of them tells.
+) -> list[Run]:
+    """Every run of an expression, tried: made again from the source, it makes the recorded calls
+    with the recorded results. Raises NotReplayable where it does not.
 
-    text: of the user's file; made: the calls that this call made.
+    packages: that the program ran through; made: the calls of the expression.
     """
-    library = _Library(_by_file(recording, made), value)
-    name = _imported(text).get(_last(call.func), _last(call.func))
-    for function in library.entered(name, _class_of(text, key_of(call.func))):
-        name = _parameter(function, call, argument)
-        found = library.read(function, {name}, DEPTH).value if name else None
-        if found is not None:
-            return found
-    return None
-
-
-@dataclass(frozen=True)
-class _Function:
-    node: ast.FunctionDef | ast.AsyncFunctionDef
-    owner: str  # the class that it is a method of
-    file: str
-
-    @property
-    def name(self) -> str:
-        return self.node.name
-
-
-@dataclass(frozen=True)
-class _Read:
-    """What became of a value in a function."""
-
-    value: Ref | None = None
-    returned: frozenset[int] = frozenset()  # places of what is returned at which it stands
-
-
-def _by_file(recording: Recording, made: Sequence[Made]) -> dict[str, list[Made]]:
-    """By file of a library: the calls that its lines made, with the spans that they have there."""
-    found: dict[str, list[Made]] = {}
-    for each in made:
-        row = recording.op(each.call.position)
-        span = recording.spans[row.site] if row is not None and row.site != row.place else None
-        if row is not None and span is not None:
-            file = recording.places[row.site][2]
-            found.setdefault(file, []).append(replace(each, span=span))
+    names = {**namespace_of(text), **imported(text)}
+    leaves, objects = _parts(node, text, packages, {each.span for each in made})
+    code = Code(node, {key: f"_part{i}" for i, key in enumerate([*leaves, *objects])}, (), names)
+    if code.free:
+        raise NotReplayable(f"the value of {ast.unparse(code.free[0])} is not known")
+    found: list[Run] = []
+    rest = list(made)
+    while rest:
+        found.append(_first(code, leaves, objects, rest, segment, device, value))
+        rest = rest[len(found[-1].calls) :]
     return found
 
 
-@lru_cache(maxsize=64)
-def _functions_of(file: str) -> tuple[_Function, ...]:
-    """The functions of a file, methods among them."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return ()
-    found: list[_Function] = []
-    waiting: list[tuple[ast.AST, str]] = [(tree, "")]
-    for node, owner in waiting:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                found.append(_Function(child, owner, file))
-            waiting.append((child, child.name if isinstance(child, ast.ClassDef) else ""))
-    return tuple(found)
+def enters_library(node: ast.expr, text: str) -> bool:
+    """Whether an expression calls anything but torch and the methods of tensors."""
+    known = namespace_of(text)
+    return any(
+        isinstance(call, ast.Call)
+        and _root(call.func) not in known
+        and not (isinstance(call.func, ast.Attribute) and hasattr(Tensor, call.func.attr))
+        for call in ast.walk(node)
+    )
 
 
-@dataclass
-class _Library:
-    """The files of a library that a call of the user's ran through."""
+def run_with(code: Code, run: Run, segment: Segment, device: str) -> Callable[[Get], Any]:
+    """The call written anew, from the values of references."""
 
-    made: dict[str, list[Made]]  # by file
-    value: ValueAt
-    _named: dict[str, list[_Function]] = field(default_factory=dict)
+    def result(get: Get) -> Any:
+        parts = {key: _given(part, get) for key, part in run.parts.items()}
+        seed_first(segment, run.calls[0], run.calls[-1] + 1)
+        with autocast(device, run.cast):
+            return code(parts)
 
-    def entered(self, name: str, made_by: str = "") -> list[_Function]:
-        """The function that a call by this name entered; made_by: the class of what is called."""
-        found = self.named(name)
-        if not found and made_by:
-            entries = (self._method(made_by, entry) for entry in _ENTRIES)
-            found = [each for each in entries if each is not None][:1]
-        if len(found) > 1:
-            found = [each for each in found if self._computed(each)]
-        return found if len(found) == 1 else []
+    return result
 
-    def _computed(self, function: _Function) -> bool:
-        """Whether lines of a function made calls."""
-        first, last = function.node.lineno, function.node.end_lineno or 0
-        return any(first <= m.span[0] <= last for m in self.made.get(function.file, ()))
 
-    def named(self, name: str) -> list[_Function]:
-        """Functions of this name, in the files at hand first, then in their packages."""
-        if name not in self._named:
-            near = [f for file in self.made for f in _functions_of(file) if f.name == name]
-            self._named[name] = near or [
-                f for each in self._loaded(name) if (f := _function(each)) is not None
-            ]
-        return self._named[name]
+def with_settings(run: Run, key: str, settings: Settings) -> Run:
+    """The run with other settings of an object."""
+    live = run.parts[key]
+    changed = {**run.parts, key: Live(live.object, live.tensors, settings)}
+    return Run(run.calls, run.out, changed, run.cast)
 
-    def _loaded(self, name: str) -> list[Any]:
-        """What modules of the packages at hand hold under a name."""
-        packages = {_package(file) for file in self.made} - {""}
-        found: dict[int, Any] = {}
-        for module, held in list(sys.modules.items()):
-            if module.partition(".")[0] in packages:
-                each = getattr(held, "__dict__", {}).get(name)
-                if each is not None:
-                    found[id(each)] = each
-        return list(found.values())
 
-    def _method(self, owner: str, name: str) -> _Function | None:
-        """A method of a class, perhaps inherited."""
-        for each in self._loaded(owner):
-            if isinstance(each, type) and (found := _function(getattr(each, name, None))):
-                return found
-        return None
-
-    def read(self, function: _Function, names: set[str], depth: int) -> _Read:
-        """Follow a value through a function from its parameter to a telling expression."""
-        spans = {m.span for m in self.made.get(function.file, ())}
-        returned: set[int] = set()
-        statements = [n for n in ast.walk(function.node) if isinstance(n, ast.stmt)]
-        for statement in sorted(statements, key=lambda n: n.lineno):
-            heads = [
-                c
-                for c in ast.iter_child_nodes(statement)
-                if isinstance(c, ast.expr) and not isinstance(getattr(c, "ctx", None), ast.Store)
-            ]
-            given: set[int] = set()  # places of the statement's value at which it stands
-            for node in (n for head in heads for n in _postorder(head) if isinstance(n, ast.expr)):
-                for name in sorted(names):
-                    found = self._bound(node, name, function.file)
-                    if found is not None:
-                        return _Read(found)
-                if isinstance(node, ast.Call) and depth:
-                    inner = self._handed(node, names, depth)
-                    if inner.value is not None:
-                        return inner
-                    if node is getattr(statement, "value", None):
-                        given |= inner.returned
-            value = getattr(statement, "value", None)
-            if isinstance(value, ast.expr):
-                given |= _standing(value, names, spans)
-            if isinstance(statement, ast.Return):
-                returned |= given
-            elif isinstance(statement, ast.Assign):
-                # one that computed nothing may stand in a branch that was not taken
-                anew = any(inside(span, span_of(statement)) for span in spans)
-                for target in statement.targets:
-                    parts = target.elts if isinstance(target, ast.Tuple) else [target]
-                    for at, part in enumerate(parts):
-                        if isinstance(part, ast.Name) and at in given:
-                            names.add(part.id)
-                        elif isinstance(part, ast.Name) and anew:
-                            names.discard(part.id)
-        return _Read(None, frozenset(returned))
-
-    def _handed(self, call: ast.Call, names: set[str], depth: int) -> _Read:
-        """What becomes of the value in a function that it is handed to."""
-        for name in sorted(names):
-            argument = ast.Name(name, ast.Load())
-            if not any(key_of(n) == key_of(argument) for n in _given(call)):
-                continue
-            for function in self.entered(_last(call.func)):
-                taken = _parameter(function, call, argument)
-                inner = self.read(function, {taken}, depth - 1) if taken else _Read()
-                if inner.value is not None or inner.returned:
-                    return inner
-        return _Read()
-
-    def _bound(self, node: ast.expr, name: str, file: str) -> Ref | None:
-        """A name's value that an expression reads, if that gives what was recorded."""
-        span, key = span_of(node), key_of(ast.Name(name, ast.Load()))
-        own = [m for m in self.made.get(file, ()) if inside(m.span, span)]
-        reads = any(isinstance(n, ast.Name) and key_of(n) == key for n in ast.walk(node))
-        if not reads or not any(m.span == span for m in own):
-            return None
-        text = "".join(linecache.getlines(file))
-        device = next((m.result.device.type for m in own if hasattr(m.result, "device")), "cpu")
+def settings_between(old: ast.expr, new: ast.expr, text: str, packages: frozenset[str]) -> Settings:
+    """The attributes in which objects differ that two expressions make. Raises NotReplayable where
+    they cannot be made here."""
+    names = {**namespace_of(text), **imported(text)}
+    made = []
+    for node in (old, new):
+        known = {key_of(n): v for n in ast.walk(node) for v in _literal(n, text)}
+        if isinstance(node, ast.Call) and (found := _meant(node.func, text, packages)):
+            known[key_of(node.func)] = found[0]
+        code = Code(node, {key: f"_part{i}" for i, key in enumerate(known)}, (), names)
+        if code.free:
+            raise NotReplayable(f"the value of {ast.unparse(code.free[0])} is not known")
         try:
-            bound = bind(Expression(node, namespace_of(text), device), own, self.value)
-        except NotReplayable:
-            return None
-        found: Any = bound[0].parts.get(key)
-        return found if found.__class__ is Ref else None
+            with torch.random.fork_rng(devices=[]), _disable_current_modes():
+                torch.manual_seed(0)
+                made.append(code(known))
+        except Exception as error:
+            raise NotReplayable(f"{ast.unparse(node)} raises {type(error).__name__}") from None
+    return dict(_differing(made[0], made[1], (), 0))
 
 
-def _standing(value: ast.expr, names: set[str], spans: set[Span]) -> set[int]:
-    """Places of a tuple, or of one value, at which a name stands, methods apart."""
-    parts = value.elts if isinstance(value, ast.Tuple) else [value]
-    found = set()
-    for at, part in enumerate(parts):
-        while (
-            isinstance(part, ast.Call)
-            and isinstance(part.func, ast.Attribute)
-            and not any(inside(span, span_of(part)) for span in spans)
-        ):
-            part = part.func.value
-        if isinstance(part, ast.Name) and part.id in names:
-            found.add(at)
+def _differing(
+    old: Any, new: Any, path: tuple[str, ...], depth: int
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """(path, new value) of the plain attributes in which two objects of a class differ."""
+    if type(old) is not type(new) or not hasattr(old, "__dict__") or depth > _DEPTH:
+        return
+    for name, value in _attributes(new):
+        before = dict(_attributes(old)).get(name)
+        if isinstance(value, _PLAIN) and isinstance(before, _PLAIN):
+            if before != value:
+                yield (*path, name), value
+        elif not isinstance(value, Tensor | FunctionType | ModuleType | type):
+            yield from _differing(before, value, (*path, name), depth + 1)
+
+
+def _attributes(held: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of an object, the modules in a module among them."""
+    yield from vars(held).items()
+    if isinstance(held, nn.Module):
+        yield from held.named_children()
+
+
+# The names of an expression: tensors that were recorded, and objects of the running program.
+
+
+def _parts(
+    node: ast.expr, text: str, packages: frozenset[str], spans: set[Span]
+) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    """Key -> plain values that may stand behind a part, none of a tensor; key -> objects that may
+    be what is called."""
+    names = {**namespace_of(text), **imported(text)}
+    leaves: dict[str, list[Any]] = {}
+    objects: dict[str, list[Any]] = {}
+
+    def visit(part: Any) -> None:
+        if isinstance(part, ast.Lambda | ast.comprehension | ast.NamedExpr | ast.Starred):
+            raise NotReplayable("the call is not written plainly")
+        if isinstance(part, ast.Name | ast.Attribute | ast.Subscript):
+            if _root(part) in names:
+                return
+            if isinstance(part, ast.Attribute) and part.attr in _SHAPES:
+                visit(part.value)
+                return
+            if isinstance(part, ast.Subscript) and span_of(part) in spans:
+                visit(part.value)
+                visit(part.slice)
+                return
+            leaves.setdefault(key_of(part), [*_literal(part, text)])
+            return
+        if isinstance(part, ast.Call):
+            called(part.func)
+            for each in (*part.args, *part.keywords):
+                visit(each)
+            return
+        for child in ast.iter_child_nodes(part):
+            visit(child)
+
+    def called(function: Any) -> None:
+        if _root(function) in names:
+            return
+        owner = function
+        for _ in range(2):  # `norm(x)`, `norm.inverse(x)`
+            if found := _objects(owner, text, packages):
+                objects[key_of(owner)] = found
+                return
+            if not isinstance(owner, ast.Attribute):
+                break
+            owner = owner.value
+        method = isinstance(function, ast.Attribute)
+        if not (method and hasattr(Tensor, function.attr)):
+            if found := _meant(function, text, packages):
+                objects[key_of(function)] = found[:MOST_OBJECTS]
+                return
+        if method:
+            visit(function.value)
+            return
+        raise NotReplayable(f"what {ast.unparse(function)} is, is not known")
+
+    visit(node)
+    return leaves, objects
+
+
+def _literal(node: ast.AST, text: str) -> Iterator[Any]:
+    """The constant that a file gives to a name, where it gives it nothing else."""
+    if isinstance(node, ast.Name):
+        given = _assigned(text).get(key_of(ast.Name(node.id, ast.Load())), ())
+        if len(given) == 1 and isinstance(given[0], ast.Constant):
+            yield given[0].value
+
+
+@lru_cache(maxsize=16)
+def _assigned(text: str) -> dict[str, list[ast.expr | None]]:
+    """What a file gives to each name or attribute; None for what no statement gives it alone."""
+    found: dict[str, list[ast.expr | None]] = {}
+    for node in ast.walk(ast.parse(text)):
+        pairs: list[tuple[ast.AST, ast.expr | None]] = []
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs += zip(target.elts, node.value.elts, strict=False)
+                else:
+                    pairs.append((target, node.value))
+        elif isinstance(node, ast.AnnAssign):
+            pairs.append((node.target, node.value))
+        elif isinstance(node, ast.For | ast.AugAssign | ast.comprehension):
+            pairs.append((node.target, None))
+        elif isinstance(node, ast.arg):
+            pairs.append((ast.Name(node.arg, ast.Store()), None))
+        for path, value in pairs:
+            if isinstance(path, ast.Name | ast.Attribute):
+                key = key_of(ast.parse(ast.unparse(path), mode="eval").body)
+                found.setdefault(key, []).append(value)
+    return found
+
+
+def _objects(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
+    """The objects of this process that a path may stand for: of the classes whose calls the file
+    assigns to it."""
+    kinds = [
+        kind
+        for given in _assigned(text).get(key_of(ast.parse(ast.unparse(path), mode="eval").body), ())
+        if isinstance(given, ast.Call)
+        for kind in _meant(given.func, text, packages)
+        if isinstance(kind, type) and not issubclass(kind, Tensor)
+    ]
+    if not kinds:
+        return []
+    return list(itertools.islice((o for o in gc.get_objects() if type(o) in kinds), MOST_OBJECTS))
+
+
+def _meant(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
+    """What a dotted name may stand for: by the imports of the file, else what the packages at hand
+    have under its last name."""
+    first, *rest = ast.unparse(path).split(".")
+    names = {**namespace_of(text), **imported(text)}
+    if first in names:
+        found = names[first]
+        for name in rest:
+            found = getattr(found, name, None)
+        return [] if found is None else [found]
+    last = rest[-1] if rest else first
+    held = {
+        id(each): each
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] in packages
+        and (each := getattr(module, "__dict__", {}).get(last)) is not None
+    }
+    return [each for each in held.values() if callable(each)]
+
+
+def packages_of(recording: Recording) -> frozenset[str]:
+    """The installed packages, but for torch, that a program ran through."""
+    parts = (PurePath(real).parts for _, _, real in recording.places)
+    found = {p[p.index("site-packages") + 1] for p in parts if "site-packages" in p[:-1]}
+    return frozenset(found - {"torch"})
+
+
+def imported(text: str) -> dict[str, Any]:
+    """What a file imports, by the names that it gives to it, as far as this process has it."""
+    found: dict[str, Any] = {}
+    for given, module, name in _imports(text):
+        held = sys.modules.get(module)
+        if name:
+            held = getattr(held, name, sys.modules.get(f"{module}.{name}"))
+        if held is not None:
+            found[given] = held
     return found
 
 
 @lru_cache(maxsize=16)
-def _imported(text: str) -> dict[str, str]:
-    """By the name that a file gives to what it imports: its own name."""
-    found = (
-        alias
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    )
-    return {alias.asname: alias.name for alias in found if alias.asname}
-
-
-def _class_of(text: str, key: str) -> str:
-    """The class that a file makes what is called of; empty where it is not one alone."""
-    found = set()
+def _imports(text: str) -> list[tuple[str, str, str]]:
+    """(name that it is given, module, name in it or "") of each import of a file."""
+    found = []
     for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
-            continue
-        for target in node.targets:
-            if key_of(ast.parse(ast.unparse(target), mode="eval").body) == key:
-                found.add(_last(node.value.func))
-    if len(found) != 1:
-        return ""
-    name = found.pop()
-    return _imported(text).get(name, name)
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                found.append((alias.asname or whole, whole, ""))
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found += [(a.asname or a.name, node.module, a.name) for a in node.names]
+    return found
 
 
-def _function(held: Any) -> _Function | None:
-    """The source of a function or method, without its decorators."""
+def _root(node: Any) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+# The first run: which values stand behind the names.
+
+
+def _first(
+    code: Code,
+    leaves: dict[str, list[Any]],
+    objects: dict[str, list[Any]],
+    made: Sequence[Made],
+    segment: Segment,
+    device: str,
+    value: ValueAt,
+) -> Run:
+    at = made[0].index
+    arguments = [refs_in((m.call.args, tuple(m.call.kwargs.values()))) for m in made]
+    read: dict[Any, Ref] = {}
+    inner: set[Any] = set()  # what the calls made themselves
+    for each, found in zip(made, arguments, strict=True):
+        own = [*found]
+        shown = {ref.view for ref in own}
+        for ref in own:
+            if ref.view not in inner:
+                read.setdefault((ref.view, ref.tracked), ref)
+        inner |= {ref.view for ref in refs_in(each.call.out)} - shown
+    tries = 0
+    for chosen in itertools.product(*objects.values()):
+        lives = [Live(each, _recorded(each, segment, [*read.values()])) for each in chosen]
+        if any(live.tensors and not any(ref for _, ref in live.tensors) for live in lives):
+            continue  # another of its class: these calls read none of its tensors
+        taken = {ref for live in lives for _, ref in live.tensors}
+        pool = [ref for ref in read.values() if ref not in taken]
+        known = {key: each[0] for key, each in leaves.items() if each}
+        open_ = [key for key in leaves if key not in known]
+        for refs in itertools.product(pool, repeat=len(open_)):
+            tries += 1
+            if tries > MOST_TRIES:
+                raise NotReplayable("the arguments of the call could not be told apart")
+            parts = {**known, **dict(zip(open_, refs, strict=True))}
+            parts |= dict(zip(objects, lives, strict=True))
+            for cast in casts(made):
+                run = _followed(code, parts, cast, made, segment, device, partial(value, at))
+                if run is not None:
+                    return run
+    raise NotReplayable("the call, made again, does not do what it did")
+
+
+def _followed(
+    code: Code,
+    parts: dict[str, Any],
+    cast: torch.dtype | None,
+    made: Sequence[Made],
+    segment: Segment,
+    device: str,
+    value: Get,
+) -> Run | None:
+    """The run in which the code makes the first of these calls; None where it makes others."""
+    following = Following(made)
     try:
-        plain = inspect.unwrap(held) if callable(held) else None
-    except ValueError:
+        with (
+            torch.set_grad_enabled(made[0].call.grad),
+            _disable_current_modes(),
+            torch.random.fork_rng(devices=[]),
+        ):
+            seed_first(segment, made[0].index, made[-1].index + 1)
+            recorded = partial(as_operand, value=value)
+            given = {key: _given(part, recorded) for key, part in parts.items()}
+            with autocast(device, cast), following:
+                result = code(given)
+    except Exception:
         return None
-    if not isinstance(plain, FunctionType):
+    count = following.count
+    while count < len(made) and is_silent(made[count].call.func):
+        if not reads_of(made[count], made[:count]):
+            break
+        count += 1
+    several = isinstance(result, tuple | list)
+    outs = [following.ref_of(each) for each in (result if several else [result])]
+    if not following.count or not outs or None in outs:
         return None
-    code = plain.__code__
-    for each in _functions_of(code.co_filename):
-        first = min([each.node.lineno, *(d.lineno for d in each.node.decorator_list)])
-        if each.name == code.co_name and first == code.co_firstlineno:
-            return each
-    return None
+    indices = tuple(each.index for each in made[:count])
+    return Run(indices, tuple(outs) if several else outs[0], parts, cast)
 
 
-def _package(file: str) -> str:
-    """The package of an installed file."""
-    parts = PurePath(file).parts
-    at = next((i for i, part in enumerate(parts) if part in ("site-packages", "dist-packages")), -1)
-    return parts[at + 1] if 0 <= at < len(parts) - 1 else ""
+def _given(part: Any, get: Get) -> Any:
+    return part.copied(get) if isinstance(part, Live) else get(part)
 
 
-def _given(call: ast.Call) -> list[ast.expr]:
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
+def _recorded(
+    held: Any, segment: Segment, read: Sequence[Ref]
+) -> tuple[tuple[Tensor, Ref | None], ...]:
+    """The tensors that an object holds, and the reference by which the calls read each."""
+    found: list[tuple[Tensor, Ref | None]] = []
+    for tensor in _tensors_of(held):
+        shown = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+        address = tensor.untyped_storage()._cdata
+        refs = (
+            ref
+            for ref in read
+            if (ref[1], ref.size, ref[3]) == shown and ref.storage in segment.leaves
+            if segment.leaves[ref.storage]._cdata == address
+        )
+        found.append((tensor, next(refs, None)))
+    return tuple(found)
 
 
-def _parameter(function: _Function, call: ast.Call, argument: ast.expr) -> str:
-    """The parameter that takes an argument of a call; empty where that cannot be told."""
-    taken = function.node.args
-    names = [each.arg for each in (*taken.posonlyargs, *taken.args)]
-    if function.owner and "staticmethod" not in map(_last, function.node.decorator_list):
-        names = names[1:]
-    for at, given in enumerate(call.args):
-        if isinstance(given, ast.Starred):
-            return ""
-        if key_of(given) == key_of(argument):
-            return names[at] if at < len(names) else ""
-    known = {*names, *(each.arg for each in taken.kwonlyargs)}
-    for keyword in call.keywords:
-        if keyword.arg in known and key_of(keyword.value) == key_of(argument):
-            return keyword.arg or ""
-    return ""
-
-
-def _postorder(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        yield from _postorder(child)
-    yield node
-
-
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+def _tensors_of(held: Any) -> list[Tensor]:
+    """The plain tensors that an object and the objects in it hold."""
+    found: dict[int, Tensor] = {}
+    waiting: list[tuple[Any, int]] = [(held, 0)]
+    for each, depth in waiting:
+        if isinstance(each, Tensor) and each.layout is torch.strided:
+            found[id(each)] = each
+        elif isinstance(each, nn.Module):
+            waiting += [(v, 1) for module in each.modules() for v in vars(module).values()]
+        elif depth <= _DEPTH and isinstance(each, dict | list | tuple):
+            waiting += [(v, depth + 1) for v in (each.values() if isinstance(each, dict) else each)]
+        elif depth <= _DEPTH and not isinstance(each, type | ModuleType | FunctionType):
+            waiting += [(v, depth + 1) for v in getattr(each, "__dict__", {}).values()]
+    return list(found.values())

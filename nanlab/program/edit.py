@@ -13,7 +13,16 @@ import torch
 
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
-from nanlab.program.callee import argument_of
+from nanlab.program.callee import (
+    Run,
+    enters_library,
+    imported,
+    packages_of,
+    run_with,
+    runs_of,
+    settings_between,
+    with_settings,
+)
 from nanlab.program.expression import (
     Bound,
     Code,
@@ -28,6 +37,7 @@ from nanlab.program.expression import (
 )
 from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get, operate, rerun
+from nanlab.trace.chunk import Span
 from nanlab.trace.program import Call, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
@@ -201,6 +211,7 @@ class _Rewrite:
         if not text:
             raise NotReplayable(f"the source of {edit.file} is not at hand")
         self.text, self.names = text, namespace_of(text)
+        self.packages = packages_of(recording)
         self.results: list[Results] = []
         self.whole_spans = _whole_spans(text)
         try:
@@ -253,14 +264,17 @@ class _Rewrite:
                     again = self._in_float32 if _leaves_autocast(contexts) else self._fed
                     known = not before and (not contexts or again == self._in_float32)
                     found = list(self._wrapped(made, was, old_part, new_part)) if known else []
+                    found = found or self._called(was, now, old_part, new_part, before, contexts)
                     found = found or (list(again(made, old_part, new_part)) if known else [])
                     if not found:
                         raise
+                found = found or self._set(was, old_part, new_part)
                 for region, patch in found:
                     patches.append(patch)
                     regions.append(region)
         if not changed and before:
-            for region, patch in self._renamed(before, old):
+            found = self._called(old[0], new[0], None, None, before, ()) if len(old) == 1 else []
+            for region, patch in found or self._renamed(before, old):
                 patches.append(patch)
                 regions.append(region)
         if not patches:
@@ -391,8 +405,83 @@ class _Rewrite:
             with autocast(device, cast):
                 return code({key: get(values[key]) for key in used})
 
-        region = Region(at, _outermost(bound, expression, around))
+        region = Region(at, _outermost(bound.calls[-1], bound.out, expression.span, around))
         return region, Patch(at, bound.calls[-1], skipped, bound.out, run)
+
+    # -- calls into a library, made again
+
+    def _called(
+        self,
+        was: ast.stmt,
+        now: ast.stmt,
+        old: ast.expr | None,
+        new: ast.expr | None,
+        before: Sequence[ast.stmt],
+        contexts: Sequence[ast.withitem],
+    ) -> list[tuple[Region, Patch]]:
+        """A call into a library, written anew; nothing where it cannot be made again.
+
+        old, new: the parts in which the statements differ; None where these stay as they are.
+        """
+        for a, b in _outward(was, now, old, new):
+            if not enters_library(a, self.text):
+                continue
+            found: list[tuple[Region, Patch]] = []
+            try:
+                for at, run, group in self._runs(a):
+                    code = _with(contexts, b, run.parts, before, self._known)
+                    if code.free:
+                        raise NotReplayable(f"the value of {ast.unparse(code.free[0])} is unknown")
+                    found.append(self._made_anew(at, run, code, span_of(a), group))
+            except NotReplayable:
+                continue
+            if found:
+                return found
+        return []
+
+    def _set(self, was: ast.stmt, old: ast.expr, new: ast.expr) -> list[tuple[Region, Patch]]:
+        """An object that is made with other settings, and the calls of it in the step."""
+        path = _name_given(was, old)
+        if path is None:
+            return []
+        try:
+            settings = settings_between(old, new, self.text, self.packages)
+        except NotReplayable:
+            return []
+        found: list[tuple[Region, Patch]] = []
+        for statement in _statements_with(key_of(path), self.text) if settings else ():
+            for node, _ in _outward(statement, statement, path, path):
+                try:
+                    for at, run, group in self._runs(node):
+                        changed = with_settings(run, key_of(path), settings)
+                        code = _with((), node, run.parts, (), self._known)
+                        found.append(self._made_anew(at, changed, code, span_of(node), group))
+                except NotReplayable:
+                    continue
+                break
+        return found
+
+    @property
+    def _known(self) -> dict[str, Any]:
+        return {**self.names, **imported(self.text)}
+
+    def _runs(self, node: ast.expr) -> Iterator[tuple[int, Run, Sequence[Made]]]:
+        for at, group in self._made(span_of(node)):
+            if group:
+                segment = self.segments[at]
+                value = self._value(at)
+                for run in runs_of(
+                    node, self.text, self.packages, group, segment, _device(group), value
+                ):
+                    yield at, run, group
+
+    def _made_anew(
+        self, at: int, run: Run, code: Code, span: Span, around: Sequence[Made]
+    ) -> tuple[Region, Patch]:
+        segment = self.segments[at]
+        made = run_with(code, run, segment, _device(around))
+        patch = Patch(at, run.calls[-1], frozenset(run.calls), run.out, made)
+        return Region(at, _outermost(run.calls[-1], run.out, span, around)), patch
 
     # -- functions that are not known: their results, and their arguments
 
@@ -481,7 +570,7 @@ class _Rewrite:
             if found is None and own:
                 found = self._elsewhere(argument, at, own[0].index)
         except NotReplayable:
-            found = argument_of(self.recording, self.text, own, call, argument, self._value(at))
+            return None
         known = read.get(found.view) if found.__class__ is Ref else None
         return known if known is not None and known.dtype.is_floating_point else None
 
@@ -561,7 +650,10 @@ class _Rewrite:
                                 " line"
                             )
                         yield (
-                            Region(at, _outermost(bound, expression, group)),
+                            Region(
+                                at,
+                                _outermost(bound.calls[-1], bound.out, expression.span, group),
+                            ),
                             Patch(
                                 at,
                                 bound.calls[0],
@@ -585,6 +677,45 @@ def _whole_spans(text: str) -> dict[Any, Any]:
                 start = (name.end_col_offset or 0) - len(name.attr.encode())
                 found[line, start, node.end_lineno, node.end_col_offset] = span_of(node)
     return found
+
+
+def _outward(
+    was: ast.stmt, now: ast.stmt, old: ast.expr | None, new: ast.expr | None
+) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The expressions around a part of one statement, and those in their places in another, from
+    the innermost on; around none, the whole."""
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+
+    def visit(a: ast.AST, b: ast.AST) -> bool:
+        if isinstance(a, ast.expr) and old is not None and key_of(a) == key_of(old):
+            if isinstance(a, ast.Call):
+                pairs.append((a, b))  # type: ignore[arg-type]
+            return True
+        children = zip(ast.iter_child_nodes(a), ast.iter_child_nodes(b), strict=False)
+        if not any(visit(x, y) for x, y in children):
+            return False
+        if isinstance(a, ast.expr) and isinstance(b, ast.expr):
+            pairs.append((a, b))
+        return True
+
+    if old is None or new is None:
+        a, b = getattr(was, "value", None), getattr(now, "value", None)
+        return iter([(a, b)] if isinstance(a, ast.expr) and isinstance(b, ast.expr) else [])
+    visit(was, now)
+    return iter(pairs)
+
+
+def _statements_with(key: str, text: str) -> Iterator[ast.stmt]:
+    """The simple statements of a file that call an object."""
+    for statement in ast.walk(ast.parse(text)):
+        if isinstance(statement, ast.stmt) and not hasattr(statement, "body"):
+            if any(
+                key_of(part) == key
+                for node in ast.walk(statement)
+                if isinstance(node, ast.Call)
+                for part in (node.func, getattr(node.func, "value", node.func))
+            ):
+                yield statement
 
 
 def _name_given(statement: ast.stmt, value: ast.expr) -> ast.expr | None:
@@ -744,18 +875,17 @@ def is_sum(call: Call) -> bool:
     return getattr(call.func, "_opname", "") in _SUMS
 
 
-def _outermost(bound: Bound, expression: Expression, around: Sequence[Made]) -> tuple[int, Any]:
-    """The last call of the line in this run that the expression stands in, and its result: the last
-    before a sum."""
-    index, out = bound.calls[-1], bound.out
-    reached = {ref.storage for ref in refs_in(out)}
+def _outermost(index: int, out: Any, span: Span, around: Sequence[Made]) -> tuple[int, Any]:
+    """The last call of the line in this run that an expression stands in, and its result: the last
+    before a sum; index, out: those of the expression."""
+    reached, last = {ref.storage for ref in refs_in(out)}, index
     for each in around:
-        if each.index <= bound.calls[-1]:
+        if each.index <= last:
             continue
-        if inside(each.span, expression.span):
+        if inside(each.span, span):
             break  # the expression again
         read = {ref.storage for ref in refs_in((each.call.args, (*each.call.kwargs.values(),)))}
-        if inside(expression.span, each.span) and read & reached:
+        if inside(span, each.span) and read & reached:
             if is_sum(each.call):
                 break  # what goes into a sum moves by itself
             refs = list(refs_in(each.call.out))

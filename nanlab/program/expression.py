@@ -154,28 +154,60 @@ def _is_same(func: Any, recorded: Any) -> bool:
 _SILENT = having("silent")
 
 
-def _is_silent(func: Any) -> bool:
+def _fit(given: Any, recorded: Any) -> bool:
+    """Whether tensors have the sizes of the recorded ones."""
+    if isinstance(given, Tensor):
+        return recorded.__class__ is not Ref or tuple(given.shape) == recorded.size
+    if isinstance(given, dict):
+        return all(_fit(each, recorded.get(name)) for name, each in given.items())
+    if isinstance(given, tuple | list) and isinstance(recorded, tuple | list):
+        return recorded.__class__ is Ref or all(map(_fit, given, recorded))
+    return True
+
+
+def _gives_tensors(func: Any) -> bool:
+    return any("Tensor" in str(each.type) for each in func._schema.returns)
+
+
+def _may_be_known(call: Call) -> bool:
+    """Whether code may leave a call out that it made before: of a constant that it keeps."""
+    draws = torch.Tag.nondeterministic_seeded in call.func.tags
+    return is_silent(call.func) or not (draws or any(refs_in((call.args, call.kwargs))))
+
+
+def is_silent(func: Any) -> bool:
     return func.is_view or getattr(func, "_opname", "") in _SILENT
 
 
-class _Following(TorchDispatchMode):
+class Following(TorchDispatchMode):
     """Holds each operator that runs inside, and what it gives, against recorded calls."""
 
     def __init__(self, made: Sequence[Made]) -> None:
         super().__init__()
         self.made, self.count = made, 0
+        self._given: list[tuple[Tensor, Ref]] = []  # results, and the recorded ones
+
+    def ref_of(self, result: Any) -> Ref | None:
+        """The recorded reference to a result of these calls."""
+        if isinstance(result, Tensor):
+            shown = result.data_ptr(), result.shape, result.stride(), result.dtype
+            for each, ref in reversed(self._given):
+                if (each.data_ptr(), each.shape, each.stride(), each.dtype) == shown:
+                    return ref
+        return None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        silent = _is_silent(func)
-        while self.count < len(self.made) and not self._is_next(func):
-            if not _is_silent(self.made[self.count].call.func):
-                if silent:
-                    return func(*args, **(kwargs or {}))
-                raise _Other
-            self.count += 1
-        if self.count >= len(self.made):
+        silent = is_silent(func) or not _gives_tensors(func)
+        at = self.count
+        while at < len(self.made) and not _is_same(func, self.made[at].call.func):
+            at = at + 1 if _may_be_known(self.made[at].call) else len(self.made)
+        if at >= len(self.made):
             if silent:
                 return func(*args, **(kwargs or {}))
+            raise _Other
+        self.count = at
+        call = self.made[self.count].call
+        if not _fit((args, kwargs or {}), (call.args, call.kwargs)):
             raise _Other
         out = func(*args, **(kwargs or {}))
         first = out[0] if isinstance(out, tuple | list) and out else out
@@ -187,17 +219,17 @@ class _Following(TorchDispatchMode):
             and not same_bits(first.detach(), known)
         ):
             raise _Other
+        outs = out if isinstance(out, tuple | list) else (out,)
+        refs = refs_in(self.made[self.count].call.out)
+        self._given += zip((t for t in outs if isinstance(t, Tensor)), refs, strict=False)
         self.count += 1
         return out
-
-    def _is_next(self, func: Any) -> bool:
-        return _is_same(func, self.made[self.count].call.func)
 
     def followed(self) -> bool:
         """Whether all of them have run."""
         made = self.made
         return all(
-            _is_silent(each.call.func) and _reads_of(each, made[:at])
+            is_silent(each.call.func) and reads_of(each, made[:at])
             for at, each in enumerate(made[self.count :], self.count)
         )
 
@@ -493,10 +525,10 @@ def _first_run(
     for size in lengths:
         group = made[:size]
         outs = list(refs_in(group[-1].call.out))
-        casts = _casts(group)
+        lowered = casts(group)
         operators: dict[str, Any] = {}
         for key, span in expression.callees.items():
-            own = [m for m in group if m.span == span and not _is_silent(m.call.func)]
+            own = [m for m in group if m.span == span and not is_silent(m.call.func)]
             if len(own) == 1:
                 operators[key] = own[0].call.func
         if not outs or len(operators) < len(expression.callees):
@@ -507,13 +539,13 @@ def _first_run(
             if tries > MOST_TRIES:
                 break
             parts = dict(zip(keys, chosen, strict=True)) | operators
-            for cast in casts:
+            for cast in lowered:
                 given = _gives(code, parts, partial(value, at), group, expression.device, cast)
                 if given is not None:
-                    while size < len(made) and _is_silent(made[size].call.func):
+                    while size < len(made) and is_silent(made[size].call.func):
                         if made[size].span != group[-1].span or before is not None:
                             break
-                        if not _reads_of(made[size], made[:size]):
+                        if not reads_of(made[size], made[:size]):
                             break  # a run of its own, of a view that is taken in a loop
                         size += 1
                     calls = tuple(each.index for each in made[:size])
@@ -561,7 +593,7 @@ def _choices(
     yield from itertools.permutations(pool, len(keys))
 
 
-def _reads_of(each: Made, others: Sequence[Made]) -> bool:
+def reads_of(each: Made, others: Sequence[Made]) -> bool:
     """Whether a call reads what one of others gave."""
     read = {ref.view for ref in refs_in((each.call.args, tuple(each.call.kwargs.values())))}
     return any(ref.view in read for other in others for ref in refs_in(other.call.out))
@@ -641,7 +673,7 @@ def _numbers(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _casts(group: Sequence[Made]) -> list[torch.dtype | None]:
+def casts(group: Sequence[Made]) -> list[torch.dtype | None]:
     """The autocasts that it may have run under: none first."""
     low = {
         ref.dtype
@@ -665,7 +697,7 @@ def _gives(
         values = {key: as_operand(part, value) for key, part in parts.items()}
         if any(each.call.func._schema.is_mutable for each in group):  # into no leaf
             values = {k: v.clone() if isinstance(v, Tensor) else v for k, v in values.items()}
-        following = _Following(group)
+        following = Following(group)
         with (
             torch.set_grad_enabled(group[0].call.grad),
             _disable_current_modes(),
@@ -677,7 +709,7 @@ def _gives(
     except Exception:
         return None
     known = group[-1].result
-    if all(_is_silent(each.call.func) for each in group) and isinstance(known, Tensor):
+    if all(is_silent(each.call.func) for each in group) and isinstance(known, Tensor):
         if not isinstance(result, Tensor) or not same_bits(result.detach(), known):
             return None  # another part of the same tensor
     return (result,) if following.followed() else None

@@ -481,6 +481,11 @@ class Graph:
             found = self._other(ref, slot)
         return found
 
+    def holds(self, value: Any) -> bool:
+        """Whether what a reference stands for was made, or loaded."""
+        made = self.fresh | self.memory.storages.keys()
+        return all(ref.storage in made for ref in refs_in(value))
+
     def latest(self, ref: Any) -> Any:
         """The tensor of a reference as made last; marked ones stand for it from now on."""
         slot = self.live.get(ref.view) if ref.__class__ is Ref else None
@@ -852,7 +857,8 @@ class _Building:
         calls, passes, index = segment.calls, {run.first: run for run in engine}, first
         while index <= last:
             for look in self.looks.pop(index, ()):
-                self.result.looked.append((look, graph.get(look.ref)))
+                if not self.skipped or graph.holds(look.ref):  # else new code has looked anew
+                    self.result.looked.append((look, graph.get(look.ref)))
             self.functions.reached(index, first)
             run = passes.pop(index, None)
             if self.about_to_call is not None and index < len(calls):
