@@ -324,8 +324,7 @@ def poisoned_buffer(fault: Fault) -> Match | None:
     """A buffer (running statistics, a table) was already NaN or infinite.
 
     Batch norm absorbs one bad batch into its running statistics for good, even if that batch's step
-    was skipped; reset the statistics. So does an optimizer into its moments: begin with a fresh
-    one.
+    was skipped: reset the statistics. An optimizer absorbs it into its moments: make a fresh one.
     """
     return _data(fault, "buffer", None)
 
