@@ -59,7 +59,7 @@ def test_a_cell_is_known_by_its_number_in_ipython_7_which_keeps_no_table_of_file
 def test_completion_gives_words_to_an_ipython_that_knows_no_matchers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr(magics.completer, "context_matcher")
+    monkeypatch.delattr(magics.completer, "context_matcher", raising=False)
     matcher = magics.matcher()
     shell = SimpleNamespace(Completer=SimpleNamespace(text_until_cursor="%nanwatch o"))
     monkeypatch.setattr(magics, "get_ipython", lambda: shell)

@@ -116,6 +116,9 @@ def line(recording: Recording) -> str:
 
 COLOUR = r"(?:\x1b\[[0-9;]*m)*"  # between any two letters, where IPython paints what it shows
 FRAME = re.compile(r"File (?P<path>.+?):(?P<line>\d+), in (?P<function>[^(\n]+)")
+FRAME_IN_7 = re.compile(  # of IPython 7
+    r"(?P<path>\S+) in (?P<function>\w+)\([^\n]*\n(?:[^\n]*\n)*?-+> (?P<line>\d+)"
+)
 STANDARD = Path(sysconfig.get_paths()["stdlib"])
 INSTALLED = ("site-packages", "dist-packages")
 CALL = "get_ipython().run_line_magic('_nanwatch_cell', "
@@ -136,7 +139,7 @@ def shown_traceback(parts: Iterable[str]) -> list[str]:
 
 def library_of(part: str) -> str:
     """The installed package of a frame; "" for the user's own and for no frame."""
-    frame = FRAME.match(plain(part))
+    frame = frame_of(part)
     if frame is None:
         return ""
     path = Path(frame["path"]).expanduser()
@@ -146,9 +149,14 @@ def library_of(part: str) -> str:
     return "Python's library" if path.is_relative_to(STANDARD) else ""
 
 
+def frame_of(part: str) -> re.Match[str] | None:
+    """Path, line and function of a part that shows a frame."""
+    return FRAME.match(plain(part)) or FRAME_IN_7.match(plain(part))
+
+
 def folded(library: str, run: list[str]) -> str:
     """One line for a run of frames of one library, with the last of them."""
-    last = FRAME.match(plain(run[-1]))
+    last = frame_of(run[-1])
     assert last is not None
     parts = Path(last["path"]).parts
     start = parts.index(library) + 1 if library in parts else -1
