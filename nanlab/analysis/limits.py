@@ -34,6 +34,7 @@ SAME = 1e-3  # limits along different directions that differ by no more are one
 # digits, and distances from the singular point, evenly spaced in their logarithm
 EXACT = ((80, (1e-4, 1e-8, 1e-12, 1e-16)), (700, (1e-12, 1e-20, 1e-28, 1e-36)))
 DISTANCES = tuple(4.0**-k for k in range(1, 14))  # in float64, which cancels nearer by
+CONSTANTS = (1e-24, 1e-12, 1e-7)  # distances: nearer than the rounding of a constant, and farther
 MOST_DIFFERENCES = 24  # elements
 MOST_RESULTS = 60  # of operators inside of an expression that are moved, one after the other
 SECONDS = 2.0  # of processor time, for one question in exact arithmetic; as long in float64
@@ -236,6 +237,8 @@ def _solved(problem: _Problem) -> list[Limit] | None:
             kind = replace(kind, deadline=time.thread_time() + SECONDS)
         try:
             limits = problem.solve(kind)
+            if kind.digits:
+                limits = problem.past_rounding(kind, limits)
         except Exception:  # an operator that these numbers do not know, or the time is over
             continue
         found = limits if found is None else _filled(found, limits)
@@ -391,6 +394,34 @@ class _Problem:
         unlike = [m for i, m in enumerate(self.movable) if m not in self.movable[:i]]
         return unlike if arithmetic.digits else self.movable
 
+    def past_rounding(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
+        """The limits without what the rounding of a constant decides.
+
+        ``1 + 0.3 - (1 - -0.3)`` is 1e-17 in Python, and no 0: the quotient of two that vanish is
+        then finite, and within 1e-17 of the point alone another than around it.
+        """
+        count, movable = len(limits) - sum(self.wanted), self.movable[:1]
+        now = evaluate(self.fn, self.operands, self.incoming, self.wanted).tensors
+        doubted = [~t.isfinite().cpu() & limit.exists for t, limit in zip(now, limits, strict=True)]
+        sizes = [x.detach().abs() for x in self.operands if _is_real(x)]
+        tiny = any(bool(((size > 0) & (size < DISTANCES[5])).any()) for size in sizes)
+        if tiny or not movable or not any(bool(d.any()) for d in doubted[:count]):
+            return limits
+        moving = next(iter(_directions(self.operands, movable[0])))
+        same, other, others = (self.at(arithmetic, moving, h).values for h in CONSTANTS)
+        jumps = any(
+            bool((d & _same(a, limit.value) & _same(b, c) & ~_same(b, limit.value)).any())
+            for d, limit, a, b, c in zip(doubted, limits, same, other, others, strict=False)
+        )
+        if not jumps:
+            return limits
+        paths = self._paths(arithmetic, movable[0], DISTANCES, _path)
+        found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
+        return [
+            _merged(old, new, d & new.exists)
+            for old, new, d in zip(limits, found, doubted, strict=True)
+        ]
+
     def from_within(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
         """The limits, what is not known found by moving a result inside of the expression.
 
@@ -520,11 +551,8 @@ class _Problem:
         self, arithmetic: _Arithmetic, movable: list[bool], limits: list[Limit], trusted: bool
     ) -> list[Limit]:
         """The limits, those that are not known yet found by moving the given operands."""
-        paths: list[list[_Path]] = []
-        for moving in _directions(self.operands, movable):
-            seen = [self.at(arithmetic, moving, h).tensors for h in arithmetic.distances]
-            follow = _path_exact if arithmetic.digits else _path
-            paths.append([follow(torch.stack(list(along))) for along in zip(*seen, strict=True)])
+        follow = _path_exact if arithmetic.digits else _path
+        paths = self._paths(arithmetic, movable, arithmetic.distances, follow)
         found = [_agreed(list(along), trusted) for along in zip(*paths, strict=True)]
         if trusted:  # what torch masks where it divides by 0 is finite at the operands alone
             return [
@@ -540,6 +568,20 @@ class _Problem:
                 limits, found, zip(*paths, strict=True), stays, strict=True
             )
         ]
+
+    def _paths(
+        self,
+        arithmetic: _Arithmetic,
+        movable: list[bool],
+        distances: Sequence[float],
+        follow: Callable[[Tensor], _Path],
+    ) -> list[list[_Path]]:
+        """What each tensor does along several directions."""
+        paths = []
+        for moving in _directions(self.operands, movable):
+            seen = [self.at(arithmetic, moving, h).tensors for h in distances]
+            paths.append([follow(torch.stack(list(along))) for along in zip(*seen, strict=True)])
+        return paths
 
     def _stays(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Tensor]:
         """Where an evaluation's number is that of close neighbours: tiny operands' are not."""

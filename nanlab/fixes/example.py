@@ -441,15 +441,15 @@ class _Page:
         return False if is_new(written) and not alone else None
 
     def _shows(self, node: ast.expr) -> bool:
-        """Whether an expression is a view that a method writes into."""
+        """Whether an expression is a tensor, or a view of one, that a method writes into."""
         for call in self.nodes:
             if isinstance(call, ast.Call) and _is_in_place(call):
-                part: ast.AST = call.func.value  # type: ignore[attr-defined]
-                while isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
-                    if is_new(part):
-                        break
+                part: ast.expr = call.func.value  # type: ignore[attr-defined]
+                while not is_new(part):
                     if part is node:
                         return True
+                    if not isinstance(part, ast.Call) or not isinstance(part.func, ast.Attribute):
+                        break
                     part = part.func.value
         return False
 

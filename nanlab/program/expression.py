@@ -333,7 +333,7 @@ class Expression:
                 return not (known or (method and own) or of_result or alone or _is_plain(node))
             return False
         if isinstance(node, ast.Attribute):
-            return node.attr not in _SHAPES
+            return not _is_plain(node)
         if isinstance(node, ast.Subscript):
             return not (isinstance(node.value, ast.Attribute | ast.Call) and _is_plain(node.value))
         if isinstance(node, ast.Call):
@@ -351,8 +351,8 @@ class Expression:
 
 def _is_plain(node: ast.AST) -> bool:
     """``x.shape``, ``x.size(0)``, ``len(x)``: what Python knows of a tensor."""
-    if isinstance(node, ast.Attribute):
-        return node.attr in _SHAPES
+    if isinstance(node, ast.Attribute):  # self.shape is a parameter of the module
+        return node.attr in _SHAPES and getattr(node.value, "id", "") != "self"
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Name):
             return node.func.id in ("len", "float", "int", "abs", "max", "min")
