@@ -434,7 +434,7 @@ class Judge:
 
     where: Window
     _wrong: list[tuple[int, EngineRun]] | None = None
-    _parts: dict[tuple[int, int], Slice] = field(default_factory=dict)
+    _parts: dict[tuple[int, int, bool], Slice] = field(default_factory=dict)
     _truths: dict[int, Truth | None] = field(default_factory=dict)
     _slices: dict[Any, Slice] = field(default_factory=dict)
     _local: dict[tuple[int, int], tuple[Slice, int, Truth | None]] = field(default_factory=dict)
@@ -477,26 +477,22 @@ class Judge:
         largest = _largest(replay.gradients.values())
         if not replay.finite:
             return Judgement("fails", self._what_fails(replay, graph, edited), replay=replay)
-        self._fetch(edited)
-        moved = [self._distortion(edited, region) for region in edited.regions[:MOST_REGIONS]]
+        several = len(edits) > 1
+        self._fetch(edited, several)
+        moved = [self._distortion(edited, *part) for part in self._changed(edited, several)]
         distortion = max((d for d in moved if d is not None), default=None)
         found = Judgement("verified", "", distortion, largest, replay)
-        if distortion is not None and distortion > WITHIN:
-            return Judgement(
-                "finite",
-                f"it changes healthy values by {_percent(distortion)}",
-                distortion,
-                largest,
-                replay,
-            )
-        agreement = self._agreement(edited)
+        agreement, whole = self._agreement(edited)
+        if not (whole and agreement.kind == "agrees") and (distortion or 0.0) > WITHIN:
+            why = f"it changes healthy values by {_percent(distortion or 0.0)}"
+            return Judgement("finite", why, distortion, largest, replay)
         if agreement.kind != "agrees":
             return Judgement("finite", agreement.why, distortion, largest, replay)
         return found
 
     # -- the truth
 
-    def _fetch(self, edited: Edited) -> None:
+    def _fetch(self, edited: Edited, several: bool) -> None:
         """Make all values in one run that these edits are held against."""
         with suppress(Exception):  # what cannot be made is told where it is asked for
             parts = [self._whole(run) for run in self._runs()]
@@ -505,24 +501,26 @@ class Judge:
                 parts = [part for part in around if part.extent <= FEW]
                 if len(parts) < len(around):
                     parts += [self._after(r, False)[0] for r in edited.regions[:MOST_REGIONS]]
-            parts += [self._line_of(region) for region in edited.regions[:MOST_REGIONS]]
+            parts += [self._line_of(r, several) for r in edited.regions[:MOST_REGIONS]]
             self.values.of({each for part in parts for each in _calls_of(part)})
 
-    def _agreement(self, edited: Edited) -> Agreement:
-        """Whether loss and gradients are what they are in exact arithmetic."""
-        found = Agreement("unknown", NOT_COMPUTED)
+    def _agreement(self, edited: Edited) -> tuple[Agreement, bool]:
+        """Whether loss and gradients are exact; and whether that is known of every element."""
+        found, complete = Agreement("unknown", NOT_COMPUTED), True
         for run in self._runs():
             try:
                 whole, true = self._truth(run)
             except NotReplayable:
+                complete = False
                 continue
+            complete = complete and true is not None and true.is_known
             if true is not None:
                 found = self._compared(whole, edited, true)
             if true is None or found.kind == "unknown":
                 found = self._locally(edited)
             if true is None or found.kind != "agrees":
-                return found
-        return found
+                return found, False
+        return found, complete
 
     def _compared(self, whole: Slice, edited: Edited, true: Truth) -> Agreement:
         operands = list(whole.operands.values())
@@ -642,10 +640,27 @@ class Judge:
             fewer, last = narrowed(self._line(region), NARROW), region.outer[0]
         return (fewer, last) if fewer is not None else None
 
-    def _distortion(self, edited: Edited, region: Region) -> float | None:
+    def _changed(self, edited: Edited, several: bool) -> Iterator[tuple[Region, Slice]]:
+        """What an edit changes; of several what no other goes on with: for it alone it may be."""
+        parts = []
+        for region in edited.regions[:MOST_REGIONS]:
+            with suppress(Exception):
+                parts.append((region, self._line(region, several)))
+        for region, part in parts:
+            index, own = region.outer[0], region.segment
+            later = (
+                other
+                for each, other in parts
+                if each.segment == own and each.outer[0] > index
+                if any((at, i) == (own, index) for at, i, _ in other.items)
+            )
+            if not several or next(later, None) is None:
+                yield region, part
+
+    def _distortion(self, edited: Edited, region: Region, part: Slice) -> float | None:
         """Largest relative change of the line's healthy values and derivatives, by float64."""
         try:
-            part, (at, index) = self._line(region), (region.segment, region.outer[0])
+            at, index = region.segment, region.outer[0]
             patches = [p for p in edited.patches if p.segment == at and p.at <= index]
             operands, wanted = list(part.operands.values()), part.differentiated
             old, new = (
@@ -670,19 +685,19 @@ class Judge:
         changes = [_change(n, o, w, beside) for n, o, w, *beside in rows]
         return max((c for c in changes if c is not None), default=None)
 
-    def _line(self, region: Region) -> Slice:
-        """The line as a function of the last sums that went into it."""
-        key = region.segment, region.outer[0]
+    def _line(self, region: Region, whole: bool = False) -> Slice:
+        """The line as a function of the last sums that went into it, or of all it is made of."""
+        key = region.segment, region.outer[0], whole
         if key not in self._parts:
-            part = self._line_of(region)
+            part = self._line_of(region, whole)
             if part.size > LOCAL:
                 part = narrowed(part, LOCAL // 4) or part
             self._parts[key] = part
         return self._parts[key]
 
-    def _line_of(self, region: Region) -> Slice:
-        index, out = region.outer
-        return self._cut(tuple(refs_in(out)), (region.segment, index + 1), is_sum, LARGE)
+    def _line_of(self, region: Region, whole: bool = False) -> Slice:
+        (index, out), stop = region.outer, _never if whole else is_sum
+        return self._cut(tuple(refs_in(out)), (region.segment, index + 1), stop, LARGE)
 
     # -- what fails
 
@@ -736,6 +751,10 @@ def _frontier(segment: Segment, index: int, out: Any, whole: bool) -> tuple[tupl
         ends |= {r.storage: r for r in made}
         last = at
     return tuple(ends.values()), last
+
+
+def _never(call: Call) -> bool:
+    return False
 
 
 def _truth_of(part: Slice) -> Truth | None:

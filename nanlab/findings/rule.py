@@ -172,6 +172,8 @@ class Fix:
     edits: tuple[Edit, ...] = ()
     distortion: float | None = None  # largest relative change of a healthy element, against float64
     gradient_max: float | None = None
+    # worth its line only where no other is right
+    last_resort: bool = field(default=False, repr=False)
 
     def __repr__(self) -> str:
         return f"<{self.verdict} fix: {self.title}: {self.code}>"

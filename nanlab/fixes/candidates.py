@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from types import CodeType
 
@@ -13,9 +13,11 @@ from torch import Tensor
 
 from nanlab.errors import NanlabError
 from nanlab.fixes.catalogue import ALTERNATIVES
-from nanlab.fixes.match import Rewriting, rewritings
+from nanlab.fixes.match import Rewriting, Scope, rewritings
 from nanlab.fixes.removable import Removable, removables, series_text
+from nanlab.fixes.term import is_pure, term_of
 from nanlab.formats import HALF_PRECISION
+from nanlab.program.expression import span_of
 from nanlab.safe.series import series
 
 POINTS = (0.0, 1.0, -1.0, math.pi, 0.5, 2.0)  # where expressions of programs are singular
@@ -32,7 +34,8 @@ class Candidate:
     first: int
     last: int
     text: str  # without the indentation of the first line
-    imports: bool  # it reads ``nanlab``
+    last_resort: bool = False  # worth its line only where no other is right
+    also: tuple[tuple[int, int, str], ...] = ()  # other lines that it wants, each as these
 
 
 def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> list[Candidate]:
@@ -42,7 +45,7 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> list
     """
     found: dict[tuple[int, str], Candidate] = {}
     for r in (*rewritings(text, line), *rewritings(text, line, ALTERNATIVES)):
-        made = Candidate(r.title, r.first, r.last, r.text, False)
+        made = Candidate(r.title, r.first, r.last, r.text)
         found.setdefault((made.first, made.text), made)
         wide = _in_float32(r) if dtype in HALF_PRECISION else None
         if wide is not None:
@@ -60,6 +63,117 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> list
     return list(found.values())
 
 
+def carried_over(
+    text: str,
+    line: int,
+    lines: Collection[int],
+    made: int,
+    span: tuple[int, int, int, int],
+    name: str,
+) -> list[Candidate]:
+    """Forms of a line that take the operand of a call in another function, which hands it on
+    without the call.
+
+    lines: on which the result of the call is read. made, span: the line and place of the call.
+    name: of the operator that it runs.
+    """
+    here, there = Scope.around(text, line), Scope.around(text, made)
+    if here is None or there is None or here.body[0].lineno == there.body[0].lineno:
+        return []
+    calls = [n for s in there.statements() for n in ast.walk(s) if isinstance(n, ast.Call)]
+    call = next((n for n in calls if span_of(n) == span), None)
+    operand = _operand(call)
+    if call is None or operand is None or id(call) not in there.owners:
+        return []
+    owner = there.owners[id(call)]
+    maker = (
+        owner.lineno,
+        owner.end_lineno or owner.lineno,
+        there.replaced(owner, [(call, ast.unparse(operand))]),
+    )
+    readers = [
+        s
+        for s in here.statements()
+        if any(s.lineno <= each <= (s.end_lineno or s.lineno) for each in lines)
+    ]
+    if any(not any(s.lineno <= n <= (s.end_lineno or 0) for s in readers) for n in lines):
+        return []
+    found: list[Candidate] = []
+    for read in sorted(_unassigned(here, readers)):
+        changed = _text_with_call(text, here, readers, read, _over(call, operand, read, name))
+        rows = changed.splitlines()
+        for r in rewritings(changed, line):
+            rest = [
+                (s.lineno, s.end_lineno or s.lineno, _unindented(rows, s))
+                for s in readers
+                if s.lineno != r.first
+            ]
+            found.append(Candidate(r.title, r.first, r.last, r.text, also=(maker, *rest)))
+    return found
+
+
+def _operand(call: ast.Call | None) -> ast.expr | None:
+    """What a call with no other variable operand is of."""
+    if call is None:
+        return None
+    t = term_of(call)
+    given = t.parts[0].node if t.kind == "call" and t.parts else None
+    others = [a for a in call.args if a is not given] + [k.value for k in call.keywords]
+    if t.kind != "call":  # of a module, perhaps
+        given, others = (call.args[0], call.args[1:]) if call.args else (None, [])
+    fixed = all(isinstance(a, ast.Constant | ast.UnaryOp) for a in others)
+    return given if fixed else None
+
+
+def _over(call: ast.Call, operand: ast.expr, read: str, name: str) -> str:
+    """The call of another operand; one of a module by its operator."""
+    if term_of(call).kind != "call":
+        return f"torch.{name}({read})"
+    text, own = ast.unparse(call), ast.unparse(operand)
+    made = ast.parse(text, mode="eval").body
+
+    class Replace(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            if isinstance(node, ast.expr) and ast.unparse(node) == own:
+                return ast.parse(read, mode="eval").body
+            return self.generic_visit(node)
+
+    return ast.unparse(Replace().visit(made))
+
+
+def _unassigned(scope: Scope, readers: Collection[ast.stmt]) -> set[str]:
+    """Names in the statements that the function does not compute itself: its parameters, and what
+    calls give."""
+    found: set[str] = set()
+    for statement in readers:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                assigned = scope.assignment(node.id, statement)
+                if assigned is None and node.id in scope.parameters - {"self"}:
+                    found.add(node.id)
+                if assigned is not None and not is_pure(assigned[1]):
+                    found.add(node.id)
+    return found
+
+
+def _text_with_call(
+    text: str, scope: Scope, readers: Collection[ast.stmt], read: str, call: str
+) -> str:
+    """The file with a call of a name in its place, in some statements."""
+    rows = text.splitlines()
+    for s in readers:
+        names = [n for n in ast.walk(s) if isinstance(n, ast.Name) and n.id == read]
+        new = scope.replaced(s, [(n, call) for n in names if isinstance(n.ctx, ast.Load)])
+        indent = rows[s.lineno - 1][: s.col_offset]
+        rows[s.lineno - 1 : s.end_lineno] = [indent + row for row in new.split("\n")]
+    return "\n".join(rows) + "\n"
+
+
+def _unindented(rows: list[str], statement: ast.stmt) -> str:
+    part = rows[statement.lineno - 1 : statement.end_lineno]
+    return "\n".join(row[statement.col_offset :] for row in part)
+
+
 def _in_float32(r: Rewriting) -> Candidate | None:
     """The call that an expression became, on float32: half precision rounds it more."""
     call = ast.parse(r.new, mode="eval").body
@@ -69,7 +183,7 @@ def _in_float32(r: Rewriting) -> Candidate | None:
     atom = isinstance(call.args[0], ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     call.args[0] = ast.parse(f"{operand if atom else f'({operand})'}.float()", mode="eval").body
     text = r.text.replace(r.new, ast.unparse(call))
-    return Candidate(f"{r.title} in float32", r.first, r.last, text, False)
+    return Candidate(f"{r.title} in float32", r.first, r.last, text, last_resort=True)
 
 
 def _in_torch(site: Removable, dtype: torch.dtype) -> Iterator[Candidate]:
@@ -83,7 +197,7 @@ def _in_torch(site: Removable, dtype: torch.dtype) -> Iterator[Candidate]:
         except (NanlabError, ValueError):
             continue
         text = site.edited(made.expression, made.lines)
-        yield Candidate(f"the series near {at:g}", site.first, site.last, text, False)
+        yield Candidate(f"the series near {at:g}", site.first, site.last, text)
 
 
 def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
@@ -126,7 +240,7 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
     site = places[0]
     text = "\n".join([*lines, site.scope.replaced(statement, changes)])
     last = statement.end_lineno or statement.lineno
-    return Candidate("the series of each", statement.lineno, last, text, False)
+    return Candidate("the series of each", statement.lineno, last, text)
 
 
 def _in_nanlab(site: Removable) -> Iterator[Candidate]:
@@ -147,7 +261,7 @@ def _in_nanlab(site: Removable) -> Iterator[Candidate]:
         except NanlabError:
             continue
         text = site.edited(site.as_call(name))
-        yield Candidate("nanlab.safe.removable", site.first, site.last, text, True)
+        yield Candidate("nanlab.safe.removable", site.first, site.last, text)
 
 
 def singular_points(fn: Function) -> list[float]:

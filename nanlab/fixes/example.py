@@ -295,6 +295,7 @@ def guarded(
     made: dict[str, Candidate] = {}
     known: dict[str, list[tuple[ast.expr, str]]] = {}
     standing: set[str] = set()
+    last: set[str] = set()
     for guard in guards:
         for node in page.nodes:
             found = bound(_with(guard.before, numbers), node, page.assigned, page.known_as(node))
@@ -307,6 +308,7 @@ def guarded(
             elif new is not None:
                 key = f"{_with(guard.title, numbers)}\0{guard.after}"
                 changes = known.setdefault(key, [])
+                last |= {key} if guard.last_resort else set()
                 if found and page.computes(node, found):
                     standing.add(key)
                     changes.insert(0, (node, new))
@@ -318,7 +320,7 @@ def guarded(
         for chosen in (changes[:1] if key in standing else [], _apart(changes)):
             new = page.changed(chosen) if chosen else None
             if new is not None:
-                made.setdefault(new, page.candidate(key.split("\0")[0], new))
+                made.setdefault(new, page.candidate(key.split("\0")[0], new, key in last))
     return list(made.values())
 
 
@@ -482,9 +484,9 @@ class _Page:
         except SyntaxError:
             return None
 
-    def candidate(self, title: str, text: str) -> Candidate:
+    def candidate(self, title: str, text: str, last_resort: bool = False) -> Candidate:
         last = self.statement.end_lineno or self.statement.lineno
-        return Candidate(title, self.statement.lineno, last, text, "nanlab." in text)
+        return Candidate(title, self.statement.lineno, last, text, last_resort)
 
     # -- masks
 

@@ -52,6 +52,7 @@ class Guard:
     after: str
     ahead: bool = False  # what is written stands before the statement, which stays
     when: str = ""  # facts that must hold of the operation, see :data:`FACTS`
+    last_resort: bool = False  # worth its line only where no other is right
 
 
 def each(names: str, title: str, before: str, after: str, when: str = "") -> list[Guard]:
@@ -62,11 +63,6 @@ def each(names: str, title: str, before: str, after: str, when: str = "") -> lis
         replace(pattern, **{text: getattr(pattern, text).replace("NAME", name) for text in texts})
         for name in names.split()
     ]
-
-
-# titles of what is told where no other fix is verified
-SMALLER = "a smaller epsilon"
-BOTH = "both plus"
 
 
 def _of_domain(one: Card) -> list[Guard]:
@@ -89,6 +85,18 @@ def _of_domain(one: Card) -> list[Guard]:
         return [
             *found,
             Guard("clamp the argument EDGE inside its domain", f"{name}($x, ...)", inside),
+            *(
+                [
+                    Guard(
+                        "the argument drawn EDGE into its domain, which keeps the gradient's sign",
+                        f"{name}($x)",
+                        f"{home}((1 - EDGE) * $x)",
+                        last_resort=True,
+                    )
+                ]
+                if low == -high
+                else ()
+            ),
             Guard("clamp the argument to the edge itself", f"{name}($x, ...)", edge),
         ]
     floor = "EPS" if low == 0 else f"{low:g} + EDGE"
@@ -101,8 +109,8 @@ def _of_domain(one: Card) -> list[Guard]:
         Guard(f"clamp the argument at {floor}", f"{name}($x)", f"{home}($x.clamp_min({floor}))")
     )
     if "sqrt" in name:  # whose value moves by the root of it
-        title = f"{SMALLER} of TINY inside the root"
-        found.append(Guard(title, f"{name}($x)", f"{home}($x + TINY)"))
+        title = "a smaller epsilon of TINY inside the root"
+        found.append(Guard(title, f"{name}($x)", f"{home}($x + TINY)", last_resort=True))
     return found
 
 
@@ -251,10 +259,11 @@ QUOTIENTS = [
         when="tensor negative",
     ),
     Guard(
-        f"{BOTH} EPS: the ratio of nothing to nothing becomes 1, which has a logarithm",
+        "both plus EPS: the ratio of nothing to nothing becomes 1, which has a logarithm",
         "$x / $y",
         "($x + EPS) / ($y + EPS)",
         when="tensor measure zero",
+        last_resort=True,
     ),
     Guard(
         "clamp the divisor at EPS", "remainder($x, $y)", "torch.remainder($x, $y.clamp_min(EPS))"

@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from nanlab.fixes.catalogue import CATALOGUE, Rule
+from nanlab.fixes.logarithms import as_exponential, log_of
 from nanlab.fixes.term import (
     Term,
     called,
@@ -46,6 +47,10 @@ class Scope:
     owners: dict[int, ast.stmt] = field(default_factory=dict)  # expression -> statement
     # a statement that writes into a name, ``x += 1`` or ``x.add_(1)`` -> what it computes
     joined: dict[int, ast.expr] = field(default_factory=dict)
+    # what names that it does not assign itself stand for: parameters, as one writes them
+    given: dict[str, Term] = field(default_factory=dict)
+    # functions of the file, those of the class around first, by the names that calls have
+    functions: dict[str, Function] = field(default_factory=dict)
 
     @classmethod
     def around(cls, text: str, line: int) -> Scope | None:
@@ -65,6 +70,14 @@ class Scope:
             a = best.args
             given = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
             made = cls(text, best.body, frozenset(x.arg for x in given))
+        made._read(made.body, ())
+        made.functions = _functions(tree, line)
+        return made
+
+    def within(self, function: Function, given: dict[str, Term]) -> Scope:
+        """Another function of the file, with what its parameters stand for."""
+        made = Scope(self.text, function.body, frozenset(given), functions=self.functions)
+        made.given = given
         made._read(made.body, ())
         return made
 
@@ -221,6 +234,16 @@ class Scope:
         return _aligned("\n".join(row.decode() for row in part))
 
 
+def _functions(tree: ast.Module, line: int) -> dict[str, Function]:
+    """Functions of the file by the names that calls have; ``self.f`` of the class that holds the
+    line."""
+    found = {s.name: s for s in tree.body if isinstance(s, Function)}
+    for owner in ast.walk(tree):
+        if isinstance(owner, ast.ClassDef) and owner.lineno <= line <= (owner.end_lineno or 0):
+            found |= {f"self.{s.name}": s for s in owner.body if isinstance(s, Function)}
+    return found
+
+
 def written_by(node: ast.AST) -> ast.Name | None:
     """The name that a chain like ``x.sub_(1).div_(y)`` writes into; None of others."""
     links = 0
@@ -331,14 +354,17 @@ class Reading:
         return self._resolve(name, self.statement, MOST_LOOKUPS)
 
     def _resolve(self, name: ast.expr, at: ast.stmt, lookups: int) -> Term | None:
-        if not isinstance(name, ast.Name) or not lookups:
+        if not lookups:
             return None
+        if not isinstance(name, ast.Name):
+            known = self.scope.given.get(ast.unparse(name))
+            return known or self._returned(name, at, lookups)
         walrus = _assigned_before(name, at)
         if walrus is not None:
             return term_of(walrus, lambda inner: self._resolve(inner, at, lookups - 1))
         given = self.scope.assignment(name.id, at)
         if given is None:
-            return None
+            return self.scope.given.get(name.id)
         made, value = given
         found = term_of(value, lambda inner: self._resolve(inner, made, lookups - 1))
         if found.kind == "number":
@@ -348,6 +374,42 @@ class Reading:
         self.lines |= set(range(made.lineno, (made.end_lineno or made.lineno) + 1))
         alias = name if self.scope.unchanged(name, made, at, after=True) else found.node
         return Term(found.kind, found.name, found.parts, found.marks, found.value, alias)
+
+    def _returned(self, node: ast.expr, at: ast.stmt, lookups: int) -> Term | None:
+        """What a call of a function of the file gives, or a property, where that is one expression
+        of its arguments and of what the module has."""
+        is_call = isinstance(node, ast.Call)
+        function = self.scope.functions.get(ast.unparse(node.func if is_call else node))  # type: ignore[attr-defined]
+        if function is None or is_call == bool(function.decorator_list):
+            return None
+        names = [a.arg for a in function.args.args]
+        names = names[1:] if names[:1] == ["self"] else names
+        arguments = [*node.args] if isinstance(node, ast.Call) else []
+        if isinstance(node, ast.Call):
+            named = {k.arg: k.value for k in node.keywords}
+            arguments += [named[n] for n in names[len(arguments) :] if n in named]
+        *rest, last = function.body
+        plain = all(isinstance(s, ast.Assign | ast.Expr) for s in rest)
+        if not plain or not isinstance(last, ast.Return) or last.value is None:
+            return None
+        if len(arguments) != len(names) or any(isinstance(a, ast.Starred) for a in arguments):
+            return None
+        given = {
+            n: term_of(a, lambda inner: self._resolve(inner, at, lookups - 1))
+            for n, a in zip(names, arguments, strict=True)
+        }
+        inside = self.scope.within(function, given)
+        reading = Reading(inside, last)
+        found = term_of(last.value, lambda name: reading._resolve(name, last, lookups - 1))
+        if not all(self._is_known(t, inside) for t in _leaves_of(found)):
+            return None
+        return Term(found.kind, found.name, found.parts, found.marks, found.value, node)
+
+    def _is_known(self, leaf: Term, inside: Scope) -> bool:
+        """Whether a leaf of what a function gives means the same where it is called."""
+        if leaf.kind == "number" or leaf.node is None or id(leaf.node) in self.scope.owners:
+            return True
+        return leaf.name.startswith("self.") or leaf.name in ("True", "False", "None")
 
     def spelled(self, t: Term) -> str | None:
         """The term as text that is right at the statement; None where there is none."""
@@ -379,6 +441,13 @@ class Reading:
 
     def _right(self, node: ast.expr, owner: ast.stmt) -> bool:
         return self.scope.unchanged(node, owner, self.statement)
+
+
+def _leaves_of(t: Term) -> Iterator[Term]:
+    if not t.parts:
+        yield t
+    for part in t.parts:
+        yield from _leaves_of(part)
 
 
 # Where a program writes what the catalogue knows a better form of, and the edit that writes it
@@ -494,10 +563,35 @@ def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[st
     """The term by the rules, and titles of those used on all of it; none: no better."""
     titles: list[str] = []
     t = _repeated(t, [r for r in rules if not r.late], titles)
+    if not titles and (better := _better_form(t, rules)) is not None:
+        made, _ = rewritten(better, rules)
+        return made, [_told(better)]
     inside = _with_parts_rewritten(t, rules)
     made = _repeated(inside, rules, titles)
     # taken apart late, its parts may be known: a logarithm of a quotient of sums
     return (made if made == inside else _with_parts_rewritten(made, rules)), titles
+
+
+def _better_form(t: Term, rules: Sequence[Rule]) -> Term | None:
+    """A logarithm taken inside of what it is of; where that is no rule's, a quotient by the
+    exponential of logarithms."""
+    if rules is not CATALOGUE:
+        return as_exponential(t)
+    if t.kind != "call" or t.name not in ("log", "log1p"):
+        return None
+    x = t.parts[0]
+    return log_of(x if t.name == "log" else summed([(1, number(Fraction(1))), (1, x)]))
+
+
+def _told(t: Term) -> str:
+    """What a form is called by: its first function."""
+    if t.kind == "call" and t.name not in _PLAIN:
+        return t.name
+    return next((_told(p) for p in t.parts if _told(p) != _EXPONENT), _EXPONENT)
+
+
+_EXPONENT = "the exponent"
+_PLAIN = having("moves") | {"exp", "log", "sum", "ones_like"}
 
 
 def _with_parts_rewritten(t: Term, rules: Sequence[Rule]) -> Term:

@@ -13,7 +13,7 @@ import torch
 
 from nanlab.analysis.training import optimizer_step_at
 from nanlab.errors import NanlabError
-from nanlab.fixes.candidates import Candidate
+from nanlab.fixes.candidates import Candidate, carried_over
 from nanlab.fixes.example import Place, guarded, masked
 from nanlab.fixes.guards import GAPS, GUARDS, IN_FLOAT32, MAKERS, numbers
 from nanlab.operators import card, having
@@ -91,6 +91,44 @@ def at_makers(recording: Recording, position: int, text: str) -> list[Candidate]
         else:
             found += guarded(text, place, guards, number)
     return found
+
+
+def carried(recording: Recording, position: int, text: str) -> list[Candidate]:
+    """The line in a form that takes what its operand was made of, in another function; that
+    function hands on what it was made of."""
+    op = forward_of(recording, position)
+    found: list[Candidate] = []
+    if op is None or not op.line:
+        return found
+    for maker in _upstream(recording, op):
+        if maker.base_name.lstrip("_") in _CARRIED and len(found) < MOST_MAKERS:
+            lines = _lines_that_read(recording, maker)
+            span = recording.spans[maker.place] if maker.place < len(recording.spans) else None
+            if lines is not None and span is not None:
+                call = maker.base_name.lstrip("_")
+                found += carried_over(text, op.line, lines, maker.line, span, call)
+    return found
+
+
+def _lines_that_read(recording: Recording, maker: Op) -> set[int] | None:
+    """The lines that compute with a result; None where another file does."""
+    lines: set[int] = set()
+    same = {maker.position}
+    for row in recording.all_ops():
+        if row.backward or row.step != maker.step or not same & set(row.inputs):
+            continue
+        if row.base_name in _SAME:
+            same.add(row.position)
+        if row.base_name in having("silent"):
+            continue
+        if row.file != maker.file or not row.line:
+            return None
+        lines.add(row.line)
+    return lines
+
+
+_CARRIED = having("unary") | {"softmax"}
+_SAME = having("same_elements", "silent")
 
 
 def _vanishes(recording: Recording, position: int) -> bool:

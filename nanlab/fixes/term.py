@@ -201,7 +201,8 @@ class _Reader:
             ):
                 return number(_fraction(getattr(math, constant)), node)
             case ast.Attribute():
-                return Term("leaf", ast.unparse(node), node=node)
+                found = self.resolve(node) if self.resolve else None
+                return found or Term("leaf", ast.unparse(node), node=node)
             case ast.BinOp(op=ast.MatMult()):
                 return called(
                     "matmul",
@@ -245,7 +246,8 @@ class _Reader:
             case ast.NamedExpr():
                 return self.read(node.value)
             case ast.Call():
-                return self._sum_of_each(node) or self._call(node) or _unknown(node)
+                known = self._sum_of_each(node) or self._einsum(node) or self._call(node)
+                return known or (self.resolve and self.resolve(node)) or _unknown(node)
         return _unknown(node)
 
     def _sum_of_each(self, node: ast.Call) -> Term | None:
@@ -282,6 +284,31 @@ class _Reader:
         if not _is_of_each(inner, whole):
             return None
         return called("sum", [("input", _without_nodes(inner, whole)), ("dim", _ZERO)], node)
+
+    def _einsum(self, node: ast.Call) -> Term | None:
+        """``einsum("k,nk->n", w, x)`` as the sum of a product, where one operand has all letters
+        and the other broadcasts."""
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="einsum"),
+                args=[ast.Constant(value=str() as text), first, second],
+                keywords=[],
+            ):
+                given, _, out = text.replace(" ", "").partition("->")
+            case _:
+                return None
+        letters = given.split(",")
+        whole, part = sorted(letters, key=len, reverse=True) if len(letters) == 2 else ("", "")
+        gone = [i for i, letter in enumerate(whole) if letter not in out]
+        kept = "".join(letter for letter in whole if letter in out)
+        if not whole.isalpha() or len(set(whole)) < len(whole) or kept != out or len(gone) > 1:
+            return None
+        if not whole.endswith(part):
+            return None
+        product = multiplied([(1, self.read(first)), (1, self.read(second))])
+        if not gone:
+            return product
+        return called("sum", [("input", product), ("dim", number(Fraction(gone[0])))], node)
 
     def _call(self, node: ast.Call) -> Term | None:
         given = _function(node)
@@ -487,7 +514,7 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
     arguments = [
         (
             text_of(p, spell)
-            if i == 0 or n in ("input", "other") or (n == "dim" and i == 1)
+            if i == 0 or n in ("input", "other") or (n in ("dim", "dims") and i == 1)
             else f"{n}={text_of(p, spell)}"
         )
         for i, (n, p) in enumerate(zip(t.marks, t.parts, strict=True))

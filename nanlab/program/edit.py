@@ -904,14 +904,14 @@ def _reads(node: ast.AST, key: str) -> bool:
 
 
 def _readers_of(key: str, text: str, statement: ast.stmt) -> list[ast.stmt]:
-    """Simple statements around another that read a name: before it first, nearest first."""
+    """The simple statements of the function around a statement that read a name, of the class
+    around that read an attribute of ``self``: those before it first, the nearest first."""
     tree = ast.parse(text)
     around: ast.AST = tree
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    of_self = key.startswith("Attribute(value=Name(id='self'")
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            and node.lineno <= statement.lineno
-        ):
+        if isinstance(node, ast.ClassDef if of_self else kinds) and node.lineno <= statement.lineno:
             if (node.end_lineno or 0) >= (statement.end_lineno or 0):
                 around = node
     simple = [

@@ -22,9 +22,10 @@ from nanlab.errors import NanlabError
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
 from nanlab.fixes.example import Place
-from nanlab.fixes.guards import BOTH, SMALLER, number
+from nanlab.fixes.guards import number
 from nanlab.fixes.proposals import (
     at_makers,
+    carried,
     filled,
     library_proposals,
     proposals,
@@ -205,7 +206,7 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
             tried: list[Fix] = []
             for fix in fresh:
                 cured = any(f.verified for f in (*found, *tried))
-                if not (cured and _is_last_resort(fix)):
+                if not (cured and fix.last_resort):
                     tried.append(_judged(trace, finding, fix, clock))
             found += tried if not i else _worth_telling(tried, any(f.verified for f in found))
     found = _distinct([*_helpful(found), *_beyond(trace, finding)])
@@ -222,12 +223,6 @@ def _beyond(trace: Trace, finding: Finding) -> list[Fix]:
     except Exception as error:
         _note(trace, f"no advice for {finding.cause} ({type(error).__name__}: {error})")
         return []
-
-
-def _is_last_resort(fix: Fix) -> bool:
-    """Whether a fix is worth its line only where no other is right."""
-    wide = fix.title.startswith("rewritten") and fix.title.endswith("in float32")
-    return wide or fix.title.startswith((SMALLER, BOTH))
 
 
 def _helpful(fixes: Sequence[Fix]) -> list[Fix]:
@@ -339,7 +334,7 @@ def passed_otherwise(trace: Trace, finding: Finding, text: str) -> list[Fix]:
     probable = reads_probabilities(recording, finding.position)
     found = rewritings(text, finding.line, library, library[0], finding.cause, probable, span)
     return [
-        _as_fix(Candidate(e.title, e.first, e.last, e.text, False), finding.file, text)
+        _as_fix(Candidate(e.title, e.first, e.last, e.text), finding.file, text)
         for e in found[:MOST_REWRITTEN]
     ]
 
@@ -367,8 +362,9 @@ def rewritten(trace: Trace, finding: Finding, text: str) -> list[Fix]:
     row = trace.recording.op(finding.position)
     low = row is not None and row.dtype in (torch.float16, torch.bfloat16, torch.float64)
     dtype = row.dtype if row is not None and low else torch.float32
-    found = candidates(text, finding.line, dtype)
-    return [_as_fix(c, finding.file, text) for c in found[:MOST_REWRITTEN]]
+    found = candidates(text, finding.line, dtype)[:MOST_REWRITTEN]
+    found += carried(trace.recording, finding.position, text)
+    return [_as_fix(c, finding.file, text) for c in found]
 
 
 def guarded(trace: Trace, finding: Finding, text: str) -> list[list[Fix]]:
@@ -419,9 +415,13 @@ def _uncommented(code: str) -> str:
 
 
 def _as_fix(candidate: Candidate, file: str, text: str) -> Fix:
-    first, last, body = candidate.first, candidate.last, _uncommented(candidate.text)
-    old = "\n".join(text.splitlines()[first - 1 : last])
-    return Fix(candidate.title, body, edits=(Edit(file, first, last, body, old),))
+    rows, edits = text.splitlines(), []
+    lines = (candidate.first, candidate.last, candidate.text)
+    for first, last, body in sorted((lines, *candidate.also)):
+        old = "\n".join(rows[first - 1 : last])
+        edits.append(Edit(file, first, last, _uncommented(body), old))
+    code = "\n".join(edit.text for edit in edits)
+    return Fix(candidate.title, code, edits=tuple(edits), last_resort=candidate.last_resort)
 
 
 def _explained(fix: Fix) -> Fix:

@@ -1,0 +1,192 @@
+"""The logarithm of an expression, taken inside of it: of what leaves the range it does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from nanlab.fixes.term import Term, called, multiplied, negated, number, summed
+from nanlab.operators import having
+
+EPSILON = 1e-3  # a number up to this that is added to what may vanish keeps a logarithm finite
+_MOVES = having("moves") | {"clone", "amax"}
+_HALF = number(Fraction(1, 2))
+_LOG2, _ROOT2 = number(math.log(2)), number(math.sqrt(2))
+
+
+def log_of(t: Term) -> Term | None:
+    """The logarithm of a term without the term; None where it has no part whose logarithm is
+    known."""
+    match t.kind:
+        case "call":
+            return _of_call(t)
+        case "product":
+            if any(map(log_of, t.parts)) and all(map(_is_positive, t.parts)):
+                return _total([(int(m), _log(p)) for m, p in zip(t.marks, t.parts, strict=True)])
+        case "power":
+            inner = log_of(t.parts[0])
+            return multiplied([(1, t.parts[1]), (1, inner)]) if inner is not None else None
+        case "index":
+            inner = log_of(t.parts[0])
+            return Term("index", parts=(inner, t.parts[1])) if inner is not None else None
+        case "sum":
+            return _of_sum([(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)])
+    return None
+
+
+def as_exponential(t: Term) -> Term | None:
+    """A quotient of what leaves the range, as the exponential of the difference of logarithms."""
+    if t.kind != "product":
+        return None
+    items = [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)]
+    known = [(m, inner) for m, p in items if (inner := log_of(p)) is not None]
+    if not any(m < 0 for m, _ in known):
+        return None
+    rest = [(m, p) for m, p in items if log_of(p) is None]
+    return multiplied([*rest, (1, called("exp", [("input", summed(known))]))])
+
+
+def _log(t: Term) -> Term:
+    inner = log_of(t)
+    if inner is not None:
+        return inner
+    if t.kind == "number":
+        return number(math.log(t.value)) if t.value != 1 else number(Fraction(0))
+    return called("log", [("input", t)])
+
+
+def _total(items: Sequence[tuple[int, Term]]) -> Term:
+    """The sum, its numbers added up."""
+    whole = summed(items)
+    if whole.kind != "sum":
+        return whole
+    parts = [(int(m), p) for m, p in zip(whole.marks, whole.parts, strict=True)]
+    constant = sum(m * float(p.value) for m, p in parts if p.kind == "number")
+    rest = [(m, p) for m, p in parts if p.kind != "number"]
+    return summed([*rest, (1, number(constant))] if abs(constant) > 1e-12 else rest)
+
+
+def _is_positive(t: Term) -> bool:
+    return t.kind != "number" or t.value > 0
+
+
+def _with(name: str, inner: Term, t: Term) -> Term:
+    """A reduction of the inner term along the dimensions of another; of all where that has
+    none."""
+    if not _others(t):
+        whole = called("flatten", [("input", inner)])
+        return called(name, [("input", whole), ("dim", number(Fraction(0)))])
+    return called(name, [("input", inner), *_others(t)])
+
+
+def _others(t: Term) -> list[tuple[str, Term]]:
+    """The arguments of a call but for its operand."""
+    return list(zip(map(str, t.marks[1:]), t.parts[1:], strict=True))
+
+
+def _of_call(t: Term) -> Term | None:
+    x = t.parts[0] if t.parts else t
+    match t.name:
+        case "exp":
+            return x
+        case "sigmoid":
+            return called("logsigmoid", [("input", x)])
+        case "softmax":
+            return called("log_softmax", list(zip(map(str, t.marks), t.parts, strict=True)))
+        case "sqrt":
+            inner = log_of(x)
+            return multiplied([(1, _HALF), (1, inner)]) if inner is not None else None
+        case "expm1":
+            return _of_sum([(1, called("exp", [("input", x)])), (-1, number(Fraction(1)))])
+        case "det":
+            return called("logdet", [("input", x)])
+        case "ndtr":
+            return called("log_ndtr", [("input", x)])
+        case "erfc":
+            tail = called("log_ndtr", [("input", negated(multiplied([(1, _ROOT2), (1, x)])))])
+            return summed([(1, tail), (1, _LOG2)])
+        case "cosh":
+            double = _softplus(multiplied([(1, number(Fraction(2))), (1, x)]))
+            return summed([(1, double), (-1, x), (-1, _LOG2)])
+        case "sinh":
+            down = called("expm1", [("input", multiplied([(1, number(Fraction(-2))), (1, x)]))])
+            rest = called("log", [("input", negated(down))])
+            return summed([(1, x), (1, rest), (-1, _LOG2)])
+        case "prod" | "cumprod":
+            name = "sum" if t.name == "prod" else "cumsum"
+            return called(name, [("input", _log(x)), *_others(t)])
+        case "clamp_min" if t.parts[1].kind == "number" and 0 < t.parts[1].value <= EPSILON:
+            return log_of(x)
+        case "sum" | "cumsum":
+            inner = log_of(x)
+            if inner is not None and t.name == "cumsum":
+                return called("logcumsumexp", [("input", inner), ("dim", t.parts[1])])
+            return _with("logsumexp", inner, t) if inner is not None else None
+        case "mean":
+            inner = log_of(x)
+            if inner is None:
+                return None
+            one = called("ones_like", [("input", inner)])
+            count = called("log", [("input", called("sum", [("input", one), *_others(t)]))])
+            return summed([(1, _with("logsumexp", inner, t)), (-1, count)])
+        case name if name in _MOVES:
+            inner = log_of(x)
+            if inner is not None:
+                return called(name, [("input", inner), *_others(t)])
+    return None
+
+
+def _softplus(x: Term) -> Term:
+    return called("softplus", [("input", x)])
+
+
+def _of_sum(items: Sequence[tuple[int, Term]]) -> Term | None:
+    """The logarithm of a sum of positive terms, or of the difference of two."""
+    small = [p for m, p in items if p.kind == "number" and m > 0 and 0 < p.value <= EPSILON]
+    rest = [(m, p) for m, p in items if p not in small]
+    if len(rest) < len(items) and len(rest) == 1:
+        return log_of(rest[0][1]) if rest[0][0] > 0 else None
+    if not any(log_of(p) is not None for _, p in rest):
+        return _of_tails(rest)
+    up, down = ([p for m, p in rest if m == sign] for sign in (1, -1))
+    if not up or len(down) > 1:
+        return None
+    if not down:
+        return _added(up)
+    (less,) = down
+    if len(up) > 1:
+        return None
+    tail = {"sigmoid": "logsigmoid", "ndtr": "log_ndtr"}.get(less.name)
+    if tail is not None and up[0] == number(Fraction(1)):
+        return called(tail, [("input", negated(less.parts[0]))])
+    above, below = _log(up[0]), _log(less)
+    gap = called("expm1", [("input", summed([(1, below), (-1, above)]))])
+    return summed([(1, above), (1, called("log", [("input", negated(gap))]))])
+
+
+def _of_tails(items: Sequence[tuple[int, Term]]) -> Term | None:
+    """The logarithm of 1 plus or minus erf(x): twice a normal distribution's tail."""
+    for (_, one), (sign, erf) in (items, items[::-1]) if len(items) == 2 else ():
+        if one == number(Fraction(1)) and erf.name == "erf":
+            x = multiplied([(1, _ROOT2), (1, erf.parts[0])])
+            tail = called("log_ndtr", [("input", x if sign > 0 else negated(x))])
+            return summed([(1, tail), (1, _LOG2)])
+    return None
+
+
+def _added(parts: Sequence[Term]) -> Term | None:
+    """The logarithm of a sum of positive terms."""
+    plain = [p for p in parts if p.kind == "number"]
+    if any(p.value <= 0 for p in plain):
+        return None
+    logs = [_log(p) for p in parts if p.kind != "number"]
+    total = logs[0]
+    for each in logs[1:]:
+        total = called("logaddexp", [("input", total), ("other", each)])
+    if plain:
+        constant = number(math.log(sum(float(p.value) for p in plain)))
+        if constant.value == 0:
+            return _softplus(total)
+        total = summed([(1, _softplus(summed([(1, total), (-1, constant)]))), (1, constant)])
+    return total
