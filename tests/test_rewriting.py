@@ -105,6 +105,7 @@ LOGARITHMS = [
     "torch.log(torch.sigmoid(x))",
     "torch.log(torch.sigmoid(x).clamp_min(1e-14))",
     "torch.log(1 - torch.sigmoid(x))",
+    "torch.log(1 - torch.sigmoid(x).mean(1))",
     "torch.log(torch.softmax(x, 1))",
     "torch.log(torch.softmax(x, 1)[:, 2])",
     "torch.log(torch.exp(x).sum(1))",

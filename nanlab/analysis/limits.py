@@ -70,6 +70,12 @@ class Truth:
     gradients: tuple[Limit | None, ...]  # one for each operand; None: not differentiated
 
     @property
+    def is_known(self) -> bool:
+        """Whether every element has a finite limit."""
+        limits = [*self.values, *(t for t in self.gradients if t is not None)]
+        return all(bool(limit.exists.all()) for limit in limits)
+
+    @property
     def largest(self) -> float:
         """Of the gradients' limits, in magnitude."""
         known = [t.value[t.exists].abs() for t in self.gradients if t is not None]

@@ -253,7 +253,10 @@ def _in_nanlab(site: Removable) -> Iterator[Candidate]:
         return
     points: list[tuple[str, float]] = [(f"{at:g}", at) for at in singular_points(fn)]
     if not site.sums:
-        points += [(name, value) for name, value in others.items() if _is_singular(fn, value)]
+        met = (
+            (sign + name, float(f"{sign}{v}")) for name, v in others.items() for sign in ("", "-")
+        )
+        points += [(name, at) for name, at in met if _is_singular(fn, at)]
     for name, at in points:
         try:
             if not site.sums:  # whether there is a series depends on what is summed

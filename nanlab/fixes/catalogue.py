@@ -72,8 +72,10 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("logsigmoid", "sigmoid($x)**$_g", "exp($_g * logsigmoid($x))", late=True),
     Rule("logsigmoid", "sqrt(sigmoid($x))", "exp(logsigmoid($x) / 2)", late=True),
     Rule("the logits themselves", "logit(sigmoid($x))", "$x"),
-    Rule("logit", "log($p) - log(1 - $p)", "logit($p)", 0.1, 0.9),
-    Rule("logit", "log($p / (1 - $p))", "logit($p)", 0.1, 0.9),
+    Rule("the logits themselves", "log(sigmoid($x)) - log(1 - sigmoid($x))", "$x"),
+    Rule("the logits themselves", "log(sigmoid($x) / (1 - sigmoid($x)))", "$x"),
+    Rule("logit", "log($p) - log(1 - $p)", "logit($p)", 0.1, 0.9, late=True),
+    Rule("logit", "log($p / (1 - $p))", "logit($p)", 0.1, 0.9, late=True),
     Rule(
         "a product of sigmoids",
         "log(sigmoid($a) - sigmoid($b))",

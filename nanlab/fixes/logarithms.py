@@ -157,12 +157,20 @@ def _of_sum(items: Sequence[tuple[int, Term]]) -> Term | None:
     (less,) = down
     if len(up) > 1:
         return None
-    tail = {"sigmoid": "logsigmoid", "ndtr": "log_ndtr"}.get(less.name)
-    if tail is not None and up[0] == number(Fraction(1)):
-        return called(tail, [("input", negated(less.parts[0]))])
+    rest_of_1 = _complement(less) if up[0] == number(Fraction(1)) else None
+    if rest_of_1 is not None:
+        return log_of(rest_of_1)
     above, below = _log(up[0]), _log(less)
     gap = called("expm1", [("input", summed([(1, below), (-1, above)]))])
     return summed([(1, above), (1, called("log", [("input", negated(gap))]))])
+
+
+def _complement(t: Term) -> Term | None:
+    """1 minus a probability, without the 1."""
+    if t.name in ("sigmoid", "ndtr"):
+        return called(t.name, [("input", negated(t.parts[0]))])
+    inner = _complement(t.parts[0]) if t.name == "mean" or t.name in _MOVES else None
+    return called(t.name, [("input", inner), *_others(t)]) if inner is not None else None
 
 
 def _of_tails(items: Sequence[tuple[int, Term]]) -> Term | None:

@@ -135,7 +135,7 @@ def _written(
         own = reading.spelled(part)
         if own is None:
             raise LookupError
-        if own not in others:
+        if own not in others and not is_constant(own):
             others.append(own)
         return own
 
@@ -146,6 +146,16 @@ def _written(
     except LookupError:
         return None
     return ast.unparse(ast.parse(text, mode="eval")), name, tuple(others)
+
+
+def is_constant(text: str) -> bool:
+    """Whether an expression is made of numbers alone, as ``torch.ones(())`` is."""
+    tree = ast.parse(text, mode="eval")
+    called = [n.func for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    filled = having("created", "fills") | {"tensor", "ones", "zeros", "full", "arange"}
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} <= {"torch", "math"} and all(
+        isinstance(f, ast.Attribute) and f.attr in filled for f in called
+    )
 
 
 def _holds(t: Term, part: Term) -> bool:

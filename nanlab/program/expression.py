@@ -583,6 +583,8 @@ def _choices(
             for pool in (pools.setdefault(each.span, []), pools.setdefault(None, [])):
                 if not any(number is a or (type(number) is type(a) and number == a) for a in pool):
                     pool.append(number)
+    for pool in pools.values():  # `-beta * x` reads beta and computes with -beta
+        pool += [-a for a in pool if type(a) in (int, float) and -a not in pool]
     near = []
     for span, order in places:
         pool = pools.get(span, []) if span is not None else []
