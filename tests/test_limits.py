@@ -392,3 +392,24 @@ def test_what_has_values_far_off_and_none_near_by_has_no_limit_in_float64() -> N
         return torch.special.bessel_j0(t) * hole
 
     assert not truth(known_beyond, [x]).values[0].exists.any()
+
+
+def test_what_the_rounding_of_a_constant_decides_is_no_value() -> None:
+    rho = -0.3  # 1 + 0.3 and 1 - -0.3 differ in their last digit
+
+    def smile(z: Tensor) -> Tensor:
+        root = torch.sqrt(1 - 2 * rho * z + z * z)
+        return z / torch.log((root + z - rho) / (1 - rho))
+
+    (value,), (slope,) = (lambda t: (t.values, t.gradients))(truth(smile, [torch.zeros(1)]))
+    assert float(value.value) == pytest.approx(1.0, rel=1e-4)
+    assert slope is not None
+    assert float(slope.value) == pytest.approx(-rho / 2, rel=1e-3)
+
+
+def test_a_value_that_a_mask_gives_at_the_point_alone_stays() -> None:
+    def masked(x: Tensor) -> Tensor:
+        return torch.where(x > 0, torch.log(x), 5.0)
+
+    found = truth(masked, [torch.zeros(1)])
+    assert float(found.values[0].value) == 5.0

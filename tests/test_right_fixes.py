@@ -40,6 +40,16 @@ WRITTEN = {
     "a quotient that torch.where hides": "l364",
     "a part of an exponential": "l374",
     "a function that half precision rounds too much": "l359",
+    "an edge of the domain beyond which nothing is": "l418",
+    "a product by einsum": "l427",
+    "a chain of methods that write in place in one line": "l432",
+    "an operation in another method": "l435",
+    "a module that ends in a sigmoid": "l436",
+    "a parameter that is named shape": "l438",
+    "a constant that Python rounds": "l439",
+    "a property": "l441",
+    "a number that the line negates": "l454",
+    "probabilities that a module gives": "l477",
 }
 
 

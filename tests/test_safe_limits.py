@@ -149,3 +149,140 @@ def test_removable_says_what_it_expected() -> None:
         safe.removable(torch.sin, "x")  # type: ignore[arg-type]
     with pytest.raises(TypeMismatchError, match="expected a function of one tensor, got int"):
         safe.removable(3, torch.zeros(2))  # type: ignore[arg-type]
+
+
+def _rows(f: Callable[[list[mpf]], list[mpf]]) -> Callable[[list[mpf]], mpf]:
+    return lambda v: sum((mpf(w) * y for w, y in zip(WEIGHTS, f(v), strict=False)), mpf(0))
+
+
+def _each(f: Callable[[mpf], mpf]) -> Callable[[list[mpf]], mpf]:
+    return _rows(lambda v: [f(t) for t in v])
+
+
+def _softmax(v: list[mpf]) -> list[mpf]:
+    total = sum(map(mpmath.exp, v))
+    return [mpmath.exp(t) / total for t in v]
+
+
+def _norm(v: list[mpf]) -> mpf:
+    return mpmath.sqrt(sum(t * t for t in v))
+
+
+def _var(v: list[mpf]) -> mpf:
+    middle = sum(v) / len(v)
+    return sum((t - middle) ** 2 for t in v) / (len(v) - 1)
+
+
+def _cosine(v: list[mpf]) -> mpf:
+    inner = sum(t * mpf(w) for t, w in zip(v, OTHER, strict=True))
+    return inner / _norm(v) / _norm([mpf(w) for w in OTHER])
+
+
+WEIGHTS, OTHER, KEPT = (1.0, -2.0, 0.5), (0.75, 0.5, 1.5), (True, False, True)
+INNER, OUTER, AROUND = (-0.75, 0.25, 0.5), (1.25, 2.0, 5.0), (-1.25, 0.5, 2.0)
+OTHERS = torch.tensor(OTHER, dtype=torch.float64)
+# operands, what nanlab computes, what it stands for in mpmath
+CHECKED: dict[str, tuple[tuple[float, ...], Function, Callable[[list[mpf]], mpf]]] = {
+    "acos": (INNER, safe.acos, _each(mpmath.acos)),
+    "acosh": (OUTER, safe.acosh, _each(mpmath.acosh)),
+    "asin": (INNER, safe.asin, _each(mpmath.asin)),
+    "atanh": (INNER, safe.atanh, _each(mpmath.atanh)),
+    "exp": (AROUND, safe.exp, _each(mpmath.exp)),
+    "log": (OUTER, safe.log, _each(mpmath.log)),
+    "log1p": (INNER, safe.log1p, _each(mpmath.log1p)),
+    "log2": (OUTER, safe.log2, _each(lambda t: mpmath.log(t, 2))),
+    "log10": (OUTER, safe.log10, _each(mpmath.log10)),
+    "logit": ((0.125, 0.5, 0.875), safe.logit, _each(lambda t: mpmath.log(t / (1 - t)))),
+    "reciprocal": (AROUND, safe.reciprocal, _each(lambda t: 1 / t)),
+    "rsqrt": (OUTER, safe.rsqrt, _each(lambda t: 1 / mpmath.sqrt(t))),
+    "sqrt": (OUTER, safe.sqrt, _each(mpmath.sqrt)),
+    "pow": (OUTER, lambda x: safe.pow(x, 1.5), _each(lambda t: t ** mpf(1.5))),
+    "pow of the exponent": (
+        AROUND,
+        lambda x: safe.pow(torch.full_like(x, 1.5), x),
+        _each(lambda t: mpf(1.5) ** t),
+    ),
+    "div": (AROUND, lambda x: safe.div(1.5, x), _each(lambda t: mpf(1.5) / t)),
+    "xlogy": (OUTER, lambda x: safe.xlogy(x, x), _each(lambda t: t * mpmath.log(t))),
+    "atan2": (
+        AROUND,
+        lambda x: safe.atan2(x, OTHERS.to(x.dtype)),
+        _rows(lambda v: [mpmath.atan2(t, mpf(w)) for t, w in zip(v, OTHER, strict=True)]),
+    ),
+    "hypot": (
+        AROUND,
+        lambda x: safe.hypot(x, OTHERS.to(x.dtype)),
+        _rows(lambda v: [_norm([t, mpf(w)]) for t, w in zip(v, OTHER, strict=True)]),
+    ),
+    "softmax": (AROUND, lambda x: safe.softmax(x, 0), _rows(_softmax)),
+    "log_softmax": (
+        AROUND,
+        lambda x: safe.log_softmax(x, 0),
+        _rows(lambda v: [mpmath.log(p) for p in _softmax(v)]),
+    ),
+    "logsumexp": (
+        AROUND,
+        lambda x: safe.logsumexp(x, 0),
+        lambda v: mpmath.log(sum(map(mpmath.exp, v))),
+    ),
+    "entropy": (
+        (0.25, 0.25, 0.5),
+        lambda x: safe.entropy(x, 0),
+        lambda v: -sum((p * mpmath.log(p) for p in v), mpf(0)),
+    ),
+    "norm": (AROUND, safe.norm, _norm),
+    "normalize": (AROUND, lambda x: safe.normalize(x, dim=0), _rows(lambda v: [
+        t / _norm(v) for t in v
+    ])),
+    "cosine_similarity": (
+        AROUND,
+        lambda x: safe.cosine_similarity(x, OTHERS.to(x.dtype), 0),
+        _cosine,
+    ),
+    "var": (AROUND, safe.var, _var),
+    "std": (AROUND, safe.std, lambda v: mpmath.sqrt(_var(v))),
+    "masked_mean": (
+        AROUND,
+        lambda x: safe.masked_mean(x.square(), torch.tensor(KEPT)),
+        lambda v: (v[0] ** 2 + v[2] ** 2) / 2,
+    ),
+    "cdist": (
+        AROUND,
+        lambda x: safe.cdist(x[None], OTHERS.to(x.dtype)[None])[0],
+        lambda v: _norm([t - mpf(w) for t, w in zip(v, OTHER, strict=True)]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", CHECKED)
+def test_value_and_two_derivatives_are_those_of_exact_arithmetic(
+    name: str, dtype: torch.dtype
+) -> None:
+    numbers, fn, true = CHECKED[name]
+    leaf = torch.tensor(numbers, dtype=dtype, requires_grad=True)  # exact in every dtype
+
+    def total(x: Tensor) -> Tensor:
+        value = fn(x)
+        weights = torch.tensor(WEIGHTS, dtype=value.dtype)
+        return (value * weights).sum() if value.numel() == 3 and value.dim() else value.sum()
+
+    value = total(leaf)
+    (first,) = torch.autograd.grad(value, leaf, create_graph=True)
+    second = [torch.autograd.grad(g, leaf, retain_graph=True)[0][i] for i, g in enumerate(first)]
+    found = [float(value.detach()), *first.tolist(), *(float(s) for s in second)]
+    with mpmath.workdps(40):
+        point = tuple(map(mpf, numbers))
+        orders = [
+            (0, 0, 0),
+            *((*(k * (i == j) for j in range(3)),) for k in (1, 2) for i in range(3)),
+        ]
+        expected = [
+            float(mpmath.diff(lambda *v: true(list(v)), point, n))
+            if any(n)
+            else float(true(list(point)))
+            for n in orders
+        ]
+    eps = torch.finfo(dtype).eps
+    for got, want in zip(found, expected, strict=True):
+        assert got == pytest.approx(want, rel=64 * eps, abs=64 * eps * max(map(abs, expected)))
