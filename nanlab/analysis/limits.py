@@ -415,10 +415,11 @@ class _Problem:
             return limits
         moving = next(iter(_directions(self.operands, movable[0])))
         same, other, others = (self.at(arithmetic, moving, h).values for h in CONSTANTS)
-        jumps = any(
-            bool((d & _same(a, limit.value) & _same(b, c) & ~_same(b, limit.value)).any())
-            for d, limit, a, b, c in zip(doubted, limits, same, other, others, strict=False)
-        )
+        jumps = False
+        for d, limit, a, b, c in zip(doubted, limits, same, other, others, strict=False):
+            gap, size = (b - limit.value).abs(), torch.maximum(b.abs(), limit.value.abs())
+            alike = torch.maximum((a - limit.value).abs(), (b - c).abs()) <= WITHIN * gap
+            jumps = jumps or bool((d & alike & (gap > WITHIN * size)).any())
         if not jumps:
             return limits
         paths = self._paths(arithmetic, movable[0], DISTANCES, _path)
