@@ -591,7 +591,7 @@ def _told(t: Term) -> str:
 
 
 _EXPONENT = "the exponent"
-_PLAIN = having("moves") | {"exp", "log", "sum", "ones_like"}
+_PLAIN = having("moves", "exponential", "log") | {"sum", "ones_like"}
 
 
 def _with_parts_rewritten(t: Term, rules: Sequence[Rule]) -> Term:

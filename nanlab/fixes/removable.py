@@ -152,7 +152,7 @@ def is_constant(text: str) -> bool:
     """Whether an expression is made of numbers alone, as ``torch.ones(())`` is."""
     tree = ast.parse(text, mode="eval")
     called = [n.func for n in ast.walk(tree) if isinstance(n, ast.Call)]
-    filled = having("created", "fills") | {"tensor", "ones", "zeros", "full", "arange"}
+    filled = having("created", "constant", "fills") | {"ones", "zeros"}
     return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} <= {"torch", "math"} and all(
         isinstance(f, ast.Attribute) and f.attr in filled for f in called
     )
