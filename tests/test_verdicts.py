@@ -14,8 +14,9 @@ from torch import Tensor
 import nanlab
 from nanlab.analysis.limits import agrees
 from nanlab.analysis.verdict import cut, narrowed
+from nanlab.findings.rule import Edit
 from nanlab.program.edit import Values
-from nanlab.program.replay import Change, FiniteGate, patched
+from nanlab.program.replay import Change, FiniteGate, patched, replay_step
 from nanlab.program.rerun import window
 
 ROOT = Path(__file__).parent.parent
@@ -235,3 +236,33 @@ def test_a_conversion_that_did_nothing_converts_what_an_edit_has_widened(tmp_pat
     fix = next(f for f in trace.culprit.fixes if "float32" in f.title and f.edits)
     assert trace.replay(fix).loss == float(torch.tensor(100_001.0).log().half())
     assert written.outcome(path, trace, fix, 0) == ("same", "")
+
+
+SCALED = """
+import torch
+
+a = torch.nn.Parameter(torch.tensor([2.0, 3.0]))
+
+
+def step():
+    a.grad = None
+    norm = torch.stack([p.exp().sum() for p in [a]]).norm()
+    scale = 1 / (norm + 0.5)
+    for p in [a]:
+        loss = scale * p.exp().sum()
+    loss.backward()
+"""
+
+
+def test_a_name_that_is_bound_further_down_has_no_value_where_an_edit_reads_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "scaled.py"
+    path.write_text(SCALED)
+    module = written.load(path)
+    with nanlab.watch(on_fault="record") as trace:
+        module.step()
+    line = SCALED.splitlines().index("    scale = 1 / (norm + 0.5)") + 1
+    edit = Edit(str(path), line, line, "scale = 1 / (norm + p.exp().sum())")
+    with pytest.raises(nanlab.NanlabError, match="is not known at this line"):
+        replay_step(trace.recording, [edit])

@@ -582,8 +582,9 @@ class _Rewrite:
 
     def _elsewhere(self, path: ast.expr, at: int, index: int) -> Any:
         """The value of a name that only other lines read, when calls from ``index`` ran."""
+        names = [n.id for n in ast.walk(path) if isinstance(n, ast.Name)]
         values = next(self._read(path, at, index), None)
-        if values is None:
+        if values is None or any(_comes_later(n, self.text, self.edit.first) for n in names):
             raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
         return values[-1]
 
@@ -901,6 +902,33 @@ def _over(code: Code, key: str, ref: Ref) -> Callable[[Get], Any]:
 
 def _reads(node: ast.AST, key: str) -> bool:
     return any(isinstance(n, ast.expr) and key_of(n) == key for n in ast.walk(node))
+
+
+def _comes_later(name: str, text: str, line: int) -> bool:
+    """Whether the function around a line binds a name only there or further down."""
+    around = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    if not around:
+        return False
+    function = max(around, key=lambda node: node.lineno)
+    own = {
+        id(n)
+        for c in ast.walk(function)
+        if isinstance(c, ast.comprehension)
+        for n in ast.walk(c.target)
+    }
+    bound = [
+        n.lineno
+        for n in ast.walk(function)
+        if (isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store))
+        and id(n) not in own
+    ]
+    arguments = any(isinstance(n, ast.arg) and n.arg == name for n in ast.walk(function))
+    return bool(bound) and not arguments and min(bound) >= line
 
 
 def _readers_of(key: str, text: str, statement: ast.stmt) -> list[ast.stmt]:
