@@ -145,6 +145,7 @@ function render({ model, el }) {
     const mark = (n) => (all.some((p) => p.step === n && isBad(WORDS.indexOf(p.worst))) ? `${n}, bad` : `${n}`);
     put(step.select, steps.map((n) => [n, mark(n)]), now.step);
     put(pass.select, same(now.step).map((p) => [p.backward_pass, texts(p)]), now.backward_pass);
+    pass.label.hidden = same(now.step).length < 2;
   }
   function pick(samePass) {
     stop();

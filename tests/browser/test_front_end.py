@@ -84,6 +84,7 @@ def test_first_bad_next_previous_and_slider_move_one_selection(bare: Page) -> No
     )
     chosen = tree.get_by_role("treeitem", selected=True)
     expect(chosen).to_contain_text("SqrtBackward0")
+    expect(bare.get_by_label("Backward pass")).to_be_hidden()  # there is but one in this step
     bare.get_by_role("button", name="Next").click()
     expect(chosen).to_contain_text("SumBackward1")
     bare.get_by_role("button", name="Previous").click()
