@@ -198,6 +198,8 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     started = time.process_time()
     text = text_of(trace, finding)
     groups = [_named(trace, finding, text), *guarded(trace, finding, text)]
+    if finding.cause in _MASKS:
+        groups.insert(0, groups.pop())
     clock.left -= time.process_time() - started
     found: list[Fix] = []
     for i, group in enumerate(groups):
@@ -389,6 +391,7 @@ _PATCH = "patch "
 MOST_REWRITTEN = 12
 MOST_PATCHES = 2  # of a library's line
 MOST_TOLD = 3  # guards that are finite and no more, or that could not be tried
+_MASKS = ("softmax-all-masked", "mask-overflow")  # what is wrong is the mask, at its own line
 _GAPS = ("nan-in-input", "inf-in-input", "nan-in-target")
 # Their origin is no single operation: what the rule itself proposes is all there is.
 BEYOND_ONE_OPERATION = frozenset(
