@@ -406,3 +406,20 @@ def test_a_cast_is_written_again_where_its_value_is_needed() -> None:
     text = "p = torch.softmax(x.half(), -1)\nloss = -torch.log(p)[:, 1].float().mean()"
     found = [c.text for c in candidates(text, 2)]
     assert "loss = -torch.log_softmax(x.half(), -1)[:, 1].float().mean()" in found
+
+
+def test_a_name_that_was_made_of_its_own_former_value_stands_for_itself() -> None:
+    text = """
+def loss_of(pi, mu, log_s, y):
+    pi, s = pi.softmax(-1), log_s.exp()
+    density = pi * torch.exp(-0.5 * ((y - mu) / s) ** 2) / s
+    return -torch.log(density.sum(-1)).mean()
+"""
+    found = rewritings(text, 5)
+    new = "-torch.logsumexp(torch.log(pi) - ((y - mu) / s) ** 2 / 2 - log_s, -1).mean()"
+    assert [r.text for r in found] == [f"return {new}"]
+    values = torch.randn(4, 4, 3, dtype=torch.float64).unbind(0)
+    scope: dict[str, Any] = {"torch": torch}
+    exec(text, scope)
+    exec(text.replace("-torch.log(density.sum(-1)).mean()", new).replace("loss_of", "other"), scope)
+    torch.testing.assert_close(scope["other"](*values), scope["loss_of"](*values))

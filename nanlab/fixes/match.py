@@ -348,6 +348,8 @@ class Reading:
     scope: Scope
     statement: ast.stmt
     lines: set[int] = field(default_factory=set)  # of the assignments that were followed
+    # a name stands for itself where what it was made of has another value by now
+    keeps_names: bool = False
 
     def resolve(self, name: ast.expr) -> Term | None:
         """What a name stands for; None where it is not known."""
@@ -368,6 +370,8 @@ class Reading:
         made, value = given
         found = term_of(value, lambda inner: self._resolve(inner, made, lookups - 1))
         if found.kind == "number":
+            return None
+        if self.keeps_names and not all(map(self._is_sayable, _leaves_of(found))):
             return None
         if isinstance(value, ast.Name) and found.node is not None:
             return found
@@ -438,6 +442,11 @@ class Reading:
             return text_of(t, spell)
         except _Unspellable:
             return None
+
+    def _is_sayable(self, leaf: Term) -> bool:
+        """Whether a leaf has the value that it was read with at the statement too."""
+        owner = self.scope.owners.get(id(leaf.node)) if leaf.node is not None else None
+        return owner is None or self._right(leaf.node, owner)  # type: ignore[arg-type]
 
     def _right(self, node: ast.expr, owner: ast.stmt) -> bool:
         return self.scope.unchanged(node, owner, self.statement)
@@ -533,19 +542,17 @@ def _place(
     scope: Scope, statement: ast.stmt, node: ast.expr, rules: Sequence[Rule]
 ) -> _Place | None:
     """An expression as it can be rewritten; None where no rule knows it, or only a part of it."""
-    reading = scope.reading(statement)
     written_to, node_read = _without_out(node)
-    old = term_of(node_read, reading.resolve)
-    new, titles = rewritten(old, rules)
-    if not titles or new == old:
-        return None
-    spelled = reading.spelled(new)
-    if spelled is None:
-        return None
-    if written_to:
-        spelled = f"{written_to}.copy_({spelled})"
-    lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return _Place(node, titles[-1], spelled, frozenset(lines))
+    for keeps_names in (False, True):
+        reading = Reading(scope, statement, keeps_names=keeps_names)
+        old = term_of(node_read, reading.resolve)
+        new, titles = rewritten(old, rules)
+        spelled = reading.spelled(new) if titles and new != old else None
+        if spelled is not None:
+            text = f"{written_to}.copy_({spelled})" if written_to else spelled
+            lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+            return _Place(node, titles[-1], text, frozenset(lines))
+    return None
 
 
 def _without_out(node: ast.expr) -> tuple[str, ast.expr]:
