@@ -101,12 +101,15 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
         mended = _text_with(trace, nxt.file, edits)
         proposals = proposed(then, replace(nxt, step=where.step), mended)
         options = [f for f in proposals if f.edits]
+        # of a mended line it is not known where in it the operation stands: those named after it
+        options.sort(key=lambda fix: nxt.op.strip("_") not in fix.title)
         found.faults.append(_recorded(trace, replace(nxt, step=where.step + first)))
         found.options.append(options)
     if found.cure is None:
         found.cure = _search(judge, found, taken, deadline)
     if found.cure is not None:
-        found.cure = _with_replay(judge, _with_fewer(judge, found, found.cure, deadline))
+        cure = _with_replay(judge, _with_fewer(judge, found, found.cure, deadline))
+        found.cure = replace(cure, edits=tuple(_of_the_file(trace, e) for e in cure.edits))
     chosen = found.cure.fixes if found.cure is not None else []
     for at, options in enumerate(found.options[1:], 1):
         ranked = sorted(options, key=lambda fix: fix not in chosen)
@@ -145,7 +148,7 @@ def _next_fault(
 ) -> tuple[Fix, tuple[Edit, ...], Finding, Trace] | Cure | None:
     """A fix with which another fault shows, and that fault; or the cure, if it is right."""
     last = found.faults[-1]
-    ends: list[Fix] = []  # with which no further fault shows
+    ended = False  # whether no further fault shows with a fix of the fault's own line
     for fix in found.options[-1][:MOST_TRIED]:
         joined = _joined(edits, fix.edits)
         if joined is None:
@@ -154,7 +157,8 @@ def _next_fault(
         if made.verified:
             return _cure([*taken, fix], joined, made)
         if made.verdict != "fails":
-            ends.append(fix)
+            ended |= any(e.file == last.file and e.first <= last.line <= e.last for e in fix.edits)
+        if made.verdict != "fails" or ended:  # what another fix brings in is no fault of the step
             continue
         try:
             segments = judge.where.segments
@@ -165,7 +169,7 @@ def _next_fault(
             continue
         if nxt is None or any(_same(nxt, fault) for fault in found.faults):
             continue
-        if _stays(last, nxt, fix) or _is_of_the_fix(nxt, fix, ends):
+        if _stays(last, nxt, fix):
             continue
         return fix, joined, nxt, then
     return None
@@ -180,15 +184,6 @@ def _stays(fault: Finding, nxt: Finding, fix: Fix) -> bool:
     if fault.cause != nxt.cause:
         return False
     return any(e.file == nxt.file and e.first <= nxt.line <= e.last for e in fix.edits)
-
-
-def _is_of_the_fix(nxt: Finding, fix: Fix, ends: Sequence[Fix]) -> bool:
-    """Whether a fix has brought in what shows: it is in its lines, which other fixes mend."""
-    written = [e for e in fix.edits if e.file == nxt.file and e.first <= nxt.line <= e.last]
-    lines = {(e.file, e.first, e.last) for e in written}
-    return bool(lines) and any(
-        lines == {(e.file, e.first, e.last) for e in other.edits} for other in ends
-    )
 
 
 def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -> Cure | None:
@@ -260,6 +255,12 @@ def _indented(edit: Edit) -> str:
     return "\n".join(edit.rows())
 
 
+def _of_the_file(trace: Trace, edit: Edit) -> Edit:
+    """An edit of a line as it stands, not as another edit has left it."""
+    rows = file_text(trace, edit.file).splitlines()[edit.first - 1 : edit.last]
+    return replace(edit, old="\n".join(rows)) if rows else edit
+
+
 def _text_with(trace: Trace, file: str, edits: Sequence[Edit]) -> str:
     """The text of a file with those edits in it that leave the number of its lines as it is."""
     rows = file_text(trace, file).splitlines()
@@ -296,7 +297,7 @@ def _with_fewer(judge: Judge, found: Chain, cure: Cure, deadline: float) -> Cure
             made = judge.judge(edits)
             if _ORDER[made.verdict] <= _ORDER[cure.verdict]:
                 fewer = _without_superfluous(judge, _cure([fix, *rest], edits, made))
-                if len(fewer.fixes) < len(cure.fixes):
+                if len(fewer.fixes) < len(cure.fixes) and fewer.edits != cure.edits:
                     return fewer
     return cure
 
