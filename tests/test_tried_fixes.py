@@ -136,7 +136,7 @@ def test_two_faults_of_one_line_are_cured_by_one_edit_of_the_line_as_it_stands()
         loss = (torch.log(var) + y**2 / var).mean()
         loss.backward()
     assert trace.cure is not None
-    assert [fix.code.count("nanlab.safe") for fix in trace.cure.fixes] == [1, 2]
+    assert ["safe.log" in fix.code for fix in trace.cure.fixes] == [True, True]
     (edit,) = trace.cure.edits
     assert edit.old.strip() == "loss = (torch.log(var) + y**2 / var).mean()"
     assert f"-{edit.old.rstrip()}" in trace.cure.diff()

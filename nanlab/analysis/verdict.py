@@ -26,7 +26,7 @@ from nanlab.errors import NanlabError, NotReplayable
 from nanlab.operators import having
 from nanlab.program.edit import Edited, EditLike, Region, Results, Values, apply, is_sum
 from nanlab.program.rebuild import Functions, Graph, Patch, backward_of, run_patches, same_bits
-from nanlab.program.replay import FiniteGate, Replay, check_rebuilt, patched
+from nanlab.program.replay import FiniteGate, Replay, check_rebuilt, patched, place_of
 from nanlab.program.rerun import Window, operate, seed
 from nanlab.trace.op import CARRIED, INTENDED, OK, location
 from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
@@ -483,12 +483,26 @@ class Judge:
         distortion = max((d for d in moved if d is not None), default=None)
         found = Judgement("verified", "", distortion, largest, replay)
         agreement, whole = self._agreement(edited)
-        if not (whole and agreement.kind == "agrees") and (distortion or 0.0) > WITHIN:
+        right = whole and agreement.kind == "agrees" and not self._shows_more(replay)
+        if not right and (distortion or 0.0) > WITHIN:
             why = f"it changes healthy values by {_percent(distortion or 0.0)}"
             return Judgement("finite", why, distortion, largest, replay)
         if agreement.kind != "agrees":
             return Judgement("finite", agreement.why, distortion, largest, replay)
+        if (distortion or 0.0) > WITHIN:  # loss and gradients are right; what is between is another
+            return replace(found, distortion=None)
         return found
+
+    def _shows_more(self, replay: Replay) -> bool:
+        """Whether the program has read another value than its losses that is now another."""
+        losses = {ref.storage for _, run in self._runs() for ref in refs_in(run.roots)}
+        others = {
+            place_of(self.recording, look.place)
+            for segment in self.where.segments
+            for look in segment.looks
+            if not {ref.storage for ref in refs_in(look.ref)} <= losses
+        }
+        return not others.isdisjoint(replay.looked_at)
 
     # -- the truth
 

@@ -463,7 +463,7 @@ def _again(where: Window, change: Change, dtype: torch.dtype | None) -> Replay:
 
     def look(each: Look, now: Any) -> None:
         if each.ref not in known and differs(each, now):
-            looked.append(_place(where.recording, each.place))
+            looked.append(place_of(where.recording, each.place))
 
     def get(ref: Any) -> Any:
         return memory.tensor(ref if dtype is None else _retype(ref, dtype))
@@ -652,7 +652,7 @@ def patched(
         ) from error
     known = _known_looks(where) if change.instead else frozenset[Any]()
     looked = [
-        _place(where.recording, look.place)
+        place_of(where.recording, look.place)
         for look, now in result.looked
         if look.ref not in known and differs(look, now)
     ]
@@ -681,7 +681,7 @@ def differs(look: Look, now: Any) -> bool:
     return bool(value != look.value) and not (value != value and look.value != look.value)
 
 
-def _place(recording: Recording, place: int) -> str:
+def place_of(recording: Recording, place: int) -> str:
     file, line, _ = recording.places[place]
     return location(file, line)
 

@@ -203,7 +203,7 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     clock.left -= time.process_time() - started
     found: list[Fix] = []
     for i, group in enumerate(groups):
-        if i < 2 or not any(f.verified for f in found):
+        if i < 2 or finding.cause in _MASKS or not any(f.verified for f in found):
             fresh = [f for f in _distinct([*found, *group]) if f not in found]
             tried: list[Fix] = []
             for fix in fresh:
