@@ -12,6 +12,7 @@ import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -342,9 +343,11 @@ def passed_otherwise(trace: Trace, finding: Finding, text: str) -> list[Fix]:
 
 
 def patched_library(trace: Trace, finding: Finding) -> list[Fix]:
-    """Patches of the library's own line."""
+    """Patches of the library's own line; torch itself is patched by nobody."""
     library = finding.library
     if library is None or finding.cause in BEYOND_ONE_OPERATION:
+        return []
+    if Path(library[0]).is_relative_to(Path(torch.__file__).parent):
         return []
     if not (text := text_of_library(library)):
         return []
