@@ -4,6 +4,8 @@ of it fails."""
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +18,7 @@ import nanlab
 from nanlab.rules import Path as Path_
 from nanlab.views.evidence import operand_names
 from nanlab.views.report import report
+from nanlab.views.text import reproduction_of
 
 VOID = {"img", "meta", "br"}
 
@@ -405,3 +408,16 @@ def test_a_mask_of_the_lowest_number_says_nothing_about_headroom() -> None:
         masked = scores.masked_fill(torch.eye(2, dtype=torch.bool), torch.finfo(scores.dtype).min)
         torch.softmax(masked, -1)
     assert "Headroom in float16: 4.0 bits below its ceiling" in repr(trace.report())
+
+
+def test_a_minimal_reproduction_is_a_dozen_lines_that_fail_by_themselves() -> None:
+    points = torch.nn.Parameter(torch.tensor([[1.0, 2.0], [1.0, 2.0], [4.0, 6.0]]))
+    with nanlab.watch(on_fault="record") as trace:
+        distance = (points[:, None] - points[None]).pow(2).sum(-1).sqrt()
+        distance.mean().backward()
+    program = reproduction_of(trace, trace.culprit)
+    assert len(program.splitlines()) <= 12
+    assert "torch.sqrt(" in program
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "AssertionError" in run.stderr
+    assert "inf" in run.stdout
