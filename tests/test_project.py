@@ -72,3 +72,13 @@ def test_every_make_command_of_the_readme_exists() -> None:
     mentioned = set(re.findall(r"`make ([a-z]+)", (ROOT / "README.md").read_text()))
     assert mentioned
     assert mentioned <= targets
+
+
+def test_no_line_of_the_package_is_wider_than_a_hundred_columns() -> None:
+    wide = [  # ruff lets those pass that end in a comment for a tool
+        f"{path.name}:{number}"
+        for path in (ROOT / "nanlab").rglob("*.py")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > 100
+    ]
+    assert wide == []

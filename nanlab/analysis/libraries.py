@@ -125,7 +125,7 @@ def _named(node: ast.AST, line: int, outer: tuple[str, ...]) -> str:
         ):
             continue
         inner = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-        return _named(child, line, (*outer, child.name) if inner else outer)  # type: ignore[attr-defined]
+        return _named(child, line, (*outer, getattr(child, "name", "")) if inner else outer)
     return ".".join(outer)
 
 

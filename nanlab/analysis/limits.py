@@ -551,7 +551,8 @@ class _Problem:
             total = mpf(0)
             for y, g in zip(results, incoming, strict=True):
                 weight = torch.ones_like(y) if g is None else lift(g.nan_to_num(1, 1, 1))
-                total += sum((y * weight).sum().numbers.reshape(-1), mpf(0))  # type: ignore[union-attr]
+                product: Any = (y * weight).sum()
+                total += sum(product.numbers.reshape(-1), mpf(0))
         return total
 
     def _approached(
@@ -677,8 +678,9 @@ def _directions(operands: Sequence[Any], movable: Sequence[bool]) -> Iterator[li
     ]
     for side in (1.0, -1.0):
         yield [None if s is None else side * s for s in sizes]
-        yield [None if s is None else side * s * i for s, i in zip(other, inward, strict=True)]  # type: ignore[operator]
-        yield [None if s is None else side * s * i for s, i in zip(sizes, signs, strict=True)]  # type: ignore[operator]
+        for ways, of in ((other, inward), (sizes, signs)):
+            pairs = zip(ways, of, strict=True)
+            yield [None if s is None or i is None else side * s * i for s, i in pairs]
 
 
 @dataclass(frozen=True)

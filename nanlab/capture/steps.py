@@ -163,7 +163,8 @@ class Nesting:
 
 
 _NAME = re.compile(
-    r"_*(?:(?:run|do|one|single|perform)_)?(?:train(?:ing)?_?(?:one_|single_|on_)?(?:step|batch|iter(?:ation)?)|step)"
+    r"_*(?:(?:run|do|one|single|perform)_)?"
+    r"(?:train(?:ing)?_?(?:one_|single_|on_)?(?:step|batch|iter(?:ation)?)|step)"
 )
 
 
@@ -653,9 +654,9 @@ class StepClock(LoopIterations):
             del self.starts[self._tentative.pop()[0]]
         self._sampling.clear()
 
-    def _take_back(self, wrong: object, kept: int = -1) -> None:
+    def _take_back(self, wrong: Callable[..., bool], kept: int = -1) -> None:
         while (
-            self._tentative and self._tentative[-1][0] != kept and wrong(*self._tentative[-1][1:])  # type: ignore[operator]
+            self._tentative and self._tentative[-1][0] != kept and wrong(*self._tentative[-1][1:])
         ):
             self._took_back = True
             index = self._tentative.pop()[0]

@@ -267,7 +267,8 @@ def _found(program: _Program, explanation: Explanation, failure: Failure) -> Fou
 # Patterns of a line, and what stands there instead; the first that is found is taken.
 _CUTS = (
     (
-        r"torch\.(?:from_numpy|(?:as_)?tensor)\(([\w.]+?)(?:\.detach\(\))?(?:\.cpu\(\))?\.numpy\(\)\)",
+        r"torch\.(?:from_numpy|(?:as_)?tensor)"
+        r"\(([\w.]+?)(?:\.detach\(\))?(?:\.cpu\(\))?\.numpy\(\)\)",
         r"\1",
     ),
     (

@@ -170,7 +170,9 @@ class Fix:
     verdict: Verdict = "untried"
     why: str = ""  # one clause, where the verdict is not "verified"
     edits: tuple[Edit, ...] = ()
-    distortion: float | None = None  # largest relative change of a healthy element, against float64
+    # largest relative change of a healthy element, against float64; None: not measured, or of what
+    # is between edit and loss, where these values are others and loss and gradients are right
+    distortion: float | None = None
     gradient_max: float | None = None
     # worth its line only where no other is right
     last_resort: bool = field(default=False, repr=False)

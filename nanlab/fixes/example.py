@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -470,7 +471,8 @@ class _Page:
             if True in written:
                 names = [ast.unparse(t) for t in getattr(self.statement, "targets", ())]
                 outer = changes[0][0]
-                names.append(ast.unparse(written_by(outer) or outer.func.value))  # type: ignore[attr-defined]
+                owner: Any = outer
+                names.append(ast.unparse(written_by(outer) or owner.func.value))
                 return f"{' = '.join(names)} = {changes[0][1]}"
             if isinstance(self.statement, ast.AugAssign) and changes[0][0].lineno == (
                 self.statement.lineno

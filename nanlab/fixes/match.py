@@ -383,7 +383,8 @@ class Reading:
         """What a call of a function of the file gives, or a property, where that is one expression
         of its arguments and of what the module has."""
         is_call = isinstance(node, ast.Call)
-        function = self.scope.functions.get(ast.unparse(node.func if is_call else node))  # type: ignore[attr-defined]
+        callee = node.func if isinstance(node, ast.Call) else node
+        function = self.scope.functions.get(ast.unparse(callee))
         if function is None or is_call == bool(function.decorator_list):
             return None
         names = [a.arg for a in function.args.args]

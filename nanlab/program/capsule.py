@@ -841,7 +841,8 @@ class _Reader:
         _expect(kind is not None, f"{x[0]!r} is no kind of value")
         names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
         _expect(len(names) == len(x) - 1, f"a {x[0]} has {len(names)} fields")
-        made = kind(**{name: self.unpack(each) for name, each in zip(names, x[1:], strict=True)})  # type: ignore[misc]
+        values = [self.unpack(each) for each in x[1:]]
+        made = kind(**dict(zip(names, values, strict=True)))  # type: ignore[misc]
         if isinstance(made, recording.Kept):  # a program is written from it, and run
             _expect(isinstance(made.op, OpOverload), "evidence has no operator")
             _expect(

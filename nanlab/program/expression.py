@@ -42,9 +42,9 @@ _MODULES = {
 }
 
 
-def span_of(node: ast.AST) -> Span:
+def span_of(node: Any) -> Span:
     """First line, first column, last line, column after the last."""
-    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset  # type: ignore[attr-defined]
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
 def inside(inner: Span, outer: Span) -> bool:
@@ -328,7 +328,8 @@ class Expression:
                     and own
                 )
                 method = isinstance(function, ast.Attribute) and hasattr(Tensor, function.attr)
-                of_result = method and isinstance(function.value, ast.BinOp | ast.UnaryOp)  # type: ignore[attr-defined]
+                owner = getattr(function, "value", None)
+                of_result = method and isinstance(owner, ast.BinOp | ast.UnaryOp)
                 alone = own and node is self.node  # an operator under another name
                 return not (known or (method and own) or of_result or alone or _is_plain(node))
             return False

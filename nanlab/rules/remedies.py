@@ -295,7 +295,7 @@ def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
 
 def judge_of(trace: Trace, step: int) -> Judge | str:
     """The judge of a step, which finds out its truth once; why there is none."""
-    return trace._cached(f"judge {step}", lambda recording: _judge_of(recording, step))  # type: ignore[no-any-return]
+    return trace._cached(f"judge {step}", lambda recording: _judge_of(recording, step))
 
 
 def _judge_of(recording: Recording, step: int) -> Judge | str:

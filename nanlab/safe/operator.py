@@ -371,7 +371,8 @@ class _Guarded(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         """The derivative in the direction of the tangents."""
-        return _pushed(ctx.operator.double_where, ctx.saved_tensors, tangents[2:])  # type: ignore[no-any-return]
+        pushed: Tensor = _pushed(ctx.operator.double_where, ctx.saved_tensors, tangents[2:])
+        return pushed
 
     @staticmethod
     def vmap(

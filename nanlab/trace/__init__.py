@@ -8,7 +8,7 @@ import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nanlab.views.underflow import UnderflowExplorer
 
 
+T = TypeVar("T")
 # columns by which a row of a table names its position
 ROW_OF = ("position", "position_out", "position_in")
 
@@ -148,19 +149,20 @@ class Trace:
         made = sum(segment.summarised for segment in recording.program.segments)
         return recording.end, len(recording.starts), seen, *events, recording.undecided, made
 
-    def _cached(self, name: str, make: Any) -> Any:
+    def _cached(self, name: str, make: Callable[[Recording], T]) -> T:
         self.is_read = True
         found = self._cache.get(name)
         if found is None or found[0] != self._state():
             made = make(self.recording)
             found = self._cache[name] = (self._state(), made)
-        return found[1]
+        value: T = found[1]
+        return value
 
     def _table(self, name: str, make: Any) -> pd.DataFrame:
         """A frame that shows itself well in a notebook."""
         from nanlab.views.tables import as_table
 
-        return self._cached(  # type: ignore[no-any-return]
+        return self._cached(
             name, lambda recording: as_table(self._numbered(make(recording)), name, self)
         )
 
@@ -241,14 +243,14 @@ class Trace:
     @property
     def edges(self) -> pd.DataFrame:
         """Edges of the backward graphs, by sequence number of their nodes."""
-        return self._cached(  # type: ignore[no-any-return]
+        return self._cached(
             "edges", lambda recording: self._numbered(frames.edges_frame(recording))
         )
 
     @property
     def shadow(self) -> pd.DataFrame:
         """A row per half-precision result with a float32 twin: what the narrow format lost."""
-        return self._cached(  # type: ignore[no-any-return]
+        return self._cached(
             "shadow", lambda recording: self._numbered(frames.shadow_frame(recording))
         )
 
@@ -350,7 +352,7 @@ class Trace:
 
         if self._recalled is not None:
             return self._recalled[0]
-        return self._cached("findings", lambda recording: diagnosed(self))  # type: ignore[no-any-return]
+        return self._cached("findings", lambda recording: diagnosed(self))
 
     @property
     def chain(self) -> Chain | None:
@@ -359,7 +361,7 @@ class Trace:
 
         if self._recalled is not None:
             return self._recalled[1]
-        return self._cached("chain", lambda recording: chain_of(self))  # type: ignore[no-any-return]
+        return self._cached("chain", lambda recording: chain_of(self))
 
     @property
     def cure(self) -> Cure | None:

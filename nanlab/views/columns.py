@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 # What IPython makes of a line that is not Python (its input transformer, since IPython 7).
 _TRANSFORMED = re.compile(
-    r"(?P<before>.*?)get_ipython\(\)\.(?P<method>run_line_magic|system|getoutput)\((?P<arguments>.*)\)\s*$"
+    r"(?P<before>.*?)get_ipython\(\)\.(?P<method>run_line_magic|system|getoutput)"
+    r"\((?P<arguments>.*)\)\s*$"
 )
 OUR_MAGIC, TYPED_AS = "_nanwatch_cell", "%%nanwatch"
 
