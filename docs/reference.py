@@ -61,8 +61,8 @@ def as_list(docstring: str) -> str:
 
 
 def comment(variable: pdoc.doc.Variable) -> str:
-    """What stands beside a field of a class in its source, where a docstring cannot: ``step: int  #
-    from 0``."""
+    """What stands beside a field of a class in its source or above it, where a docstring cannot:
+    ``step: int  # from 0``."""
     owner = sys.modules[variable.modulename]
     for name in variable.qualname.split(".")[:-1]:
         owner = getattr(owner, name)
@@ -70,9 +70,13 @@ def comment(variable: pdoc.doc.Variable) -> str:
         source = inspect.getsource(owner)  # type: ignore[arg-type]
     except (OSError, TypeError):
         return ""
-    field = re.search(rf"^    {variable.name}: .*(?:\n(?:     .*|    \)))*", source, re.MULTILINE)
-    found = re.search(r"#\s*(.+)", field[0]) if field else None
-    return found[1].strip() if found else ""
+    above, rest = r"((?:^    #.*\n)*)", r"(.*(?:\n(?:     .*|    \)))*)"
+    field = re.search(rf"{above}^    {variable.name}: {rest}", source, re.MULTILINE)
+    if field is None:
+        return ""
+    beside = re.search(r"#\s*(.+)", field[2])
+    lines = [beside[1]] if beside else re.findall(r"#\s*(.+)", field[1])
+    return " ".join(line.strip() for line in lines)
 
 
 @pass_context
