@@ -109,10 +109,8 @@ def run_program(options: Any) -> int:
         _show(error, program)
     if fault is not None:
         _outlive_others()
-        if folder is not None:
-            write_files(fault, folder)
         sys.stdout.flush()
-        print(_told(fault, options.save), file=sys.stderr)
+        _tell(fault, options.save, folder)
         return FAULT
     if isinstance(error, SystemExit):
         raise error
@@ -144,17 +142,30 @@ def _nothing(*error: object) -> None:
     """An exception that was shown already."""
 
 
-def _told(trace: Trace, folder: str | None) -> str:
-    """The fault in one line."""
-    culprit, parts = trace.culprit, [f"nanlab: {headline(trace)}"]
-    cure = trace.cure
+def _tell(trace: Trace, shown: str | None, folder: str | None) -> None:
+    """The fault in one line, and its files in the folder. Whoever waits at a terminal reads the
+    first half while fixes are tried; a log, which ranks may share, gets the line as a whole."""
+    told, waits = f"nanlab: {headline(trace)}", sys.stderr.isatty()
+    if waits:
+        print(end=told, file=sys.stderr, flush=True)
+    rest = ""
+    try:
+        if folder is not None:
+            write_files(trace, folder)
+        rest = _remedy(trace)
+        if shown is not None:
+            rest += f"; report: {os.path.join(shown, file_stem())}.html"
+    finally:
+        print(rest if waits else told + rest, file=sys.stderr, flush=True)
+
+
+def _remedy(trace: Trace) -> str:
+    culprit, cure = trace.culprit, trace.cure
     if cure is not None and len(cure.fixes) > 1:
-        parts.append(f"fix: {cure.brief}")
-    elif culprit is not None and culprit.fixes:
-        parts.append(f"fix: {' '.join(culprit.fixes[0].code.split())}")
-    if folder is not None:
-        parts.append(f"report: {os.path.join(folder, file_stem())}.html")
-    return "; ".join(parts)
+        return f"; fix: {cure.brief}"
+    if culprit is not None and culprit.fixes:
+        return f"; fix: {' '.join(culprit.fixes[0].code.split())}"
+    return ""
 
 
 def show_file(options: Any) -> int:

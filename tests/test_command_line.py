@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,30 @@ def test_a_fault_ends_with_status_3_one_line_on_stderr_and_files(
         and "step 12" in line
     )
     assert {p.suffix for p in (project / "out").iterdir()} >= {".txt", ".html"}
+
+
+class Terminal(io.StringIO):
+    """Keeps what was to be read at each flush."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    def isatty(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        self.read.append(self.getvalue())
+
+
+def test_at_a_terminal_the_cause_is_read_before_fixes_are_tried(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    assert main(["run", "--guard", "training_script.py", "30"]) == 3
+    first, *_, last = terminal.read
+    assert "training_engine.py:7" in first and "fix" not in first and "\n" not in first
+    assert last.startswith(first + "; fix: ") and last.count("\n") == 1
 
 
 @pytest.mark.parametrize("guard", [["--guard"], []], ids=["guard", "watch"])
