@@ -87,7 +87,8 @@ def compute(op: Any, *args: Any, **kwargs: Any) -> Any:
         source, target = (near(t) if is_far(t) else t for t in args[:2])
         target.copy_(source)
         return args[1]
-    if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
+    shows = any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
+    if shows or name == "set_":
         return op.redispatch(CPU_KERNEL, *args, **kwargs)
     stray = [
         t

@@ -47,7 +47,7 @@ def test_device_and_cpu_name_the_same_culprit_with_elements_and_fixes(
     offered = [
         {(title, code) for title, code, _ in told.get("fixes", [])} for told in (there, here)
     ]
-    # whether they are right only a replay tells, which this device does not have: there all are told
+    # whether they are right is not told there, for what the step overwrites is not copied
     assert offered[0] >= offered[1]
     assert ("place" in there) == (name in FAULTY) == bool(offered[0])
     assert bool(there["kept"]) == (name != "healthy")

@@ -29,7 +29,6 @@ from nanlab.capture.ledger import (
     view_key,
 )
 from nanlab.capture.optimizer_calls import OptimizerCalls
-from nanlab.capture.pending import Pending
 from nanlab.capture.places import SourceLines, torch_caller
 from nanlab.capture.plans import (
     Call,
@@ -72,24 +71,6 @@ Place = tuple[int, int, int, int, int]  # phase, node, line, site, module
 # Operators in which a Python infinity computes; in others it is a bound, a mask, what memory is
 # filled with.
 _COMPUTES = having("arithmetic", "updates", in_place=True)
-_NODE_PLAN = (
-    False,
-    (),
-    False,
-    (),
-    False,
-    False,
-    False,
-    False,
-    False,
-    False,
-    False,
-    False,
-    False,
-    True,
-    False,
-    "",
-)  # of an unobserved node: reads, makes something new
 _active: WeakSet[OpRecorder] = WeakSet()
 
 
@@ -126,7 +107,6 @@ class OpRecorder(TorchDispatchMode):
         self.ledger = Ledger()
         self.views = TensorViews(recording.shapes, recording.dtypes)
         self.evidence = Evidence(recording, self.ledger)
-        self.pending = Pending(recording, self.evidence)
         self.guard = IndexGuard(self)
         self.chunk = recording.chunks[-1]
         self.plans: dict[int, Plan] = {}
@@ -366,8 +346,6 @@ class OpRecorder(TorchDispatchMode):
         """A copy of what an in-place operation overwrites, where it is evidence and small."""
         if self.flying:
             self.collectives.before_write(targets_of(plan, args, kwargs, None)[0])
-        if self.recording.pending:
-            self.pending.before_write(targets_of(plan, args, kwargs, None)[0])
         target = args[0] if args else None
         if (
             not plan.writes
@@ -618,7 +596,7 @@ class OpRecorder(TorchDispatchMode):
         if stats.bad > 0:
             recording.bad.add(number)
         elif stats.bad:
-            recording.pending = True
+            self._await_device(recording.end)
         recording.sources[number] = Source(
             number,
             kind,
@@ -771,14 +749,12 @@ class OpRecorder(TorchDispatchMode):
         for target in targets:
             bad |= self.add_row(plan, place, output, call, target, sources, output >= made) > 0
             output += 1
-        if not recording.puts_off and (
-            recording.pending or bad or (recording.bad and not recording.bad.isdisjoint(sources))
-        ):
+        if self.judges_now and (bad or (recording.bad and not recording.bad.isdisjoint(sources))):
             running = torch._C._current_autograd_node() if self.in_backward else None
             judged = Call(
                 func, plan, call, output, targets, sources, args, kwargs, old, self._flags, running
             )
-            self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
+            self.evidence.judge(judged)
         if (plan.writes or plan.hidden) and (not torch.is_grad_enabled() or _outside(targets)):
             self._notice_owners(targets, call, kwargs)
         if plan.special:
@@ -797,7 +773,8 @@ class OpRecorder(TorchDispatchMode):
         """One row for each gradient that a node gave, where its operations were not observed."""
         recording, chunk = self.recording, self.chunk
         backward = name.rstrip("0123456789").removesuffix("Backward").lower() + "_backward"
-        plan = Plan(backward, *_NODE_PLAN, number=recording.ops(backward))
+        # reads, makes something new
+        plan = Plan(backward, plain=True, number=recording.ops(backward))
         self._flags, self._grad, self._vague = 0, False, False
         with self.quiet():  # reading what a node saved makes tensors anew
             saved = tensors_of(saved_values(node, saved_names(node)).values())
@@ -813,15 +790,14 @@ class OpRecorder(TorchDispatchMode):
             chunk.edges.frombytes(pack_edge(call, source, slot))
         for output, target in enumerate(given):
             self.add_row(plan, place, output, call, target, sources, False)
-        if not recording.puts_off and (
-            recording.pending
-            or not recording.bad.isdisjoint((*sources, *range(call, recording.end)))
+        if self.judges_now and not recording.bad.isdisjoint(
+            (*sources, *range(call, recording.end))
         ):
             judged = Call(
                 None, plan, call, len(given), given, sources, (*taken, *saved), {}, None, 0, node
             )
             with self.quiet():
-                self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
+                self.evidence.judge(judged)
 
     def add_row(
         self,
@@ -864,7 +840,7 @@ class OpRecorder(TorchDispatchMode):
             if bad > 0:
                 recording.bad.add(position)
             elif bad and not recording.puts_off:
-                recording.pending = True
+                self._await_device(call)
         chunk.meta.frombytes(
             pack_row(
                 plan.number,
@@ -937,6 +913,17 @@ class OpRecorder(TorchDispatchMode):
         else:
             row = stats.add(target)
         return (self.chunk.number << 32) | row, stats.bad
+
+    @property
+    def judges_now(self) -> bool:
+        """Whether it is known at once what is bad; else calls are judged when their step ends."""
+        return not self.recording.puts_off and not self.recording.pending
+
+    def _await_device(self, call: int) -> None:
+        """Note that from this call on statistics are still on a device."""
+        recording = self.recording
+        if not recording.pending:
+            recording.pending, recording.pending_from = True, call
 
     def put_off(self) -> None:
         """Put statistics off from here on, if asked for: the program has been built."""

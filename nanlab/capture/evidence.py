@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from nanlab.capture.ledger import Ledger, storage_of
-from nanlab.capture.places import frame_of, functions_given, scripted_lines, torch_frame
+from nanlab.capture.places import functions_given, scripted_lines, torch_frame
 from nanlab.capture.plans import (
     Call,
     SavedValues,
@@ -33,7 +32,7 @@ KEEP_CALLS = 64  # guilty calls of one step
 # of these, operations that computed with what came in bad: data, a table, a likelihood of nothing
 KEEP_USES = 8
 # Layers, losses and reductions in which such a value shows first.
-_USES = having("shows_bad_input")
+SHOWS_BAD_INPUT = having("shows_bad_input")
 UNHELD = "nothing of it could have been kept"
 
 
@@ -78,8 +77,6 @@ class Evidence:
         self.bytes = 0
         self.calls = 0
         self.uses = 0
-        # statistics number of a bad row that is on its device still -> NaNs in it
-        self.early: dict[int, int] = {}
         # NaNs and elements of the bad rows and sources of this step
         self._counts: dict[int, tuple[int, int]] = {}
 
@@ -87,8 +84,8 @@ class Evidence:
         self.calls = self.uses = 0
         self._counts.clear()
 
-    def judge(self, call: Call, late: bool = False) -> None:
-        """Give each output row of a call its status; late: the program has gone on since."""
+    def judge(self, call: Call) -> None:
+        """Give each output row of a call its status."""
         recording, bad = self.recording, self.recording.bad
         reads = [s for s in call.sources if s in bad]
         rows = range(call.position, call.position + call.outputs)
@@ -108,11 +105,11 @@ class Evidence:
             if status:
                 recording.status[position] = status
             if status in (BORN, TURNED) or (status == CARRIED and self._uses_bad_data(call)):
-                self._note(call, late)
+                self._note(call)
 
     def _uses_bad_data(self, call: Call) -> bool:
         """Whether a call may be the first to compute with bad input; of the first few of a step."""
-        if call.lost or call.plan.name not in _USES or self.uses >= KEEP_USES:
+        if call.lost or call.plan.name not in SHOWS_BAD_INPUT or self.uses >= KEEP_USES:
             return False
         self.uses += 1
         return True
@@ -141,8 +138,7 @@ class Evidence:
 
     def _has_nan(self, number: int) -> bool:
         """Whether a bad row or source holds a NaN."""
-        early = self.early.get(self.recording.stat_of(number))
-        return early > 0 if early is not None else self._nans(number)[0] > 0
+        return self._nans(number)[0] > 0
 
     def _nans(self, number: int) -> tuple[int, int]:
         """(NaNs, elements) of a bad row or source, looked up once in a step."""
@@ -154,8 +150,6 @@ class Evidence:
 
     def _all_nan(self, number: int) -> bool:
         """Whether a bad row or source is known to hold nothing else."""
-        if self.recording.stat_of(number) in self.early:
-            return False
         nans, numel = self._nans(number)
         return 0 < numel == nans
 
@@ -231,20 +225,19 @@ class Evidence:
         if entry is not None and max(entry.last, *entry.parts, -1) < position:
             entry.last, entry.parts, entry.views, entry.bad = number, (), None, 1
 
-    def _note(self, call: Call, late: bool) -> None:
+    def _note(self, call: Call) -> None:
         """Note a guilty call and its node's saved tensors; copy operands no replay can make."""
         recording, position = self.recording, call.position
         if position in recording.guilty or self.calls >= KEEP_CALLS:
             return
         self.calls += 1
-        inside = self._torch_frame(position) if late else torch_frame(sys._getframe(1))
-        if inside is not None:
+        frame = sys._getframe(1)
+        if (inside := torch_frame(frame)) is not None:
             recording.inside_torch[position] = inside
-        if not late:
-            if given := functions_given(sys._getframe(1)):
-                recording.given[position] = given
-            if scripted := scripted_lines(sys._getframe(1)):
-                recording.scripted[position] = scripted
+        if given := functions_given(frame):
+            recording.given[position] = given
+        if scripted := scripted_lines(frame):
+            recording.scripted[position] = scripted
         values, hidden, name = _saved(call.node)
         program = self.program
         if program is not None and program.holds(call.targets):
@@ -253,15 +246,6 @@ class Evidence:
             recording.guilty[position] = GuiltyCall(position, name, saved, hidden, args)
         elif not call.lost:
             self._copy(call, values, name)
-
-    def _torch_frame(self, position: int) -> tuple[str, int, str] | None:
-        """Torch's own line that made a call which the program has left since."""
-        for segment in self.program.program.segments[::-1] if self.program is not None else ():
-            at = bisect_left(segment.calls, position, key=lambda call: call.position)
-            if at < len(segment.calls) and segment.calls[at].position == position:
-                inside = segment.inside.get(at)
-                return None if inside is None else frame_of(*inside)
-        return None
 
     def _reference(self, value: Any) -> Any:
         """A tensor as a Ref to memory that a replay has; a copy of other memory."""

@@ -284,22 +284,22 @@ class Plan:
     """How to record the calls of one operator overload."""
 
     name: str  # aten name without overload
-    skip: bool
-    writes: tuple[int | str, ...]  # arguments it mutates, by index or keyword
-    fresh: bool  # it also returns tensors of its own
-    hidden: tuple[int, ...]  # arguments it mutates in secret
-    overwrites: bool  # its target is no operand
-    blind: bool  # ... which is its first argument, or the second of one that `fills`
-    view: bool
-    same_elements: bool
-    copies: bool  # the result holds the same elements in memory of its own
-    uninitialised: bool
-    pointwise: bool
-    inplace_risk: bool
-    optimizer_risk: bool  # also inside an optimizer step
-    plain: bool  # it writes nothing, so all there is to record is what it returns
-    lifts: bool  # it brings in a literal
-    special: str  # "" or what the training recorder wants to see
+    skip: bool = False
+    writes: tuple[int | str, ...] = ()  # arguments it mutates, by index or keyword
+    fresh: bool = False  # it also returns tensors of its own
+    hidden: tuple[int, ...] = ()  # arguments it mutates in secret
+    overwrites: bool = False  # its target is no operand
+    blind: bool = False  # ... which is its first argument, or the second of one that `fills`
+    view: bool = False
+    same_elements: bool = False
+    copies: bool = False  # the result holds the same elements in memory of its own
+    uninitialised: bool = False
+    pointwise: bool = False
+    inplace_risk: bool = False
+    optimizer_risk: bool = False  # also inside an optimizer step
+    plain: bool = False  # it writes nothing, so all there is to record is what it returns
+    lifts: bool = False  # it brings in a literal
+    special: str = ""  # "" or what the training recorder wants to see
     reads_out: bool = False  # it turns a tensor into a Python number
     scales: bool = False  # it multiplies or divides, perhaps by a Python number
     pads: bool = False  # the result holds the elements of the first operand, and zeros
@@ -330,25 +330,7 @@ def plan_for(func: Any, names: Names) -> Plan:
     name = str(getattr(func, "_opname", None) or getattr(func, "__name__", func))
     namespace = getattr(func, "namespace", "")
     if schema is None:  # a higher-order operator
-        return Plan(
-            name,
-            True,
-            (),
-            False,
-            (),
-            False,
-            False,
-            False,
-            False,
-            False,
-            False,
-            False,
-            False,
-            False,
-            False,
-            False,
-            "",
-        )
+        return Plan(name, skip=True)
     writes: list[int | str] = []
     for i, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

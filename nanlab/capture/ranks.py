@@ -388,7 +388,7 @@ class Collectives:
                 ):
                     bad = True
                     self._note_sink(target, call + output)
-            if recording.pending or bad or not recording.bad.isdisjoint(arrival.sources):
+            if not recording.pending and (bad or not recording.bad.isdisjoint(arrival.sources)):
                 judged = Call(
                     arrival.func,
                     arrival.plan,
@@ -403,7 +403,7 @@ class Collectives:
                     None,
                     UNHELD,
                 )
-                ops.pending.add(judged) if recording.pending else ops.evidence.judge(judged)
+                ops.evidence.judge(judged)
 
     def _forget_parts(self, targets: list[Tensor]) -> None:
         """Results that fill a whole storage piece by piece leave nothing of what was in it."""

@@ -159,9 +159,7 @@ class watch:
     shadow: torch.float32 (or "float32"): the diagnosis compares each half-precision operation of
     the kept steps with its float32 twin, too.
 
-    The results of the program are the same, bit for bit, with and without a watch. On a CUDA device
-    operands are held until their statistics are
-    known: at most 1 GiB, or a tenth of the free memory, is freed later than it would be.
+    The results of the program are the same, bit for bit, with and without a watch.
     Raises UsageError (a wrong value; a watch inside another, in a thread, in a DataLoader worker)
     or TypeMismatchError.
     """
@@ -309,8 +307,7 @@ class watch:
         finally:
             if self._ops.program is not None:
                 self._ops.program.ended()
-            self._ops.pending.clear()
-            self.recording.puts_off = False
+            self.recording.puts_off = self.recording.pending = False
             self.recording.catch_up = no_more  # a recorder's would keep the model alive
         if self.is_last and (self.recording.end or nanlab.last is None):
             nanlab.last = self.trace
@@ -344,6 +341,7 @@ class watch:
         # what is seen from then on lacks its cause, and what was seen before is not folded away
         if self._broken:
             del recording.sinks[self._sound_sinks :]
+            recording.sinks[:] = [s for s in recording.sinks if s.position in recording.bad]
             self._ops.ledger.clear()
             self._agreement.leave()
             return
@@ -365,7 +363,6 @@ class watch:
         self._training.step_ended()
         self._ungraded.step_ended()
         self._look_closer()
-        self._ops.pending.settle()
         if error is not None and not isinstance(error, Stop):
             note_rejected_value(recording, error, recording.escapes.failure)
         recording.catch_up()
@@ -430,7 +427,6 @@ class watch:
 
     def _step_began(self, position: int) -> None:
         recording = self.recording
-        self._ops.pending.settle()
         self._look_closer()
         self._training.step_ended()
         self._ungraded.step_ended()
@@ -479,16 +475,23 @@ class watch:
                 run_in_thread(lambda: len(recording.kept))
 
     def _look_closer(self, asked: bool = False) -> None:
-        """Summarise kept steps by replay if something turned bad with statistics put off."""
+        """Learn which of the latest rows are bad: fetch statistics that are still on a device, and
+        summarise kept steps by replay if something turned bad with statistics put off."""
         recording = self.recording
-        if not recording.puts_off:
+        if recording.pending:
+            with self._ops.quiet():
+                run_in_thread(lambda: self.trace.fetch(self._ops.evidence.judge))
+        elif not recording.puts_off:
             return
         new = recording.sinks[self._looked :]
-        if asked or any(s.position in recording.bad for s in new) or self._training.lost_signal():
+        if recording.puts_off and (
+            asked or any(s.position in recording.bad for s in new) or self._training.lost_signal()
+        ):
             with self._ops.quiet():
                 run_in_thread(lambda: self.trace.summarise(self._ops.evidence.judge))
         recording.sinks[self._looked :] = [s for s in new if s.position in recording.bad]
-        self._looked = len(recording.sinks)
+        if recording.puts_off:
+            self._looked = len(recording.sinks)
 
     def _has_birth(self, segment: Segment, end: int) -> bool:
         """Whether a segment holds a bad value's birth or first use: then its fault needs it."""
@@ -506,7 +509,6 @@ class watch:
         recording, shared = self.recording, self._agreement.attach()
         if self.on_fault != "stop":
             return
-        self._ops.pending.settle()
         self._look_closer()
         used = not recording.bad.isdisjoint(taken)
         if len(recording.sinks) != self._judged or used:
@@ -546,7 +548,6 @@ class watch:
         self._broken = self._ops.off = True
         self._sound_sinks = len(self.recording.sinks)
         self.recording.ended = "failed"
-        self._ops.pending.let_go()
         where = traceback.extract_tb(error.__traceback__)
         place = f" at {where[-1].filename.rsplit('/', 1)[-1]}:{where[-1].lineno}" if where else ""
         note = (

@@ -7,23 +7,28 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
-from nanlab.capture.evidence import Evidence
+from nanlab.capture.evidence import SHOWS_BAD_INPUT, Evidence
 from nanlab.capture.ledger import Ledger
 from nanlab.capture.places import frame_of
 from nanlab.capture.plans import Call as JudgedCall
 from nanlab.capture.plans import Plan, SavedValues, plan_for, saved_names, saved_values
 from nanlab.errors import NotReplayable
+from nanlab.operators import having, with_forms
 from nanlab.program.replay import results_of
 from nanlab.program.rerun import Memory, complete, operate, rerun, seed
 from nanlab.trace.chunk import Names
-from nanlab.trace.op import BACKWARD, BORN, CARRIED, TURNED, location
+from nanlab.trace.frames import stat_columns
+from nanlab.trace.op import BACKWARD, BORN, CARRIED, TURNED, Op, location
 from nanlab.trace.program import Call, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
 Judge = Callable[[JudgedCall], None]
+# pointwise operators whose result is bad wherever an operand is
+_KEEPS_BAD = having("adds", in_place=True) | with_forms("mul", in_place=True)
 
 
 def summarise(recording: Recording, judge: Judge | None = None) -> None:
@@ -51,8 +56,30 @@ def _summarise(recording: Recording, segment: Segment, judge: Judge | None) -> N
         _note(recording, segment, f"{type(error).__name__}: {error}")
     if different:
         _note(recording, segment, f"run again it gives other results, the first {different}")
-    _choose_parents(recording, segment)
-    _judge(recording, segment, first, judge or Evidence(recording, Ledger()).judge)
+    _choose_parents(recording, segment.start)
+    start = segment.calls[first].position
+    _judge(recording, start, _end(recording, segment), judge or Evidence(recording, Ledger()).judge)
+
+
+def _end(recording: Recording, segment: Segment) -> int:
+    """Position after the last row of a segment."""
+    later = (each.start for each in recording.program.segments if each.start > segment.start)
+    return min(later, default=recording.end)
+
+
+def fetch(recording: Recording, judge: Judge) -> None:
+    """Fetch the statistics that are still on a device, and judge the calls in which something
+    non-finite came in or out; those whose operands matter by running the step again.
+    """
+    recording.pending, first = False, max(recording.pending_from, recording.chunks[-1].start)
+    numbers = stat_columns(recording, recording.chunks[-1].columns(first, recording.end).stat)
+    nonfinite = numbers["nan"] + numbers["posinf"] + numbers["neginf"]
+    recording.bad.update((np.flatnonzero(nonfinite) + first).tolist())
+    for number, source in recording.sources.items():
+        if source.first >= first and recording.stats(number).nonfinite:
+            recording.bad.add(number)
+    _choose_parents(recording, first)
+    _judge(recording, first, recording.end, judge, sparing=True)
 
 
 def _note(recording: Recording, segment: Segment, reason: str) -> None:
@@ -100,10 +127,10 @@ def _comparable(result: Tensor) -> bool:
     return result.layout is torch.strided and result.itemsize > 1 and not result._is_zerotensor()
 
 
-def _choose_parents(recording: Recording, segment: Segment) -> None:
+def _choose_parents(recording: Recording, first: int) -> None:
     """Of the rows that memory written piece by piece came from: the bad ones, else the last."""
     for number, source in list(recording.sources.items()):
-        if source.kind != "snapshot" or source.first < segment.start or len(source.parents) < 2:
+        if source.kind != "snapshot" or source.first < first or len(source.parents) < 2:
             continue
         chosen = tuple(p for p in source.parents if p in recording.bad)
         row = recording.op(source.parents[0]) if source.parents[0] >= 0 else None
@@ -117,29 +144,40 @@ def _choose_parents(recording: Recording, segment: Segment) -> None:
 # -- what went wrong
 
 
-def _judge(recording: Recording, segment: Segment, first: int, judge: Judge) -> None:
+def _judge(recording: Recording, first: int, end: int, judge: Judge, sparing: bool = False) -> None:
+    """Judge the calls of a segment between two positions in which something bad came in or out.
+
+    sparing: run the step again only for those that the counts of bad elements do not settle.
+    """
     bad = recording.bad
     if not bad:
         return
+    segment = next(iter(recording.program.between(first, end)[-1:]), Segment(first))
+    indices = {call.position: index for index, call in enumerate(segment.calls)}
     touched: dict[int, list[int]] = {}  # index of a call -> its sources
     nodes: dict[int, SavedValues] = {}  # autograd nodes of these
     wanted: dict[int, int] = {}  # index of a forward call -> its node
     names = {run[0]: run[1] for run in recording.node_runs.rows if run[3] >= segment.start}
-    by_position = {call.position: index for index, call in enumerate(segment.calls)}
-    for index in range(first, len(segment.calls)):
-        call = segment.calls[index]
-        op = recording.op(call.position)
-        if op is None or op.call != call.position:
+    for position in range(first, end):
+        op = recording.op(position)
+        if op is None or op.call != position:
             continue
-        sources = [source for source, _ in recording.operands(call.position)]
-        rows = range(call.position, call.position + recording.outputs_of(call.position))
+        sources = [source for source, _ in op.operands]
+        rows = range(position, position + recording.outputs_of(position))
         if bad.isdisjoint(sources) and bad.isdisjoint(rows):
+            continue
+        index = indices.get(position)
+        if index is None or (sparing and _is_settled(op, rows, segment.calls[index].func)):
+            call = (
+                Call(None, (), {}, None, position, False) if index is None else segment.calls[index]
+            )
+            judge(_call(recording, call, sources, None, None, None, nodes))
             continue
         touched[index] = sources
         if op.phase == BACKWARD and not bad.isdisjoint(rows):
             nodes[op.node] = SavedValues(names.get(op.node, ""), {})
             made = recording.nodes.get(op.node)
-            at = by_position.get(made.position) if made is not None else None
+            at = indices.get(made.position) if made is not None else None
             if at is not None:
                 wanted[at] = op.node
     if not touched:
@@ -173,6 +211,24 @@ def _judge(recording: Recording, segment: Segment, first: int, judge: Judge) -> 
         rerun([segment], visit, run, memory)
     for index, sources in touched.items():
         judge(_call(recording, segment.calls[index], sources, None, None, None, nodes))
+
+
+def _is_settled(op: Op, rows: range, func: Any) -> bool:
+    """Whether what a call did to bad values is told by their counts: it was no birth."""
+    recording, plan = op.recording, _plan(func) if func is not None else _unseen(op.name)
+    reads = [recording.stats(s) for s in dict.fromkeys(op.inputs) if s in recording.bad]
+    made = [recording.stats(row) for row in rows if row in recording.bad]
+    if not made or op.uninitialised or (op.literal and not reads and not made[0].nan):
+        return True
+    if not reads or plan.name in SHOWS_BAD_INPUT or len(rows) > 1:
+        return False
+    if made[0].nan and not any(stats.nan for stats in reads):
+        return False
+    if not plan.pointwise or any(stats.nan == stats.numel for stats in reads):
+        return True
+    # neither takes a bad value out: what is bad beyond those of the operands was born here
+    explained = sum(stats.nonfinite * made[0].numel // max(stats.numel, 1) for stats in reads)
+    return plan.name in _KEEPS_BAD and made[0].nonfinite <= explained
 
 
 def _call(

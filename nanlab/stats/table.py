@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cache
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -118,14 +116,6 @@ class Rows:
         """Whether the row is known to be of zeros only."""
         words = self._rows[row]
         return bool(words[L.BINS] >= 0 and 0 < words[L.NUMEL] == words[L.ZERO])
-
-    def waiting(self, first: int) -> list[tuple[int, DeviceRow]]:
-        """The rows from number ``first`` on that are still on their device."""
-        return self._pending[bisect_left(self._pending, first, key=itemgetter(0)) :]
-
-    def any_nonfinite(self, first: int, end: int) -> bool:
-        """Whether a row of this range, as far as it was fetched, counts a NaN or an infinity."""
-        return bool(self._rows[first : min(end, self.n), L.NAN : L.NEGINF + 1].any())
 
     def nonfinite(self, row: int) -> int:
         """Number of NaN, inf and -inf of the row's tensor; 0 where it could not be read."""

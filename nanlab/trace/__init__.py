@@ -298,6 +298,15 @@ class Trace:
 
         summarise(self.recording, judge)
 
+    def fetch(self, judge: Any) -> None:
+        """Fetch the statistics that are still on a device.
+
+        judge: takes each call in which something non-finite came in or out.
+        """
+        from nanlab.program.summary import fetch
+
+        fetch(self.recording, judge)
+
     def _summarised(self) -> None:
         """Make statistics that were put off, once the watch is over."""
         recording = self.recording

@@ -275,6 +275,7 @@ class Recording:
     undecided: bool = False
     # some rows are still on their device: what is bad among them is not known yet
     pending: bool = False
+    pending_from: int = 0  # position of the first call that may be among them
     detail: Literal["full", "fault"] = "full"  # which operations are summarised
     # whether statistics are put off now, until a replay makes them
     puts_off: bool = False
