@@ -6,13 +6,16 @@ import linecache
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, repeat, zip_longest
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
 from nanlab.operators import having
+from nanlab.program.replay import plan_of
 from nanlab.stats import TensorStats, summarize
 from nanlab.trace.op import FORWARD, OPTIMIZER, Op
+from nanlab.trace.program import Call, Held, Ref, refs_in
 from nanlab.trace.recording import BackwardPass, NodeInfo, Recording
 
 if TYPE_CHECKING:
@@ -434,86 +437,34 @@ def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwrit
     made = recording.nodes.get(node) if node is not None else None
     if node is None or made is None:
         return None
-    saved = _aliases(recording, made.position, run.position)
-    writes = _writes(recording, made.position, run.position, saved)
-    hits = [(p, root) for p, root in writes if shape is None or _fits(recording, p, root, shape)]
-    if hits:
-        written, root = hits[0]
-        return Overwritten(node, made, written, root != made.position)
-    erased = _erasures(recording, made.position, run.position, shape) if shape is not None else None
-    return Overwritten(node, made, erased, None)
+    saver = recording.program.call_at(made.position)
+    saved: dict[int, bool] = {}  # storage that it may have saved -> whether it is an operand's
+    for refs, is_operand in ((_read_by(saver), True), (_made_by(saver), False)):
+        fit = [ref for ref in refs if shape is None or sorted(ref.size) == sorted(shape)]
+        saved |= {ref.storage: is_operand for ref in fit}
+    for call in recording.program.calls(made.position + 1, run.position):
+        for number, ref in enumerate(_written_by(call)):
+            if ref.storage in saved:
+                return Overwritten(node, made, call.position + number, saved[ref.storage])
+    return Overwritten(node, made, None, None)
 
 
-def _erasures(recording: Recording, start: int, end: int, shape: tuple[int, ...]) -> int | None:
-    """The first row that erased such a tensor; ``zero_`` and ``copy_`` read nothing: no edge."""
-    for at in range(start + 1, end):
-        row = recording.op(at)
-        written = row is not None and bool(row.inplace) and row.phase == FORWARD
-        if row is not None and written and tuple(row.shape) == shape:
-            return at
-    return None
+def _read_by(call: Call | None) -> list[Ref]:
+    return [] if call is None else list(refs_in((call.args, tuple(call.kwargs.values()))))
 
 
-def _aliases(recording: Recording, position: int, end: int) -> dict[int, int]:
-    """What an operation read and made, and all views of it, each with what it shows."""
-    family = {position: position} | {p: p for p in recording.parents(position)}
-    for operand in list(family):  # the base of a view
-        row = recording.op(operand)
-        while operand != position and row is not None and row.view and recording.parents(operand):
-            parent = recording.parents(operand)[0]
-            family.setdefault(parent, family[operand])
-            operand, row = parent, recording.op(parent)
-    for at in range(max(0, min((p for p in family if p >= 0), default=position)), end):
-        row = recording.op(at)
-        if row is not None and row.view and at not in family:
-            root = next((family[p] for p in recording.parents(at) if p in family), None)
-            if root is not None:
-                family[at] = root
-    return family
+def _made_by(call: Call | None) -> list[Ref]:
+    return [] if call is None else list(refs_in(call.out))
 
 
-def _writes(
-    recording: Recording, start: int, end: int, family: dict[int, int]
-) -> list[tuple[int, int]]:
-    """(row, what it changed) of the in-place operations between two positions."""
-    found = []
-    for at in range(start + 1, end):
-        row = recording.op(at)
-        if row is None or not row.inplace:
-            continue
-        root = next((family[p] for p in recording.parents(at) if p in family), None)
-        if root is None:
-            root = _written_through_view(recording, at, family)
-        if root is not None:
-            found.append((at, root))
-    return found
-
-
-def _written_through_view(
-    recording: Recording, position: int, family: dict[int, int]
-) -> int | None:
-    """``y[0] = 0`` makes a view and fills it: no operand is overwritten, no edge names it."""
-    row = recording.op(position)
-    for before in (position - 1, position - 2):
-        view = recording.op(before)
-        if (
-            row is not None
-            and view is not None
-            and before in family
-            and view.view
-            and view.place == row.place
-        ):
-            return family[before]
-    return None
-
-
-def _fits(recording: Recording, position: int, root: int, shape: tuple[int, ...]) -> bool:
-    """Whether what was written, or what it is a part of, has the shape that torch names."""
-    shapes = []
-    for each in (position, root):
-        row = recording.op(each)
-        shapes.append(tuple(row.shape) if row is not None else recording.sources[each].shape)
-    return any(sorted(s) == sorted(shape) for s in shapes)
+def _written_by(call: Call) -> list[Ref]:
+    """What a call wrote to, in the order of its rows."""
+    if call.func is None:
+        return []
+    plan = plan_of(call.func)
+    named = (call.kwargs.get(w) if isinstance(w, str) else call.args[w] for w in plan.writes)
+    hidden = (call.args[w] for w in plan.hidden)
+    return [ref for value in (*named, *hidden) for ref in refs_in(value)]
 
 
 def op_of(recording: Recording, info: NodeInfo | None) -> str:
@@ -530,7 +481,7 @@ def op_of(recording: Recording, info: NodeInfo | None) -> str:
 # which names.
 
 SavedKind = Literal["operand", "result", "saved"]
-Known = Literal["yes", "perhaps", "no", "unknown"]
+Known = Literal["yes", "no", "unknown"]
 # Factors of a product: torch keeps each of them only where the other one needs a gradient. All else
 # is kept whenever the node exists.
 PAIRS = tuple(
@@ -563,15 +514,14 @@ class ForwardTensor:
     shape: tuple[int, ...]
     dtype: str
     stats: TensorStats | None  # None where its row was folded away
-    # whether the node keeps it for backward; "perhaps": only if another operand needs a gradient
-    kept: Known
+    kept: Known  # whether the node keeps it for backward
 
     @property
     def attribute(self) -> str:
         """The attribute of the node that holds it: ``_saved_self``; "" where it is not kept."""
         if self.kind == "saved":
             return self.name
-        return f"_saved_{self.name}" if self.name and self.kept in ("yes", "perhaps") else ""
+        return f"_saved_{self.name}" if self.name and self.kept == "yes" else ""
 
 
 def forward_tensors(trace: Trace, node: int, name: str) -> list[ForwardTensor]:
@@ -589,16 +539,13 @@ def forward_tensors(trace: Trace, node: int, name: str) -> list[ForwardTensor]:
     seen = _seen(recording, node, name)
     if info.custom or name.endswith("Backward"):
         return list(_of_a_function(seen))
-    found = [*_operands(recording, info), *_results(recording, info)]
+    call = recording.program.call_at(info.position)
+    found = [*_operands(recording, info, call), *_results(recording, info, call)]
     fields = set(seen) if seen else saved_fields(name)
-    operands = {tensor.name for tensor in found if tensor.kind == "operand"}
+    tracked = {name for name, ref in _tensor_arguments(call) if getattr(ref, "tracked", True)}
     pair = next((p for p in PAIRS if fields is not None and p <= fields), frozenset[str]())
-    unsure = (
-        pair if not seen and not _gives_all(recording, node, len(operands)) else frozenset[str]()
-    )
-    # its partner is a number, which needs no gradient
-    left_out = pair if pair - operands else frozenset[str]()
-    return [_judged(tensor, fields, unsure, left_out) for tensor in found]
+    left_out = {factor for factor in pair if not pair - {factor} & tracked}
+    return [_judged(tensor, fields, left_out) for tensor in found]
 
 
 def saved_fields(name: str) -> set[str] | None:
@@ -615,23 +562,13 @@ def saved_fields(name: str) -> set[str] | None:
     return {field.removeprefix(prefix) for field in dir(cls) if field.startswith(prefix)}
 
 
-def _judged(
-    tensor: ForwardTensor, fields: set[str] | None, unsure: frozenset[str], left_out: frozenset[str]
-) -> ForwardTensor:
+def _judged(tensor: ForwardTensor, fields: set[str] | None, left_out: set[str]) -> ForwardTensor:
     """The tensor with whether it is kept."""
     if fields is None or not tensor.name:
         return tensor
     names = {tensor.name, "self_or_result"} if tensor.name in ("self", "result") else {tensor.name}
-    kept: Known = "yes" if fields & names else "no"
-    if kept == "yes" and tensor.kind == "operand" and tensor.name in unsure | left_out:
-        kept = "no" if tensor.name in left_out else "perhaps"
-    return replace(tensor, kept=kept)
-
-
-def _gives_all(recording: Recording, node: int, operands: int) -> bool:
-    """Whether the node gave a gradient to each operand: nothing it keeps was left out."""
-    run = next((run for run in recording.node_runs if run.node == node), None)
-    return run is not None and len(run.given) >= operands
+    kept = bool(fields & names) and not (tensor.kind == "operand" and tensor.name in left_out)
+    return replace(tensor, kept="yes" if kept else "no")
 
 
 def _seen(recording: Recording, node: int, name: str) -> dict[str, Any]:
@@ -658,26 +595,50 @@ def _of_a_function(seen: dict[str, Any]) -> Iterator[ForwardTensor]:
             )
 
 
-def _operands(recording: Recording, info: NodeInfo) -> Iterator[ForwardTensor]:
+def _operands(recording: Recording, info: NodeInfo, call: Call | None) -> Iterator[ForwardTensor]:
     sources = [source for source, _ in recording.operands(info.position)]
-    names = operand_names(recording, info, sources)
-    for source, name in zip(sources, names, strict=True):
+    names = [name for name, _ in _tensor_arguments(call)]
+    # what a call only overwrites is its first argument, and no operand
+    for source, name in zip_longest(sources, names[max(len(names) - len(sources), 0) :]):
+        if source is None:
+            break
         if source < 0:
             known = recording.sources.get(source)
             if known is not None:
                 origin = f"{known.kind} {known.name}".strip()
                 parts = (known.shape, known.dtype, recording.stats(source))
-                yield ForwardTensor(name, "operand", origin, source, *parts, "unknown")
+                yield ForwardTensor(name or "", "operand", origin, source, *parts, "unknown")
         elif (row := recording.op(source)) is not None:
-            yield _of_row(recording, source, row, name, "operand")
+            yield _of_row(recording, source, row, name or "", "operand")
 
 
-def _results(recording: Recording, info: NodeInfo) -> Iterator[ForwardTensor]:
-    names = result_names(recording.ops.items[info.op])
-    position, number = info.position, 0
-    while (row := recording.op(position)) is not None and row.call == info.position:
-        yield _of_row(recording, position, row, names(number), "result")
-        position, number = position + 1, number + 1
+def _results(recording: Recording, info: NodeInfo, call: Call | None) -> Iterator[ForwardTensor]:
+    """The results, under their names in torch's derivative formulas."""
+    returns = call.func._schema.returns if call is not None and call.func is not None else ()
+    names = [
+        r.name or ("result" if len(returns) == 1 else f"result{i}") for i, r in enumerate(returns)
+    ]
+    position = info.position
+    for name in chain(names, repeat("")):
+        row = recording.op(position)
+        if row is None or row.call != info.position:
+            break
+        yield _of_row(recording, position, row, name, "result")
+        position += 1
+
+
+def _tensor_arguments(call: Call | None) -> list[tuple[str, Any]]:
+    """(the schema's name, reference) of each tensor that a call was given; of lists no name."""
+    if call is None or call.func is None:
+        return []
+    names = (argument.name for argument in call.func._schema.arguments)
+    found: list[tuple[str, Any]] = []
+    for name, value in (*zip(names, call.args, strict=False), *call.kwargs.items()):
+        if isinstance(value, (list, tuple)) and value.__class__ is not Ref:
+            found += [("", each) for each in value if each.__class__ in (Ref, Held)]
+        elif value.__class__ in (Ref, Held):
+            found.append((name, value))
+    return found
 
 
 def _of_row(
@@ -689,62 +650,3 @@ def _of_row(
     return ForwardTensor(
         name, kind, origin, position, shape, dtype, recording.stats(position), "unknown"
     )
-
-
-def operand_names(recording: Recording, info: NodeInfo, sources: list[int]) -> list[str]:
-    """The schema's name of each recorded operand of a call; "" where the overload cannot be told.
-
-    A number in place of a tensor, and an optional tensor left out, leave no operand; what follows
-    them is then told by the last part of a parameter's name (``norm.weight``), or not at all.
-    """
-    known = [_own_name(recording, source) for source in sources]
-    best: list[str] = [""] * len(sources)
-    for required, every in _tensor_arguments(recording.ops.items[info.op]):
-        if len(every) == len(sources):
-            return every
-        if len(required) <= len(sources) <= len(every) or (
-            len(sources) == 1 and every and not any(best)
-        ):
-            rest = set(every[len(required) :])
-            best = [
-                every[i] if i < max(1, len(required)) else (known[i] if known[i] in rest else "")
-                for i in range(len(sources))
-            ]
-    return best
-
-
-def _own_name(recording: Recording, source: int) -> str:
-    found = recording.sources.get(source)
-    return found.name.rpartition(".")[2] if found is not None else ""
-
-
-def _schemas(op: str) -> Iterator[Any]:
-    """The overloads of an ATen operator, those with ``out=`` left out."""
-    packet = getattr(torch.ops.aten, op, None)
-    for overload in packet.overloads() if packet is not None else ():
-        schema = getattr(packet, overload)._schema
-        if not any(argument.is_out for argument in schema.arguments):
-            yield schema
-
-
-def _tensor_arguments(op: str) -> Iterator[tuple[list[str], list[str]]]:
-    """For each overload the tensors that must be given, and all of them, required ones first."""
-    blind = op == "copy_"  # what it overwrites is no operand
-    for schema in _schemas(op):
-        tensors = [a for a in schema.arguments if str(a.type) in ("Tensor", "Optional[Tensor]")][
-            blind:
-        ]
-        required = [a.name for a in tensors if str(a.type) == "Tensor"]
-        every = [a.name for a in tensors]
-        if every[: len(required)] == required:
-            yield required, every
-
-
-def result_names(op: str) -> Callable[[int], str]:
-    """From the number of a result to its name in torch's derivative formulas."""
-    for schema in _schemas(op):
-        named = [result.name for result in schema.returns]
-        if len(named) == 1:
-            return lambda number: "" if number else named[0] or "result"
-        return lambda number: (named[number] or f"result{number}") if number < len(named) else ""
-    return lambda number: ""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from operator import attrgetter
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -292,6 +294,19 @@ class Program:
             if segment.start < end and stop > start:
                 found.append(segment)
         return found
+
+    def calls(self, start: int, end: int) -> Iterator[Call]:
+        """The calls between two positions that are kept, in their order."""
+        for segment in self.between(start, end):
+            calls = segment.calls
+            for at in range(bisect_left(calls, start, key=attrgetter("position")), len(calls)):
+                if calls[at].position >= end:
+                    break
+                yield calls[at]
+
+    def call_at(self, position: int) -> Call | None:
+        """The call whose first row is at a position; None where it is not kept."""
+        return next(self.calls(position, position + 1), None)
 
 
 def refs_in(value: Any) -> Iterator[Ref]:

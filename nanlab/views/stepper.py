@@ -121,7 +121,7 @@ def _count(row: pd.Series[Any], name: str) -> int:
 # operation.
 
 STATISTICS = ("zero", "nan", "inf", "min", "max", "rms")
-KEPT = {"yes": "", "perhaps": " if needed", "no": "not kept", "unknown": "not known"}
+NOT_KEPT = {"no": "not kept", "unknown": "not known"}
 
 
 def node_detail(trace: Trace, row: pd.Series[Any]) -> dict[str, Any]:
@@ -167,12 +167,12 @@ def tensors_of(trace: Trace, row: pd.Series[Any]) -> list[ForwardTensor]:
 
 
 def _kept_first(tensors: list[ForwardTensor]) -> list[ForwardTensor]:
-    return sorted(tensors, key=lambda tensor: tensor.kept not in ("yes", "perhaps"))
+    return sorted(tensors, key=lambda tensor: tensor.kept != "yes")
 
 
 def tensor_texts(trace: Trace, tensor: ForwardTensor) -> dict[str, Any]:
     """Of a tensor: kept (attribute), name, numbers as text, exponents as blocks."""
-    stats, kept = tensor.stats, tensor.kept in ("yes", "perhaps")
+    stats, kept = tensor.stats, tensor.kept == "yes"
     if stats is not None:
         values = asdict(stats) | {"inf": stats.posinf + stats.neginf}
     else:
@@ -182,7 +182,7 @@ def tensor_texts(trace: Trace, tensor: ForwardTensor) -> dict[str, Any]:
     )
     return {
         "kept": kept,
-        "as": (tensor.attribute or "kept") + KEPT[tensor.kept] if kept else KEPT[tensor.kept],
+        "as": tensor.attribute or "kept" if kept else NOT_KEPT[tensor.kept],
         "name": described(tensor),
         "shape": "×".join(map(str, tensor.shape)) or "scalar",
         "numbers": [number(values[name]) for name in STATISTICS],
