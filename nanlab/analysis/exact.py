@@ -663,13 +663,9 @@ def _matrix_product(func: Any, a: Any, b: Any) -> Exact:
     )
     if terms > 8 * MOST_ELEMENTS:
         raise NotExact("the matrices are too large to multiply exactly")
-    return Exact(
-        np.asarray(
-            np.matmul(left, right)
-            if left.ndim + right.ndim > 2
-            else _array([np.dot(left, right)], ())
-        )
-    )
+    if left.ndim + right.ndim == 2:
+        return Exact(_array([np.dot(left, right)], ()))
+    return Exact(np.asarray(np.matmul(left, right)))
 
 
 @_runs("addmm", "baddbmm", "addmv")
@@ -823,55 +819,49 @@ def _copy(func: Any, x: Any, source: Any, *args: Any) -> Exact:
     return Exact(np.broadcast_to(_numbers(source), tuple(x.shape)).copy())
 
 
+def _put(numbers: np.ndarray, places: Tensor, values: Any, adds: bool) -> Exact:
+    """Numbers with values written to (or added at) some of their places, one after the other."""
+    made = numbers.copy().reshape(-1)
+    spread = np.broadcast_to(_numbers(values), tuple(places.shape)).reshape(-1)
+    for place, value in zip(places.reshape(-1).tolist(), spread, strict=True):
+        made[place] = made[place] + value if adds else value
+    return Exact(made.reshape(numbers.shape))
+
+
+def _places(shape: Sequence[int]) -> Tensor:
+    return torch.arange(math.prod(shape)).reshape(tuple(shape))
+
+
 @_runs("index_put", "_unsafe_index_put")
 def _index_put(
     func: Any, x: Any, at: Any, values: Any, accumulate: bool = False, *more: Any
 ) -> Exact:
-    made = _numbers(x).copy()
-    places = torch.arange(x.numel()).reshape(x.shape)[
-        tuple(slice(None) if i is None else i for i in at)
-    ]
-    spread = np.broadcast_to(_numbers(values), tuple(places.shape)).reshape(-1)
-    flat = made.reshape(-1)
-    for place, value in zip(places.reshape(-1).tolist(), spread, strict=True):
-        flat[place] = flat[place] + value if accumulate else value
-    return Exact(flat.reshape(made.shape))
+    chosen = tuple(slice(None) if i is None else i for i in at)
+    return _put(_numbers(x), _places(x.shape)[chosen], values, accumulate)
 
 
-@_runs("scatter_add")
-def _scatter_add(func: Any, x: Any, dim: int, index: Tensor, source: Any) -> Exact:
-    made = _numbers(x).copy().reshape(-1)
-    places = (
-        torch.arange(x.numel()).reshape(x.shape).gather(dim, index) if x.dim() else torch.zeros(1)
-    )
-    part = _numbers(source)[tuple(slice(n) for n in index.shape)]
-    for place, value in zip(places.reshape(-1).tolist(), part.reshape(-1), strict=True):
-        made[int(place)] = made[int(place)] + value
-    return Exact(made.reshape(tuple(x.shape)))
+def _scattered(adds: bool) -> Callable[..., Any]:
+    def run(func: Any, x: Any, dim: int, index: Tensor, source: Any) -> Exact:
+        places = (
+            _places(x.shape).gather(dim, index) if x.dim() else torch.zeros(1, dtype=torch.long)
+        )
+        if isinstance(source, Tensor):
+            source = source[tuple(slice(n) for n in index.shape)]
+        return _put(_numbers(x), places, source, adds)
+
+    return run
 
 
-@_runs("scatter")
-def _scatter(func: Any, x: Any, dim: int, index: Tensor, source: Any) -> Exact:
-    made = _numbers(x).copy().reshape(-1)
-    places = (
-        torch.arange(x.numel()).reshape(x.shape).gather(dim, index) if x.dim() else torch.zeros(1)
-    )
-    part = np.broadcast_to(_numbers(source), tuple(index.shape))
-    for place, value in zip(places.reshape(-1).tolist(), part.reshape(-1), strict=True):
-        made[int(place)] = value
-    return Exact(made.reshape(tuple(x.shape)))
+_runs("scatter_add")(_scattered(True))
+_runs("scatter")(_scattered(False))
 
 
 @_runs("unfold_backward")
 def _derivative_of_unfold(
     func: Any, g: Any, size: Sequence[int], dim: int, length: int, step: int
 ) -> Exact:
-    numbers = _numbers(g).reshape(-1)
-    made = _array([mpf(0)] * math.prod(size), (math.prod(size),))
-    places = torch.arange(math.prod(size)).reshape(tuple(size)).unfold(dim, length, step)
-    for place, value in zip(places.reshape(-1).tolist(), numbers, strict=True):
-        made[place] = made[place] + value
-    return Exact(made.reshape(tuple(size)))
+    zeros = _array([mpf(0)] * math.prod(size), size)
+    return _put(zeros, _places(size).unfold(dim, length, step), g, True)
 
 
 @_runs("linalg_cross")
