@@ -7,6 +7,7 @@ other kernels than users run.
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from nanlab.analysis import limits
 from nanlab.rules import cure, remedies
 
 BROWSER = Path(__file__).parent / "browser"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # processes that tests start find nanlab compiled
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,8 +48,9 @@ def reproducible() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def time_for_fixes() -> None:
     """As many fixes are tried on a busy machine as on a quiet one."""
-    for module in (limits, remedies, cure):
+    for module in (remedies, cure):
         module.SECONDS = 60.0
+    limits.SECONDS = 10.0
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -28,6 +28,22 @@ from nanlab.operators import having
 
 F = TypeVar("F", bound=Callable[..., Any])
 MOST_ELEMENTS = 1 << 14  # of one result: a number costs about 10 microseconds
+OPERATOR, FUNCTION = 80, 10  # work of a call of an operator, and of an elementary function
+
+
+class _Work(threading.local):
+    done = 0
+
+
+_work = _Work()
+
+
+def work() -> int:
+    """Additions of exact numbers that took as long as all that this thread has computed so far.
+
+    A clock that runs alike on every machine, however busy: what is known does not depend on it.
+    """
+    return _work.done
 
 
 class NotExact(NanlabError):
@@ -56,6 +72,7 @@ class Exact(Tensor):
         """Wrap an array of mpf, or an array of places in a pool."""
         if numbers.size > MOST_ELEMENTS:
             raise NotExact(f"{numbers.size:,} numbers are too many to compute exactly")
+        _work.done += OPERATOR
         made: Exact = torch.Tensor._make_wrapper_subclass(
             cls, numbers.shape, dtype=torch.float64, device=torch.device("cpu")
         )
@@ -140,8 +157,9 @@ class _Directly(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run one operator."""
-        given = tree_flatten((args, kwargs or {}))[0]
-        if any(isinstance(x, Exact) for x in given):
+        if any(isinstance(x, Exact) for x in args) or any(
+            isinstance(x, Exact) for x in tree_flatten((args, kwargs or {}))[0]
+        ):
             return Exact.__torch_dispatch__(func, types, args, kwargs)
         return func(*args, **(kwargs or {}))
 
@@ -156,7 +174,7 @@ Moved = tuple[int, Callable[[tuple[int, ...]], np.ndarray]]
 class AllExact(_Directly):
     """Tensors made from numbers alone (``zeros``, ``eye``, a literal) are exact too.
 
-    deadline: of ``time.thread_time()``; an operator that starts later raises NotExact.
+    deadline: of :func:`work`; an operator that starts later raises NotExact.
     moved: which result of the forward part is moved, and by what, a function of its shape.
     masks: what the comparisons of the forward part gave elsewhere, and are to give again.
     """
@@ -180,12 +198,12 @@ class AllExact(_Directly):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run one operator."""
-        if time.thread_time() > self.deadline:
+        if work() > self.deadline:
             raise NotExact("the time for exact numbers is over")
         made = super().__torch_dispatch__(func, types, args, kwargs)
-        plain = not any(isinstance(x, Tensor) for x in tree_flatten((args, kwargs))[0])
-        if (plain or func is torch.ops.aten.lift_fresh.default) and isinstance(made, Tensor):
-            if made.is_floating_point() and not isinstance(made, Exact):
+        if isinstance(made, Tensor) and made.is_floating_point() and not isinstance(made, Exact):
+            plain = not any(isinstance(x, Tensor) for x in tree_flatten((args, kwargs))[0])
+            if plain or func is torch.ops.aten.lift_fresh.default:
                 if torch.Tag.nondeterministic_seeded in func.tags:
                     raise NotExact(f"{func._schema.name} draws random numbers")
                 made = lift(made)
@@ -293,6 +311,7 @@ def _real(fn: Callable[..., Any], poles: dict[Any, Any] | None = None) -> Callab
             return NAN
         if poles and len(x) == 1 and x[0] in poles:
             return poles[x[0]]
+        _work.done += FUNCTION
         try:
             found = fn(*x)
         except (ZeroDivisionError, ValueError, OverflowError):
@@ -410,6 +429,7 @@ def _runs(*names: str) -> Callable[[F], F]:
 
 def _mapped(fn: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
     spread = np.broadcast_arrays(*arrays)
+    _work.done += spread[0].size
     flat = [fn(*v) for v in zip(*(a.reshape(-1) for a in spread), strict=True)]
     return _array(flat, spread[0].shape)
 
@@ -521,6 +541,7 @@ def _reduced(
     numbers: np.ndarray, axes: tuple[int, ...], keep: bool, fn: Callable[..., Any]
 ) -> np.ndarray:
     """The function over the elements along the axes, each list of them in order."""
+    _work.done += numbers.size
     if numbers.ndim == 0:
         return _array([fn([numbers.item()])], ())
     kept = [i for i in range(numbers.ndim) if i not in axes]
@@ -533,7 +554,7 @@ def _reduced(
 
 
 def _total(row: list[Any]) -> Any:
-    return sum(row, mpf(0))
+    return mp.fsum(row)
 
 
 def _extreme(choose: Callable[..., Any]) -> Callable[[list[Any]], Any]:
@@ -663,9 +684,13 @@ def _matrix_product(func: Any, a: Any, b: Any) -> Exact:
     )
     if terms > 8 * MOST_ELEMENTS:
         raise NotExact("the matrices are too large to multiply exactly")
-    if left.ndim + right.ndim == 2:
-        return Exact(_array([np.dot(left, right)], ()))
-    return Exact(np.asarray(np.matmul(left, right)))
+    _work.done += terms // 2
+    shape = left.shape[:-1] + (right.shape[-1:] if right.ndim > 1 else ())
+    columns = np.swapaxes(right, -1, -2) if right.ndim > 1 else right[None]
+    batches = zip(left, columns, strict=True) if left.ndim > 2 else [(np.atleast_2d(left), columns)]
+    # no product is rounded before they are summed, which is the faster way too
+    flat = [mp.fdot(row, column) for many, few in batches for row in many for column in few]
+    return Exact(_array(flat, shape))
 
 
 @_runs("addmm", "baddbmm", "addmv")

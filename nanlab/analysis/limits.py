@@ -25,7 +25,7 @@ from mpmath import mpf
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from nanlab.analysis.exact import AllExact, Exact, Moved, NotExact, digits, lift, rounded
+from nanlab.analysis.exact import AllExact, Exact, Moved, NotExact, digits, lift, rounded, work
 
 Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
 ROUNDING = 100  # units of the dtype's eps: of a sum that cancels out
@@ -37,7 +37,8 @@ DISTANCES = tuple(4.0**-k for k in range(1, 14))  # in float64, which cancels ne
 CONSTANTS = (1e-24, 1e-12, 1e-7)  # distances: nearer than the rounding of a constant, and farther
 MOST_DIFFERENCES = 24  # elements
 MOST_RESULTS = 60  # of operators inside of an expression that are moved, one after the other
-SECONDS = 2.0  # of processor time, for one question in exact arithmetic; as long in float64
+WORK = 1_500_000  # for one question in exact arithmetic: 1 to 2 s
+SECONDS = 2.0  # of processor time, for one question in float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,7 @@ def _uncollected() -> Iterator[None]:
 
 def _solved(problem: _Problem) -> list[Limit] | None:
     """The limits of each result and gradient; None: nothing is known."""
-    deadline = time.thread_time() + SECONDS
+    deadline = work() + WORK
     found: list[Limit] | None = None
     for kind in (
         *(_Arithmetic(*exactly, deadline) for exactly in EXACT),
@@ -272,7 +273,12 @@ class _Arithmetic:
 
     digits: int  # 0: float64
     distances: tuple[float, ...]
-    deadline: float = math.inf
+    deadline: float = math.inf  # of `now`
+
+    @property
+    def now(self) -> float:
+        """Work in exact numbers, processor seconds in float64."""
+        return work() if self.digits else time.thread_time()
 
     @contextmanager
     def active(
@@ -311,7 +317,7 @@ class _Problem:
         self.results = 0  # of operators, in the evaluation that was last
         self.seen: list[Tensor] = []  # results of comparisons, in the evaluation that was last
         self.masks: list[Tensor] | None = None  # what comparisons give, wherever operands are moved
-        self.seconds = 0.0  # of processor time, for one evaluation in the numbers that were last
+        self.cost = 0.0  # of one evaluation in the numbers that were last
         self.movable = [m for m in (wanted, held, real) if any(m)]
         self.lifted: dict[int, tuple[Tensor, np.ndarray]] = {}  # by identity
 
@@ -372,16 +378,16 @@ class _Problem:
     def solve(self, arithmetic: _Arithmetic) -> list[Limit]:
         """The limit of each tensor of the evaluation."""
         still: list[Tensor | None] = [None] * len(self.operands)
-        began = time.thread_time()
+        began = arithmetic.now
         limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
-        self.seconds = time.thread_time() - began
+        self.cost = arithmetic.now - began
         # what is finite exactly is true; in float64 it may have cancelled
         trusted = bool(arithmetic.digits)
         for movable in self._ways(arithmetic):
             if trusted and not any(bool(limit.unknown.any()) for limit in limits):
                 break
             ways = len(list(_directions(self.operands, movable))) * len(arithmetic.distances)
-            if time.thread_time() + ways * self.seconds > arithmetic.deadline:
+            if arithmetic.now + ways * self.cost > arithmetic.deadline:
                 if not trusted:
                     raise NotExact("it takes too long")
                 self.late = True
@@ -438,13 +444,13 @@ class _Problem:
         """
         still: list[Tensor | None] = [None] * len(self.operands)
         steps = 1 + 4 * len(arithmetic.distances)
-        if time.thread_time() + steps * self.seconds > arithmetic.deadline:
+        if arithmetic.now + steps * self.cost > arithmetic.deadline:
             self.late = True
             return limits
         for place in range(min(self.results, MOST_RESULTS)):
             if not any(bool(limit.unknown.any()) for limit in limits):
                 break
-            began = time.thread_time()
+            began = arithmetic.now
             try:
                 near = self.at(
                     arithmetic, still, 0.0, _nudge(place, arithmetic.distances[0], 0)
@@ -452,7 +458,7 @@ class _Problem:
                 pairs = list(zip(limits, near, strict=True))
                 if not any(bool((limit.unknown & t.isfinite()).any()) for limit, t in pairs):
                     continue
-                now = time.thread_time()
+                now = arithmetic.now
                 if now + 4 * len(arithmetic.distances) * (now - began) > arithmetic.deadline:
                     self.late = True
                     break
@@ -509,13 +515,16 @@ class _Problem:
             return limits
         found = list(limits)
         places = [i for i, w in enumerate(self.wanted) if w]
+        still: list[Tensor | None] = [None] * len(self.operands)
+        here = None
         for place, limit in zip(places, limits[count:], strict=True):
             at = limit.unknown.flatten().nonzero().flatten().tolist()
             if not at or len(at) > MOST_DIFFERENCES:
                 continue
             value, unknown = limit.value.clone().flatten(), limit.unknown.clone().flatten()
-            for i in at:
-                slope = self._slope(arithmetic, place, i)
+            here = self._weighted(arithmetic, still, 0.0) if here is None else here
+            for i in at if mpmath.isfinite(here) else ():
+                slope = self._slope(arithmetic, place, i, here)
                 if slope is not None:
                     value[i], unknown[i] = slope, False
             value, unknown = value.reshape(limit.value.shape), unknown.reshape(limit.unknown.shape)
@@ -525,16 +534,16 @@ class _Problem:
             )
         return found
 
-    def _slope(self, arithmetic: _Arithmetic, place: int, element: int) -> float | None:
-        """The derivative along one element of an operand, by differences; or None."""
+    def _slope(self, arithmetic: _Arithmetic, place: int, element: int, here: Any) -> float | None:
+        """The derivative along one element of an operand, by differences from here; or None."""
         moving: list[Tensor | None] = [None] * len(self.operands)
         direction = torch.zeros(self.operands[place].shape, dtype=torch.float64)
         direction.view(-1)[element] = 1.0
         moving[place] = direction
         slopes = []
         for h in arithmetic.distances[-2:]:
-            here, up, down = (self._weighted(arithmetic, moving, side) for side in (0.0, h, -h))
-            if not all(mpmath.isfinite(v) for v in (here, up, down)):
+            up, down = (self._weighted(arithmetic, moving, side) for side in (h, -h))
+            if not (mpmath.isfinite(up) and mpmath.isfinite(down)):
                 return None
             slopes += [float((up - here) / mpf(h)), float((here - down) / mpf(h))]
         size = max(abs(s) for s in slopes)
