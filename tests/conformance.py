@@ -217,21 +217,23 @@ def _replays(name: str, trace: nanlab.Trace, tally: Tally) -> None:
         tally.refused[f"{error}, above autograd"] += 1
 
 
-def operators(samples: int, keep: Callable[[int], bool] = lambda i: True) -> Tally:
-    """Every operator of torch's database, every dtype it supports among ``DTYPES``."""
+def operators(samples: int, keep: Callable[[int, int], bool] = lambda i, d: True) -> Tally:
+    """Every operator of torch's database, every dtype it supports among ``DTYPES``; keep: which,
+    by the numbers of both."""
     os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cpu")
     from torch.testing._internal.common_methods_invocations import op_db
 
     tally = Tally()
     for number, op in enumerate(op_db):
-        if not keep(number):
+        dtypes = [dtype for d, dtype in enumerate(DTYPES) if keep(number, d)]
+        if not dtypes:
             continue
         if op.name in UNDEFINED:
             tally.skipped["uninitialised result"] += 1
             continue
         supported = op.supported_dtypes("cpu")
         backwards = op.supported_backward_dtypes("cpu")
-        for dtype in DTYPES:
+        for dtype in dtypes:
             if dtype not in supported:
                 tally.skipped[f"no {str(dtype).removeprefix('torch.')}"] += 1
                 continue

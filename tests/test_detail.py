@@ -65,7 +65,11 @@ def told(trace: nanlab.Trace) -> Any:
 
 @pytest.mark.parametrize("on_fault", ["stop", "record"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_culprit_fixes_and_table_are_those_of_a_full_watch(name: str, on_fault: str) -> None:
+def test_culprit_fixes_and_table_are_those_of_a_full_watch(
+    name: str, on_fault: str, request: pytest.FixtureRequest
+) -> None:
+    if on_fault == "record":  # the step on which fixes are tried is the same one
+        request.getfixturevalue("untried")
     full, fault = (run(name, on_fault, detail) for detail in ("full", "fault"))
     assert told(fault) == told(full)
     assert fault.notes == full.notes
@@ -269,7 +273,11 @@ def tables(trace: nanlab.Trace) -> dict[str, pd.DataFrame]:
 
 @pytest.mark.parametrize("bad", [7, 99])
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
-def test_late_fault_and_healthy_end_are_those_of_a_full_watch(loop: Any, bad: int) -> None:
+def test_late_fault_and_healthy_end_are_those_of_a_full_watch(
+    loop: Any, bad: int, request: pytest.FixtureRequest
+) -> None:
+    if loop is not plain:  # fixes are tried on one step, whatever the loop
+        request.getfixturevalue("untried")
     (full, one), (fault, two) = (late(loop, torch.optim.Adam, d, bad) for d in ("full", "fault"))
     assert (full.culprit is None) == (bad == 99)
     assert told(fault) == told(full) and fault.notes == full.notes

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 import nanlab
@@ -185,6 +184,8 @@ def test_a_field_of_a_dataclass_is_explained_by_the_comment_beside_it(site: Path
 def test_a_notebook_is_a_page_with_its_text_its_outputs_and_its_pictures(
     name: str, site: Path
 ) -> None:
+    import nbformat
+
     page = (site / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
     said = flat(html.unescape(re.sub(r"<[^>]+>", "", page)))
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)

@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-
-import nbformat
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from typing import Any
 
 SETUP = """%load_ext nanlab
 import torch
@@ -23,10 +20,12 @@ LOOP = """for step in range(30):
 AFTER = "print(step, all(bool(p.isfinite().all()) for p in model.parameters()))"
 
 
-def executed(
-    folder: Path, magics: list[str], allow_errors: bool
-) -> tuple[list[nbformat.NotebookNode], str]:
+def executed(folder: Path, magics: list[str], allow_errors: bool) -> tuple[list[Any], str]:
     """The cells as they were run, and the error of their executor."""
+    import nbformat  # for which seconds go by, in the process alone that runs this
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
     texts = [t for magic in magics for t in (SETUP, f"{magic}\n{LOOP}", AFTER)]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts])
     client = NotebookClient(

@@ -17,6 +17,7 @@ from programs import Program, programs
 
 import nanlab
 
+pytestmark = pytest.mark.usefixtures("untried")
 FAULTS, HEALTHY = programs(kind="f"), programs(kind="h")
 # Births while the program is built, in a parameter, a buffer, a schedule; gradients that die in a
 # flat operation, beyond a bound, in a zero.

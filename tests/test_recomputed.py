@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 
 import pytest
 import torch
@@ -55,12 +56,17 @@ def watched(operation: Callable[[Tensor], Tensor], how: str) -> nanlab.Finding:
     return trace.culprit
 
 
+@cache
+def plainly(name: str) -> nanlab.Finding:
+    return watched(OPERATIONS[name], "plain")
+
+
 @pytest.mark.parametrize("how", ["checkpoint", "save_on_cpu", "torch.func"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_hidden_derivative_has_the_cause_and_the_fixes_of_the_plain_one(
     name: str, how: str
 ) -> None:
-    plain, hidden = watched(OPERATIONS[name], "plain"), watched(OPERATIONS[name], how)
+    plain, hidden = plainly(name), watched(OPERATIONS[name], how)
     assert (hidden.cause, hidden.op, hidden.phase, hidden.step) == (
         plain.cause,
         plain.op,

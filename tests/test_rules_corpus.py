@@ -20,6 +20,7 @@ import nanlab
 FEW = "f001 f012 f027 f034 f041 f047 f053 f054 f055 f062 f063 f065 f070 f072".split()
 
 
+@pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize("number", FEW)
 def test_cause_line_operator_phase_and_step_are_those_of_the_program(number: str) -> None:
     found = score.score(harness.case_files([number])[0])
@@ -29,6 +30,7 @@ def test_cause_line_operator_phase_and_step_are_those_of_the_program(number: str
     ] == [], str(found)
 
 
+@pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize("number", ["f001", "f041", "f062"])
 def test_repaired_twin_raises_no_alarm(number: str) -> None:
     found = score.score(harness.case_files([number])[0], fixed=True)

@@ -16,7 +16,10 @@ import score
 
 import nanlab
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.usefixtures("untried"),
+]
 LOOPS = """t003 t016 t019 t022 t026 t030 t040 t091 t092 t093 t094 t095 t096 t097 t098 t099
     t100 t106 t109 t112 t118 t122 t128 t129 t130 t135
     t159 t160 t161 t162 t163 t164 t165 t166 t167 t168 t169 t170 t171""".split()

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbconvert import HTMLExporter
 from playwright.sync_api import Browser, expect
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -155,6 +153,9 @@ def test_the_static_picture_steps_aside_and_returns_without_a_kernel(
 def test_html_export_opened_from_disk_shows_the_static_picture(
     notebook: Callable[..., Any], browser: Browser, tmp_path: Path
 ) -> None:
+    import nbformat
+    from nbconvert import HTMLExporter
+
     nb = opened(notebook)
     nb.js("await w.context.save()")
     content = nbformat.read(nb.path, as_version=4)
