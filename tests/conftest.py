@@ -7,9 +7,12 @@ other kernels than users run.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +23,18 @@ from nanlab.rules import cure, remedies
 
 BROWSER = Path(__file__).parent / "browser"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # processes that tests start find nanlab compiled
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[Any]:
+    """What is imported stays: the garbage collector, which took a sixth of the time to walk all of
+    torch again and again, looks at what comes later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
