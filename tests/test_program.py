@@ -261,3 +261,50 @@ def test_a_step_that_is_no_longer_kept_is_refused() -> None:
         trace.replay(step=0)
     with pytest.raises(nanlab.NanlabError, match="steps 0 to 4"):
         trace.replay(step=9)
+
+
+@pytest.mark.parametrize("loop", ["cells", "noise"])
+def test_a_step_whose_loops_look_like_steps_until_backward_reaches_over_them_runs_again(
+    loop: str,
+) -> None:
+    torch.manual_seed(0)
+    net = nn.ModuleDict({"cell": nn.LSTMCell(4, 8), "head": nn.Linear(8, 1)})
+    optimizer = torch.optim.Adam(net.parameters())
+    dropout = nn.Dropout(0.1)
+    with nanlab.watch(net) as trace:
+        for i in range(5):
+            h = c = torch.zeros(8, 8)
+            if loop == "noise":
+                inputs = [dropout(torch.randn(8, 4)) for _ in range(12)]
+            else:
+                inputs = [torch.randn(8, 4) for _ in range(12)]
+            for x in inputs:
+                h, c = net["cell"](x, (h, c))
+            loss = (net["head"](h) * (i != 3)).square().sum(1).sqrt().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert trace.culprit is not None and trace.culprit.step == 3
+    assert trace.replay().identical and trace.replay(step=2).identical
+    assert trace.replay().trace.culprit.cause == trace.culprit.cause
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_an_evaluation_leaves_the_last_training_steps_and_no_trail_beyond_the_budget(
+    grad: bool,
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(1000, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    with nanlab.watch(net, budget=1 << 20) as trace:
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(torch.randn(4, 1000)).square().mean().backward()
+            optimizer.step()
+        with torch.set_grad_enabled(grad):
+            for _ in range(100):
+                net(torch.randn(50, 1000)).square().mean().item()  # 200 kB each
+        kept = trace.recording.program.segments
+        assert len(kept) <= (9 if grad else 6)
+        if not grad:
+            assert any(segment.optimizers for segment in kept)

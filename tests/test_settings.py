@@ -52,3 +52,47 @@ def test_a_larger_epsilon_of_the_optimizer_is_tried_on_the_step() -> None:
     w, _ = run(float(told[1]))
     expected = torch.tensor([0.5, 0.99, 1.99])  # Adam's first step moves by the rate
     torch.testing.assert_close(w.detach().float(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_smaller_learning_rate_is_tried_on_the_steps_before_the_fault() -> None:
+    def run(rate: float, steps: int) -> tuple[list[float], nanlab.Trace]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+        optimizer = torch.optim.Adadelta(net.parameters(), lr=rate)
+        x, y, losses = torch.randn(32, 6), torch.randn(32, 1), []
+        with nanlab.watch(net) as trace:
+            for _ in range(steps):
+                optimizer.zero_grad()
+                loss = nn.functional.mse_loss(net(x), y)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+        return losses, trace
+
+    losses, trace = run(1e25, 4)
+    (best,) = (fix for fix in fixes(trace, "learning-rate") if fix.code.startswith("lr="))
+    assert best.verdict == "finite" and f"falls from {losses[0]:.3g} to" in best.why
+    rate = float(best.code.removeprefix("lr="))
+    again, _ = run(rate, 2)
+    assert best.why.endswith(f" to {again[1]:.3g}") and again[1] < again[0]
+    assert run(10 * rate, 2)[0][1] > losses[0]  # ten times as large is too large
+
+
+def test_a_rate_that_throws_the_weights_over_several_steps_stands_beside_the_overflow() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(8, 2)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1.0)
+    x = torch.randn(64, 8)
+    with nanlab.watch(net) as trace:
+        for _ in range(20):
+            optimizer.zero_grad()
+            mean, log_scale = net(x).unbind(1)
+            scale = torch.exp(4 * log_scale.abs())
+            loss = (mean / scale).square().mean() - log_scale.abs().mean()
+            loss.backward()
+            optimizer.step()
+    assert trace.culprit is not None and trace.culprit.cause == "exp-overflow"
+    (thrown,) = (f for f in trace.findings if f.cause == "learning-rate")
+    assert thrown.line == trace.culprit.line + 3 and "at a learning rate of 1" in thrown.title
+    assert thrown.title.startswith("the updates of steps 0 to ")
+    assert all("clip" not in fix.code for fix in thrown.fixes)  # which changes nothing for Adam

@@ -70,6 +70,10 @@ class ProgramRecorder:
         self._optimizing: list[tuple[Segment, OptimizerRun]] = []
         # id of a parameter -> (it, its state, and references to both): an optimizer keeps them
         self._stepped: dict[int, tuple[Tensor, list[Any], Any, dict[str, Any], dict[int, Any]]] = {}
+        self._trained: list[int] = []  # where segments begin that an optimizer or backward ended
+        self._stepped_in = False  # whether any has an optimizer
+        # bytes that the segments keep alive beside parameters, and their calls
+        self._weight = self._weighed = 0
         # called before what a segment began with is overwritten
         self.losing: Callable[[], None] = lambda: None
         self.segment = Segment(0, torch.get_num_threads())
@@ -82,6 +86,11 @@ class ProgramRecorder:
             and self.program.segments[-1] is self.segment
         ):
             self.program.segments.pop()
+        else:
+            self._weigh(self.segment)
+            self._stepped_in |= bool(self.segment.optimizers)
+            if self.segment.optimizers or (self.segment.engine and not self._stepped_in):
+                self._trained.append(self.segment.start)
         self.segment = Segment(position, torch.get_num_threads())
         self.ledger.promised.clear()
         self.program.segments.append(self.segment)
@@ -606,16 +615,50 @@ class ProgramRecorder:
 
     # -- memory
 
-    def forget(self, position: int, wanted: Any = lambda segment, end: False) -> None:
-        """Drop the segments that end before a position, and use their buffers again."""
+    def forget(
+        self, keep: int, recent: int, sure: int, wanted: Any = lambda segment, end: False
+    ) -> int:
+        """Drop the segments of all but the last steps, and use their buffers again; the position
+        from which nothing was dropped but turns of a loop that nothing can be differentiated in.
+
+        keep: how many steps that an optimizer, else a backward pass, has ended. recent: where the
+        last boundaries begin. sure: the same without those that may be taken back, whose segments
+        go on being kept unless they hold more than the budget.
+        """
         segments = self.program.segments
-        while len(segments) > 1 and segments[1].start <= position:
+        if self._trained:
+            sure = min(sure, self._trained[max(len(self._trained) - 1 - keep, 0)])
+        if self._weight > self.copies.budget or self._weighed > _CALLS_A_SEGMENT:
+            sure = recent
+        sure = min(sure, recent)
+        while len(segments) > 1 and segments[1].start <= sure:
             if wanted(segments[0], segments[1].start):
                 break
             self._drop(segments.pop(0))
             self.program.forgotten = segments[0].start
+        for at in range(len(segments) - 2, max(len(segments) - 4 - keep, 0), -1):
+            segment, end = segments[at], segments[at + 1].start
+            if end <= recent and self._is_idle(segment) and not wanted(segment, end):
+                self._drop(segments.pop(at))
+        return sure
+
+    @staticmethod
+    def _is_idle(segment: Segment) -> bool:
+        """Whether nothing can be differentiated in it, and it overwrote nothing from before it."""
+        return not (segment.engine or segment.optimizers or segment.saved or segment.calls.graded)
+
+    def _weigh(self, segment: Segment, sign: int = 1) -> None:
+        """Count what a segment keeps alive, which is no parameter; or count it no longer."""
+        names = self.program.names
+        self._weight += sign * sum(
+            storage.nbytes() for number, storage in segment.leaves.items() if number not in names
+        )
+        self._weighed += sign * len(segment.calls)
 
     def _drop(self, segment: Segment) -> None:
+        self._weigh(segment, -1)
+        if self._trained and self._trained[0] <= segment.start:
+            self._trained = [start for start in self._trained if start != segment.start]
         for number in segment.leaves:
             waiting = self.unsaved.get(number)
             if waiting is not None and segment in waiting:

@@ -494,6 +494,11 @@ class StepClock(LoopIterations):
         """The last boundary that is not tentative."""
         return self.starts[self._tentative[0][0] - 1 if self._tentative else -1]
 
+    def begins(self, last: int) -> int:
+        """Where so many of the last steps begin, though boundaries since are taken back."""
+        sure = self._tentative[0][0] if self._tentative else len(self.starts)
+        return self.starts[max(sure - last, 0)]
+
     def stepping(self, arrived: int, optimizer: int) -> None:
         """An optimizer is about to step; ``arrived``: position of its last gradient, or -1."""
         while arrived >= 0 and self._tentative and self.starts[self._tentative[-1][0]] > arrived:

@@ -442,11 +442,16 @@ class watch:
             raise
         self.progress(recording)
         self._ops.evidence.new_step()
+        last = len(recording.starts) - 1 - self.keep
         if self._ops.program is not None:
             self._ops.program.begin(position)
-            self._ops.program.forget(
-                recording.starts[max(len(recording.starts) - 1 - self.keep, 0)], self._has_birth
+            kept = self._ops.program.forget(
+                self.keep,
+                recording.starts[max(last, 0)],
+                self._clock.begins(self.keep + 1),
+                self._has_birth,
             )
+            last = min(last, recording.step_of(kept))
         if position - recording.chunks[-1].start >= CHUNK_ROWS:
             self.recording.catch_up()
             self._ops.new_chunk(position)
@@ -454,7 +459,7 @@ class watch:
                 recording,
                 self._ops.ledger,
                 self._ops.evidence,
-                len(recording.starts) - 1 - self.keep,
+                last,
             )
             # some were forgotten, all were judged
             self._judged = min(self._judged, len(recording.sinks))

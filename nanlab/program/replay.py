@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +27,7 @@ from nanlab.program.rebuild import (
     rebuild,
     same_bits,
 )
-from nanlab.program.rerun import Memory, Window, operate, rerun, window
+from nanlab.program.rerun import Instead, Memory, Window, operate, rerun, window
 from nanlab.program.settings import (
     Steps,
     joined,
@@ -405,6 +405,70 @@ def replay(
     found = replay_step(trace.recording, edits, step, dtype, scale, settings, rows)
     found.recorded = trace
     return found
+
+
+@dataclass(frozen=True)
+class RateTrial:
+    """Some training steps run again at another learning rate."""
+
+    finite: bool  # whether the last of them was, at the row asked for and in its loss
+    before: float  # the loss of the first batch, as the first step computes it
+    after: float  # the loss of the same batch, by what the steps leave
+
+
+def try_rate(recording: Recording, first: int, last: int, position: int, rate: float) -> RateTrial:
+    """Training steps, whose last one the row belongs to, at another learning rate.
+
+    Raises NotReplayable.
+    """
+    begin, end = window(recording, first), window(recording, last)
+    segments = recording.program.between(begin.start, end.end)
+    where = Window(recording, last, begin.start, end.end, segments)
+    at, index, output = where.find(position)
+    memory, bad = Memory(), False
+
+    def visit(segment: int, place: int, call: Call, out: Any) -> None:
+        nonlocal bad
+        if (segment, place) == (at, index):
+            bad = not bool(results_of(call, out, memory)[output].isfinite().all())
+
+    def move(get: Any) -> None:
+        for number in names:
+            moved.storages[number] = memory.storages[number].clone()
+
+    steps, moved = other_settings(where, segments, {"lr": rate}), Memory()
+    try:
+        rerun(segments, visit, memory=memory, instead=steps)
+        names = [n for n in recording.program.names if n in memory.storages]
+        standing = {
+            (i, run.first): Instead(run.last, lambda get: None)
+            for i, segment in enumerate(begin.segments)
+            for run in segment.optimizers
+        }
+        at, index = _first_reading(begin.segments, names)
+        standing[at, index] = Instead(index, move)
+        rerun(begin.segments, memory=moved, instead=standing)
+    except NotReplayable:
+        raise
+    except RuntimeError:  # an operator refuses a NaN, as it did when the program ran
+        return RateTrial(False, math.nan, math.nan)
+    before, reached = _loss(begin, memory.tensor), _loss(end, memory.tensor)
+    after = _loss(begin, moved.tensor)
+    if before is None or after is None:
+        raise NotReplayable(f"step {first} has no loss")
+    fine = not bad and (reached is None or math.isfinite(reached))
+    return RateTrial(fine, before, after)
+
+
+def _first_reading(segments: Sequence[Segment], parameters: Container[int]) -> tuple[int, int]:
+    """(segment, index) of the first call that reads a parameter: what comes before fills them."""
+    for at, segment in enumerate(segments):
+        for index, call in enumerate(segment.calls):
+            read = {ref.storage for ref in refs_in((call.args, tuple(call.kwargs.values())))}
+            own = {ref.storage for ref in refs_in(call.out)}.union(_written_by(call))
+            if any(number in parameters for number in read - own):
+                return at, index
+    return 0, 0
 
 
 def _positive(name: str, value: Any, zero: bool = False) -> float:

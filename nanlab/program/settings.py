@@ -162,16 +162,17 @@ def _runs(where: Window) -> list[tuple[int, int, OptimizerRun]]:
 def _check(where: Window, runs: Sequence[tuple[int, int, OptimizerRun]]) -> None:
     """Raises NotReplayable unless the optimizers, unchanged, give the recorded bits."""
     segment = where.segments[-1]
-    known = _CHECKED.get(id(segment))
+    key = id(segment), where.start
+    known = _CHECKED.get(key)
     if known is None or known[0] is not segment:
-        known = _CHECKED[id(segment)] = segment, _difference(where, runs)
+        known = _CHECKED[key] = segment, _difference(where, runs)
         while len(_CHECKED) > 16:
             _CHECKED.pop(next(iter(_CHECKED)))
     if known[1]:
         raise NotReplayable(known[1])
 
 
-_CHECKED: dict[int, tuple[Segment, str]] = {}
+_CHECKED: dict[tuple[int, int], tuple[Segment, str]] = {}
 
 
 def _difference(where: Window, runs: Sequence[tuple[int, int, OptimizerRun]]) -> str:

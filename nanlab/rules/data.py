@@ -15,6 +15,7 @@ from nanlab.findings.evidence import plural, verb
 from nanlab.findings.fault import Fault
 from nanlab.findings.rule import Finding, Fix, Match, rule
 from nanlab.operators import base_name, card, having
+from nanlab.topics.training import SCALE_FREE
 from nanlab.trace import Trace
 from nanlab.trace.op import FORWARD, OPTIMIZER, walk
 
@@ -428,6 +429,7 @@ MOST_VISITS = 4000
 SMALL = 0.1  # a parameter below this is taken to be of this size: many begin at zero
 # change of a parameter in one update, relative to its size before, from which on it was thrown
 THROWN = 1.0
+ROSE = 10.0  # the same for the steps of the run-up together
 SHOWN = 6  # steps of the run-up
 
 
@@ -467,8 +469,13 @@ def _from_data(fault: Fault) -> bool:
     return outside
 
 
+_CLIPPED = Fix(
+    "clip the norm of the gradients before the update", "nn.utils.clip_grad_norm_(parameters, 1.0)"
+)
+
+
 def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
-    """The last update that threw a parameter on which an operation depends; None: none."""
+    """The last updates that threw a parameter on which an operation depends; None: none."""
     recording = trace.recording
     if fault.position < 0 or finding.phase not in ("forward", "backward") or finding.step < 1:
         return None
@@ -478,15 +485,16 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
     )
     names = _parameters_behind(fault)
     before = before[before["parameter"].isin(names)]
-    pairs = zip(before["parameter"].tolist(), before["update_absmax"].tolist(), strict=True)
-    far = [
-        (change / max(SMALL, was), name, change, was)
-        for name, change in pairs
-        for was in [_before(frame, name, finding.step - 1)]
-    ]
-    ratio, name, change, was = max(far, default=(0.0, "", 0.0, 0.0))
+    first, last = max(finding.step - SHOWN, 0), finding.step - 1
+    far = []
+    for name, change in zip(before["parameter"].tolist(), before["update_absmax"], strict=True):
+        was, began = _before(frame, name, last), _before(frame, name, first)
+        risen = max(was, change) / max(SMALL, began) * THROWN / ROSE if first < last else 0.0
+        far.append((max(change / max(SMALL, was), risen), name, change, was, began))
+    ratio, name, change, was, began = max(far, default=(0.0, "", 0.0, 0.0, 0.0))
     if ratio < THROWN:
         return None
+    at_once = change >= THROWN * max(SMALL, was)
     owner = recording.parameter_names.index(name)
     found = optimizer_step_of(recording, owner, _start(trace, finding.step))
     if found is None:
@@ -500,8 +508,11 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
         cause="learning-rate",
         severity="warning",
         title=(
-            f"the update of step {finding.step - 1} changed {name} by up to {change:.3g}{at}; "
+            f"the update of step {last} changed {name} by up to {change:.3g}{at}; "
             f"before it was {was:.3g} at most"
+            if at_once
+            else f"the updates of steps {first} to {last} changed {name} by up to {change:.3g}"
+            f" each{at}; before it was {began:.3g} at most"
         ),
         explanation=(
             f"{finding.op} on line {finding.line} failed in the step after. Its operands depend on"
@@ -518,12 +529,7 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
         source=source,
         symptom=finding.symptom,
         evidence=_run_up(series),
-        fixes=[
-            Fix(
-                "clip the norm of the gradients before the update",
-                "nn.utils.clip_grad_norm_(parameters, 1.0)",
-            )
-        ],
+        fixes=[] if step.optimizer in SCALE_FREE else [_CLIPPED],
         position=step.position,
     )
 

@@ -1,4 +1,4 @@
-"""Settings outside of the step as fixes: the loss scale, an optimizer's epsilon.
+"""Settings outside of the step as fixes: loss scale, learning rate, an optimizer's epsilon.
 
 Each is tried on the whole failing step, which is run again with it."""
 
@@ -18,8 +18,10 @@ from typing import Any
 import torch
 
 from nanlab.analysis.libraries import is_told_elsewhere, patch, rewritings, text_of_library
+from nanlab.analysis.training import runaway, stable_rate
 from nanlab.analysis.verdict import Judge
-from nanlab.errors import NanlabError
+from nanlab.errors import NanlabError, NotReplayable
+from nanlab.findings.evidence import plural
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
 from nanlab.fixes.example import Place
@@ -35,20 +37,20 @@ from nanlab.fixes.proposals import (
 )
 from nanlab.formats import format_of
 from nanlab.program.edit import text_of as source_text
-from nanlab.program.replay import Replay, replay_step
+from nanlab.program.replay import RateTrial, Replay, replay_step, try_rate
 from nanlab.program.rerun import Window, rerun, window
 from nanlab.program.settings import current_scale
 from nanlab.rules.advice import advice
+from nanlab.topics.training import overflowed
 from nanlab.trace import Trace
 from nanlab.trace.program import refs_in
 from nanlab.trace.recording import Recording
 
-# Settings outside of the step as fixes: the loss scale, an optimizer's epsilon.
-#
-# Each is tried on the whole failing step, which is run again with it.
-
 WITHIN = 0.01  # how far gradients and updates may be from those of the step in float32
 SCALES = (2, 6, 10, 14)  # the loss scale is tried at this many halvings
+# of ten by which the rate is lowered, beside the first
+POWERS = (0, 1, 3, 7, 11, 15, 19, 23, 27, 31)
+RUN_UP = 6  # steps before the fault in which another rate is tried
 EPSILONS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
 
@@ -86,7 +88,11 @@ def _other_scale(trace: Trace, step: int) -> Iterator[Fix]:
 
 
 def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
-    """An eps that the narrowest of parameters and state holds as a normal number."""
+    """An eps that the narrowest of parameters and state holds as a normal number; none where the
+    arithmetic overflowed, which no eps changes: a second moment of inf makes updates of 0."""
+    culprit = trace.culprit
+    if culprit is not None and overflowed(trace.recording, culprit.position):
+        return
     where = window(trace.recording, step)
     runs = [run for segment in where.segments for run in segment.optimizers]
     held = [
@@ -113,6 +119,94 @@ def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
         yield _setting_fix(title, code, again, again.parameters, wide, _before(where))
 
 
+def _smaller_rate(trace: Trace, step: int) -> Iterator[Fix]:
+    """The largest power of ten below the rate with which the steps before the fault run without
+    it, and make the loss of the first one's batch smaller."""
+    recording, culprit = trace.recording, trace.culprit
+    if culprit is None:
+        return
+    last = culprit.step - recording.first_step
+    position = culprit.path[0]["position"] if culprit.path else culprit.position
+    away = runaway(recording, position)
+    title = "a smaller learning rate"
+    if away is not None and (stable := stable_rate(recording, away)) is not None:
+        limit, growth = stable
+        title = (
+            f"a learning rate below {limit:.2g}: each update was {growth:.3g} times the one"
+            " before, which stops there"
+        )
+    used = away.rate if away is not None else None
+    try:
+        first = next(
+            (s for s in range(max(last - RUN_UP, 0), last) if _is_kept(recording, s)), last
+        )
+        rates = set(_rates(recording, first, last))
+        if first < last and len(rates) == 1:
+            used = rates.pop()
+        if used is None or not 0 < used < math.inf:
+            return
+        if first == last:
+            raise NotReplayable("the steps before it are no longer kept")
+        top = math.ceil(math.log10(used)) - 1
+        found = _largest(lambda power: try_rate(recording, first, last, position, 10.0**power), top)
+    except NotReplayable as error:
+        if used is not None and 0 < used < math.inf:
+            yield Fix(title, f"lr={used / 100:.1g}", why=str(error))
+        return
+    if found is None:
+        why = f"the fault is there with rates down to 1e{top - POWERS[-1]}, too"
+        yield Fix(title, f"lr={used / 100:.1g}", verdict="fails", why=why)
+        return
+    power, trial = found
+    why = (
+        f"tried on {plural(last - first, 'step')}: the loss of the batch of step"
+        f" {first + recording.first_step} falls from {trial.before:.3g} to {trial.after:.3g}"
+    )
+    yield Fix(title, f"lr={10.0**power:g}", verdict="finite", why=why)
+
+
+def _is_kept(recording: Recording, step: int) -> bool:
+    try:
+        return all(segment.lost is None for segment in window(recording, step).segments)
+    except NotReplayable:
+        return False
+
+
+def _rates(recording: Recording, first: int, last: int) -> Iterator[float]:
+    """The learning rates of all groups in these steps, the last one excluded."""
+    for step in range(first, last):
+        where = window(recording, step)
+        for run in (r for segment in where.segments for r in segment.optimizers):
+            for group in run.groups:
+                rate = group.settings.get("lr")
+                yield float(rate) if isinstance(rate, int | float) else math.nan
+
+
+def _largest(trial: Callable[[int], RateTrial], top: int) -> tuple[int, RateTrial] | None:
+    """The largest power of ten, from the top, that passes: looked for in strides, then halves."""
+
+    def passes(down: int) -> RateTrial | None:
+        found = trial(top - down)
+        return found if found.finite and found.after < found.before else None
+
+    low = -1  # the last stride that did not pass
+    for high in POWERS:
+        found = passes(high)
+        if found is not None:
+            break
+        low = high
+    else:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        better = passes(middle)
+        if better is None:
+            low = middle
+        else:
+            high, found = middle, better
+    return top - high, found
+
+
 def _before(where: Window) -> dict[str, Any]:
     """The parameters as the first step of an optimizer finds them."""
     names = where.recording.program.names
@@ -129,6 +223,7 @@ _PROPOSED: dict[str, Callable[[Trace, int], Iterator[Fix]]] = {
     "loss-scale-overflow": _other_scale,
     "optimizer-eps-underflow": _larger_epsilon,
     "optimizer-arithmetic": _larger_epsilon,
+    "learning-rate": _smaller_rate,
 }
 
 

@@ -116,6 +116,11 @@ class Calls(Sequence[Call]):
         self._all().append(call)
 
     @property
+    def graded(self) -> bool:
+        """Whether gradients were enabled in any."""
+        return any(call.grad for call in self._made) or any(self.noted[5::8])
+
+    @property
     def is_read(self) -> bool:
         """Whether some were read already."""
         return bool(self._made)
