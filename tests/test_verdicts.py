@@ -16,6 +16,7 @@ from nanlab.analysis.limits import agrees
 from nanlab.analysis.verdict import cut, narrowed
 from nanlab.findings.rule import Edit
 from nanlab.program.edit import Values
+from nanlab.program.rebuild import Beginning, same_bits
 from nanlab.program.replay import Change, FiniteGate, patched, replay_step
 from nanlab.program.rerun import window
 
@@ -207,6 +208,64 @@ def test_a_gradient_that_is_mended_before_the_update_ends_no_judged_step() -> No
     found, _, result = patched(where, Change(where.segments), FiniteGate(where))
     assert not result.ended
     assert found.finite
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * 2
+
+
+class Parts(torch.nn.Module):
+    """Statistics that are written, masks that are drawn, a hook, and a Function of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.ends = torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3)
+        self.begins, self.drop = torch.nn.Linear(4, 6), torch.nn.Dropout(0.3)
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu_(self.norm(self.begins(x)))
+        self.seen.add_(h.detach().mean(0))
+        h = self.norm(self.drop(Doubled.apply(h) + self.seen))
+        h.register_hook(lambda g: g * 0.5)
+        self.seen.mul_(0.9)
+        out: Tensor = self.ends(h.add_(1)).sigmoid()
+        return out
+
+
+def test_runs_that_share_the_beginning_of_a_step_are_runs_of_the_whole_to_the_bit() -> None:
+    torch.manual_seed(0)
+    model, x = Parts(), torch.randn(5, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with nanlab.watch(model, on_fault="record") as trace:
+        for _ in range(3):
+            (model(x).log().mean() + model(x).square().mean()).backward()  # gradients add up
+            optimizer.step()
+    where = window(trace.recording, 2)
+    segments = where.segments
+    before = {n: s.clone() for n, s in segments[0].saved.items()}
+
+    def outcome(begun: Beginning | None) -> list[Tensor]:
+        found, _, _ = patched(where, Change(segments), None, begun)
+        return [*found.gradients.values(), *found.parameters.values()]
+
+    whole, shared, lengths = outcome(None), None, set[int]()
+    for index in range(segments[0].engine[0].first + 2):
+        shared = Beginning.up_to(segments, index, shared)
+        for _ in range(2 if shared is not None and shared.index not in lengths else 0):
+            again = outcome(shared)
+            assert all(same_bits(a, b) for a, b in zip(whole, again, strict=True)), index
+            assert shared is not None and shared.is_intact
+        lengths |= {shared.index} if shared is not None else set()
+    assert len(lengths) > 10
+    for number, storage in before.items():
+        assert bytes(storage) == bytes(segments[0].saved[number])  # type: ignore[call-overload]
 
 
 CUMULATED = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -25,7 +25,16 @@ from nanlab.analysis.limits import (
 from nanlab.errors import NanlabError, NotReplayable
 from nanlab.operators import having
 from nanlab.program.edit import Edited, EditLike, Region, Results, Values, apply, is_sum
-from nanlab.program.rebuild import Functions, Graph, Patch, backward_of, run_patches, same_bits
+from nanlab.program.rebuild import (
+    Beginning,
+    Functions,
+    Graph,
+    Patch,
+    Rebuilt,
+    backward_of,
+    run_patches,
+    same_bits,
+)
 from nanlab.program.replay import FiniteGate, Replay, check_rebuilt, patched, place_of
 from nanlab.program.rerun import Window, operate, seed
 from nanlab.trace.op import CARRIED, INTENDED, OK, location
@@ -408,6 +417,7 @@ FEW = 2_000  # elements of operands that need no narrowing
 NARROW = 256  # of those that are narrowed, for their truth
 _SIZED = having("sized")
 NOT_COMPUTED = "what is right there could not be computed"
+KEPT = 1 << 28  # bytes of what edits leave as it was, between two questions
 MOST_RUNS = 3  # of the engine that are held against their truth
 MOST_REGIONS = 4  # runs of the edited expression that are held against their truth one by one
 
@@ -428,17 +438,30 @@ class Judgement:
         return self.verdict == "verified"
 
 
+@dataclass(frozen=True)
+class SumsBefore:
+    """Sums of calls before a row."""
+
+    position: int = 1 << 62
+
+    def __call__(self, call: Call) -> bool:
+        """Whether a call is one."""
+        return call.position < self.position and is_sum(call)
+
+
 @dataclass
 class Judge:
     """Holds edits against the truth of one step, which is found out once."""
 
     where: Window
     _wrong: list[tuple[int, EngineRun]] | None = None
-    _parts: dict[tuple[int, int, bool], Slice] = field(default_factory=dict)
+    _parts: dict[tuple[int, int, SumsBefore], Slice] = field(default_factory=dict)
     _truths: dict[int, Truth | None] = field(default_factory=dict)
     _slices: dict[Any, Slice] = field(default_factory=dict)
     _local: dict[tuple[int, int], tuple[Slice, int, Truth | None]] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], Judgement] = field(default_factory=dict)  # by edits
+    _beginnings: dict[int, Beginning] = field(default_factory=dict)  # by the first call after
+    _askers: int = 0  # that are in ``sharing``
 
     @property
     def recording(self) -> Recording:
@@ -462,12 +485,57 @@ class Judge:
     def replayed(self, edits: Sequence[EditLike]) -> Replay:
         """The step with these edits. Raises NotReplayable."""
         edited = apply(self.recording, self.where.segments, edits, self.values)
-        return patched(self.where, edited)[0]
+        return self._run(edited)[0]
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """What edits leave as it was is run once for all that are judged in here."""
+        self._askers += 1
+        try:
+            yield
+        finally:
+            self._askers -= 1
+            if not self._askers and sum(b.nbytes for b in self._beginnings.values()) > KEPT:
+                self._forget()
+
+    def _forget(self) -> None:
+        self._beginnings, self.values.beginning = {}, None
+
+    def _run(self, edited: Edited, gate: FiniteGate | None = None) -> tuple[Replay, Graph, Rebuilt]:
+        """The step with edits, from the first call that they change on."""
+        beginning = None
+        if self._askers:
+            with suppress(Exception):  # why it cannot be built is told below
+                beginning = self._before(edited)
+        check_rebuilt(self.where, beginning)
+        found = patched(self.where, edited, gate, beginning)
+        if beginning is None or beginning.is_intact:
+            return found
+        self._forget()  # new code wrote what it did not make
+        return patched(self.where, edited, gate)
+
+    def _before(self, edited: Edited) -> Beginning | None:
+        """What comes before the edited calls, made once."""
+        places = [(p.segment, min((*p.skipped, p.at))) for p in edited.patches]
+        segments = self.where.segments
+        at, index = min(places, default=(1, 0))
+        index = index if not at else len(segments[0].calls)
+        earlier = max((i for i in self._beginnings if i <= index), default=None)
+        found = Beginning.up_to(
+            segments, index, None if earlier is None else self._beginnings[earlier]
+        )
+        if found is None:
+            return None
+        if earlier is None:
+            self._beginnings = {}  # of which the tensors are others
+        self._beginnings[found.index] = found
+        self.values.beginning = found
+        return found
 
     def _judged(self, edits: Sequence[EditLike]) -> Judgement:
         try:
             edited = apply(self.recording, self.where.segments, edits, self.values)
-            replay, graph, _ = patched(self.where, edited, FiniteGate(self.where))
+            replay, graph, _ = self._run(edited, FiniteGate(self.where))
         except NotReplayable as error:
             return Judgement("untried", str(error))
         except NanlabError as error:
@@ -476,10 +544,11 @@ class Judge:
             return Judgement("fails", f"it raises {type(error).__name__}: {_first_line(error)}")
         largest = _largest(replay.gradients.values())
         if not replay.finite:
-            return Judgement("fails", self._what_fails(replay, graph, edited), replay=replay)
-        several = len(edits) > 1
-        self._fetch(edited, several)
-        moved = [self._distortion(edited, *part) for part in self._changed(edited, several)]
+            why = self._what_fails(replay, graph, edited)
+            largest = largest if math.isfinite(largest or math.nan) else None
+            return Judgement("fails", why, None, largest, replay)
+        self._fetch(edited)
+        moved = [self._distortion(edited, *part) for part in self._changed(edited)]
         distortion = max((d for d in moved if d is not None), default=None)
         found = Judgement("verified", "", distortion, largest, replay)
         agreement, whole = self._agreement(edited)
@@ -506,7 +575,7 @@ class Judge:
 
     # -- the truth
 
-    def _fetch(self, edited: Edited, several: bool) -> None:
+    def _fetch(self, edited: Edited) -> None:
         """Make all values in one run that these edits are held against."""
         with suppress(Exception):  # what cannot be made is told where it is asked for
             parts = [self._whole(run) for run in self._runs()]
@@ -515,7 +584,8 @@ class Judge:
                 parts = [part for part in around if part.extent <= FEW]
                 if len(parts) < len(around):
                     parts += [self._after(r, False)[0] for r in edited.regions[:MOST_REGIONS]]
-            parts += [self._line_of(r, several) for r in edited.regions[:MOST_REGIONS]]
+            stop = self._sums_before(edited)
+            parts += [self._line_of(r, stop) for r in edited.regions[:MOST_REGIONS]]
             self.values.of({each for part in parts for each in _calls_of(part)})
 
     def _agreement(self, edited: Edited) -> tuple[Agreement, bool]:
@@ -644,7 +714,7 @@ class Judge:
         segments, at = self.where.segments, region.segment
         targets, last = _frontier(segments[at], *region.outer, whole)
         most = LOCAL if whole else LARGE
-        return self._cut(targets, (at, last + 1), is_sum, most), last
+        return self._cut(targets, (at, last + 1), SumsBefore(), most), last
 
     def _on_few_rows(self, region: Region) -> tuple[Slice, int] | None:
         """What a line goes into before it becomes one number, or else the line, on a few rows."""
@@ -654,12 +724,12 @@ class Judge:
             fewer, last = narrowed(self._line(region), NARROW), region.outer[0]
         return (fewer, last) if fewer is not None else None
 
-    def _changed(self, edited: Edited, several: bool) -> Iterator[tuple[Region, Slice]]:
+    def _changed(self, edited: Edited) -> Iterator[tuple[Region, Slice]]:
         """What an edit changes; of several what no other goes on with: for it alone it may be."""
-        parts = []
+        parts, stop = [], self._sums_before(edited)
         for region in edited.regions[:MOST_REGIONS]:
             with suppress(Exception):
-                parts.append((region, self._line(region, several)))
+                parts.append((region, self._line(region, stop)))
         for region, part in parts:
             index, own = region.outer[0], region.segment
             later = (
@@ -668,8 +738,18 @@ class Judge:
                 if each.segment == own and each.outer[0] > index
                 if any((at, i) == (own, index) for at, i, _ in other.items)
             )
-            if not several or next(later, None) is None:
+            if next(later, None) is None:
                 yield region, part
+
+    def _sums_before(self, edited: Edited) -> SumsBefore:
+        """Where the lines of edits begin: at sums that none of them changes."""
+        places = {(r.segment, r.outer[0]) for r in edited.regions[:MOST_REGIONS]}
+        if len(places) < 2:
+            return SumsBefore()
+        calls = [(p.segment, i) for p in edited.patches for i in {*p.skipped, p.at}]
+        return SumsBefore(
+            min(self.where.segments[at].calls[i].position for at, i in {*calls, *places})
+        )
 
     def _distortion(self, edited: Edited, region: Region, part: Slice) -> float | None:
         """Largest relative change of the line's healthy values and derivatives, by float64."""
@@ -699,18 +779,19 @@ class Judge:
         changes = [_change(n, o, w, beside) for n, o, w, *beside in rows]
         return max((c for c in changes if c is not None), default=None)
 
-    def _line(self, region: Region, whole: bool = False) -> Slice:
-        """The line as a function of the last sums that went into it, or of all it is made of."""
-        key = region.segment, region.outer[0], whole
+    def _line(self, region: Region, stop: SumsBefore | None = None) -> Slice:
+        """The line as a function of the last sums that went into it."""
+        stop = stop or SumsBefore()
+        key = region.segment, region.outer[0], stop
         if key not in self._parts:
-            part = self._line_of(region, whole)
+            part = self._line_of(region, stop)
             if part.size > LOCAL:
                 part = narrowed(part, LOCAL // 4) or part
             self._parts[key] = part
         return self._parts[key]
 
-    def _line_of(self, region: Region, whole: bool = False) -> Slice:
-        (index, out), stop = region.outer, _never if whole else is_sum
+    def _line_of(self, region: Region, stop: SumsBefore) -> Slice:
+        index, out = region.outer
         return self._cut(tuple(refs_in(out)), (region.segment, index + 1), stop, LARGE)
 
     # -- what fails
@@ -765,10 +846,6 @@ def _frontier(segment: Segment, index: int, out: Any, whole: bool) -> tuple[tupl
         ends |= {r.storage: r for r in made}
         last = at
     return tuple(ends.values()), last
-
-
-def _never(call: Call) -> bool:
-    return False
 
 
 def _truth_of(part: Slice) -> Truth | None:

@@ -35,7 +35,7 @@ from nanlab.program.expression import (
     namespace_of,
     span_of,
 )
-from nanlab.program.rebuild import Patch
+from nanlab.program.rebuild import Beginning, Patch
 from nanlab.program.rerun import Get, operate, rerun
 from nanlab.trace.chunk import Span
 from nanlab.trace.program import Call, Ref, Segment, refs_in
@@ -1158,6 +1158,7 @@ class Values:
         self.lines: dict[
             tuple[str, tuple[int, int, int, int]], tuple[Results, list[tuple[int, list[Made]]]]
         ] = {}
+        self.beginning: Beginning | None = None  # of the step, where it was made above autograd
         self._shown: dict[tuple[int, int], _Shown] = {}
         self._copies: dict[tuple[int, Any], Tensor] = {}  # (segment, view) -> the last one
 
@@ -1169,7 +1170,11 @@ class Values:
         return ((each, self._shown[each]) for each in sorted(wanted))
 
     def _run(self, wanted: Collection[tuple[int, int]]) -> None:
-        last, at, index = max(wanted), 0, -1
+        last, at, begin, memory = max(wanted), 0, 0, None
+        start = self.beginning.reaches(min(wanted)) if self.beginning is not None else None
+        if self.beginning is not None and start:
+            begin, memory = start, self.beginning.memory(self._between((0, start), last))
+        index = begin - 1
         read: dict[Any, Tensor] = {}
 
         def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -1192,7 +1197,13 @@ class Values:
                 read = {}
             return (segment, place) == last
 
-        rerun(self.segments, visit, run)
+        rerun(self.segments, visit, run, memory, begin=begin)
+
+    def _between(self, first: tuple[int, int], last: tuple[int, int]) -> Iterator[Call]:
+        for at, segment in enumerate(self.segments):
+            for index, call in enumerate(segment.calls):
+                if first <= (at, index) <= last:
+                    yield call
 
     def _collected(self, segment: int, refs: Any, made: Any) -> dict[Any, Tensor]:
         """Copies of tensors by their views; one for all calls that see the same."""

@@ -10,8 +10,8 @@ import torch
 from nanlab.capture.plans import local_parts, read_by_derivative, tensors_of
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
-from nanlab.program.replay import plan_of, results_of
-from nanlab.program.rerun import Memory, Window, operate, rerun, window
+from nanlab.program.replay import results_of
+from nanlab.program.rerun import Memory, Window, operate, plan_of, rerun, window
 from nanlab.stats import StatsTable, summarize
 from nanlab.stats.memory import local_part
 from nanlab.trace.op import RECOMPUTE, Op

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +27,7 @@ from nanlab.program.rerun import (
     seed,
     seed_first,
     surroundings,
+    written_by,
 )
 from nanlab.trace.program import (
     Call,
@@ -445,13 +446,42 @@ class Graph:
         self._covered: dict[Any, Any] | None = None
         self.bases: dict[int, Any] = {}  # storage -> the tensor that it was made for
         self.fresh: set[int] = set()  # storages made in this run
+        self.shared: set[int] = set()  # storages of leaves that other graphs read too
         self._views: dict[int, list[Any]] = {}  # storage -> the views of it that are live
 
-    def load(self, segment: Segment) -> None:
-        """Leaves, as copies: the run writes them, and gives them gradients."""
+    def branch(self) -> Graph:
+        """Another graph that goes on from here, with the same tensors."""
+        made = Graph(self.leaf)
+        made.memory.storages = dict(self.memory.storages)
+        made.live = {view: slot[:] for view, slot in self.live.items()}
+        made.marked, made.bases = dict(self.marked), dict(self.bases)
+        made._unread = {view: found[:] for view, found in self._unread.items()}
+        made._views = {number: views[:] for number, views in self._views.items()}
+        made.fresh, made.shared = set(self.fresh), set(self.memory.storages)
+        return made
+
+    def own(self, storages: Iterable[int]) -> None:
+        """Copy what is about to be written and others read."""
+        for number in self.shared.intersection(storages):
+            self.shared.discard(number)
+            with _disable_current_modes():
+                self.memory.storages[number] = self.memory.storages[number].clone()
+            for view in self._views.pop(number, ()):
+                self.live.pop(view, None)
+                self._unread.pop(view, None)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor that a reference stands for."""
+        return (found for slot in self.live.values() for found in slot if found is not None)
+
+    def load(self, segment: Segment, borrow: bool = False) -> None:
+        """Leaves, as copies, or to be copied before they are written."""
         for number, storage in segment.leaves.items():
             if number not in self.memory.storages and number not in self.fresh:
-                self.memory.storages[number] = segment.saved.get(number, storage).clone()
+                held = segment.saved.get(number, storage)
+                self.memory.storages[number] = held if borrow else held.clone()
+                if borrow:
+                    self.shared.add(number)
         for number, (nbytes, device) in segment.blank.items():
             if number not in self.memory.storages and number not in self.fresh:
                 self.memory.storages[number] = torch.empty(
@@ -615,6 +645,7 @@ def rebuild(
     instead: Mapping[tuple[int, int], Instead] | None = None,
     rows: Batch | None = None,
     around: Around | None = None,
+    beginning: Beginning | None = None,
 ) -> tuple[Graph, Rebuilt]:
     """Run these segments again with these patches.
 
@@ -622,6 +653,7 @@ def rebuild(
     run of the engine; the dispatch modes that are on stay on. instead: (segment, index) -> what is
     run from there on in the place of calls. rows: of the batch, of which some are left out.
     around: a context for each run of the engine that is in no other; Ended in it ends the step.
+    beginning: what was made of the step already, and no patch changes.
 
     Raises NotReplayable where the program did what a graph of its calls cannot repeat (hooks that
     change gradients, Functions written in C++, views that nanlab did not see), or where a call of
@@ -629,11 +661,15 @@ def rebuild(
     """
     building = _Building(patches, about_to_call, instead, rows, around)
     building.done = _done_after_backward(segments, patches)
+    begun = 0
+    if beginning is not None:
+        building.go_on_from(beginning.building)
+        begun = beginning.index
     unobserved = _disable_current_modes() if about_to_call is None else nullcontext()
     with surroundings(segments), unobserved, torch.enable_grad():
         try:
             for number, segment in enumerate(segments):
-                building.segment(number, segment)
+                building.segment(number, segment, 0 if number else begun)
         except Ended:
             building.result.ended = True
     return building.graph, building.result
@@ -641,6 +677,108 @@ def rebuild(
 
 class Ended(Exception):
     """No more of the step is needed."""
+
+
+@dataclass
+class Beginning:
+    """The first calls of a step, made once for all that changes later ones."""
+
+    segments: Sequence[Segment]
+    index: int  # of the first call that is not made, in the first segment
+    building: _Building
+    _versions: list[tuple[Tensor, int]] = field(default_factory=list)
+
+    @classmethod
+    def up_to(
+        cls, segments: Sequence[Segment], index: int, earlier: Beginning | None = None
+    ) -> Beginning | None:
+        """What comes before a call, or less; None where nothing can be shared.
+
+        earlier: a beginning that is shorter, from which to go on.
+        """
+        index = _parting(segments, index)
+        if earlier is not None and index <= earlier.index:
+            return earlier
+        if not index:
+            return None
+        building = _Building((), None, None, None, None)
+        if earlier is not None:
+            building.go_on_from(earlier.building)
+        with surroundings(segments), _disable_current_modes(), torch.enable_grad():
+            building.segment(0, segments[0], earlier.index if earlier is not None else 0, index)
+        if building.graph.memory.holds_others():
+            return None
+        made = cls(segments, index, building)
+        made._versions = [(t, t._version) for t in building.graph.tensors()]
+        return made
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether nobody has written what it made."""
+        return all(tensor._version == version for tensor, version in self._versions)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what it made."""
+        return sum(base.untyped_storage().nbytes() for base in self.building.graph.bases.values())
+
+    def reaches(self, call: tuple[int, int]) -> int | None:
+        """From where on a run below autograd can begin that makes a call; None: from the start."""
+        begin = self.index if call[0] else min(call[1], self.index)
+        between = range(begin, self.index)
+        free = not any(True for i in between for _ in _written_at(self.segments[0], i))
+        return begin if free else None
+
+    def memory(self, later: Iterable[Call]) -> Memory:
+        """Its storages, for a run of these calls below autograd."""
+        graph, found = self.building.graph, Memory()
+        found.storages = dict(graph.memory.storages)
+        for call in self.segments[0].calls[: self.index]:
+            for ref in refs_in(call.out):
+                base = graph.bases.get(ref.storage)
+                if base is not None and ref.storage not in found.storages:
+                    found.place(ref, base.detach())
+        for number in {number for call in later for number in written_by(call)}:
+            if number in found.storages:
+                found.storages[number] = found.storages[number].clone()
+        return found
+
+
+def _parting(segments: Sequence[Segment], index: int) -> int:
+    """The last place up to a call where runs of a step may part: what was made before is not
+    written after it, nor is a leaf that autograd follows while the engine still has to run."""
+    first, end = segments[0], (-1, 0)
+    for at, segment in enumerate(segments):
+        for run in segment.engine:
+            end = max(end, (at, run.last))
+            if not at and not run.nested:
+                index = min(index, run.first)
+    for update in first.optimizers:
+        index = min(index, update.first)
+    if first.lost is not None:
+        index = min(index, first.lost[0])
+    made: dict[int, int] = {}  # storage -> call that made it
+    followed: dict[int, int] = {}  # leaf -> call that first read it with gradients
+    spans: list[tuple[int, int]] = []  # (made, written): not to be parted
+    for at, segment in enumerate(segments):
+        for i, call in enumerate(segment.calls):
+            if not at and i < index:
+                for ref in refs_in((call.args, tuple(call.kwargs.values()))):
+                    if ref.tracked and ref.storage in first.leaves:
+                        followed.setdefault(ref.storage, i)
+            for number in _written_at(segment, i):
+                if number in made:
+                    spans.append((made[number], i if not at else index))
+                elif number in followed and (at, i) < end:
+                    spans.append((followed[number], i if not at else index))
+            if not at and i < index:
+                for ref in refs_in(call.out):
+                    if ref.storage not in first.leaves and ref.storage not in first.blank:
+                        made.setdefault(ref.storage, i)
+    for begin, write in sorted(spans, reverse=True):
+        if begin < index <= write:
+            index = begin
+    return index
 
 
 def _done_after_backward(
@@ -671,6 +809,20 @@ class Functions:
         self._inputs: dict[int, list[Any]] = {}  # id of a use -> its arguments
         self._hooks: dict[int, list[HookUse]] = {}  # index -> those that are registered there
         self._over: set[int] = set()  # ids of runs of backwards
+
+    def state(self) -> tuple[Any, ...]:
+        """Where they stand."""
+        lists = (self._begun, self._ended, self._hooks)
+        copies = [{index: uses[:] for index, uses in each.items()} for each in lists]
+        return self._segment, *copies, dict(self._inputs), set(self._over)
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Stand where they stood."""
+        self._segment, *lists, inputs, over = state
+        self._begun, self._ended, self._hooks = (
+            {index: uses[:] for index, uses in each.items()} for each in lists
+        )
+        self._inputs, self._over, self.running = dict(inputs), set(over), []
 
     def enter(self, segment: Segment) -> None:
         """Begin a segment."""
@@ -839,22 +991,47 @@ class _Building:
         self.done: dict[tuple[int, int], list[int]] = {}  # storages after their last use
         self.looks: dict[int, list[Look]] = {}
         self.functions = Functions(self.graph, self.go_on)
+        self.state = self.functions.state()  # where others go on from here
 
-    def segment(self, number: int, segment: Segment) -> None:
-        """Run a segment."""
+    def go_on_from(self, other: _Building) -> None:
+        """Begin with what was built elsewhere, whose Functions ask this one from now on."""
+        self.graph, self.functions = other.graph.branch(), other.functions
+        for leaf in self.graph.tensors():
+            if leaf.is_leaf:
+                leaf.grad = None  # of the run before
+        self.looks = dict(other.looks)
+        self.functions.restore(other.state)
+        self.functions.graph, self.functions.go_on = self.graph, self.go_on
+
+    def segment(
+        self, number: int, segment: Segment, begin: int = 0, end: int | None = None
+    ) -> None:
+        """Run a segment, or the calls from ``begin`` to ``end`` of it."""
         self.number, self.running = number, segment
         with _disable_current_modes():
-            self.graph.load(segment)
-        self.looks = {}
-        for look in segment.looks:
-            self.looks.setdefault(look.index, []).append(look)
-        self.functions.enter(segment)
-        self.go_on(0, len(segment.calls), [run for run in segment.engine if not run.nested])
+            self.graph.load(segment, borrow=end is not None)
+        if not begin:
+            self.looks = {}
+            for look in segment.looks:
+                self.looks.setdefault(look.index, []).append(look)
+            self.functions.enter(segment)
+        if end is None:
+            engine = [run for run in segment.engine if not run.nested]
+            self.go_on(0, len(segment.calls), engine, begin)
+        else:
+            self.go_on(0, end, (), begin)
+            self.state = self.functions.state()
 
-    def go_on(self, first: int, last: int, engine: Sequence[EngineRun]) -> None:
-        """Run the segment's calls from ``first`` to ``last``, and engine runs in between."""
+    def go_on(
+        self, first: int, last: int, engine: Sequence[EngineRun], begin: int | None = None
+    ) -> None:
+        """Run the segment's calls from ``first`` to ``last``, and engine runs in between.
+
+        begin: of the first that is run, where those before it were run elsewhere.
+        """
         number, segment, graph = self.number, self.running, self.graph
-        calls, passes, index = segment.calls, {run.first: run for run in engine}, first
+        calls, passes = segment.calls, {run.first: run for run in engine}
+        index = first if begin is None else begin
         while index <= last:
             for look in self.looks.pop(index, ()):
                 if not self.skipped or graph.holds(look.ref):  # else new code has looked anew
@@ -865,6 +1042,7 @@ class _Building:
                 self.about_to_call(number, index, calls[index], graph)
             if run is not None:
                 self.functions.running.append(run)
+                graph.own(ref.storage for ref in refs_in((*run.before.values(),)))
                 with nullcontext() if self.around is None else self.around(run, graph):
                     _go_backward(graph, run, self.result)
                 self.functions.running.pop()
@@ -883,12 +1061,22 @@ class _Building:
                     index = standing.last
                     continue
             own = self.by_call.get((number, index), ())
+            if graph.shared:
+                near = {index, *(i for patch in own for i in patch.skipped)}
+                graph.own(storage for i in near for storage in _written_at(segment, i))
             run_patches(graph, [p for p in own if p.ahead], calls[index].grad)
             if (number, index) not in self.skipped:
                 _call(graph, segment, index, calls[index], self.rows)
             run_patches(graph, [p for p in own if not p.ahead], calls[index].grad)
             graph.release(self.done.get((number, index), ()))
             index += 1
+
+
+def _written_at(segment: Segment, index: int) -> Iterator[int]:
+    """Storages that a call writes, or that hold something else when it begins."""
+    yield from written_by(segment.calls[index])
+    if index in segment.loads:
+        yield segment.loads[index][0]
 
 
 def run_patches(graph: Graph, patches: Sequence[Patch], grad: bool) -> None:

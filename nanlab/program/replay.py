@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +19,7 @@ from nanlab.errors import NanlabError, NotReplayable, TypeMismatchError, UsageEr
 from nanlab.program.edit import Edited, EditLike, apply
 from nanlab.program.rebuild import (
     Batch,
+    Beginning,
     Ended,
     Graph,
     Patch,
@@ -27,7 +28,16 @@ from nanlab.program.rebuild import (
     rebuild,
     same_bits,
 )
-from nanlab.program.rerun import Instead, Memory, Window, operate, rerun, window
+from nanlab.program.rerun import (
+    Instead,
+    Memory,
+    Window,
+    operate,
+    plan_of,
+    rerun,
+    window,
+    written_by,
+)
 from nanlab.program.settings import (
     Steps,
     joined,
@@ -75,13 +85,16 @@ class Change:
         return bool(self.segments is not where.segments or self.edited or self.instead)
 
 
-def check_rebuilt(where: Window) -> list[EngineRun]:
-    """Bad engine runs. Raises NotReplayable unless the unchanged step is as recorded."""
+def check_rebuilt(where: Window, beginning: Beginning | None = None) -> list[EngineRun]:
+    """Bad engine runs. Raises NotReplayable unless the unchanged step is as recorded.
+
+    beginning: what was made of it already.
+    """
     segment = where.segments[-1]
     known = _REBUILT.get(id(segment))
     if known is None or known[0] is not segment:
         wrong: list[EngineRun] = []
-        known = _REBUILT[id(segment)] = segment, _difference(where, wrong), wrong
+        known = _REBUILT[id(segment)] = segment, _difference(where, wrong, beginning), wrong
         while len(_REBUILT) > 16:
             _REBUILT.pop(next(iter(_REBUILT)))
     if known[1]:
@@ -92,18 +105,20 @@ def check_rebuilt(where: Window) -> list[EngineRun]:
 _REBUILT: dict[int, tuple[Segment, str, list[EngineRun]]] = {}
 
 
-def _difference(where: Window, wrong: list[EngineRun]) -> str:
+def _difference(where: Window, wrong: list[EngineRun], beginning: Beginning | None = None) -> str:
     """Why the step run above autograd differs from the record, or ""; bad engine runs."""
     runs = [
         (run, [*refs_in((*run.roots, *run.after.values()))])
         for segment in where.segments
         for run in segment.engine
     ]
+    segment, last = last_backward(where)
+    end = (segment, last.last - 1) if last is not None else (len(where.segments), 0)
     try:
-        graph, _ = rebuild(where.segments)
+        graph, _ = rebuild(where.segments, around=partial(_ending, last), beginning=beginning)
         above = [[graph.get(ref).detach() for ref in refs] for _, refs in runs]
         del graph  # of which a large model has no second copy
-        memory = rerun(where.segments)
+        memory = rerun(where.segments, lambda at, index, *_: (at, index) >= end)
         recorded = [[memory.tensor(ref) for ref in refs] for _, refs in runs]
     except NotReplayable as error:
         return str(error)
@@ -120,22 +135,38 @@ def _difference(where: Window, wrong: list[EngineRun]) -> str:
     return ""
 
 
+def last_backward(where: Window) -> tuple[int, EngineRun | None]:
+    """Segment and run of the engine after which the step has all its gradients."""
+    runs = [(at, r) for at, s in enumerate(where.segments) for r in s.engine if not r.nested]
+    return runs[-1] if runs else (0, None)
+
+
+@contextmanager
+def _ending(last: EngineRun | None, run: EngineRun, graph: Graph) -> Iterator[None]:
+    """While a run of the engine runs; the last one ends the step. Raises Ended."""
+    yield
+    if run is last:
+        raise Ended
+
+
 # A changed step under a watch of its own: what nanlab would have said of the program written
 # so.
 
 
-def observed(where: Window, change: Change | Edited | None = None) -> Trace:
+def observed(where: Window, change: Change | Edited | None = None, updates: bool = True) -> Trace:
     """The trace of the step with these changes, at the lines of the recorded one.
 
-    Raises NotReplayable where the step cannot be run above autograd, or while another watch is
-    running.
+    updates: what comes after the last gradient too. Raises NotReplayable where the step cannot be
+    run above autograd, or while another watch is running.
     """
     if running() is not None or threading.current_thread() is not threading.main_thread():
         raise NotReplayable("a watch is running")
     check_rebuilt(where)
     if change is None or isinstance(change, Edited):
         change = Change(where.segments, change)
-    steps = joined(watched_steps(where, change.segments, change.settings), change.skipped)
+    steps, around = change.skipped, partial(_ending, last_backward(where)[1])
+    if updates:
+        steps = joined(watched_steps(where, change.segments, change.settings), steps)
     recording = where.recording
     watcher = watch(on_fault="record")
     lines, ops = watcher._lines, watcher._ops
@@ -161,7 +192,14 @@ def observed(where: Window, change: Change | Edited | None = None) -> Trace:
     watcher.is_last = False
     try:
         with watcher as trace:
-            rebuild(change.segments, change.patches, about_to_call, steps, change.batch)
+            rebuild(
+                change.segments,
+                change.patches,
+                about_to_call,
+                steps,
+                change.batch,
+                None if updates else around,
+            )
     finally:
         lines.forced = None
     return trace
@@ -324,20 +362,6 @@ def results_of(call: Call, out: Any, memory: Memory) -> list[Tensor]:
     args = memory.unpack(call.args) if plan.writes or plan.hidden else ()
     kwargs = {k: memory.unpack(v) for k, v in call.kwargs.items()} if plan.writes else {}
     return targets_of(plan, args, kwargs, out)[0]
-
-
-def plan_of(func: Any) -> Any:
-    """What capture knows of an operator: what it writes, whether it makes a view."""
-    from nanlab.capture.plans import plan_for
-    from nanlab.trace.chunk import Names
-
-    plan = _PLANS.get(func)
-    if plan is None:
-        plan = _PLANS[func] = plan_for(func, Names())
-    return plan
-
-
-_PLANS: dict[Any, Any] = {}
 
 
 def replay_step(
@@ -638,14 +662,13 @@ class FiniteGate:
 
     def __init__(self, where: Window) -> None:
         self.where, segments = where, where.segments
-        runs = [(at, r) for at, s in enumerate(segments) for r in s.engine if not r.nested]
-        at, self.last = runs[-1] if runs else (0, cast("EngineRun | None", None))
+        at, self.last = last_backward(where)
         self.final: list[Ref] = []  # leaves whose gradients nothing writes afterwards
         self.found: dict[str, Tensor] = {}  # the gradient that is not finite
         if self.last is not None and self.last.accumulates:
             later = segments[at].calls[self.last.last :]
             later += [call for segment in segments[at + 1 :] for call in segment.calls]
-            written = {number for call in later for number in _written_by(call)}
+            written = {number for call in later for number in written_by(call)}
             for leaf, gradient in self.last.after.items():
                 plain = leaf.__class__ is Ref and gradient.__class__ is Ref
                 if plain and gradient.storage not in written:
@@ -679,20 +702,16 @@ class FiniteGate:
             raise Ended
 
 
-def _written_by(call: Call) -> Iterator[int]:
-    """Storages that a call writes."""
-    plan = plan_of(call.func)
-    for at in (*plan.writes, *plan.hidden):
-        known = call.kwargs if isinstance(at, str) else dict(enumerate(call.args))
-        yield from (ref.storage for ref in refs_in(known.get(at)))
-
-
 def patched(
-    where: Window, change: Change | Edited, gate: FiniteGate | None = None
+    where: Window,
+    change: Change | Edited,
+    gate: FiniteGate | None = None,
+    beginning: Beginning | None = None,
 ) -> tuple[Replay, Graph, Rebuilt]:
     """The step with changes. Raises NotReplayable where it cannot be run above autograd.
 
-    gate: where loss and gradients are of interest only as long as they are finite.
+    gate: where loss and gradients are of interest only as long as they are finite. beginning: what
+    was made of the step already, and is not changed.
     """
     if isinstance(change, Edited):
         change = Change(where.segments, change)
@@ -704,6 +723,7 @@ def patched(
             instead=change.instead,
             rows=change.batch,
             around=gate.around if gate is not None else None,
+            beginning=beginning,
         )
     except NanlabError:
         raise

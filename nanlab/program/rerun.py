@@ -76,6 +76,10 @@ class Memory:
             self._held[key] = held.tensor.detach().clone()
         return self._held[key]
 
+    def holds_others(self) -> bool:
+        """Whether a tensor is among them that is no plain view."""
+        return bool(self._held)
+
     def unpack(self, value: Any) -> Any:
         """An argument with tensors for references."""
         kind = value.__class__
@@ -150,6 +154,30 @@ def seed_first(segment: Segment, first: int, last: int) -> None:
             return seed(segment, index)
 
 
+def plan_of(func: Any) -> Any:
+    """What capture knows of an operator: what it writes, whether it makes a view."""
+    from nanlab.capture.plans import plan_for
+    from nanlab.trace.chunk import Names
+
+    plan = _PLANS.get(func)
+    if plan is None:
+        plan = _PLANS[func] = plan_for(func, Names())
+    return plan
+
+
+_PLANS: dict[Any, Any] = {}
+
+
+def written_by(call: Call) -> Iterator[int]:
+    """Storages that a call writes."""
+    if call.func is None:
+        return
+    plan = plan_of(call.func)
+    for at in (*plan.writes, *plan.hidden):
+        known = call.kwargs if isinstance(at, str) else dict(enumerate(call.args))
+        yield from (ref.storage for ref in refs_in(known.get(at)))
+
+
 def last_uses(
     segments: Sequence[Segment], kept: Collection[int] = ()
 ) -> dict[tuple[int, int], list[int]]:
@@ -212,6 +240,7 @@ def rerun(
     looked: Callable[[Look, Any], None] | None = None,
     kept: Collection[int] = (),
     instead: Mapping[tuple[int, int], Instead] | None = None,
+    begin: int = 0,
 ) -> Memory:
     """Run every call of these segments again, and return the storages as they are at the end.
 
@@ -219,8 +248,9 @@ def rerun(
     run there.
     run: what is done in the place of a call. looked: called with each value that the program read,
     as it is now. kept: storages that are not freed after their last use. instead: (segment, index)
-    -> what is run from there on in the place of calls. Raises NotReplayable where a call cannot be
-    run again.
+    -> what is run from there on in the place of calls. begin: index, in the first segment, of the
+    first call that is made; what those before it made is in the memory. Raises NotReplayable where
+    a call cannot be run again.
     """
     memory = Memory() if memory is None else memory
     standing = instead or {}
@@ -229,7 +259,7 @@ def rerun(
         for number, segment in enumerate(segments):
             memory.load(segment)
             looks = iter(sorted(segment.looks, key=lambda each: each.index))
-            look, resume = next(looks, None), 0
+            look, resume = next(looks, None), begin if not number else 0
             for index, call in enumerate(segment.calls):
                 if segment.lost is not None and index >= segment.lost[0]:
                     raise NotReplayable(segment.lost[1])

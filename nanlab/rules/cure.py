@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -77,13 +78,17 @@ class Chain:
 
 def chain(trace: Trace, culprit: Finding) -> Chain:
     """The faults of the culprit's step, each shown by mending those before it; the cure."""
-    found = Chain([culprit], [[fix for fix in culprit.fixes if fix.edits]])
-    best = next((fix for fix in found.options[0] if fix.verified), None)
     first = trace.recording.first_step  # by which a replay of a longer run is numbered
     judge = judge_of(trace, culprit.step - first if culprit.step >= 0 else culprit.step)
-    if isinstance(judge, str):
-        return found
-    where = judge.where
+    with nullcontext() if isinstance(judge, str) else judge.sharing():
+        found = Chain([culprit], [[fix for fix in culprit.fixes if fix.edits]])
+        best = next((fix for fix in found.options[0] if fix.verified), None)
+        return found if isinstance(judge, str) else _completed(trace, judge, found, best)
+
+
+def _completed(trace: Trace, judge: Judge, found: Chain, best: Fix | None) -> Chain:
+    """The chain from its first fault on; best: a fix of that which is right alone."""
+    where, first = judge.where, trace.recording.first_step
     if best is not None:
         found.cure = _with_replay(judge, _cure([best], best.edits, judge.judge(best.edits)))
         return found
@@ -163,7 +168,8 @@ def _next_fault(
         try:
             segments = judge.where.segments
             edited = apply(trace.recording, segments, joined, judge.values)
-            then = observed(judge.where, edited)
+            updates = made.gradient_max is not None  # else it goes wrong before
+            then = observed(judge.where, edited, updates)
             nxt = then.culprit
         except Exception:
             continue

@@ -10,6 +10,7 @@ import math
 import time
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -291,6 +292,13 @@ class Clock:
 
 def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     """What to write instead, each tried on the whole step; what fails here becomes a note."""
+    judge = judge_of(trace, finding.step)
+    with nullcontext() if isinstance(judge, str) else judge.sharing():
+        return _tried(trace, finding, clock)
+
+
+def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
+    """What to write instead, tried while the judge shares what goes before."""
     started = time.process_time()
     text = text_of(trace, finding)
     groups = [_named(trace, finding, text), *guarded(trace, finding, text)]
