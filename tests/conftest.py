@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 
-from nanlab.analysis import limits
 from nanlab.rules import cure, remedies
 
 BROWSER = Path(__file__).parent / "browser"
@@ -60,19 +59,11 @@ def reproducible() -> None:
     torch.distributions.Distribution.set_default_validate_args(True)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def time_for_fixes() -> None:
-    """As many fixes are tried on a busy machine as on a quiet one."""
-    for module in (remedies, cure):
-        module.SECONDS = 60.0
-    limits.SECONDS = 10.0
-
-
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fixes are offered and none is tried: the tests of fixes do that."""
     for module in (remedies, cure):
-        monkeypatch.setattr(module, "SECONDS", 0.0)
+        monkeypatch.setattr(module, "WORK", 0)
 
 
 @pytest.fixture(autouse=True)

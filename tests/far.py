@@ -149,12 +149,9 @@ def set_up() -> torch.library.Library:
 
 
 def as_on_cuda() -> None:
-    """Rows of statistics come from one kernel, and not from a hundred operations; fixes have the
-    time that this device needs."""
-    from nanlab.rules import remedies
+    """Rows of statistics come from one kernel, and not from a hundred operations."""
     from nanlab.stats import device as rows
 
-    remedies.SECONDS = 60.0
     plain = rows.row_of
 
     def row_of(t: torch.Tensor, times: int, zeros: int) -> Any:

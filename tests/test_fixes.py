@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -116,14 +118,31 @@ def test_repairing_the_value_alone_is_never_offered() -> None:
     assert fixes and not any("nan_to_num" in f.code for f in fixes)
 
 
-def test_what_is_not_tried_in_time_is_said_to_be_untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remedies.Clock, "spent", lambda clock: True)
+def test_what_is_not_tried_for_its_work_is_said_to_be_untried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remedies, "WORK", 0)
     x = torch.zeros(3, requires_grad=True)
     with nanlab.watch(on_fault="record") as trace:
         x.log().sum().backward()
     found = trace.culprit.fixes if trace.culprit is not None else []
-    assert any("used up" in f.why for f in found)
+    assert any("all the work" in f.why for f in found)
     assert not any(f.verdict in ("verified", "finite") for f in found)
+
+
+def test_fixes_are_tried_alike_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def verdicts() -> list[tuple[str, str, str]]:
+        x = torch.zeros(3, requires_grad=True)
+        with nanlab.watch(on_fault="record") as trace:
+            (torch.sin(x) / x).sum().backward()
+        assert trace.culprit is not None
+        return [(f.title, f.verdict, f.why) for f in trace.culprit.fixes]
+
+    usual, hours = verdicts(), itertools.count(0, 3600)
+    for clock in ("process_time", "thread_time", "perf_counter", "monotonic"):
+        monkeypatch.setattr(time, clock, lambda: float(next(hours)))
+    assert verdicts() == usual
+    assert "verified" in {verdict for _, verdict, _ in usual}
 
 
 def test_no_fix_is_tried_before_somebody_reads_the_fixes(monkeypatch: pytest.MonkeyPatch) -> None:

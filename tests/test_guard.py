@@ -267,7 +267,7 @@ def test_the_replay_is_the_step_and_the_weights_are_those_it_began_with(
 def test_the_failing_step_of_a_long_run_is_replayed_and_cured_under_its_number_in_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remedies, "SECONDS", 60.0)
+    monkeypatch.setattr(remedies, "WORK", 10**9)
     trace = run(
         lambda: an_ordinary_loop(Setup(model := net(), torch.optim.SGD(model.parameters())))
     )

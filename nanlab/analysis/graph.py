@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 
 from nanlab.operators import having
-from nanlab.program.replay import plan_of
+from nanlab.program.rerun import plan_of
 from nanlab.stats import TensorStats, summarize
 from nanlab.trace.op import FORWARD, OPTIMIZER, Op
 from nanlab.trace.program import Call, Held, Ref, refs_in

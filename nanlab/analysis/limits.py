@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,17 @@ from mpmath import mpf
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from nanlab.analysis.exact import AllExact, Exact, Moved, NotExact, digits, lift, rounded, work
+from nanlab.analysis.exact import (
+    AllExact,
+    Exact,
+    Moved,
+    NotExact,
+    count_work,
+    digits,
+    lift,
+    rounded,
+    work,
+)
 
 Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
 ROUNDING = 100  # units of the dtype's eps: of a sum that cancels out
@@ -37,8 +46,7 @@ DISTANCES = tuple(4.0**-k for k in range(1, 14))  # in float64, which cancels ne
 CONSTANTS = (1e-24, 1e-12, 1e-7)  # distances: nearer than the rounding of a constant, and farther
 MOST_DIFFERENCES = 24  # elements
 MOST_RESULTS = 60  # of operators inside of an expression that are moved, one after the other
-WORK = 1_500_000  # for one question in exact arithmetic: 1 to 2 s
-SECONDS = 2.0  # of processor time, for one question in float64
+WORK = 1_500_000  # for one question in exact arithmetic: 1 to 2 s; as much in float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,10 @@ class Evaluation:
 
 
 class Wide(TorchDispatchMode):
-    """Casts to narrower dtypes, and tensors made in them, stay float64 or complex128."""
+    """Casts to narrower dtypes, and tensors made in them, stay float64 or complex128.
+
+    What is computed is counted as work.
+    """
 
     def __torch_dispatch__(
         self,
@@ -113,6 +124,7 @@ class Wide(TorchDispatchMode):
             kwargs["dtype"] = torch.float64
         elif isinstance(dtype, torch.dtype) and dtype.is_complex:
             kwargs["dtype"] = torch.complex128
+        count_work(1, sum(x.numel() for x in args if isinstance(x, Tensor)))
         return func(*args, **kwargs)
 
     @classmethod
@@ -241,12 +253,12 @@ def _solved(problem: _Problem) -> list[Limit] | None:
         if kind.digits and problem.late:
             continue  # more digits take longer
         if not kind.digits:
-            kind = replace(kind, deadline=time.thread_time() + SECONDS)
+            kind = replace(kind, deadline=work() + WORK)
         try:
             limits = problem.solve(kind)
             if kind.digits:
                 limits = problem.past_rounding(kind, limits)
-        except Exception:  # an operator that these numbers do not know, or the time is over
+        except Exception:  # an operator that these numbers do not know, or too much work
             continue
         found = limits if found is None else _filled(found, limits)
         if kind.digits:
@@ -273,12 +285,7 @@ class _Arithmetic:
 
     digits: int  # 0: float64
     distances: tuple[float, ...]
-    deadline: float = math.inf  # of `now`
-
-    @property
-    def now(self) -> float:
-        """Work in exact numbers, processor seconds in float64."""
-        return work() if self.digits else time.thread_time()
+    deadline: float = math.inf  # of :func:`work`
 
     @contextmanager
     def active(
@@ -378,23 +385,23 @@ class _Problem:
     def solve(self, arithmetic: _Arithmetic) -> list[Limit]:
         """The limit of each tensor of the evaluation."""
         still: list[Tensor | None] = [None] * len(self.operands)
-        began = arithmetic.now
+        began = work()
         limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
-        self.cost = arithmetic.now - began
+        self.cost = work() - began
         # what is finite exactly is true; in float64 it may have cancelled
         trusted = bool(arithmetic.digits)
         for movable in self._ways(arithmetic):
             if trusted and not any(bool(limit.unknown.any()) for limit in limits):
                 break
             ways = len(list(_directions(self.operands, movable))) * len(arithmetic.distances)
-            if arithmetic.now + ways * self.cost > arithmetic.deadline:
+            if work() + ways * self.cost > arithmetic.deadline:
                 if not trusted:
                     raise NotExact("it takes too long")
                 self.late = True
                 break
             try:
                 limits = self._approached(arithmetic, movable, limits, trusted)
-            except NotExact:  # the time is over: what is finite at the operands is known
+            except NotExact:  # too much work: what is finite at the operands is known
                 if not trusted:
                     raise
                 break
@@ -444,13 +451,13 @@ class _Problem:
         """
         still: list[Tensor | None] = [None] * len(self.operands)
         steps = 1 + 4 * len(arithmetic.distances)
-        if arithmetic.now + steps * self.cost > arithmetic.deadline:
+        if work() + steps * self.cost > arithmetic.deadline:
             self.late = True
             return limits
         for place in range(min(self.results, MOST_RESULTS)):
             if not any(bool(limit.unknown.any()) for limit in limits):
                 break
-            began = arithmetic.now
+            began = work()
             try:
                 near = self.at(
                     arithmetic, still, 0.0, _nudge(place, arithmetic.distances[0], 0)
@@ -458,7 +465,7 @@ class _Problem:
                 pairs = list(zip(limits, near, strict=True))
                 if not any(bool((limit.unknown & t.isfinite()).any()) for limit, t in pairs):
                     continue
-                now = arithmetic.now
+                now = work()
                 if now + 4 * len(arithmetic.distances) * (now - began) > arithmetic.deadline:
                     self.late = True
                     break

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from nanlab.analysis.exact import count_work
 from nanlab.analysis.limits import (
     Agreement,
     Evaluation,
@@ -35,8 +36,17 @@ from nanlab.program.rebuild import (
     run_patches,
     same_bits,
 )
-from nanlab.program.replay import FiniteGate, Replay, check_rebuilt, patched, place_of
+from nanlab.program.replay import (
+    FiniteGate,
+    Replay,
+    check_rebuilt,
+    last_backward,
+    observed,
+    patched,
+    place_of,
+)
 from nanlab.program.rerun import Window, operate, seed
+from nanlab.trace import Trace
 from nanlab.trace.op import CARRIED, INTENDED, OK, location
 from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
@@ -482,6 +492,12 @@ class Judge:
             self._known[key] = found if first else replace(found, replay=None)
         return self._known[key]
 
+    def observed(self, edits: Sequence[EditLike], updates: bool) -> Trace:
+        """What a watch sees of the step with these edits. Raises NotReplayable."""
+        count_work(*self._size())
+        segments = self.where.segments
+        return observed(self.where, apply(self.recording, segments, edits, self.values), updates)
+
     def replayed(self, edits: Sequence[EditLike]) -> Replay:
         """The step with these edits. Raises NotReplayable."""
         edited = apply(self.recording, self.where.segments, edits, self.values)
@@ -509,10 +525,25 @@ class Judge:
                 beginning = self._before(edited)
         check_rebuilt(self.where, beginning)
         found = patched(self.where, edited, gate, beginning)
+        begin = beginning.index if beginning is not None else 0
+        count_work(*self._size(begin, found[2].ended))
         if beginning is None or beginning.is_intact:
             return found
         self._forget()  # new code wrote what it did not make
         return patched(self.where, edited, gate)
+
+    def _size(self, begin: int = 0, ended: bool = False) -> tuple[int, int]:
+        """Calls of the step, and elements that they make; ended: by the first bad gradient."""
+        segments = self.where.segments
+        at, run = last_backward(self.where)
+        end = (at, run.first) if ended and run is not None else (len(segments), 0)
+        made = [
+            sum(_numel(ref) for ref in refs_in(call.out))
+            for number, segment in enumerate(segments)
+            for index, call in enumerate(segment.calls)
+            if (0, begin) <= (number, index) < end
+        ]
+        return len(made), sum(made)
 
     def _before(self, edited: Edited) -> Beginning | None:
         """What comes before the edited calls, made once."""

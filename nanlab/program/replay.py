@@ -489,7 +489,7 @@ def _first_reading(segments: Sequence[Segment], parameters: Container[int]) -> t
     for at, segment in enumerate(segments):
         for index, call in enumerate(segment.calls):
             read = {ref.storage for ref in refs_in((call.args, tuple(call.kwargs.values())))}
-            own = {ref.storage for ref in refs_in(call.out)}.union(_written_by(call))
+            own = {ref.storage for ref in refs_in(call.out)}.union(written_by(call))
             if any(number in parameters for number in read - own):
                 return at, index
     return 0, 0

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from nanlab.analysis.exact import work
 from nanlab.analysis.verdict import Judge, Judgement
 from nanlab.findings.rule import Edit, Finding, Fix, Verdict, diff_of
-from nanlab.program.edit import apply
-from nanlab.program.replay import Replay, observed
+from nanlab.program.replay import Replay
 from nanlab.rules.remedies import file_text, judge_of, proposed
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace
 
-SECONDS = 12.0  # of processor time for one cure
+WORK = 12_000_000  # for one cure: about 12 s
 _ORDER = {"verified": 0, "finite": 1, "fails": 2, "untried": 3}
 MOST_FAULTS = 6  # of one step that are looked for
 MOST_TRIED = 8  # fixes of one fault that are tried with those of the others
@@ -92,10 +91,10 @@ def _completed(trace: Trace, judge: Judge, found: Chain, best: Fix | None) -> Ch
     if best is not None:
         found.cure = _with_replay(judge, _cure([best], best.edits, judge.judge(best.edits)))
         return found
-    deadline = time.process_time() + SECONDS
+    deadline = work() + WORK
     edits: tuple[Edit, ...] = ()
     taken: list[Fix] = []
-    while len(found.faults) < MOST_FAULTS and time.process_time() < deadline:
+    while len(found.faults) < MOST_FAULTS and work() < deadline:
         step = _next_fault(trace, judge, found, taken, edits)
         if isinstance(step, Cure):
             found.cure = _without_superfluous(judge, step)
@@ -166,10 +165,8 @@ def _next_fault(
         if made.verdict != "fails" or ended:  # what another fix brings in is no fault of the step
             continue
         try:
-            segments = judge.where.segments
-            edited = apply(trace.recording, segments, joined, judge.values)
             updates = made.gradient_max is not None  # else it goes wrong before
-            then = observed(judge.where, edited, updates)
+            then = judge.observed(joined, updates)
             nxt = then.culprit
         except Exception:
             continue
@@ -196,7 +193,7 @@ def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -
     """The smallest verified set of fixes; else the one that comes nearest."""
     best: Cure | None = None
     for fixes, edits in _combinations(found, taken):
-        if time.process_time() > deadline:
+        if work() > deadline:
             break
         made = _cure(fixes, edits, judge.judge(edits))
         if best is None or _ORDER[made.verdict] < _ORDER[best.verdict]:
@@ -298,7 +295,7 @@ def _with_fewer(judge: Judge, found: Chain, cure: Cure, deadline: float) -> Cure
             continue
         for rest in ([], cure.fixes[1:] if fix not in cure.fixes else []):
             edits = _edits_of([fix, *rest])
-            if not edits or (rest and time.process_time() > deadline):
+            if not edits or (rest and work() > deadline):
                 continue
             made = judge.judge(edits)
             if _ORDER[made.verdict] <= _ORDER[cure.verdict]:

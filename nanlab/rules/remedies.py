@@ -7,7 +7,6 @@ from __future__ import annotations
 import ast
 import io
 import math
-import time
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from nanlab.analysis.exact import work
 from nanlab.analysis.libraries import is_told_elsewhere, patch, rewritings, text_of_library
 from nanlab.analysis.training import runaway, stable_rate
 from nanlab.analysis.verdict import Judge
@@ -267,7 +267,7 @@ def _setting_fix(
 
 ROUNDING = 1e-6  # relative; a distortion up to this is no reason to prefer a fix in float32
 FOREIGN = 1.0  # relative change of healthy values with which a program is another one
-SECONDS = 6.0  # of processor time, for the fixes of all findings together
+WORK = 6_000_000  # for the fixes of all findings together: about 6 s
 
 
 def with_fixes(trace: Trace, findings: Sequence[Finding]) -> list[Finding]:
@@ -281,12 +281,12 @@ def with_fixes(trace: Trace, findings: Sequence[Finding]) -> list[Finding]:
 
 @dataclass
 class Clock:
-    """Seconds of processor time that the fixes of a trace may take together."""
+    """Work that the fixes of a trace may take together."""
 
-    left: float = field(default_factory=lambda: SECONDS)
+    left: float = field(default_factory=lambda: WORK)
 
     def spent(self) -> bool:
-        """Whether they are used up."""
+        """Whether it is done."""
         return self.left <= 0
 
 
@@ -299,12 +299,12 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
 
 def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     """What to write instead, tried while the judge shares what goes before."""
-    started = time.process_time()
+    started = work()
     text = text_of(trace, finding)
     groups = [_named(trace, finding, text), *guarded(trace, finding, text)]
     if finding.cause in _MASKS:
         groups.insert(0, groups.pop())
-    clock.left -= time.process_time() - started
+    clock.left -= work() - started
     found: list[Fix] = []
     for i, group in enumerate(groups):
         if i < 2 or finding.cause in _MASKS or not any(f.verified for f in found):
@@ -379,14 +379,14 @@ def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
         return fix
     if clock.spent():
         return replace(
-            fix, verdict="untried", why=f"the {SECONDS:g} s for trying fixes were used up"
+            fix, verdict="untried", why="trying others took all the work that is allowed"
         )
-    started = time.process_time()
+    started = work()
     judge = judge_of(trace, finding.step)
     if isinstance(judge, str):
         return replace(fix, verdict="untried", why=judge)
     found = judge.judge(fix.edits)
-    clock.left -= time.process_time() - started
+    clock.left -= work() - started
     return replace(
         fix,
         verdict=found.verdict,
