@@ -27,7 +27,7 @@ env: $(READY)  ## make the environment in .venv
 lab: $(READY)  ## open JupyterLab on the first notebook (BROWSER=none: print the address only)
 	$(BIN)/jupyter lab $(LAB)
 
-test: $(READY)  ## run the tests, those in the browser last (JOBS=1: in one process)
+test: $(READY)  ## run the tests (JOBS=1: in one process)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)  ## ruff and mypy

@@ -1,5 +1,5 @@
-"""What every test starts from: one thread and fixed seeds, which make the CPU deterministic; the
-browser comes last.
+"""What every test starts from: one thread and fixed seeds, which make the CPU deterministic; what
+takes longest comes first.
 
 `torch.use_deterministic_algorithms` stays off: it fills uninitialised memory with NaN and picks
 other kernels than users run.
@@ -21,6 +21,9 @@ import torch
 from nanlab.rules import cure, remedies
 
 BROWSER = Path(__file__).parent / "browser"
+# what takes longest comes first, so that all processes end together
+LONG = ("browser", "test_detail", "test_fixes_applied", "test_guard", "test_notebooks")
+LONG += ("test_ranks", "test_integrations", "test_magics", "test_docs")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # processes that tests start find nanlab compiled
 
 
@@ -37,12 +40,32 @@ def pytest_collection() -> Iterator[Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browser tests last: Playwright keeps an event loop running, and no `await` of another test
-    may meet it."""
+    """Mark the tests in the browser, and put the long files first."""
+
+    def place(item: pytest.Item) -> int:
+        name = "browser" if item.path.is_relative_to(BROWSER) else item.path.stem
+        return LONG.index(name) if name in LONG else len(LONG)
+
     for item in items:
         if item.path.is_relative_to(BROWSER):
             item.add_marker(pytest.mark.browser)
-    items.sort(key=lambda item: item.path.is_relative_to(BROWSER))
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile` all tests in the browser run in one process, which has the only
+    JupyterLab."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = str(super()._split_scope(nodeid))
+            return "browser" if "browser/" in file else file
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -61,7 +61,7 @@ class Lab:
             return json.loads(answer.read() or "null")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> str:
     """The path of the browser; without one a skip, and under CI a failure."""
     names = (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
@@ -80,7 +80,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     base = tmp_path_factory.mktemp("lab")
     made = Lab(f"http://127.0.0.1:{(port := free_port())}", secrets.token_hex(16), base / "root")
@@ -134,13 +134,14 @@ def wait_until_up(
             return
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser(chromium: str) -> Iterator[Browser]:
+    # ends with this folder: Playwright keeps an event loop, which no `await` of other tests may meet
     with sync_playwright() as playwright:
         yield playwright.chromium.launch(executable_path=chromium, args=FLAGS)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def page(browser: Browser, lab: Lab) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
@@ -156,7 +157,7 @@ def page(browser: Browser, lab: Lab) -> Iterator[Page]:
     assert outside == [], "nothing may ask for an address outside"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kernel(lab: Lab) -> str:
     """One warm kernel for every notebook: a fresh one costs 1 to 2.5 seconds."""
     return str(lab.api("POST", "kernels", {"name": "python3"})["id"])
