@@ -99,7 +99,7 @@ def _is_off(g: float, t: float, scale: float, bound: float | None) -> bool:
     if t != t:
         return bound is not None and abs(g) > (1 + WITHIN) * bound
     if abs(t) == float("inf"):
-        return g * t <= 0
+        return not g * t > 0  # 0 times infinity is no number
     return abs(g - t) > WITHIN * abs(t) + WITHIN / 10 * scale
 
 

@@ -28,10 +28,10 @@ HEALTHY = [p for p in judge.programs() if p.name[0] == "h"]
 # a singular constant that is no operand of the loss as a function of the parameters alone; masks
 # that multiply what diverges by a constant 0; slopes that are a matter of choice (of |x| at 0, of a
 # real power of a negative number by its exponent); complex numbers; a density that vanishes faster
-# than any power; a product under autocast
+# than any power; a product under autocast; what detach holds; a gradient of a gradient
 NOT_KNOWN = {
     *("d215", "l178", "l351", "l327", "l328", "l331", "l340", "l357"),
-    *("l404", "l405", "l420", "l433", "l456"),
+    *("l404", "l405", "l420", "l433", "l456", "l514", "l530", "l540", "l543", "l544"),
 }
 
 
@@ -102,3 +102,8 @@ def test_the_truth_is_the_limit_of_the_faulty_program_itself(path: Path) -> None
 
 def test_the_default_dtype_is_left_as_it_was() -> None:
     assert torch.get_default_dtype() is torch.float32
+
+
+def test_no_gradient_is_no_infinite_one() -> None:
+    assert judge._is_off(0.0, math.inf, 1.0, None)
+    assert not judge._is_off(-2.0, -math.inf, 1.0, None)

@@ -423,3 +423,32 @@ def loss_of(pi, mu, log_s, y):
     exec(text, scope)
     exec(text.replace("-torch.log(density.sum(-1)).mean()", new).replace("loss_of", "other"), scope)
     torch.testing.assert_close(scope["other"](*values), scope["loss_of"](*values))
+
+
+def test_what_stands_before_on_the_same_line_is_known() -> None:
+    text = "s = torch.sin(x); y = s / x"
+    assert "s = torch.sin(x); y = torch.sinc(0.3183098861837907 * x)" in {
+        c.text for c in candidates(text, 1)
+    }
+
+
+def test_a_module_that_is_called_as_a_method_of_tensors_is_called_once() -> None:
+    text = "def step(self, x):\n    p = torch.softmax(self.t(x), -1)\n    return p.log().sum()"
+    found = candidates(text, 3)
+    assert not any("self.t" in c.text for c in found)
+    (named,) = [c for c in found if c.also]
+    assert named.text == "return torch.log_softmax(logits, -1).sum()"
+    assert named.also == ((2, 2, "logits = self.t(x)\np = torch.softmax(logits, -1)"),)
+
+
+def test_an_expression_is_rewritten_where_functions_of_the_file_give_its_parts() -> None:
+    text = """
+def up(x):
+    return torch.exp(x)
+
+
+def share(a, b):
+    return torch.log(up(a) / (up(a) + up(b)))
+"""
+    texts = [r.text for r in rewritings(text, 3)]
+    assert "return a - torch.logaddexp(a, b)" in texts

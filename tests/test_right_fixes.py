@@ -50,6 +50,17 @@ WRITTEN = {
     "a property": "l441",
     "a number that the line negates": "l454",
     "probabilities that a module gives": "l477",
+    "a sum over another dimension": "l502",
+    "several statements in a line": "l509",
+    "a product by einsum of exponentials": "l519",
+    "an exponent that is a tensor": "l523",
+    "a number that Python computes before": "l530",
+    "a static method": "l536",
+    "a function of the file, called three times": "l539",
+    "a parameter that the line reads twice": "l543",
+    "probabilities of a module, which get a name": "l546",
+    "what only another function reads": "l560",
+    "the other factors": "l571",
 }
 
 
@@ -61,3 +72,12 @@ def test_the_first_verified_fix_is_right(name: str) -> None:
     verified = [fix for fix in culprit.fixes if fix.verified]
     assert verified
     assert [judge.judged(path, fix, module) for fix in verified] == [("right", "")] * len(verified)
+
+
+@pytest.mark.parametrize("name", ["d202", "d224"])
+def test_a_fix_that_only_moves_its_fault_does_not_hide_the_next_one(name: str) -> None:
+    (path,) = judge.programs([name])
+    module = judge.load(path)
+    cure = judge.watched(module).cure
+    assert cure.verified
+    assert judge.judged(path, cure, module) == ("right", "")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import nanlab
 from nanlab.fixes.removable import series_text
+from nanlab.safe.series import NotRemovableError
 
 Expression = Callable[[Any], Any]
 # the expression's text; T is torch or mpmath; where; its series there as far as it is written here
@@ -205,3 +206,18 @@ def test_a_sample_without_a_series_is_nan_under_vmap() -> None:
     found = torch.vmap(lambda v: nanlab.safe.removable(lambda t: 1 / t, v))(x)
     assert found.isnan().tolist() == [True, False]
     assert found[1] == 0.5
+
+
+def test_shares_that_float32_has_rounded_have_a_series() -> None:
+    """A Hill number of order 1 is the exponential of the entropy."""
+    p = torch.tensor([0.2, 0.3, 0.5])
+    order = torch.tensor([1.0])
+    found = nanlab.safe.removable(lambda q: (p**q).sum(-1) ** (1 / (1 - q)), order, at=1)
+    assert found.tolist() == pytest.approx([math.exp(-float((p * p.log()).sum()))], rel=1e-6)
+
+
+def test_a_pole_is_none_in_float32_either() -> None:
+    with pytest.raises(NotRemovableError):
+        nanlab.safe.removable(lambda x: 1e-5 / x, torch.tensor([0.0, 1.0]))
+    with pytest.raises(NotRemovableError):
+        nanlab.safe.removable(torch.sqrt, torch.tensor([0.0, 1.0]))

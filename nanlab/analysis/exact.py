@@ -12,6 +12,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import mpmath
@@ -399,6 +400,10 @@ _UNARY["atanh"] = _real(mpmath.atanh, {mpf(1): INF, mpf(-1): -INF})
 _UNARY["sigmoid"] = _real(_sigmoid)
 _UNARY["erfinv"] = _real(_erfinv)
 _UNARY["lgamma"] = _real(lambda x: mpmath.log(abs(mpmath.gamma(x))))
+for _order, _bessel in enumerate(("i0", "special_i1")):
+    _plain = partial(mpmath.besseli, _order)
+    _UNARY[_bessel] = _real(_plain)
+    _UNARY[f"special_i{_order}e"] = _real(lambda x, of=_plain: of(x) * mpmath.exp(-abs(x)))
 _UNARY["sgn"] = _real(mpmath.sign)
 _UNARY["round"] = _real(_round)
 _UNARY["trunc"] = _real(lambda x: mpmath.floor(x) if x > 0 else mpmath.ceil(x))

@@ -17,6 +17,7 @@ from nanlab.fixes.match import Rewriting, Scope, rewritings
 from nanlab.fixes.removable import Removable, removables, series_text
 from nanlab.fixes.term import is_pure, term_of
 from nanlab.formats import HALF_PRECISION
+from nanlab.operators import having
 from nanlab.program.expression import span_of
 from nanlab.safe.series import series
 
@@ -50,6 +51,8 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> list
         wide = _in_float32(r) if dtype in HALF_PRECISION else None
         if wide is not None:
             found.setdefault((wide.first, wide.text), wide)
+    for made in _with_operands_named(text, line):
+        found.setdefault((made.first, made.text), made)
     places = removables(text, line)
     for site in places:
         for made in _in_torch(site, dtype):
@@ -61,6 +64,56 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> list
         for made in _in_nanlab(site):
             found.setdefault((made.first, made.text), made)
     return list(found.values())
+
+
+def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
+    """Forms of the line over what a function was taken of, a module's result, which gets a name:
+    ``logits = self.head(x)``, of which ``p`` is the softmax."""
+    scope = Scope.around(text, line)
+    if scope is None:
+        return
+    taken = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
+    rows, names, shift = text.splitlines(), set[str](), 0
+    makers: list[tuple[int, int, str]] = []
+    for statement in scope.statements():
+        call = _of_module(statement) if statement.lineno < line else None
+        if call is None or len(makers) == MOST_NAMED:
+            continue
+        target = ast.unparse(statement.targets[0])  # type: ignore[attr-defined]
+        name = next(n for n in ("logits", f"{target}_logits", f"{target}_given") if n not in taken)
+        taken.add(name)
+        names.add(name)
+        operand = ast.unparse(call)
+        new = f"{name} = {operand}\n{scope.replaced(statement, [(call, name)])}"
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        makers.append((first, last, new))
+        indent = rows[first - 1 + shift][: statement.col_offset]
+        made = [indent + row for row in new.split("\n")]
+        rows[first - 1 + shift : last + shift] = made
+        shift += len(made) - (last - first + 1)
+    for r in rewritings("\n".join(rows) + "\n", line + shift) if makers else ():
+        read = {n.id for n in ast.walk(ast.parse(r.new)) if isinstance(n, ast.Name)}
+        used = tuple(m for m in makers if m[2].split(" = ")[0] in read)
+        if used and r.first > makers[-1][1] + shift:
+            yield Candidate(r.title, r.first - shift, r.last - shift, r.text, also=used)
+
+
+MOST_NAMED = 3
+
+
+def _of_module(statement: ast.stmt) -> ast.Call | None:
+    """What a known function is taken of in an assignment, where a module or function of the
+    program gives it."""
+    match statement:
+        case ast.Assign(targets=[ast.Name()], value=ast.Call() as value):
+            t = term_of(value)
+            given = t.parts[0].node if t.kind == "call" and t.parts else None
+            if t.name in _NAMED and isinstance(given, ast.Call) and not is_pure(given):
+                return given
+    return None
+
+
+_NAMED = having("unary") | {"softmax"}
 
 
 def carried_over(

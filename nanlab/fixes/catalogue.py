@@ -127,6 +127,7 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("exp of the difference", "exp($a) / exp($b)", "exp($a - $b)"),
     Rule("exp of the sum", "exp($a) * exp($b)", "exp($a + $b)"),
     Rule("exp of the negative", "1 / exp($x)", "exp(-$x)"),
+    Rule("i1e and i0e", "i1($x) / i0($x)", "i1e($x) / i0e($x)"),
     Rule("exp of a product", "exp($x)**$p", "exp($p * $x)"),
     Rule("exp of the half", "sqrt(exp($x))", "exp($x / 2)"),
     Rule("tanh", "(exp($x) - exp(-$x)) / (exp($x) + exp(-$x))", "tanh($x)"),
@@ -194,6 +195,8 @@ CATALOGUE: tuple[Rule, ...] = (
         0.1,
         2.0,
     ),
+    Rule("the factors before each", "cumprod($x, $d) / $x", "cumprod(preceding($x, $d), $d)", 0.2),
+    Rule("the product of the others", "prod($x) / $x", "prod(others($x), 1).view_as($x)", 0.2),
     Rule("the sum of the powers", "(1 - $g**$_n) / (1 - $g)", "powers($g, $_n)", 0.2, 0.8),
     Rule("the sum of the powers", "($g**$_n - 1) / ($g - 1)", "powers($g, $_n)", 0.2, 0.8),
 )
@@ -209,6 +212,12 @@ ALTERNATIVES: tuple[Rule, ...] = (
         root=True,
     ),
     Rule("an epsilon of 1e-12", "$x**$_p", "($x + 1e-12)**$_p", 0.2, late=True, root=True),
+    Rule("hypot", "log1p($x**2)", "2 * log(hypot($x, ones_like($x)))"),
+    Rule(
+        "hypot", "log($_c + $x**2)", "2 * log(hypot($x, math_sqrt($_c) * ones_like($x)))", late=True
+    ),
+    Rule("hypot", "log($a**2 + $b**2)", "2 * log(hypot($a, $b))", 0.2),
+    Rule("hypot", "1 / ($_c + $x**2)", "1 / hypot($x, math_sqrt($_c) * ones_like($x))**2"),
     Rule("vector_norm", "sqrt($a**2 + $b**2)", "vector_norm(stacked($a, $b), dim=0)", 0.2),
     Rule(
         "the vector scaled first",

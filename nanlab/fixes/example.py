@@ -16,6 +16,7 @@ from nanlab.fixes.guards import Guard
 from nanlab.fixes.match import Scope, is_new, written_by
 from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, is_pure
 from nanlab.operators import CARDS, card
+from nanlab.program.expression import OBJECTS
 from nanlab.trace.chunk import Span
 
 # One operation, whichever way a program writes it, and another in its place: both by example.
@@ -101,7 +102,7 @@ def _is_own(node: ast.expr) -> bool:
 
 
 def _is_module(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id in ("self", "model", "net")
+    return isinstance(node, ast.Name) and node.id in OBJECTS
 
 
 def is_module(node: ast.expr) -> bool:
@@ -294,6 +295,7 @@ def guarded(
     if page is None:
         return []
     made: dict[str, Candidate] = {}
+    late: dict[str, Candidate] = {}  # behind all others
     known: dict[str, list[tuple[ast.expr, str]]] = {}
     standing: set[str] = set()
     last: set[str] = set()
@@ -305,7 +307,9 @@ def guarded(
             if new is not None and guard.ahead:
                 if page.stands(node) and isinstance(found["x"], ast.Name):  # type: ignore[index]
                     both = f"{new}\n{page.scope.replaced(page.statement, [])}"
-                    made.setdefault(both, page.candidate(_with(guard.title, numbers), both))
+                    title = _with(guard.title, numbers)
+                    group = late if guard.last_resort else made
+                    group.setdefault(both, page.candidate(title, both, guard.last_resort))
             elif new is not None:
                 key = f"{_with(guard.title, numbers)}\0{guard.after}"
                 changes = known.setdefault(key, [])
@@ -322,7 +326,7 @@ def guarded(
             new = page.changed(chosen) if chosen else None
             if new is not None:
                 made.setdefault(new, page.candidate(key.split("\0")[0], new, key in last))
-    return list(made.values())
+    return list({**made, **late}.values())
 
 
 def masked(text: str, place: Place) -> list[Candidate]:

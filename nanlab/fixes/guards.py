@@ -157,13 +157,19 @@ LOGARITHMS = [
     Guard(
         "clamp the argument at EDGE", "polygamma($n, $x)", "torch.polygamma($n, $x.clamp_min(EDGE))"
     ),
-    Guard("log(i0e(x)) + |x|", "log(i0($x))", "torch.log(torch.special.i0e($x)) + $x.abs()"),
 ]
 
 POWERS = [
     Guard("nanlab.safe.pow: finite value and gradient", "$x ** $p", "nanlab.safe.pow($x, $p)"),
     Guard("clamp the base at EPS", "$x ** $p", "$x.clamp_min(EPS) ** $p"),
     Guard("an epsilon of EPS on the base", "$x ** $p", "($x + EPS) ** $p"),
+    Guard(
+        "a smaller epsilon of 1e-12 on the base",
+        "$x ** $p",
+        "($x + 1e-12) ** $p",
+        when="wide",
+        last_resort=True,
+    ),
     Guard(
         "the power of the magnitude, at least EPS: an even power, or a fractional one",
         "$x ** $p",
@@ -198,6 +204,15 @@ POWERS = [
         "NAME($x)",
         "torch.NAME($x.clamp(-GROWTH, GROWTH))",
         when="too-large",
+    ),
+    *(
+        Guard(
+            "the largest exponent subtracted: right where what follows divides by the sum",
+            "exp($x)",
+            f"torch.exp($x - $x.amax({dim}, keepdim=True).detach())",
+            when="too-large",
+        )
+        for dim in (-1, 0)
     ),
     Guard(
         "nanlab.safe.exp: finite value and gradient",
@@ -264,6 +279,17 @@ QUOTIENTS = [
         "($x + EPS) / ($y + EPS)",
         when="tensor measure zero",
         last_resort=True,
+    ),
+    *(
+        Guard(
+            f"an epsilon of {eps} on the divisor, for all that read it",
+            "$n / $x",
+            f"$x = $x + {eps}",
+            ahead=True,
+            when="tensor measure zero",
+            last_resort=True,
+        )
+        for eps in ("EPS", "1e-3")
     ),
     Guard(
         "clamp the divisor at EPS", "remainder($x, $y)", "torch.remainder($x, $y.clamp_min(EPS))"

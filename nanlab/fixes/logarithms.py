@@ -106,6 +106,9 @@ def _of_call(t: Term) -> Term | None:
         case "erfc":
             tail = called("log_ndtr", [("input", negated(multiplied([(1, _ROOT2), (1, x)])))])
             return summed([(1, tail), (1, _LOG2)])
+        case "i0":
+            scaled = called("log", [("input", called("i0e", [("input", x)]))])
+            return summed([(1, scaled), (1, called("abs", [("input", x)]))])
         case "cosh":
             double = _softplus(multiplied([(1, number(Fraction(2))), (1, x)]))
             return summed([(1, double), (-1, x), (-1, _LOG2)])

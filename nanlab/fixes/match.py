@@ -29,6 +29,7 @@ from nanlab.operators import having
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 MOST_LOOKUPS = 12
+MOST_SCOPES = 4  # a function and those that call it
 
 
 class _Unspellable(Exception):
@@ -51,27 +52,43 @@ class Scope:
     given: dict[str, Term] = field(default_factory=dict)
     # functions of the file, those of the class around first, by the names that calls have
     functions: dict[str, Function] = field(default_factory=dict)
+    calls_it: bool = False  # the function that computes, which is another
 
     @classmethod
     def around(cls, text: str, line: int) -> Scope | None:
         """The innermost function that holds the line; None where the text is no Python."""
+        return next(iter(cls.behind(text, line, 1)), None)
+
+    @classmethod
+    def behind(cls, text: str, line: int, most: int = MOST_SCOPES) -> list[Scope]:
+        """The innermost function that holds the line, and those of the file that call it."""
         try:
             tree = ast.parse(text)
         except SyntaxError:
-            return None
-        best: Function | None = None
-        for node in ast.walk(tree):
-            if isinstance(node, Function) and node.lineno <= line <= (node.end_lineno or 0):
-                if best is None or node.lineno > best.lineno:
-                    best = node
-        if best is None:
+            return []
+        functions = [n for n in ast.walk(tree) if isinstance(n, Function)]
+        holding = [n for n in functions if n.lineno <= line <= (n.end_lineno or 0)]
+        chain = [max(holding, key=lambda n: n.lineno, default=None)]
+        for callee in chain:
+            name = callee.name if callee is not None else ""
+            for each in functions if name and len(chain) < most else ():
+                if each not in chain and any(_calls(n, name) for n in ast.walk(each)):
+                    chain.append(each)
+        own, *callers = chain[:most]
+        return [cls._of(text, tree, own, line), *(cls._of(text, tree, n) for n in callers)]
+
+    @classmethod
+    def _of(cls, text: str, tree: ast.Module, function: Function | None, line: int = 0) -> Scope:
+        """A function as it stands; line: that it holds, none of one that calls it."""
+        if function is None:
             made = cls(text, tree.body, frozenset())
         else:
-            a = best.args
+            a = function.args
             given = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
-            made = cls(text, best.body, frozenset(x.arg for x in given))
+            made = cls(text, function.body, frozenset(x.arg for x in given))
         made._read(made.body, ())
-        made.functions = _functions(tree, line)
+        made.functions = _functions(tree, line or made.body[0].lineno)
+        made.calls_it = not line
         return made
 
     def within(self, function: Function, given: dict[str, Term]) -> Scope:
@@ -131,7 +148,9 @@ class Scope:
             yield whole
         for node in ast.walk(statement.value):  # type: ignore[attr-defined]
             if isinstance(node, ast.BinOp | ast.Call | ast.UnaryOp):
-                if not self._gives_names(node):
+                # what a function gives is written anew in the function
+                own = isinstance(node, ast.Call) and ast.unparse(node.func) in self.functions
+                if not self._gives_names(node) and not (own and self.calls_it):
                     yield node
 
     def _is_fresh(self, statement: ast.stmt) -> bool:
@@ -160,7 +179,7 @@ class Scope:
     def assignment(self, name: str, before: ast.stmt) -> tuple[ast.stmt, ast.expr] | None:
         """The surely last assignment of a name before another statement, and the value."""
         found = [s for s in self.order if name in _bound(s)]
-        earlier = [s for s in found if s.lineno < before.lineno]
+        earlier = [s for s in found if _start(s) < _start(before)]
         value = self._value_of(earlier[-1], name) if earlier else None
         if value is None:
             return None
@@ -172,7 +191,7 @@ class Scope:
         later = [
             s
             for s in found
-            if s.lineno > before.lineno and self.blocks[id(s)][: len(theirs)] == theirs
+            if _start(s) > _start(before) and self.blocks[id(s)][: len(theirs)] == theirs
         ]
         return None if later and mine != theirs else (made, value)
 
@@ -232,6 +251,23 @@ class Scope:
             text = new if whole or atomic or bare else f"({new})"
             part[start : end + 1] = [head + text.encode() + tail]
         return _aligned("\n".join(row.decode() for row in part))
+
+
+def _calls(node: ast.AST, name: str) -> bool:
+    """Whether an expression calls a function of that name, perhaps as a method."""
+    match node:
+        case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called)):
+            return called == name
+    return False
+
+
+def _is_called(function: Function) -> bool:
+    """Whether a function of a file is one that calls run: no property."""
+    return all(ast.unparse(d) in ("staticmethod", "classmethod") for d in function.decorator_list)
+
+
+def _start(statement: ast.stmt) -> tuple[int, int]:
+    return statement.lineno, statement.col_offset
 
 
 def _functions(tree: ast.Module, line: int) -> dict[str, Function]:
@@ -385,10 +421,10 @@ class Reading:
         is_call = isinstance(node, ast.Call)
         callee = node.func if isinstance(node, ast.Call) else node
         function = self.scope.functions.get(ast.unparse(callee))
-        if function is None or is_call == bool(function.decorator_list):
+        if function is None or is_call != _is_called(function):
             return None
         names = [a.arg for a in function.args.args]
-        names = names[1:] if names[:1] == ["self"] else names
+        names = names[1:] if names[:1] in (["self"], ["cls"]) else names
         arguments = [*node.args] if isinstance(node, ast.Call) else []
         if isinstance(node, ast.Call):
             named = {k.arg: k.value for k in node.keywords}
@@ -408,6 +444,7 @@ class Reading:
         found = term_of(last.value, lambda name: reading._resolve(name, last, lookups - 1))
         if not all(self._is_known(t, inside) for t in _leaves_of(found)):
             return None
+        self.lines |= reading.lines | set(range(last.lineno, (last.end_lineno or last.lineno) + 1))
         return Term(found.kind, found.name, found.parts, found.marks, found.value, node)
 
     def _is_known(self, leaf: Term, inside: Scope) -> bool:
@@ -488,14 +525,12 @@ def rewritings(text: str, line: int, rules: Sequence[Rule] = CATALOGUE) -> list[
     assignment inside the function. Nothing is moved or repeated that draws random numbers, runs a
     module or has side effects.
     """
-    scope = Scope.around(text, line)
-    if scope is None:
-        return []
     found: dict[tuple[int, str], Rewriting] = {}
-    for statement in scope.statements():
-        for made in _of_statement(scope, statement, rules):
-            if line in made.lines:
-                found.setdefault((made.first, made.text), made)
+    for scope in Scope.behind(text, line):
+        for statement in scope.statements():
+            for made in _of_statement(scope, statement, rules):
+                if line in made.lines:
+                    found.setdefault((made.first, made.text), made)
     return sorted(found.values(), key=lambda r: (-len(r.old), r.first))
 
 

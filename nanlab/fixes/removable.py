@@ -43,8 +43,16 @@ class Removable:
 
     @property
     def takes_lines(self) -> bool:
-        """Whether lines before the statement can read the variable: it is not a lambda's own."""
-        return not _is_bound_inside(self.statement, self.node)
+        """Whether lines before the statement can read the variable: it is not a lambda's own, nor
+        assigned on the same line."""
+        read = {n.id for n in ast.walk(ast.parse(self.expression)) if isinstance(n, ast.Name)}
+        return not _is_bound_inside(self.statement, self.node) and not any(
+            n.id in read
+            for other in self.scope.order
+            if other.lineno == self.first and other is not self.statement
+            for n in ast.walk(other)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        )
 
     def over(self, variable: str, others: Mapping[str, str]) -> str:
         """The expression with other names for what it reads."""
@@ -77,17 +85,15 @@ class Removable:
 
 def removables(text: str, line: int) -> list[Removable]:
     """Expressions behind this line in which a variable occurs twice; smallest first."""
-    scope = Scope.around(text, line)
-    if scope is None:
-        return []
     found: dict[tuple[str, str, int], Removable] = {}
-    for statement in scope.statements():
-        for node in scope.expressions(statement):
-            for made in _of(scope, statement, node):
-                # a series of a series takes the square of its time
-                again = "removable(" in made.expression + ast.unparse(statement)
-                if line in made.lines and not again:
-                    found.setdefault((made.expression, made.variable, made.first), made)
+    for scope in Scope.behind(text, line):
+        for statement in scope.statements():
+            for node in scope.expressions(statement):
+                for made in _of(scope, statement, node):
+                    # a series of a series takes the square of its time
+                    again = "removable(" in made.expression + ast.unparse(statement)
+                    if line in made.lines and not again:
+                        found.setdefault((made.expression, made.variable, made.first), made)
     return sorted(found.values(), key=lambda r: len(r.expression))
 
 

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from nanlab.operators import CARDS, card, having
+from nanlab.program.expression import OBJECTS
 
 # Functions that only compute: the same operands, the same result; with the names of their
 # arguments.
@@ -22,6 +23,8 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "math_log": ("input",),
     "math_sqrt": ("input",),
     "stacked": ("input", "other"),  # of the catalogue: torch.stack((a, b))
+    "others": ("input",),  # of the catalogue: a row for each element, with 1 in its place
+    "preceding": ("input", "dim"),  # of the catalogue: 1, x[0], x[1], ... along a dimension
     "powers": ("input", "other"),  # of the catalogue: 1 + x + ... + x**(n - 1)
 }
 _ONE = frozenset(name for name, arguments in SIGNATURES.items() if arguments == ("input",))
@@ -421,11 +424,12 @@ def _function(node: ast.Call) -> tuple[str, list[ast.expr]] | None:
         return RENAMED.get(name, name), list(node.args)
     if name in ("max", "min", "add_", "mul_") or name not in _KNOWN:
         return None
-    if isinstance(func.value, ast.Name) and func.value.id in ("math", "np", "numpy", "nn", "cmath"):
+    if isinstance(func.value, ast.Name) and func.value.id in _NO_TENSORS:
         return None
     return RENAMED.get(name, name), [func.value, *node.args]
 
 
+_NO_TENSORS = OBJECTS | {"math", "np", "numpy", "nn", "cmath"}
 _ARITHMETIC = having("algebraic")
 _KNOWN = frozenset(SIGNATURES) | frozenset(RENAMED) | _ARITHMETIC
 _ZERO = Term("number", value=Fraction(0))
@@ -458,6 +462,8 @@ def is_pure(node: ast.AST) -> bool:
         if isinstance(each, ast.Call):
             given = _function(each)
             moves = isinstance(each.func, ast.Attribute) and each.func.attr in _MOVES
+            if moves and isinstance(each.func.value, ast.Name):  # type: ignore[attr-defined]
+                moves = each.func.value.id not in _NO_TENSORS  # type: ignore[attr-defined]
             if not moves and (given is None or given[0] not in _KNOWN):
                 return False
         if isinstance(each, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom | ast.Lambda):
@@ -506,6 +512,14 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
             )
     if t.name == "stacked":
         return f"torch.stack(({', '.join(text_of(p, spell) for p in t.parts)}))"
+    if t.name == "others":
+        x = text_of(t.parts[0], spell, 4)
+        own = f"torch.eye({x}.numel(), dtype=torch.bool, device={x}.device)"
+        return f"torch.where({own}, 1, {x}.flatten())"
+    if t.name == "preceding":
+        x, along = text_of(t.parts[0], spell, 4), text_of(t.parts[1], spell)
+        first, rest = (f"{x}.narrow({along}, 0, {n})" for n in ("1", f"{x}.shape[{along}] - 1"))
+        return f"torch.cat((torch.ones_like({first}), {rest}), {along})"
     if t.name == "matmul":
         text = f"{text_of(t.parts[0], spell, 2)} @ {text_of(t.parts[1], spell, 3)}"
         return f"({text})" if level > 0 else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import linecache
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -98,8 +99,17 @@ def apply(
     values = Values(segments) if values is None else values
     patches: list[Patch] = []
     regions: list[Region] = []
+    named = {
+        edit: given
+        for edit in (edits if len(edits) > 1 else ())
+        if (given := _named_parts(text_of(recording, edit.file), edit))
+    }
     for edit in edits:
-        found = _Rewrite(recording, edit, values).edited()
+        if edit in named:
+            continue  # the rest computes what it did
+        rewrite = _Rewrite(recording, edit, values)
+        rewrite.named = {k: v for each in named.values() for k, v in each.items()}
+        found = rewrite.edited()
         patches += found.patches
         regions += found.regions
     taken: set[tuple[int, int]] = set()
@@ -213,6 +223,7 @@ class _Rewrite:
         self.text, self.names = text, namespace_of(text)
         self.packages = packages_of(recording)
         self.results: list[Results] = []
+        self.named: dict[str, tuple[ast.expr, int]] = {}  # parts that other edits name
         self.whole_spans = _whole_spans(text)
         try:
             self.old = _statements(text, edit.first, edit.last)
@@ -582,16 +593,34 @@ class _Rewrite:
 
     def _elsewhere(self, path: ast.expr, at: int, index: int) -> Any:
         """The value of a name that only other lines read, when calls from ``index`` ran."""
+        if isinstance(path, ast.Name) and path.id in self.named:
+            part, line = self.named[path.id]
+            values = next(self._read(part, at, index, line), None)
+            if values is None:
+                raise NotReplayable(f"the value of {ast.unparse(part)} is not known")
+            return values[-1]
         names = [n.id for n in ast.walk(path) if isinstance(n, ast.Name)]
         values = next(self._read(path, at, index), None)
+        if values is None:
+            values = self._handed_over(path, at, index)
         if values is None or any(_comes_later(n, self.text, self.edit.first) for n in names):
             raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
         return values[-1]
 
-    def _read(self, path: ast.expr, at: int, before: int | None = None) -> Iterator[list[Any]]:
-        """Values that lines read by a name, by run; before: runs before an index first."""
+    def _read(
+        self,
+        path: ast.expr,
+        at: int,
+        before: int | None = None,
+        line: int = 0,
+        near: ast.stmt | None = None,
+    ) -> Iterator[list[Any]]:
+        """Values that lines read by a name, by run; before: runs before an index first; line: that
+        alone; near: in the function around a statement, that of the edit."""
         key = key_of(path)
-        for statement in _readers_of(key, self.text, self.old[0]):
+        for statement in _readers_of(key, self.text, near or self.old[0]):
+            if line and statement.lineno != line:
+                continue
             for reader in _postorder(statement):
                 if not isinstance(reader, ast.expr) or not _reads(reader, key):
                     continue
@@ -605,8 +634,53 @@ class _Rewrite:
                         )
                     except NotReplayable:
                         continue
-                    if values := [each.parts[key] for each in bound if key in each.parts]:
+                    if key_of(reader) == key:  # it is computed there: a part of a complex number
+                        yield [each.out for each in bound]
+                    elif values := [each.parts[key] for each in bound if key in each.parts]:
                         yield values
+
+    def _handed_over(self, path: ast.expr, at: int, index: int) -> list[Any] | None:
+        """Values of what this function gives to another of the file, which reads it, and is called
+        nowhere else."""
+        key, tree = key_of(path), ast.parse(self.text)
+        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+        functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+        around = _function_around(self.text, self.edit.first)
+        for call in (n for n in ast.walk(around) if isinstance(n, ast.Call)):
+            name = getattr(call.func, "id", getattr(call.func, "attr", ""))
+            callee = functions.get(name)
+            if callee is None or callee.args.vararg or callee is around:
+                continue
+            if sum(name == getattr(c.func, "id", getattr(c.func, "attr", "")) for c in calls) > 1:
+                continue
+            names = [a.arg for a in callee.args.args]
+            names = names[1:] if names[:1] == ["self"] else names
+            given = [*zip(names, call.args, strict=False)]
+            given += [(k.arg, k.value) for k in call.keywords if k.arg]
+            for own, value in given:
+                stored = (n for n in ast.walk(callee) if isinstance(n, ast.Name) and n.id == own)
+                if key_of(value) == key and all(isinstance(n.ctx, ast.Load) for n in stored):
+                    read = ast.Name(own, ast.Load())
+                    found = next(self._read(read, at, index, near=callee.body[0]), None)
+                    if found is not None:
+                        return found
+        return None
+
+    def _last_reader(self, at: int, ref: Ref, first: int, runs: int) -> int:
+        """The last call that reads a parameter in the function around the edit, from a call on;
+        raises NotReplayable where others read it too."""
+        around = _function_around(self.text, self.edit.first)
+        segment, found = self.segments[at], first
+        end = min((r.first for r in segment.engine if r.first > first), default=len(segment.calls))
+        for index, call in enumerate(segment.calls[first:end], first):
+            if any(r.storage == ref.storage for r in refs_in((call.args, call.kwargs))):
+                op = self.recording.op(call.position)
+                own = op is not None and op.file == self.edit.file and hasattr(around, "lineno")
+                inside_it = own and around.lineno <= op.line <= around.end_lineno  # type: ignore
+                if not inside_it or runs > 1:
+                    raise NotReplayable("other lines read the parameter that the edit names anew")
+                found = index
+        return found
 
     # -- names that are bound anew
 
@@ -640,7 +714,8 @@ class _Rewrite:
                     if not group:
                         continue
                     expression = Expression(reader, self.names, _device(group))
-                    for bound in bind(expression, group, self._value(at)):
+                    runs = bind(expression, group, self._value(at))
+                    for bound in runs:
                         ref = bound.parts.get(key)
                         if ref.__class__ is not Ref:
                             raise NotReplayable(f"the value of {ast.unparse(target)} is not known")
@@ -650,22 +725,54 @@ class _Rewrite:
                                 f"the value of {ast.unparse(code.free[0])} is not known at this"
                                 " line"
                             )
-                        yield (
-                            Region(
-                                at,
-                                _outermost(bound.calls[-1], bound.out, expression.span, group),
-                            ),
-                            Patch(
-                                at,
-                                bound.calls[0],
-                                frozenset(),
-                                ref,
-                                _over(code, key, ref),
-                                ahead=True,
-                            ),
+                        region = Region(
+                            at, _outermost(bound.calls[-1], bound.out, expression.span, group)
                         )
+                        first, exchange = bound.calls[0], _Exchange(code, key, ref)
+                        yield region, Patch(at, first, frozenset(), ref, exchange.enter, ahead=True)
+                        if ref.storage in self.recording.program.names:  # elsewhere it is as it was
+                            last = self._last_reader(at, ref, first, len(runs))
+                            yield region, Patch(at, last, frozenset(), ref, exchange.leave)
                 return
         raise NotReplayable(f"{ast.unparse(target)} is not read by the lines that follow")
+
+
+def _function_around(text: str, line: int) -> ast.AST:
+    """The innermost function that holds a line; the file where none does."""
+    tree = ast.parse(text)
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    around = (n for n in ast.walk(tree) if isinstance(n, kinds))
+    holding = [n for n in around if n.lineno <= line <= (n.end_lineno or 0)]
+    return max(holding, key=lambda n: n.lineno, default=tree)
+
+
+def _named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
+    """Parts of one statement, and its line, by the names that an edit gives them before it; none
+    where it does anything else."""
+    try:
+        (old,) = _statements(text, edit.first, edit.last)
+        *before, new = ast.parse(textwrap.dedent(edit.text)).body
+    except (SyntaxError, ValueError, NotReplayable, _PartOfStatement):
+        return {}
+    known: dict[str, ast.expr] = {}
+    for statement in before:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in known:
+                known[name] = value
+            case _:
+                return {}
+    used = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name) and n.id in known]
+    read = [n.id for n in ast.walk(new) if isinstance(n, ast.Name) and n.id in known]
+
+    class Insert(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return known.get(node.id, node)
+
+    if used or sorted(read) != sorted(known):  # each once
+        return {}
+    whole = Insert().visit(copy.deepcopy(new))
+    parts = {name: (value, old.lineno) for name, value in known.items()}
+    return parts if ast.dump(whole) == ast.dump(old) else {}
 
 
 def _whole_spans(text: str) -> dict[Any, Any]:

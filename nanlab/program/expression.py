@@ -9,7 +9,7 @@ import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -30,6 +30,7 @@ MOST_TRIES = 800
 _SHAPES = frozenset(
     {"shape", "ndim", "dtype", "device", "size", "numel", "dim", "new_zeros", "new_ones"}
 )
+OBJECTS = frozenset(("self", "cls", "model", "net"))  # of a program: their methods are its own
 _LOOPS = ("sum", "zip", "enumerate", "range", "list", "tuple", "reversed")
 _MODULES = {
     "torch": "torch",
@@ -122,6 +123,15 @@ def _root(node: ast.AST) -> str:
 def key_of(node: ast.AST) -> str:
     """The same for two expressions that are written alike."""
     return ast.dump(node)
+
+
+def _is_method(function: ast.expr) -> bool:
+    """Whether a function may be a method of a tensor."""
+    return (
+        isinstance(function, ast.Attribute)
+        and hasattr(Tensor, function.attr)
+        and not (isinstance(function.value, ast.Name) and function.value.id in OBJECTS)
+    )
 
 
 def _key_of_name(name: str) -> str:
@@ -311,7 +321,7 @@ class Expression:
         function = node.func
         if _root(function) in (*self.names, *_LOOPS) or _is_plain(node):
             return False
-        return not (isinstance(function, ast.Attribute) and hasattr(Tensor, function.attr))
+        return not _is_method(function)
 
     def _comes_from_elsewhere(self, node: ast.expr, spans: set[Span]) -> bool:
         if isinstance(node, ast.Name | ast.Attribute) and _root(node) in self.names and _root(node):
@@ -327,7 +337,7 @@ class Expression:
                     and not isinstance(function.value, ast.Name)
                     and own
                 )
-                method = isinstance(function, ast.Attribute) and hasattr(Tensor, function.attr)
+                method = _is_method(function)
                 owner = getattr(function, "value", None)
                 of_result = method and isinstance(owner, ast.BinOp | ast.UnaryOp)
                 alone = own and node is self.node  # an operator under another name
@@ -521,7 +531,8 @@ def _first_run(
         lengths = [length]
     else:
         lengths = sorted(range(1, min(len(made), 64) + 1), key=lambda n: (n != length, n))
-    places = [_place(expression, leaf, {each.span for each in made}) for leaf in leaves]
+    spans = {each.span for each in made}
+    places = [_places(expression, leaf, spans) for leaf in leaves]
     tries = 0
     for size in lengths:
         group = made[:size]
@@ -568,9 +579,9 @@ def _several(value: Any, group: Sequence[Made]) -> tuple[Any, ...]:
 
 
 def _choices(
-    group: Sequence[Made], keys: list[str], places: list[tuple[Span | None, int]]
+    group: Sequence[Made], keys: list[str], places: list[list[_Occurrence]]
 ) -> Iterator[tuple[Any, ...]]:
-    """What may stand behind each leaf: what the call reads that computes with it, then anything."""
+    """What may stand behind each leaf: what the calls read that compute with it, then anything."""
     inner = {ref.view for each in group if not _is_view(each) for ref in refs_in(each.call.out)}
     pools: dict[Span | None, list[Any]] = {}
     for each in group:
@@ -582,18 +593,51 @@ def _choices(
                         pool.append(ref)
         for number in _numbers(arguments):
             for pool in (pools.setdefault(each.span, []), pools.setdefault(None, [])):
-                if not any(number is a or (type(number) is type(a) and number == a) for a in pool):
+                if not _holds(pool, number):
                     pool.append(number)
     for pool in pools.values():  # `-beta * x` reads beta and computes with -beta
         pool += [-a for a in pool if type(a) in (int, float) and -a not in pool]
-    near = []
-    for span, order in places:
-        pool = pools.get(span, []) if span is not None else []
-        near.append([*pool[order : order + 1], *pool[:order], *pool[order + 1 :]])
+    near = [_near(pools, occurrences) for occurrences in places]
     if all(near):
         yield from itertools.product(*near)
     pool = pools.get(None, [])
     yield from itertools.permutations(pool, len(keys))
+
+
+def _near(pools: dict[Span | None, list[Any]], occurrences: list[_Occurrence]) -> list[Any]:
+    """What may stand behind a leaf, by all its places: what fits all of them first."""
+    fitting = []
+    for each in occurrences:
+        pool = pools.get(each.span, []) if each.span is not None else []
+        if each.form is not None:
+            pool = _solved(each.form, [a for a in pool if type(a) in (int, float)])
+        first = pool[each.order : each.order + 1]
+        fitting.append([*first, *pool[: each.order], *pool[each.order + 1 :]])
+    shared = [a for a in fitting[0] if all(_holds(other, a) for other in fitting[1:])]
+    found: list[Any] = []
+    for a in (*shared, *itertools.chain(*fitting)):
+        if not _holds(found, a):
+            found.append(a)
+    return found
+
+
+def _holds(pool: Sequence[Any], a: Any) -> bool:
+    if a.__class__ is Ref:
+        return any(a is b or _is_twin(a, b) for b in pool)
+    return any(type(a) is type(b) and a == b for b in pool if b.__class__ is not Ref)
+
+
+def _solved(form: Callable[[float], Any], results: Sequence[float]) -> list[Any]:
+    """Numbers of which a form that computes with numbers alone makes one of these."""
+    guesses = [g for n in results for g in (n, 1 - n, round(1 - n, 15), -n, 1 / n if n else n)]
+    guesses += [g for n in results for g in (n - 1, n + 1, n / 2, 2 * n, abs(n) ** 0.5, n * n)]
+    found: list[Any] = []
+    whole = (int(g) for g in guesses if abs(g) < 1e3 and g == int(g))
+    for g in (*map(float, guesses), *whole):
+        with suppress(ArithmeticError, TypeError, ValueError):
+            if form(g) in results and not _holds(found, g):
+                found.append(g)
+    return found
 
 
 def reads_of(each: Made, others: Sequence[Made]) -> bool:
@@ -610,28 +654,73 @@ def _is_twin(a: Ref, b: Any) -> bool:
     return b.__class__ is Ref and (a.view, a.tracked) == (b.view, b.tracked)
 
 
-def _place(expression: Expression, leaf: ast.expr, spans: set[Span]) -> tuple[Span | None, int]:
-    """The smallest part around a leaf that made calls; other leaves read before it."""
-    found: tuple[Span | None, int] = (None, 0)
+@dataclass(frozen=True, slots=True)
+class _Occurrence:
+    """A place of a leaf: the smallest part around it that made calls."""
 
-    def visit(part: ast.AST) -> bool:
-        nonlocal found
-        if part is leaf:
-            return True
+    span: Span | None
+    order: int  # how many other leaves the part reads before
+    # what the part computes of it in plain numbers, without a call; None: it reads it as it is
+    form: Callable[[float], Any] | None
+
+
+def _places(expression: Expression, leaf: ast.expr, spans: set[Span]) -> list[_Occurrence]:
+    """All places of a leaf in an expression."""
+    key, found = key_of(leaf), list[_Occurrence]()
+
+    def visit(part: ast.AST, around: tuple[ast.expr, int] | None, below: ast.expr | None) -> None:
+        if isinstance(part, ast.expr) and key_of(part) == key:
+            span, order = (span_of(around[0]), around[1]) if around else (None, 0)
+            found.append(_Occurrence(span, order, _form(below, key) if around else None))
+            return
+        makes = isinstance(part, ast.expr) and span_of(part) in spans
         order = 0
         for child in ast.iter_child_nodes(part):
-            if visit(child):
-                if isinstance(part, ast.expr) and found[0] is None and span_of(part) in spans:
-                    found = span_of(part), order
-                return True
+            inner = below if below is not None or not isinstance(child, ast.expr) else child
+            visit(
+                child,
+                (part, order) if makes else around,  # type: ignore[arg-type]
+                (child if isinstance(child, ast.expr) else None) if makes else inner,
+            )
             order += (
                 isinstance(child, ast.Name | ast.Attribute | ast.Subscript)
                 and _root(child) not in expression.names
             )
-        return False
 
-    visit(expression.node)
-    return found
+    visit(expression.node, None, None)
+    return found or [_Occurrence(None, 0, None)]
+
+
+def _form(part: ast.expr | None, key: str) -> Callable[[float], Any] | None:
+    """What an expression of one number and constants is, as a function of the number."""
+    if not isinstance(part, ast.BinOp | ast.UnaryOp):
+        return None
+
+    class Replace(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            if isinstance(node, ast.expr) and key_of(node) == key:
+                return ast.Name("_number", ast.Load())
+            return self.generic_visit(node)
+
+    body: Any = Replace().visit(copy.deepcopy(part))
+    tree = ast.fix_missing_locations(ast.Expression(body))
+    parts = list(ast.walk(tree))
+    if any(not isinstance(n, _PLAIN) or getattr(n, "id", "_number") != "_number" for n in parts):
+        return None
+    code = compile(tree, "<number>", "eval")
+    return lambda number: eval(code, {"__builtins__": {}, "_number": number})
+
+
+_PLAIN = (
+    ast.Expression,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Constant,
+    ast.Name,
+    ast.operator,
+    ast.unaryop,
+    ast.expr_context,
+)
 
 
 def _writes_first(call: Call, ref: Ref) -> bool:

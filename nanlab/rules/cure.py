@@ -153,6 +153,7 @@ def _next_fault(
     """A fix with which another fault shows, and that fault; or the cure, if it is right."""
     last = found.faults[-1]
     ended = False  # whether no further fault shows with a fix of the fault's own line
+    brought: tuple[Fix, tuple[Edit, ...], Finding, Trace] | None = None
     for fix in found.options[-1][:MOST_TRIED]:
         joined = _joined(edits, fix.edits)
         if joined is None:
@@ -172,21 +173,20 @@ def _next_fault(
             continue
         if nxt is None or any(_same(nxt, fault) for fault in found.faults):
             continue
-        if _stays(last, nxt, fix):
-            continue
-        return fix, joined, nxt, then
-    return None
+        if not _is_written(nxt, fix):
+            return fix, joined, nxt, then
+        if brought is None and nxt.cause != last.cause:  # of the line, or brought in by the fix
+            brought = fix, joined, nxt, then
+    return brought
 
 
 def _same(a: Finding, b: Finding) -> bool:
     return (a.file, a.line, a.cause, a.op) == (b.file, b.line, b.cause, b.op)
 
 
-def _stays(fault: Finding, nxt: Finding, fix: Fix) -> bool:
-    """Whether what shows with a fix is the same fault, in the lines that the fix has written."""
-    if fault.cause != nxt.cause:
-        return False
-    return any(e.file == nxt.file and e.first <= nxt.line <= e.last for e in fix.edits)
+def _is_written(fault: Finding, fix: Fix) -> bool:
+    """Whether a fault shows in the lines that a fix has written."""
+    return any(e.file == fault.file and e.first <= fault.line <= e.last for e in fix.edits)
 
 
 def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -> Cure | None:

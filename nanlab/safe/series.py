@@ -17,6 +17,7 @@ from nanlab.errors import NanlabError, TypeMismatchError
 POINTS = 64  # on the circle, or nodes on the line
 TERMS = 26  # of them kept: at half the radius what follows is below float64's rounding
 WORST = 1e-11  # share of a series that may stand where a series has nothing
+ROUNDED = 1e-6  # the same of a function with numbers of float32 in it, as shares that add up to 1
 RADII = tuple(2.0**-k for k in range(44))
 MAPPED = 12  # radii that are tried under vmap, all of them
 NODES = 32  # on the line: more of them resolve no further digit
@@ -46,6 +47,7 @@ def series(
     at: Tensor | float = 0.0,
     dims: int = 0,
     apart: bool = False,
+    worst: float = WORST,
 ) -> Series:
     """The series of ``fn`` around ``at``.
 
@@ -53,13 +55,14 @@ def series(
     dims: number of dimensions that the function's argument shall have; results are [terms, *shape].
     apart: it is called with one number after the other, as it may do more with other tensors than
     take them element by element.
+    worst: share of it that may stand where a series has nothing.
     By Cauchy's integral over a circle in complex128; where that does not do, from values on both
     sides of the point. Raises NotRemovableError where there is no such series.
     """
     center = torch.as_tensor(at, dtype=torch.float64)
     center = center.detach().reshape((1,) * max(dims - center.dim(), 0) + tuple(center.shape))
     called = (lambda x: torch.stack([fn(each) for each in x.unbind(0)])) if apart else fn
-    found = _on_circle(called, center) or _on_line(called, center)
+    found = _on_circle(called, center, worst) or _on_line(called, center, worst)
     if isinstance(found, Series):
         return found
     place = (
@@ -70,7 +73,7 @@ def series(
     )
 
 
-def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series | None:
+def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> Series | None:
     """The series by Cauchy's integral; None where that shows none."""
     number = torch.arange(POINTS, dtype=torch.float64, device=center.device)
     # on the real line itself a function such as acos(x) / sqrt(1 - x**2) has two signs at 1
@@ -93,7 +96,7 @@ def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series | None:
         largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
         rest = (size[POINTS // 2 :].amax(0) / largest).amax()
         crooked = (bins.detach().imag[: POINTS // 2].abs().amax(0) / largest).amax()
-        if float(rest) <= WORST and float(crooked) <= WORST:
+        if float(rest) <= worst and float(crooked) <= worst:
             return Series(_scaled(bins[:TERMS].real, radius), radius)
     return None
 
@@ -103,7 +106,7 @@ def _scaled(bins: Tensor, radius: float) -> Tensor:
     return bins * powers.reshape(-1, *(1,) * (bins.dim() - 1))
 
 
-def _on_line(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series | str:
+def _on_line(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> Series | str:
     """The series from Chebyshev nodes around the point, or what the function has instead of one."""
     j = torch.arange(NODES, dtype=torch.float64, device=center.device)
     nodes = torch.cos(math.pi * (j + 0.5) / NODES).reshape(-1, *(1,) * center.dim())
@@ -122,7 +125,7 @@ def _on_line(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series | str:
         part = torch.tensordot(to_chebyshev, values, dims=([1], [0]))
         size = part.detach().abs()
         largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
-        if float((size[NODES * 2 // 3 :].amax(0) / largest).amax()) <= WORST:
+        if float((size[NODES * 2 // 3 :].amax(0) / largest).amax()) <= worst:
             return Series(_scaled(_powers(part[: NODES * 2 // 3]), radius), radius)
         largest_values.append(float(values.detach().abs().max()))
     return _other(largest_values)
@@ -197,14 +200,22 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     with torch.no_grad(), _Double():
         dims = fn(wide).dim()  # of what it closes over too
     radius: float | Tensor
+    place = torch.as_tensor(at, dtype=torch.float64, device=x.device)
+    point = place.detach()
     if _is_mapped():
-        place = torch.as_tensor(at, dtype=torch.float64, device=x.device)
         power_series, radius = _of_each(fn, place)
     else:
-        apart = x.dim() == 0 == torch.as_tensor(at).dim()
-        power_series = series(fn, at, 0 if apart else max(x.dim(), dims), apart)
+        apart = x.dim() == 0 == place.dim()
+        dims = 0 if apart else max(x.dim(), dims)
+        try:
+            power_series = series(fn, at, dims, apart)
+        except NotRemovableError:
+            if x.dim() and x.numel() == 1 == point.numel():  # it may sum: of a single number
+                return removable(lambda t: fn(t.reshape(x.shape)), x.reshape(()), point.reshape(()))
+            if x.dtype == torch.float64:
+                raise
+            power_series = series(fn, at, dims, apart, ROUNDED)
         radius = power_series.radius
-    point = torch.as_tensor(at, dtype=torch.float64, device=x.device).detach()
     distance = wide - point
     reach = radius / 2
     near = distance.detach().abs() < reach
