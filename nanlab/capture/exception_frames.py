@@ -58,7 +58,7 @@ def failure_of(
     modules = [
         frame.f_locals["self"]
         for frame, _ in steps
-        if isinstance(frame.f_locals.get("self"), nn.Module)
+        if isinstance(own := frame.f_locals.get("self"), nn.Module) and "_modules" in vars(own)
     ]
     op, operands, bad = _operation(steps)
     module = _path(modules, root)

@@ -29,14 +29,28 @@ def explain(exc: BaseException | None = None) -> Explanation | None:
     traceback and its message. Never raises.
     """
     try:
-        failure, recording = _known(exc)
+        failure, recording, error = _known(exc)
     except Exception:
         return None
-    return explain_failure(failure, recording) if failure is not None else None
+    return explain_failure(failure, recording, error) if failure is not None else None
 
 
-def explain_failure(failure: Failure, recording: Recording | None) -> Explanation | None:
-    """The explanation of the first meaning that knows the message; one that fails is passed."""
+def explain_failure(
+    failure: Failure, recording: Recording | None, error: BaseException | None = None
+) -> Explanation | None:
+    """The explanation of the first meaning that knows the message, with the edit that was tried;
+    that edit alone where none knows it. A meaning that fails is passed.
+
+    error: the exception itself, whose frames say what the operands were.
+    """
+    found = _meaning(failure, recording)
+    try:
+        return with_change(found, failure, error)
+    except Exception:
+        return found
+
+
+def _meaning(failure: Failure, recording: Recording | None) -> Explanation | None:
     for meaning in MEANINGS:
         match = meaning.pattern.search(failure.text)
         if match is None:
@@ -47,29 +61,24 @@ def explain_failure(failure: Failure, recording: Recording | None) -> Explanatio
             except Exception:
                 continue
             if found is not None:
-                return _with_change(found, failure)
+                return found
     return None
 
 
-def _with_change(explanation: Explanation, failure: Failure) -> Explanation:
-    try:
-        return with_change(explanation, failure)
-    except Exception:
-        return explanation
-
-
-def _known(exc: BaseException | None) -> tuple[Failure | None, Recording | None]:
-    """The exception as data, and the recording of the watch that it belongs to."""
+def _known(
+    exc: BaseException | None,
+) -> tuple[Failure | None, Recording | None, BaseException | None]:
+    """The exception as data, the recording of the watch that it belongs to, and itself."""
     import nanlab
 
     last = nanlab.last.recording if nanlab.last is not None else None
     if exc is None:
         exc = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if exc is None:
-        return (last.escapes.failure, last) if last is not None else (None, None)
+        return (last.escapes.failure, last, None) if last is not None else (None, None, None)
     if last is not None and ended(exc, last):
-        return last.escapes.failure or failure_of(exc), last
-    return failure_of(exc), recording_of(exc) or running()
+        return last.escapes.failure or failure_of(exc), last, exc
+    return failure_of(exc), recording_of(exc) or running(), exc
 
 
 __all__ = [

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from nanlab.capture.places import display_name
-from nanlab.explanations.explanation import Explanation
+from nanlab.explanations.explanation import Explanation, operands_frame
+from nanlab.explanations.search import mend
 from nanlab.findings.rule import Edit, Fix
 from nanlab.trace.history import Failure
 
@@ -93,27 +94,72 @@ class _Program:
 Found = tuple[ast.stmt, "Edit | None"]
 
 
-def with_change(explanation: Explanation, failure: Failure) -> Explanation:
-    """The explanation, with the line to change written anew among its fixes where known."""
+def with_change(
+    explanation: Explanation | None, failure: Failure, error: BaseException | None = None
+) -> Explanation | None:
+    """The explanation, with the line to change written anew among its fixes where known.
+
+    What the message suggests is tried first, then other small edits; where the message has no
+    meaning, what was found by trying explains it.
+    """
+    change, edit = None, None
+    if explanation is not None:
+        explanation, change, edit = _suggested(explanation, failure)
+    edits = mend(error, [(edit,)] if edit is not None else []) if error is not None else None
+    if edits:
+        explanation = explanation or _unknown(failure, edits[0])
+        change = (edits[0].file, edits[0].first, edits[0].old.split("\n")[0].strip())
+    elif edit is not None:
+        edits = (edit,)
+    if explanation is None or change is None:
+        return explanation
+    fixes = list(explanation.fixes)
+    if edits:
+        lines = ", ".join(_line(each, explanation.file) for each in edits)
+        text = "\n".join(each.text for each in edits)
+        fixes = [fix for fix in fixes if "=..." not in fix.code]  # which the edit says better
+        fixes.insert(0, Fix(f"change {lines}", text, edits=edits))
+    return replace(explanation, change=change, fixes=fixes)
+
+
+def _line(edit: Edit, file: str) -> str:
+    return f"line {edit.first}" if edit.file == file else f"{edit.file}:{edit.first}"
+
+
+def _unknown(failure: Failure, edit: Edit) -> Explanation:
+    """What is said of a message that has no meaning here, where an edit was found."""
+    place = "" if (edit.file, edit.first) == (failure.file, failure.line) else " raised here"
+    return Explanation(
+        "wrong-argument",
+        f"{failure.kind}{place}: {failure.text.splitlines()[0] if failure.text else ''}",
+        "The program was run again with small changes, without writing files; with this one it"
+        " raises no more.",
+        failure.file,
+        failure.line,
+        failure.source,
+        operands_frame(failure.operands),
+        module=failure.module,
+    )
+
+
+Change = tuple[str, int, str]
+
+
+def _suggested(
+    explanation: Explanation, failure: Failure
+) -> tuple[Explanation, Change | None, Edit | None]:
+    """The line that the meaning of the message says is to change, and how."""
     program = _program(explanation.file or failure.file, explanation.line or failure.line)
     if program is None:
-        return explanation
+        return explanation, None, None
     explanation = replace(explanation, fixes=_named(program, explanation))
     for each in (program, *_earlier(program, explanation)):
         if (found := _found(each, explanation, failure)) is not None:
-            break
-    else:
-        return explanation
-    statement, edit = found
-    if edit is None and statement is program.at(program.line):  # nothing that was not said
-        return explanation
-    change = (each.shown, statement.lineno, each.text(statement))
-    fixes = list(explanation.fixes)
-    if edit is not None:
-        where = f"line {edit.first}" if each is program else f"{each.shown}:{edit.first}"
-        fixes = [fix for fix in fixes if "=..." not in fix.code]  # which the edit says better
-        fixes.insert(0, Fix(f"change {where}", edit.text, edits=(edit,)))
-    return replace(explanation, change=change, fixes=fixes)
+            statement, edit = found
+            if edit is None and statement is program.at(program.line):
+                break  # nothing that was not said
+            return explanation, (each.shown, statement.lineno, each.text(statement)), edit
+    return explanation, None, None
 
 
 def _named(program: _Program, explanation: Explanation) -> list[Fix]:
@@ -204,12 +250,6 @@ def _found(program: _Program, explanation: Explanation, failure: Failure) -> Fou
         return norm and program.rewritten(
             norm[0], lambda text: _first(text, ((pattern, r"GroupNorm(1, \1)"),))
         )
-    if explanation.cause == "shape-mismatch" and "key_padding_mask" in told:
-        return _bound(
-            program,
-            [_spelled(k.value) for c in _calls(raising) for k in c.keywords if k.arg in _PADDINGS],
-            lambda text: _append(text, ".T"),
-        )
     if explanation.cause == "wrong-argument":
         made = [s for s in program.statements() if isinstance(s, ast.Assign) and _steps(s)]
         names = [_spelled(t) for s in made if s.lineno < program.line for t in s.targets]
@@ -282,7 +322,6 @@ _CUTS = (
 )
 _LOADER = r"^(.*DataLoader\(.*)\)"
 _PADDED = "collate_fn=lambda rows: nn.utils.rnn.pad_sequence(rows, batch_first=True)"
-_PADDINGS = ("key_padding_mask", "src_key_padding_mask", "memory_key_padding_mask")
 _IN_PLACE = (
     (r"^(\w[\w.]*)(\[.+\]\s*(?:[-+*/@]|\*\*|//)?=[^=].*)$", r"\1 = \1.clone()\n\1\2"),
     (r"^(\w[\w.]*)\s*(\*\*|//|[-+*/@])=\s*(.+?)(\s*#.*)?$", r"\1 = \1 \2 (\3)\4"),

@@ -1,0 +1,868 @@
+"""Small edits with which a call that raised could be legal, by what its operands are.
+
+No message is looked up. The values in the frames of the exception say what kind of thing each
+operand is; each kind has its own small edits, at the line that raised, where its operands were
+bound, where the layers were built and in the calls above. They are tried in the order of their
+cost, which says how common such a mistake is.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import difflib
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from nanlab.explanations.trial import Program, Source, Step, edited, program_of
+from nanlab.findings.rule import Edit
+
+Tensor = torch.Tensor
+MISSING = object()
+_MOST = 600  # edits that are tried for one exception
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An edit, and how unusual the mistake is that it would mend."""
+
+    cost: float
+    edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A statement of the program that has to do with the exception."""
+
+    source: Source
+    statement: ast.stmt
+    frame: FrameType  # in which its names are looked up
+    distance: float  # added to the cost of what is changed here
+
+    def calls(self) -> list[ast.Call]:
+        return [node for node in self.parts() if isinstance(node, ast.Call)]
+
+    def parts(self) -> list[ast.AST]:
+        """The nodes of a statement; of a block, those of its first line."""
+        body = {id(s) for name in ("body", "orelse") for s in getattr(self.statement, name, [])}
+        found: list[ast.AST] = []
+        todo: list[ast.AST] = [self.statement]
+        while todo:
+            node = todo.pop(0)
+            if id(node) not in body and not isinstance(node, ast.Lambda):
+                found.append(node)
+                todo += ast.iter_child_nodes(node)
+        return found
+
+    def value(self, node: ast.AST) -> Any:
+        """What an expression stands for now; MISSING where it would have to be computed."""
+        with suppress(Exception):
+            if isinstance(node, ast.Constant):
+                return node.value
+            if isinstance(node, ast.Name):
+                for names in (self.frame.f_locals, self.frame.f_globals, vars(builtins)):
+                    if node.id in names:
+                        return names[node.id]
+            if isinstance(node, ast.Attribute) and (of := self.value(node.value)) is not MISSING:
+                return getattr(of, node.attr)
+            if isinstance(node, ast.Subscript) and (of := self.value(node.value)) is not MISSING:
+                return of[ast.literal_eval(node.slice)]
+            if isinstance(node, (ast.List, ast.Tuple, ast.BinOp, ast.UnaryOp)):
+                return (
+                    _number(node)
+                    if not isinstance(node, ast.List)
+                    else list(map(self.value, node.elts))
+                )
+        return MISSING
+
+    def text(self, node: ast.AST) -> str:
+        return ast.get_source_segment(self.source.text, node) or ""
+
+    def replaced(self, cost: float, *pairs: tuple[ast.AST, str]) -> Candidate:
+        """The candidate in which these nodes have another text."""
+        return Candidate(cost + self.distance, _spliced(self.source, pairs))
+
+
+def _number(node: ast.AST) -> Any:
+    """The value of an expression of literal numbers; MISSING for another."""
+    if any(isinstance(n, (ast.Name, ast.Call, ast.Attribute)) for n in ast.walk(node)):
+        return MISSING
+    return eval(ast.unparse(node), {"__builtins__": {}})
+
+
+def _end(pair: tuple[Any, str]) -> tuple[int, int]:
+    return pair[0].end_lineno, pair[0].end_col_offset
+
+
+def _spliced(source: Source, pairs: Sequence[tuple[ast.AST, str]]) -> tuple[Edit, ...]:
+    """Edits of whole lines, in which nodes have another text."""
+    lines = source.lines
+    edits: list[Edit] = []
+    for node, text in sorted(pairs, key=_end, reverse=True):
+        first, last = node.lineno, node.end_lineno  # type: ignore[attr-defined]
+        same = edits and edits[-1].first == first
+        rows = edits.pop().rows() if same else lines[first - 1 : last]
+        head, tail = (row.encode() for row in (rows[0], rows[-1]))
+        begin, end = node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
+        new = head[:begin].decode() + text + tail[end:].decode()
+        edits.append(_lines(source, first, last, new))
+    return tuple(reversed(edits))
+
+
+def _lines(source: Source, first: int, last: int, new: str) -> Edit:
+    """Lines with another text, which is indented as it stands in the file."""
+    old = "\n".join(source.lines[first - 1 : last])
+    indent = old[: len(old) - len(old.lstrip())]
+    text = "\n".join(row.removeprefix(indent) for row in new.splitlines())
+    return Edit(source.shown, first, last, text, old)
+
+
+@dataclass
+class Site:
+    """An exception with the frames it passed, innermost first, and the program around it."""
+
+    program: Program
+    error: BaseException
+    frames: list[Step]
+    inner: list[FrameType]  # torch's and libraries', below the user's
+
+    @classmethod
+    def of(cls, error: BaseException) -> Site | None:
+        """That of an exception whose program can be run again."""
+        known = program_of(error)
+        return cls(known[0], error, *known[1:]) if known is not None else None
+
+    @cached_property
+    def raising(self) -> list[Place]:
+        """The statement that raised, and the calls that led to it."""
+        found = []
+        for depth, (frame, line) in enumerate(self.frames):
+            source = self.program.source(frame.f_code.co_filename)
+            statement = _innermost(source.tree, line) if source is not None else None
+            if source is not None and statement is not None:
+                found.append(Place(source, statement, frame, 0.6 * depth))
+        return found
+
+    @cached_property
+    def bindings(self) -> list[Place]:
+        """Statements that bound what the raising ones read: variables, attributes, loops' names."""
+        found: list[Place] = []
+        seen = {id(place.statement) for place in self.raising}
+        todo = list(self.raising)
+        while todo and len(found) < 24:
+            place = todo.pop(0)
+            for node in place.parts():
+                bound = self._binding(place, node)
+                if bound is not None and id(bound.statement) not in seen:
+                    seen.add(id(bound.statement))
+                    found.append(bound)
+                    if bound.distance < 1.2:
+                        todo.append(bound)
+        return found
+
+    def _binding(self, place: Place, node: ast.AST) -> Place | None:
+        name = _spelled(node)
+        if not name or not isinstance(getattr(node, "ctx", None), ast.Load):
+            return None
+        near = place.distance + 0.3
+        if name.startswith("self."):
+            for source in (place.source, *self.program.sources):
+                for statement in ast.walk(source.tree):
+                    if name in _bound(statement):
+                        return Place(source, statement, place.frame, near)  # type: ignore[arg-type]
+            return None
+        own = [s for s in ast.walk(place.source.tree) if name in _bound(s)]
+        before = [s for s in own if s.lineno < place.statement.lineno]  # type: ignore[attr-defined]
+        inside = [s for s in before if _function(place.source.tree, s) is self._function(place)]
+        found = inside or [s for s in before if _function(place.source.tree, s) is None]
+        if found:
+            last = max(found, key=lambda s: s.lineno)  # type: ignore[attr-defined]
+            return Place(place.source, last, place.frame, near)  # type: ignore[arg-type]
+        for source in reversed(self.program.sources):
+            if source is not place.source:
+                for statement in reversed(source.tree.body):
+                    if name in _bound(statement):
+                        return Place(source, statement, place.frame, near)
+        return None
+
+    def _function(self, place: Place) -> ast.AST | None:
+        return _function(place.source.tree, place.statement)
+
+    @cached_property
+    def builders(self) -> list[Place]:
+        """Statements that build the layers which were running, and classes around them."""
+        running = [
+            f.f_locals["self"]
+            for f in self.inner + [f for f, _ in self.frames]
+            if isinstance(f.f_locals.get("self"), nn.Module)
+        ]
+        kinds = {type(module).__name__ for module in running}
+        top = self.raising[-1].frame if self.raising else None
+        found = []
+        for source in (*self.program.sources, *self.program.modules.values()):
+            for statement in ast.walk(source.tree):
+                if isinstance(statement, (ast.Assign, ast.Expr, ast.Return, ast.AugAssign)):
+                    called = {
+                        getattr(c.func, "attr", getattr(c.func, "id", ""))
+                        for c in ast.walk(statement)
+                        if isinstance(c, ast.Call)
+                    }
+                    if called & kinds and top is not None:
+                        found.append(Place(source, statement, top, 0.1))
+        return found
+
+    @cached_property
+    def places(self) -> list[Place]:
+        """All of them, the nearest of each statement."""
+        found: dict[int, Place] = {}
+        for place in (*self.raising, *self.bindings, *self.builders):
+            old = found.get(id(place.statement))
+            if old is None or place.distance < old.distance:
+                found[id(place.statement)] = place
+        return list(found.values())
+
+    @cached_property
+    def text(self) -> str:
+        return str(self.error)
+
+    @cached_property
+    def told(self) -> list[int]:
+        """Numbers of the message."""
+        return [int(n) for n in re.findall(r"(?<![\w.])-?\d+", self.text)]
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Numbers that a size could rather be: of the message, of shapes, of indices."""
+        found = [n for n in self.told if n > 0]
+        for place in self.raising[:2]:
+            for node in place.parts():
+                value = place.value(node)
+                if isinstance(value, Tensor) and value.dim():
+                    found += value.shape
+                    found.append(math.prod(value.shape[1:]))
+                    if not value.is_floating_point() and 0 < value.numel() < 1 << 20:
+                        found.append(int(value.max()) + 1)
+                elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                    found += [value, value + 1]
+                elif hasattr(value, "__len__") and not isinstance(value, str):
+                    with suppress(Exception):
+                        found.append(len(value))
+        for a in self.told:
+            for b in self.told:
+                if 1 < b < a and a % b == 0:
+                    found.append(a // b)
+        for frame in self.inner:
+            found += [
+                math.prod(v.shape[1:])
+                for v in frame.f_locals.values()
+                if isinstance(v, Tensor) and v.dim() > 1
+            ]
+        return list(dict.fromkeys(int(n) for n in found if 0 < n < 1 << 20))
+
+
+def _innermost(tree: ast.Module, line: int) -> ast.stmt | None:
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
+
+
+def _function(tree: ast.Module, statement: ast.AST) -> ast.AST | None:
+    """The innermost function around a statement."""
+    line: int = statement.lineno  # type: ignore[attr-defined]
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.lineno < line <= (node.end_lineno or line)
+    ]
+    return max(found, key=lambda node: node.lineno, default=None)
+
+
+def _spelled(node: ast.AST) -> str:
+    """``x`` or ``self.head``; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    own = isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self"
+    return f"self.{node.attr}" if own else ""  # type: ignore[attr-defined]
+
+
+def _bound(statement: ast.AST) -> list[str]:
+    """The names that a statement binds."""
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, (ast.AnnAssign, ast.AugAssign, ast.For)):
+        targets = [statement.target]
+    else:
+        return []
+    parts = [e for t in targets for e in (t.elts if isinstance(t, (ast.Tuple, ast.List)) else [t])]
+    return [name for part in parts if (name := _spelled(part))]
+
+
+# Edits by what an expression is.
+
+
+_ASKED = ("size", "dim", "numel", "item", "stride", "parameters", "backward")  # what is asked of it
+
+
+def _operands(place: Place) -> Iterator[tuple[ast.expr, str]]:
+    """Expressions of a statement that could be other tensors, each with its role."""
+    seen: set[int] = set()
+    for node in place.parts():
+        pairs: list[tuple[ast.expr, str]] = []
+        if isinstance(node, ast.Call):
+            pairs = [(a, "argument") for a in node.args]
+            pairs += [(k.value, "argument") for k in node.keywords]
+            if isinstance(node.func, ast.Attribute) and node.func.attr not in _ASKED:
+                pairs.append((node.func.value, "receiver"))
+        elif isinstance(node, ast.BinOp):
+            pairs = [(node.left, "side"), (node.right, "side")]
+        elif isinstance(node, ast.Subscript):
+            pairs = [(node.value, "indexed"), (node.slice, "index")]
+        elif isinstance(node, (ast.List, ast.Tuple)) and isinstance(node.ctx, ast.Load):
+            pairs = [(e, "element") for e in node.elts]
+        elif isinstance(node, (ast.Assign, ast.AugAssign, ast.Return)) and node.value is not None:
+            pairs = [(node.value, "value")]
+        for expression, role in pairs:
+            if isinstance(expression, (ast.Starred, ast.Constant, ast.Slice, ast.Lambda)):
+                continue
+            if id(expression) not in seen:
+                seen.add(id(expression))
+                yield expression, role
+
+
+def values(site: Site) -> Iterator[Candidate]:
+    """Tensors and arrays in another form: of another shape, dtype, or copied."""
+    for place in site.places:
+        operands = list(_operands(place))
+        tensors = {_spelled(e): v for e, _ in operands if isinstance(v := place.value(e), Tensor)}
+        for expression, role in operands:
+            value = place.value(expression)
+            for cost, new in _forms(place.text(expression), value, tensors, site):
+                plain = isinstance(
+                    expression, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Tuple)
+                )
+                old = place.text(expression)
+                text = new if plain or not new.startswith(old) else f"({old}){new[len(old) :]}"
+                more = 0.0 if value is not MISSING else 0.5
+                more += 0.2 if role == "value" else 0.0
+                yield place.replaced(cost + more, (expression, text))
+                alike = [
+                    other
+                    for other, _ in operands
+                    if isinstance(value, Tensor)
+                    and other is not expression
+                    and getattr(place.value(other), "shape", None) == value.shape
+                    and isinstance(other, ast.Name)
+                    and isinstance(expression, ast.Name)
+                ]
+                if alike:  # what is wrong with one is with those of its shape
+                    pairs = [(o, new.replace(old, place.text(o))) for o in (expression, *alike)]
+                    yield place.replaced(cost + more + 0.1, *pairs)
+
+
+def _forms(
+    old: str, value: Any, others: dict[str, Tensor], site: Site
+) -> Iterator[tuple[float, str]]:
+    """Texts in the place of an expression: (cost, text)."""
+    if not old:
+        return
+    if isinstance(value, np.ndarray):
+        yield 0.8, f"{old}.copy()"
+        yield 1.0, f'{old}.astype("float32")'
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield 1.2, f"torch.tensor({old})"
+    if isinstance(value, (list, tuple)) and value:
+        yield 0.9, f"*{old}"
+        if all(isinstance(v, Tensor) for v in value):
+            yield 1.2, f"{old}[0]"
+            yield 1.2, f"torch.stack({old})"
+    if isinstance(value, type) or (callable(value) and not isinstance(value, nn.Module)):
+        yield 0.5, f"{old}()"
+    if value is MISSING:
+        yield 1.4, f"*{old}"
+        yield 1.6, f"{old}[0]"
+    elif not isinstance(value, Tensor):
+        return
+    kinds = re.search(r"type|Long|Float|Half|Double|Int|Bool|float|integer|bool", site.text)
+    yield from _cast(old, value, others, 0.7 if kinds else 2.0)
+    graph = re.search(r"grad|backward|inplace|in-place|leaf", site.text)
+    if graph:
+        yield 0.8, f"{old}.detach()"
+        yield 1.0, f"{old}.clone()"
+    yield from _shaped(old, value, others, site, 0.0 if not graph else 1.5)
+
+
+def _cast(
+    old: str, value: Any, others: dict[str, Tensor], cost: float
+) -> Iterator[tuple[float, str]]:
+    dtype = value.dtype if value is not MISSING else None
+    floats = dtype is not None and dtype.is_floating_point
+    if dtype != torch.float32:
+        yield cost, f"{old}.float()"
+    if dtype != torch.int64:
+        yield cost + (0.2 if floats else 0), f"{old}.long()"
+    if dtype != torch.bool:
+        yield cost + 0.6, f"{old}.bool()"
+    for name, other in others.items():
+        if name and name != old and other.dtype != dtype and other.dtype != torch.float32:
+            yield cost + 0.4, f"{old}.to({name}.dtype)"
+
+
+def _shaped(
+    old: str, value: Any, others: dict[str, Tensor], site: Site, more: float
+) -> Iterator[tuple[float, str]]:
+    shape = tuple(value.shape) if value is not MISSING else None
+    rank = len(shape) if shape is not None else 2
+    for d in range(rank):
+        if shape is None or shape[d] == 1:
+            yield more + 0.8, f"{old}.squeeze({d})"
+    for d in (*range(rank), -1):
+        yield more + 1.0 + (0.05 if d not in (0, 1) else 0), f"{old}.unsqueeze({d})"
+    if rank > 1 or shape is None:
+        yield more + 1.1, f"{old}.flatten(1)" if rank > 2 else f"{old}.flatten()"
+        yield more + 1.2, f"{old}.flatten(0, 1)"
+        yield more + 1.15, f"{old}.transpose(-2, -1)"
+    if rank > 2 or shape is None:
+        yield more + 1.2, f"{old}.transpose(0, 1)"
+        yield more + 1.2, f"{old}.transpose(1, 2)"
+        yield more + 1.5, f"{old}[:, -1]"
+        yield more + 1.6, f"{old}.mean(1)"
+    if rank > 2:
+        last = ", ".join(map(str, (0, rank - 1, *range(1, rank - 1))))
+        yield more + 1.2, f"{old}.permute({last})"
+        if rank == 3:
+            yield more + 1.3, f"{old}.permute(2, 0, 1)"
+    for name, other in others.items():
+        if not name or name == old:
+            continue
+        if shape is not None and other.dim() > rank:
+            nones = ", None" * (other.dim() - rank)
+            yield more + 1.05, f"{old}[:{nones}]" if rank == 1 else f"{old}[..., None]"
+            yield more + 1.3, f"{old}.unsqueeze(-1).expand_as({name})"
+        if other.shape != shape and other.dim() == rank:
+            yield more + 1.5, f"{old}.expand_as({name})"
+            yield more + 1.6, f"{old}.reshape({name}.shape)"
+            if rank > 3:
+                yield more + 1.3, f"torch.nn.functional.interpolate({old}, size={name}.shape[2:])"
+            if rank > 1:
+                yield more + 1.7, f"{old}[..., : {name}.shape[-1]]"
+                yield more + 1.7, f"{old}[:, : {name}.shape[1]]"
+    for size in dict.fromkeys(n for n in site.told if n > 1):
+        yield more + 2.0, f"{old}[..., :{size}]"
+        yield more + 2.1, f"{old}[:{size}]"
+
+
+# Edits of calls.
+
+
+def calls(site: Site) -> Iterator[Candidate]:
+    """Options switched, keywords left out, arguments added, functions of the same family."""
+    for place in site.places:
+        for call in place.calls():
+            function = place.value(call.func)
+            yield from _options(site, place, call, function)
+            yield from _siblings(place, call, function)
+            yield from _arguments(site, place, call, function)
+
+
+def _signature(function: Any) -> dict[str, Any]:
+    """The parameters of a function with their defaults; from its documentation if built in."""
+    with suppress(Exception):
+        target = function.forward if isinstance(function, nn.Module) else function
+        return {n: p.default for n, p in inspect.signature(target).parameters.items()}
+    first = (getattr(function, "__doc__", "") or "").strip().partition("->")[0]
+    flags = re.findall(r"(\w+)=(True|False)", first)
+    return {name: word == "True" for name, word in flags}
+
+
+# Switches that silence an error and leave its cause, or are out of use.
+_NO_CURES = (
+    "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
+    " track_running_stats training is_grads_batched full_graph"
+).split()
+
+
+def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
+    if function is MISSING:
+        return
+    own = {k.arg: k for k in call.keywords}
+    for name, default in _signature(function).items():
+        if isinstance(default, bool) and name not in _NO_CURES:
+            given = own.get(name)
+            if given is None:
+                yield place.replaced(0.9, (call, _with(place, call, f"{name}={not default}")))
+            elif isinstance(given.value, ast.Constant):
+                yield place.replaced(1.5, (given.value, repr(not given.value.value)))
+        elif isinstance(default, int) and name not in own:
+            for number in dict.fromkeys(site.told):
+                if number != default and number < 0 and "index" in name:
+                    yield place.replaced(1.1, (call, _with(place, call, f"{name}={number}")))
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            rest = [place.text(a) for a in call.args]
+            rest += [place.text(k) for k in call.keywords if k is not keyword]
+            text = f"{place.text(call.func)}({', '.join(rest)})"
+            yield place.replaced(1.3 if not place.distance else 2.0, (call, text))
+            for near in difflib.get_close_matches(keyword.arg, list(_signature(function)), 2, 0.5):
+                if near != keyword.arg and "keyword" in site.text:
+                    yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
+
+
+def _with(place: Place, call: ast.Call, more: str) -> str:
+    """A call with one more argument."""
+    text = place.text(call)
+    given = call.args or call.keywords
+    head = text[:-1].rstrip().rstrip(",")
+    return f"{head}, {more})" if given else f"{head}{more})"
+
+
+# Functions that are taken for each other.
+_FAMILIES = (
+    ("stack", "tensor", "cat"),
+    ("view", "reshape"),
+    ("matmul", "mm", "bmm", "mul"),
+    ("kaiming_normal_", "zeros_"),
+    ("kaiming_uniform_", "zeros_"),
+    ("xavier_uniform_", "zeros_"),
+    ("xavier_normal_", "zeros_"),
+    ("orthogonal_", "zeros_"),
+    ("binary_cross_entropy", "binary_cross_entropy_with_logits"),
+    ("BCELoss", "BCEWithLogitsLoss"),
+    ("Conv1d", "Conv2d", "Conv3d"),
+    ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d"),
+    ("MaxPool1d", "MaxPool2d", "MaxPool3d"),
+    ("AvgPool1d", "AvgPool2d", "AvgPool3d"),
+    ("sample", "rsample"),
+    ("from_numpy", "tensor"),
+    ("append", "extend"),
+)
+
+
+def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    head = place.text(call.func)[: -len(name)]
+    for family in _FAMILIES:
+        for other in family if name in family else ():
+            if other != name:
+                yield place.replaced(1.0, (call.func, f"{head}{other}"))
+    if not call.args and not call.keywords and function is not MISSING and not callable(function):
+        yield place.replaced(0.6, (call, place.text(call.func)))
+    if name in ("numpy", "item", "tolist"):
+        yield place.replaced(0.8, (call.func, f"{head}detach().{name}"))
+    if name == "item":
+        yield place.replaced(1.0, (call.func, f"{head}mean().{name}"))
+    if name == "permute" and len(call.args) > 2:
+        rank = 4 if len(call.args) == 3 else 3
+        turned = (0, rank - 1, *range(1, rank - 1)) if rank == 4 else (0, 2, 1)
+        yield place.replaced(0.9, (call, f"{place.text(call.func)}{turned}"))
+
+
+def _arguments(site: Site, place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
+    if len(call.args) == 2 and not call.keywords and not place.distance:
+        a, b = call.args
+        yield place.replaced(1.5, (a, place.text(b)), (b, place.text(a)))
+    lacking = re.search(r"missing \d+ required .*?argument.*?: '(\w+)'", site.text)
+    if lacking is None or place.distance:
+        return
+    order = {name: at for at, name in enumerate(place.frame.f_locals)}
+    for name, value in place.frame.f_locals.items():
+        if name.startswith("_") or inspect.ismodule(value) or isinstance(value, type):
+            continue
+        like = difflib.SequenceMatcher(None, name, lacking[1]).ratio()
+        number = isinstance(value, Tensor) and value.numel() == 1
+        late = order[name] / len(order)
+        cost = (
+            1.6
+            - 0.5 * like
+            - 0.3 * late
+            - (0.4 if number else 0)
+            + (0 if isinstance(value, (Tensor, int, float)) else 0.5)
+        )
+        yield place.replaced(cost, (call, _with(place, call, name)))
+
+
+# Edits of names, numbers and statements.
+
+
+def spellings(site: Site) -> Iterator[Candidate]:
+    """Names and attributes that nearly are others."""
+    error = site.error
+    for place in site.raising[:1]:
+        for node in place.parts():
+            if isinstance(error, AttributeError) and isinstance(node, ast.Attribute):
+                if node.attr != error.name or place.value(node) is not MISSING:
+                    continue
+                names = [n for n in dir(error.obj) if not n.startswith("__")]
+                for at, near in enumerate(difflib.get_close_matches(node.attr, names, 4, 0.6)):
+                    yield place.replaced(
+                        0.3 + 0.05 * at, (node, f"{place.text(node.value)}.{near}")
+                    )
+            elif isinstance(error, NameError) and isinstance(node, ast.Name):
+                if node.id == error.name:
+                    yield from _known_names(place, node)
+            elif isinstance(error, KeyError) and isinstance(node, ast.Subscript):
+                owner = place.value(node.value)
+                if isinstance(owner, dict) and isinstance(node.slice, ast.Constant):
+                    keys = [k for k in owner if isinstance(k, str)]
+                    for near in difflib.get_close_matches(str(node.slice.value), keys, 3, 0.5):
+                        yield place.replaced(0.4, (node.slice, repr(near)))
+
+
+def _known_names(place: Place, node: ast.Name) -> Iterator[Candidate]:
+    names = {**place.frame.f_globals, **place.frame.f_locals}
+    for near in difflib.get_close_matches(node.id, list(names), 3, 0.6):
+        yield place.replaced(0.4, (node, near))
+    for owner in ("self", "torch", "nn", "F", "np", "math"):
+        if owner in names and hasattr(names[owner], node.id):
+            yield place.replaced(0.5, (node, f"{owner}.{node.id}"))
+
+
+def numbers(site: Site) -> Iterator[Candidate]:
+    """Sizes that are written in the program, as what the operands need."""
+    near = {id(place.statement): place.distance for place in site.places}
+    top = site.raising[0].frame
+    for source in (*site.program.sources, *site.program.modules.values()):
+        made = {id(n) for call in ast.walk(source.tree) if _is_data(call) for n in ast.walk(call)}
+        written: dict[int, list[ast.expr]] = {}
+        for node in _literals(source.tree):
+            written.setdefault(_number(node), []).append(node)
+        for value, nodes in written.items():
+            told = value in site.told or value in site.sizes
+            for node in nodes:
+                statement = _innermost(source.tree, node.lineno)
+                distance = near.get(id(statement))
+                if statement is None or (distance is None and not (told and value > 1)):
+                    continue
+                place = Place(source, statement, top, min(distance or 0.0, 0.6))
+                more = (0.0 if distance is not None else 0.2) + 0.7 * (id(node) in made)
+                for cost, size in _instead(value, site):
+                    yield place.replaced(cost + more, (node, str(size)))
+            if told and 1 < len(nodes) < 5 and value > 1:
+                for cost, size in _instead(value, site):
+                    edits = _spliced(source, [(node, str(size)) for node in nodes])
+                    more = 0.3 + 0.7 * any(id(node) in made for node in nodes)
+                    yield Candidate(cost + more, edits)
+    for place in site.places:
+        for part in place.parts():
+            yield from _dimensions(place, part)
+    for place in site.builders:
+        for argument in [each for call in place.calls() for each in call.args]:
+            value = place.value(argument)
+            if not isinstance(argument, ast.Constant) and (value is MISSING or type(value) is int):
+                yield place.replaced(1.3, (argument, f"{place.text(argument)} + 1"))
+
+
+def _dimensions(place: Place, node: ast.AST) -> Iterator[Candidate]:
+    """Another dimension: of ``x.size(1)``, ``x.shape[1]``, ``dim=1``."""
+    number: ast.expr | None = None
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "size" and node.args:
+        number = node.args[0]
+    elif isinstance(node, ast.Subscript) and getattr(node.value, "attr", "") == "shape":
+        number = node.slice
+    elif isinstance(node, ast.keyword) and node.arg in ("dim", "axis"):
+        number = node.value
+    old = _number(number) if number is not None else MISSING
+    for rank, other in enumerate((0, 1, -1, 2) if type(old) is int else ()):
+        if other != old and number is not None:
+            yield place.replaced(0.95 + 0.02 * rank, (number, str(other)))
+
+
+_DATA = "randn rand randint zeros ones full arange empty tensor normal linspace randperm".split()
+
+
+def _is_data(node: ast.AST) -> bool:
+    """Whether an expression makes data: its sizes are what they are."""
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _DATA
+
+
+def _instead(value: int, site: Site) -> Iterator[tuple[float, int]]:
+    """Sizes in the place of one: (cost, size); what the message says of both is the likeliest."""
+    common = [math.gcd(value, n) for n in site.sizes]
+    lacking = [n - value for n in site.sizes]
+    for at, size in enumerate(dict.fromkeys([*site.sizes, *common, *lacking])):
+        if 0 < size <= 64 * value and size != value and at < 20:
+            cost = 0.8 if value in site.told else 1.3
+            cost += 0.0 if size in site.told else 0.5
+            yield cost + 0.02 * at + (0.8 if size < 3 else 0.0), size
+
+
+def _literals(tree: ast.AST) -> Iterator[ast.expr]:
+    """Whole numbers and products of them, as they are written."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.Constant, ast.BinOp)):
+            with suppress(Exception):
+                if type(_number(node)) is int and _number(node) > 0:
+                    yield node
+                    continue
+        yield from _literals(node)
+
+
+def structures(site: Site) -> Iterator[Candidate]:
+    """Results of several parts taken apart, layers registered, statements added or left out."""
+    for place in site.places:
+        yield from _unpacked(place)
+        yield from _registered(place)
+    for place in site.raising:
+        if place.distance == 0 and "already exists" in site.text:
+            for source in site.program.sources:
+                for node in ast.walk(source.tree):
+                    if isinstance(node, ast.Assign) and any(
+                        f"'{name.removeprefix('self.')}'" in site.text for name in _bound(node)
+                    ):
+                        other = Place(source, node, place.frame, 0.0)
+                        yield other.replaced(1.0, (node, "pass"))
+    for source in (*site.program.sources, *site.program.modules.values()):
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.FunctionDef) and node.name == "backward":
+                for each in ast.walk(node):
+                    if isinstance(each, ast.Return) and each.value and "gradients" in site.text:
+                        own = Place(source, each, site.raising[0].frame, 0.0)
+                        yield own.replaced(0.5, (each.value, own.text(each.value) + ", None"))
+            if isinstance(node, ast.ClassDef) and any(
+                "Module" in ast.unparse(b) for b in node.bases
+            ):
+                yield from _initialised(source, node, site)
+
+
+def _unpacked(place: Place) -> Iterator[Candidate]:
+    statement = place.statement
+    target: ast.expr | None = None
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+    elif isinstance(statement, ast.For):
+        target = statement.target
+    if target is None or not _spelled(target) or _spelled(target).startswith("self."):
+        return
+    value = place.value(ast.copy_location(ast.Name(_spelled(target), ast.Load()), target))
+    listed = isinstance(value, list) and isinstance(statement, ast.For)
+    if (listed or isinstance(value, tuple)) and 2 <= len(value) <= 4:
+        if any(isinstance(each, Tensor) for each in value):
+            yield place.replaced(0.3, (target, _spelled(target) + ", _" * (len(value) - 1)))
+
+
+def _registered(place: Place) -> Iterator[Candidate]:
+    statement = place.statement
+    if not isinstance(statement, ast.Assign):
+        return
+    text = place.text(statement.value)
+    if isinstance(statement.value, (ast.List, ast.ListComp)):
+        yield place.replaced(0.9, (statement.value, f"torch.nn.ModuleList({text})"))
+    if isinstance(statement.value, (ast.Dict, ast.DictComp)):
+        yield place.replaced(0.9, (statement.value, f"torch.nn.ModuleDict({text})"))
+
+
+def _initialised(source: Source, node: ast.ClassDef, site: Site) -> Iterator[Candidate]:
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            written = "\n".join(map(ast.unparse, method.body))
+            if "super()" not in written and "__init__(self" not in written:
+                first = method.body[0]
+                old = source.lines[first.lineno - 1]
+                indent = old[: len(old) - len(old.lstrip())]
+                edit = _lines(
+                    source, first.lineno, first.lineno, f"{indent}super().__init__()\n{old}"
+                )
+                yield Candidate(0.3, (edit,))
+            for statement in method.body:
+                if isinstance(statement, ast.Assign) and "param" in site.text:
+                    yield from _registered(Place(source, statement, site.raising[0].frame, 0.2))
+
+
+def graphs(site: Site) -> Iterator[Candidate]:
+    """Values cut from a graph, graphs kept, writes without gradient."""
+    if not re.search(r"grad|backward|inplace|in-place|leaf|graph", site.text):
+        return
+    for place in site.raising[:1]:
+        block = _function(place.source.tree, place.statement) or place.source.tree
+        loops = [
+            n
+            for n in ast.walk(block)
+            if isinstance(n, (ast.For, ast.While))
+            and n.lineno <= place.statement.lineno <= (n.end_lineno or 0)
+        ]
+        around = min(loops, key=lambda n: (n.end_lineno or 0) - n.lineno) if loops else block
+        carried = _carried(around) if loops else set()
+        for statement in ast.walk(around):
+            if not isinstance(statement, (ast.Assign, ast.Expr, ast.AugAssign)):
+                continue
+            own = Place(place.source, statement, place.frame, 0.0)
+            for call in own.calls():
+                if getattr(call.func, "attr", "") == "backward":
+                    yield own.replaced(1.3, (call, _with(own, call, "retain_graph=True")))
+                for argument in call.args:
+                    name = _spelled(argument)
+                    if isinstance(argument, ast.Name) and isinstance(own.value(argument), Tensor):
+                        cost = 0.7 if name in carried else 1.0
+                        later = 0.3 * (statement.lineno >= place.statement.lineno - 1)
+                        yield own.replaced(cost + later, (argument, f"{name}.detach()"))
+        row = place.source.lines[place.statement.lineno - 1]
+        if place.statement.lineno == place.statement.end_lineno and "\n" not in row:
+            indent = row[: len(row) - len(row.lstrip())]
+            text = f"{indent}with torch.no_grad():\n{indent}    {row.strip()}"
+            line = place.statement.lineno
+            yield Candidate(1.2, (_lines(place.source, line, line, text),))
+
+
+def _carried(loop: ast.AST) -> set[str]:
+    """Names that a loop reads before it binds them anew."""
+    found = set()
+    for statement in ast.walk(loop):
+        if isinstance(statement, ast.Assign):
+            read = {_spelled(n) for n in ast.walk(statement.value)}
+            found |= set(_bound(statement)) & read
+    return found
+
+
+_KINDS: tuple[Callable[[Site], Iterator[Candidate]], ...] = (
+    spellings,
+    structures,
+    calls,
+    values,
+    numbers,
+    graphs,
+)
+
+
+def mend(error: BaseException, first: Sequence[tuple[Edit, ...]] = ()) -> tuple[Edit, ...] | None:
+    """The smallest edits with which the program no longer raises; None where none was found.
+
+    first: tried before all others.
+    """
+    site = Site.of(error)
+    if site is None or not site.raising or isinstance(site.raising[0].statement, ast.Raise):
+        return None
+    found = [Candidate(0.0, edits) for edits in first]
+    for kind in _KINDS:
+        with suppress(Exception):
+            for candidate in kind(site):
+                found.append(candidate)
+    ordered = dict.fromkeys(each.edits for each in sorted(found, key=lambda each: each.cost))
+    tries = [edits for edits in ordered if _parses(site.program, edits)][:_MOST]
+    at = site.program.first(tries)
+    return tries[at] if at is not None else None
+
+
+def _parses(program: Program, edits: Sequence[Edit]) -> bool:
+    for edit in edits:
+        source = program.source(edit.file)
+        try:
+            if source is None:
+                return False
+            ast.parse(edited(source, edits))
+        except SyntaxError:
+            return False
+    return bool(edits)

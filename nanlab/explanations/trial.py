@@ -1,0 +1,330 @@
+"""The program run again in a process of its own, with other lines: whether it then raises."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import linecache
+import os
+import pickle
+import re
+import resource
+import select
+import signal
+import struct
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from nanlab.capture.places import display_name, is_user
+from nanlab.findings.rule import Edit
+
+SECONDS = 8.0  # for all that is tried for one exception
+_LONGEST = 4.0  # for one run
+_SHORT = 0.5  # that a program took to raise: one that takes long with an edit does not end
+_MEMORY = 2 << 30  # bytes that it may ask for
+# Statements that leave something behind, by the function that they call; they are left out.
+_EFFECTS = re.compile(r"(^|_)(save|dump|write|export|upload|push|log|show|print|nanwatch)|^to_")
+Step = tuple[FrameType, int]  # a frame of the traceback, and the line in it
+Run = Callable[[], tuple[str, int]]  # what was raised, and the line; empty if nothing was
+# What the process may not do: audit events of Python.
+_REFUSED = (
+    "os.mkdir os.remove os.rename os.rmdir os.system os.truncate os.exec os.posix_spawn os.fork"
+    " os.kill os.chmod os.link os.symlink shutil. socket.connect socket.bind socket.sendto"
+    " subprocess.Popen ftplib. smtplib. urllib.Request"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text of the program that runs at its top level: a script, a cell, a module's file."""
+
+    filename: str  # as its code has it
+    text: str
+    tree: ast.Module
+
+    @property
+    def shown(self) -> str:
+        return display_name(self.filename)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run: ``ran``, ``raised``, ``late`` (it was still running), ``refused``."""
+
+    kind: str
+    error: str = ""  # type and text
+    line: int = 0  # the innermost of the program's
+    seconds: float = 0.0
+
+
+@dataclass
+class Program:
+    """The sources that ran in one namespace, in their order; the last of them raised."""
+
+    sources: list[Source]
+    modules: dict[str, Source]  # of the user's that it imported, by file
+    names: dict[str, Any]
+    error: BaseException
+    line: int  # that raised, in whichever source
+    deadline: float = field(default_factory=lambda: time.monotonic() + SECONDS)
+    _raised: dict[tuple[int, int], Outcome | None] = field(default_factory=dict)
+
+    def source(self, filename: str) -> Source | None:
+        """The source with this file name, as code has it or as it is shown."""
+        for one in (*self.sources, *self.modules.values()):
+            if filename in (one.filename, one.shown):
+                return one
+        return None
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def first(self, tries: Sequence[Sequence[Edit]]) -> int | None:
+        """The number of the first of these edits with which the program no longer raises: that
+        ends; where none does, one that runs for much longer than it took to raise."""
+        control = self._control((0, 0))
+        at, late = 0, None
+        while at < len(tries) and not self.is_over:
+            start = (0, 0) if control is not None else min(self._start(e) for e in tries[at])
+            own = control or self._control(start)
+            if own is None:
+                at += 1
+                continue
+            limit = min(_LONGEST, 3 * own.seconds + 1)
+            if control is not None:  # all from the beginning: many in one process
+                rest = tries[at:]
+                for outcome in apart([partial(self._execute, e, start) for e in rest], limit):
+                    if outcome.kind != "raised" or self.is_over:
+                        break
+                    at += 1
+            if at < len(tries) and self.deadline - time.monotonic() > limit:
+                kind = self._run(tries[at], start, limit).kind
+                if kind == "ran":
+                    return at
+                if kind == "late" and late is None and own.seconds > _SHORT:
+                    late = at
+            at += 1
+        return late
+
+    def _start(self, edit: Edit) -> tuple[int, int]:
+        """The source and the statement of it that an edit is in."""
+        for at, source in enumerate(self.sources):
+            if source.shown == edit.file:
+                lasts = [node.end_lineno or node.lineno for node in source.tree.body]
+                return at, sum(last < edit.first for last in lasts)
+        return 0, 0
+
+    def _control(self, start: tuple[int, int]) -> Outcome | None:
+        """The run without an edit, where it raises what was raised, at the same line."""
+        if start not in self._raised:
+            found = self._run((), start, _LONGEST)
+            same = found.kind == "raised" and found.line == self.line
+            same = same and found.error.split(":")[0] == type(self.error).__name__
+            self._raised[start] = found if same else None
+        return self._raised[start]
+
+    def _run(self, edits: Sequence[Edit], start: tuple[int, int], limit: float) -> Outcome:
+        return next(apart([partial(self._execute, edits, start)], limit), Outcome("refused"))
+
+    def _execute(self, edits: Sequence[Edit], start: tuple[int, int]) -> tuple[str, int]:
+        names = dict(self.names)
+        line = 0
+        try:
+            for file, source in self.modules.items():
+                if any(edit.file == source.shown for edit in edits):
+                    module = next(m for m in sys.modules.values() if _file(m) == file)
+                    exec(_code(source, edits), vars(module))
+            for at, source in enumerate(self.sources[start[0] :]):
+                exec(_code(source, edits, start[1] if not at else 0), names)
+        except BaseException as error:
+            for frame, number in traceback.walk_tb(error.__traceback__):
+                line = number if self.source(frame.f_code.co_filename) is not None else line
+            return f"{type(error).__name__}: {error}", line
+        return "", 0
+
+
+def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameType]] | None:
+    """The program in which an exception was raised, the steps to it in the user's own code, the
+    innermost first, and the frames below them; None where it cannot be run again."""
+    steps = list(traceback.walk_tb(error.__traceback__))
+    mine = [at for at, (frame, _) in enumerate(steps) if is_user(frame)]
+    tops = [at for at in mine if steps[at][0].f_code.co_name[:5] in ("<modu", "<cell")]
+    alone = hasattr(os, "fork") and sys.platform == "linux" and not torch.cuda.is_initialized()
+    spread = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if not tops or not alone or spread:
+        return None
+    top = steps[tops[-1]][0]  # what called it is no part of the program
+    own = [steps[at] for at in reversed(mine) if at >= tops[-1]]
+    last = _source(top.f_code.co_filename)
+    if last is None:
+        return None
+    imported = {
+        frame.f_code.co_filename: source
+        for frame, _ in own
+        if frame.f_globals is not top.f_globals
+        and (source := _source(frame.f_code.co_filename)) is not None
+    }
+    program = Program([*_cells_before(last), last], imported, top.f_globals, error, own[0][1])
+    return program, own, [frame for frame, _ in steps[mine[-1] + 1 :]]
+
+
+def _cells_before(source: Source) -> Iterator[Source]:
+    """The cells of a notebook that ran before one."""
+    number = re.fullmatch(r"In\[(\d+)\]", source.shown)
+    if number is None:
+        return
+    shown = {display_name(name): name for name in list(linecache.cache)}
+    for each in range(1, int(number[1])):
+        if (name := shown.get(f"In[{each}]")) and (found := _source(name)) is not None:
+            yield found
+
+
+def _source(filename: str) -> Source | None:
+    text = "".join(linecache.getlines(filename))
+    with suppress(SyntaxError, ValueError):
+        return Source(filename, text, ast.parse(text)) if text else None
+    return None
+
+
+def _file(module: Any) -> str:
+    return getattr(module, "__file__", None) or ""
+
+
+def edited(source: Source, edits: Sequence[Edit]) -> str:
+    """The text of a source with those edits that are its own."""
+    lines = source.lines
+    for edit in sorted(edits, key=lambda each: -each.first):
+        if edit.file == source.shown:
+            lines[edit.first - 1 : edit.last] = edit.rows()
+    return "\n".join(lines) + "\n"
+
+
+def _code(source: Source, edits: Sequence[Edit], skipped: int = 0) -> Any:
+    """The code of a source with edits, without its first statements and what has effects."""
+    text = edited(source, edits)
+    tree = ast.parse(text)
+    del tree.body[:skipped]
+    linecache.cache[source.filename] = len(text), None, text.splitlines(True), source.filename
+    return compile(ast.fix_missing_locations(_Quiet().visit(tree)), source.filename, "exec")
+
+
+class _Quiet(ast.NodeTransformer):
+    """Leaves out statements that print, save or send."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        function = node.value.func if isinstance(node.value, ast.Call) else None
+        name = getattr(function, "attr", getattr(function, "id", ""))
+        return ast.copy_location(ast.Pass(), node) if _EFFECTS.search(name) else node
+
+
+# A process of its own, that can leave nothing behind.
+
+
+def apart(runs: Sequence[Run], limit: float) -> Iterator[Outcome]:
+    """Call ``runs`` one after the other, in a fork of this process that writes no file and reaches
+    no network; no more after one that does not end in ``limit`` seconds."""
+    ours, theirs = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        process = os.fork()
+    if process == 0:
+        _child(runs, theirs)
+    os.close(theirs)
+    try:
+        with os.fdopen(ours, "rb", 0) as told:
+            for _ in runs:
+                if not select.select([told], [], [], limit)[0]:
+                    yield Outcome("late", seconds=limit)
+                    return
+                try:
+                    error, line, seconds = pickle.load(told)
+                except (EOFError, pickle.UnpicklingError):
+                    return
+                kind = "refused" if "nanlab tries" in error else "raised" if error else "ran"
+                yield Outcome(kind, error, line, seconds)
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def _child(runs: Sequence[Run], pipe: int) -> NoReturn:
+    try:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nothing, stream)
+        sys.stdin, sys.stdout, sys.stderr = map(os.fdopen, (0, 1, 2), "rww")
+        os.closerange(3, pipe)  # files and connections of the program
+        os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # ends with the process that started it
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + _MEMORY, size + _MEMORY))
+        torch.set_num_threads(1)
+        torch.save = _refuse
+        loader: Any = torch.utils.data.DataLoader
+        loader._get_iterator = _in_this_process
+        _lock()
+        sys.addaudithook(_audit)
+        warnings.simplefilter("ignore")
+        for run in runs:
+            start = time.monotonic()
+            with _disable_current_modes(), torch.enable_grad():
+                error, line = run()
+            os.write(pipe, pickle.dumps((error[:300], line, time.monotonic() - start)))
+    finally:
+        os._exit(0)
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise PermissionError("nanlab tries the program without writing anything")
+
+
+def _in_this_process(loader: Any) -> Any:
+    vars(loader).update(num_workers=0, timeout=0, prefetch_factor=None, persistent_workers=False)
+    return torch.utils.data.dataloader._SingleProcessDataLoaderIter(loader)
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if event == "open":
+        mode, flags = args[1], args[2]
+        if (isinstance(mode, str) and set(mode) & set("wax+")) or (
+            isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        ):
+            _refuse()
+    elif any(event.startswith(name) for name in _REFUSED_EVENTS):
+        _refuse()
+
+
+_REFUSED_EVENTS = tuple(_REFUSED.split())
+
+
+def _lock() -> None:
+    """Let the kernel refuse what this process would write, where it can (Landlock)."""
+    create, _, restrict = range(444, 447)  # the same numbers on all processors
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = libc.syscall(create, None, 0, 1)
+    if version < 1:
+        return
+    reads = 0b1101  # execute, read a file, read a directory
+    bits = (1 << (13 if version == 1 else 14 if version == 2 else 15)) - 1
+    rules = struct.pack("QQ", bits & ~reads, 0b11)[: 16 if version >= 4 else 8]
+    ruleset = libc.syscall(create, rules, len(rules), 0)
+    if ruleset >= 0 and libc.prctl(38, 1, 0, 0, 0) == 0:  # no new privileges
+        libc.syscall(restrict, ruleset, 0)

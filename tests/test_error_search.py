@@ -1,0 +1,738 @@
+"""Programs that raise: what is to change is found by trying, whatever the message says."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import nanlab
+from nanlab.explanations import search, trial
+
+# A line that is marked is as good to change as any other that is.
+PROGRAMS = {
+    "lenet_on_other_images": """
+class LeNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 6, 5)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.fc1 = nn.Linear(16 * 5 * 5, 120)  # change
+        self.fc2 = nn.Linear(120, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = x.view(-1, 16 * 5 * 5)  # change
+        return self.fc2(F.relu(self.fc1(x)))
+
+
+net = LeNet()
+images = torch.randn(6, 1, 28, 28)
+labels = torch.randint(0, 10, (6,))
+loss = F.cross_entropy(net(images), labels)
+loss.backward()
+""",
+    "encoder_without_batch_first": """
+class Classifier(nn.Module):
+    def __init__(self, vocab, width, classes):
+        super().__init__()
+        self.embed = nn.Embedding(vocab, width, padding_idx=0)
+        layer = nn.TransformerEncoderLayer(width, nhead=2, dim_feedforward=32)  # change
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, tokens):
+        mask = tokens == 0
+        x = self.encoder(self.embed(tokens), src_key_padding_mask=mask)  # change
+        return self.head(x[:, 0])
+
+
+model = Classifier(50, 16, 3)
+tokens = torch.randint(1, 50, (4, 9))
+loss = F.cross_entropy(model(tokens), torch.tensor([0, 1, 2, 1]))
+loss.backward()
+""",
+    "unet_of_odd_size": """
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Conv2d(3, 8, 3, padding=1)
+        self.mid = nn.Conv2d(8, 16, 3, padding=1)
+        self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)  # change
+        self.out = nn.Conv2d(16, 1, 1)
+
+    def forward(self, x):
+        skip = F.relu(self.down(x))
+        x = F.relu(self.mid(F.max_pool2d(skip, 2)))
+        x = self.up(x)  # change
+        x = torch.cat([x, skip], dim=1)  # change
+        return self.out(x)
+
+
+model = UNet()
+pictures = torch.rand(2, 3, 21, 21)
+masks = torch.randint(0, 2, (2, 1, 21, 21)).float()
+loss = F.binary_cross_entropy_with_logits(model(pictures), masks)
+loss.backward()
+""",
+    "position_table_too_short": """
+class Positions(nn.Module):
+    def __init__(self, width, longest=50):  # change
+        super().__init__()
+        table = torch.zeros(1, longest, width)
+        table[0, :, 0] = torch.arange(longest) / longest
+        self.register_buffer("table", table)
+
+    def forward(self, x):
+        return x + self.table[:, : x.size(1)]
+
+
+model = nn.Sequential(nn.Embedding(100, 8), Positions(8), nn.Linear(8, 100))  # change
+tokens = torch.randint(0, 100, (2, 64))
+logits = model(tokens)
+loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+loss.backward()
+""",
+    "hidden_of_other_batch": """
+class Forecaster(nn.Module):
+    def __init__(self, hidden):
+        super().__init__()
+        self.hidden = hidden
+        self.rnn = nn.GRU(3, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, 1)
+
+    def forward(self, x):
+        h0 = torch.zeros(1, x.size(1), self.hidden)  # change
+        out, _ = self.rnn(x, h0)
+        return self.head(out[:, -1])
+
+
+model = Forecaster(8)
+opt = torch.optim.Adam(model.parameters())
+series, target = torch.randn(5, 12, 3), torch.randn(5, 1)
+for epoch in range(2):
+    opt.zero_grad()
+    loss = F.mse_loss(model(series), target)
+    loss.backward()
+    opt.step()
+""",
+    "lstm_returns_a_pair": """
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(30, 8)
+        self.lstm = nn.LSTM(8, 16, batch_first=True)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, words):
+        out = self.lstm(self.embed(words))  # change
+        return self.head(out)  # change
+
+
+model = Tagger()
+words = torch.randint(0, 30, (3, 7))
+tags = torch.randint(0, 5, (3, 7))
+loss = F.cross_entropy(model(words).transpose(1, 2), tags)
+loss.backward()
+""",
+    "no_super": """
+class Net(nn.Module):
+    def __init__(self, inside, outside):  # change
+        self.layer = nn.Linear(inside, outside)  # change
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+net = Net(4, 2)
+loss = net(torch.randn(3, 4)).square().mean()
+loss.backward()
+""",
+    "parameters_not_called": """
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(net.parameters, lr=1e-3)  # change
+x, y = torch.randn(16, 4), torch.randn(16, 1)
+for epoch in range(3):
+    optimizer.zero_grad()
+    loss = F.mse_loss(net(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+    "misspelt_backward": """
+net = nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    opt.zero_grad()
+    loss = net(torch.randn(8, 4)).pow(2).mean()
+    loss.backwards()  # change
+    opt.step()
+""",
+    "loss_not_built": """
+net = nn.Linear(6, 3)
+criterion = nn.CrossEntropyLoss  # change
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+x, y = torch.randn(10, 6), torch.randint(0, 3, (10,))
+out = net(x)
+loss = criterion(out, y)
+loss.backward()
+opt.step()
+""",
+    "mean_of_numbers": """
+net = nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.01)
+losses = []
+for batch in torch.randn(5, 8, 4):
+    loss = net(batch).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    losses.append(loss.item())  # change
+average = torch.stack(losses).mean()  # change
+""",
+    "layers_in_a_list": """
+class MLP(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.layers = []  # change
+        for a, b in zip(sizes[:-1], sizes[1:]):
+            self.layers.append(nn.Linear(a, b))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+model = MLP([4, 8, 2])
+opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
+loss = model(torch.randn(5, 4)).square().mean()
+loss.backward()
+opt.step()
+""",
+    "binary_target_without_column": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(10, 16)
+        self.b = nn.Linear(16, 1)
+
+    def forward(self, x):
+        return torch.sigmoid(self.b(F.relu(self.a(x))))
+
+
+model = Net()
+criterion = nn.BCELoss()
+opt = torch.optim.Adam(model.parameters())
+x = torch.randn(8, 10)
+y = (x.sum(1) > 0).float()  # change
+out = model(x)  # change
+loss = criterion(out, y)  # change
+loss.backward()
+opt.step()
+""",
+    "labels_as_a_column": """
+import numpy as np
+
+table = np.random.default_rng(0).normal(size=(20, 5)).astype("float32")
+labels = (table[:, :1] > 0).astype("int64")
+net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
+x = torch.from_numpy(table)
+y = torch.from_numpy(labels)  # change
+loss = nn.CrossEntropyLoss()(net(x), y)  # change
+loss.backward()
+""",
+    "segmentation_with_a_channel": """
+class Segmenter(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.body = nn.Conv2d(3, 8, 3, padding=1)
+        self.head = nn.Conv2d(8, classes, 1)
+
+    def forward(self, x):
+        return self.head(F.relu(self.body(x)))
+
+
+net = Segmenter(4)
+images = torch.rand(2, 3, 16, 16)
+masks = torch.randint(0, 4, (2, 1, 16, 16))  # change
+criterion = nn.CrossEntropyLoss()
+loss = criterion(net(images), masks)  # change
+loss.backward()
+""",
+    "ignored_label_minus_one": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+        self.head = nn.Linear(8, 20)
+
+    def forward(self, x):
+        return self.head(self.table(x))
+
+
+model = Model()
+criterion = nn.CrossEntropyLoss()  # change
+tokens = torch.randint(0, 20, (2, 6))
+targets = tokens.roll(-1, dims=1)
+targets[:, -1] = -1  # change
+logits = model(tokens)
+loss = criterion(logits.view(-1, 20), targets.view(-1))  # change
+loss.backward()
+""",
+    "mask_of_unflattened_tokens": """
+table = nn.Embedding(40, 6)
+head = nn.Linear(6, 40)
+tokens = torch.randint(0, 40, (3, 5))
+mask = torch.rand(3, 5) < 0.5  # change
+mask[0, 0] = True
+hidden = table(tokens).view(-1, 6)
+chosen = hidden[mask]  # change
+loss = F.cross_entropy(head(chosen), tokens[mask])
+loss.backward()
+""",
+    "scatter_of_messages": """
+class GraphLayer(nn.Module):
+    def __init__(self, inside, outside):
+        super().__init__()
+        self.lin = nn.Linear(inside, outside)
+
+    def forward(self, x, edges):
+        source, target = edges
+        messages = self.lin(x)[source]
+        out = torch.zeros(x.size(0), messages.size(1))
+        return out.scatter_add(0, target, messages)  # change
+
+
+layer = GraphLayer(4, 8)
+edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+loss = layer(torch.randn(4, 4), edges).pow(2).mean()
+loss.backward()
+""",
+    "average_of_weights": """
+import copy
+
+net = nn.Linear(4, 2)
+average = copy.deepcopy(net)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    loss = net(torch.randn(6, 4)).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    for slow, fast in zip(average.parameters(), net.parameters()):
+        slow.mul_(0.9).add_(fast, alpha=0.1)  # change
+""",
+    "generator_not_detached": """
+G = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+D = nn.Sequential(nn.Linear(2, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+opt_g = torch.optim.Adam(G.parameters(), lr=2e-4)
+opt_d = torch.optim.Adam(D.parameters(), lr=2e-4)
+bce = nn.BCEWithLogitsLoss()
+for step in range(2):
+    real = torch.randn(8, 2)
+    fake = G(torch.randn(8, 4))
+    opt_d.zero_grad()
+    loss_d = bce(D(real), torch.ones(8, 1)) + bce(D(fake), torch.zeros(8, 1))  # change
+    loss_d.backward()  # change
+    opt_d.step()
+    opt_g.zero_grad()
+    loss_g = bce(D(fake), torch.ones(8, 1))
+    loss_g.backward()
+    opt_g.step()
+""",
+    "hidden_kept_with_retain": """
+cell = nn.RNNCell(3, 5)
+head = nn.Linear(5, 1)
+opt = torch.optim.SGD([*cell.parameters(), *head.parameters()], lr=0.1)
+h = torch.zeros(2, 5)
+for t in range(4):
+    x, y = torch.randn(2, 3), torch.randn(2, 1)
+    h = cell(x, h)  # change
+    loss = F.mse_loss(head(h), y)
+    opt.zero_grad()
+    loss.backward(retain_graph=True)
+    opt.step()
+""",
+    "actions_without_column": """
+policy = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
+target = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
+target.load_state_dict(policy.state_dict())
+opt = torch.optim.Adam(policy.parameters())
+states, following = torch.randn(16, 4), torch.randn(16, 4)
+actions = torch.randint(0, 2, (16,))  # change
+rewards = torch.randn(16)
+q = policy(states).gather(1, actions)  # change
+with torch.no_grad():
+    best = target(following).max(1).values
+loss = F.smooth_l1_loss(q.squeeze(), rewards + 0.99 * best)
+opt.zero_grad()
+loss.backward()
+opt.step()
+""",
+    "heads_merged_by_view": """
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        q = q.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+        k = k.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+        v = v.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+        weights = (q @ k.transpose(-2, -1) / (c // self.heads) ** 0.5).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).view(b, t, c))  # change
+
+
+layer = Attention(16, 4)
+loss = layer(torch.randn(2, 5, 16)).square().mean()
+loss.backward()
+""",
+    "mirrored_image": """
+import numpy as np
+
+image = np.random.default_rng(0).random((3, 16, 16), dtype=np.float32)
+net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+mirrored = image[:, :, ::-1]  # change
+x = torch.from_numpy(mirrored).unsqueeze(0)  # change
+loss = F.cross_entropy(net(x), torch.tensor([1]))
+loss.backward()
+""",
+    "tensor_of_tensors": """
+encoder = nn.Linear(6, 4)
+head = nn.Linear(4, 2)
+features = []
+for clip in torch.randn(5, 3, 6):
+    features.append(encoder(clip).mean(0))
+batch = torch.tensor(features)  # change
+loss = F.cross_entropy(head(batch), torch.tensor([0, 1, 0, 1, 1]))
+loss.backward()
+""",
+    "vocabulary_grew": """
+corpus = ["the cat sat", "the dog ran", "a cat ran"]
+vocab = {}
+for sentence in corpus:
+    for word in sentence.split():
+        vocab.setdefault(word, len(vocab))
+
+
+class Bag(nn.Module):
+    def __init__(self, n_words):
+        super().__init__()
+        self.table = nn.EmbeddingBag(n_words, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, ids):
+        return self.head(self.table(ids))
+
+
+model = Bag(len(vocab))  # change
+vocab["<pad>"] = len(vocab)
+rows = [[vocab[word] for word in sentence.split()] + [vocab["<pad>"]] for sentence in corpus]
+loss = F.cross_entropy(model(torch.tensor(rows)), torch.tensor([0, 1, 0]))
+loss.backward()
+""",
+    "groups_of_channels": """
+class Block(nn.Module):
+    def __init__(self, inside, outside):
+        super().__init__()
+        self.conv = nn.Conv2d(inside, outside, 3, padding=1)
+        self.norm = nn.GroupNorm(32, outside)  # change
+
+    def forward(self, x):
+        return F.silu(self.norm(self.conv(x)))
+
+
+net = nn.Sequential(Block(3, 48), Block(48, 48))  # change
+loss = net(torch.randn(2, 3, 8, 8)).square().mean()
+loss.backward()
+""",
+    "weights_without_a_row": """
+class Pooling(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.score = nn.Linear(width, 1)
+
+    def forward(self, x):
+        weights = self.score(x).squeeze(-1).softmax(-1)  # change
+        return torch.bmm(weights, x).squeeze(1)  # change
+
+
+pool = Pooling(6)
+head = nn.Linear(6, 3)
+x = torch.randn(4, 7, 6)
+loss = F.cross_entropy(head(pool(x)), torch.tensor([0, 1, 2, 0]))
+loss.backward()
+""",
+    "sequential_of_a_list": """
+def build(sizes):
+    layers = []
+    for a, b in zip(sizes, sizes[1:]):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(layers[:-1])  # change
+
+
+net = build([3, 8, 8, 1])
+loss = net(torch.randn(4, 3)).mean()
+loss.backward()
+""",
+    "batch_is_a_list": """
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.randn(12, 5), torch.randn(12, 1))
+net = nn.Linear(5, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for x in DataLoader(data, batch_size=4):  # change
+    opt.zero_grad()
+    loss = net(x).square().mean()  # change
+    loss.backward()
+    opt.step()
+""",
+    "bias_by_fan": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 8)
+        self.b = nn.Linear(8, 1)
+        for layer in (self.a, self.b):
+            nn.init.kaiming_normal_(layer.weight)
+            nn.init.kaiming_normal_(layer.bias)  # change
+
+    def forward(self, x):
+        return self.b(F.relu(self.a(x)))
+
+
+net = Net()
+net(torch.randn(2, 4)).mean().backward()
+""",
+    "one_hot_of_too_few": """
+classes = 4
+net = nn.Linear(6, 5)
+labels = torch.tensor([0, 3, 4, 2])
+target = F.one_hot(labels, num_classes=classes).float()  # change
+loss = F.binary_cross_entropy_with_logits(net(torch.randn(4, 6)), target)
+loss.backward()
+""",
+    "upsampled_without_batch": """
+net = nn.Conv2d(3, 8, 3, padding=1)
+picture = torch.rand(3, 20, 20)
+small = F.interpolate(picture, size=(10, 10), mode="bilinear", align_corners=False)  # change
+loss = net(small).square().mean()
+loss.backward()
+""",
+    "plateau_without_metric": """
+net = nn.Linear(3, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=2)
+for epoch in range(4):
+    opt.zero_grad()
+    loss = net(torch.randn(8, 3)).square().mean()
+    loss.backward()
+    opt.step()
+    scheduler.step()  # change
+""",
+    "backward_returns_too_few": """
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.factor  # change
+
+
+x = torch.randn(4, requires_grad=True)
+Scaled.apply(x, 3.0).sum().backward()
+""",
+    "picture_permuted_by_three": """
+net = nn.Conv2d(3, 4, 3)
+pictures = torch.rand(2, 12, 12, 3)
+x = pictures.permute(2, 0, 1)  # change
+loss = net(x).square().mean()
+loss.backward()
+""",
+    "mean_of_channels": """
+mean = torch.tensor([0.485, 0.456, 0.406])  # change
+std = torch.tensor([0.229, 0.224, 0.225])
+net = nn.Conv2d(3, 4, 3)
+picture = torch.rand(3, 32, 32)
+x = (picture - mean) / std  # change
+loss = net(x.unsqueeze(0)).square().mean()
+loss.backward()
+""",
+    "unsorted_lengths": """
+from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
+
+rows = [torch.randn(n, 3) for n in (4, 7, 2)]
+lengths = torch.tensor([len(row) for row in rows])
+padded = pad_sequence(rows, batch_first=True)
+rnn = nn.GRU(3, 5, batch_first=True)
+packed = pack_padded_sequence(padded, lengths, batch_first=True)  # change
+_, h = rnn(packed)
+h.square().mean().backward()
+""",
+    "sampler_and_shuffle": """
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+
+data = TensorDataset(torch.randn(20, 4), torch.randint(0, 2, (20,)))
+sampler = WeightedRandomSampler(torch.ones(20), 20)
+loader = DataLoader(data, batch_size=5, sampler=sampler, shuffle=True)  # change
+net = nn.Linear(4, 2)
+for x, y in loader:
+    F.cross_entropy(net(x), y).backward()
+""",
+    "positions_of_odd_width": """
+import math
+
+
+class Positions(nn.Module):
+    def __init__(self, width, longest=20):
+        super().__init__()
+        position = torch.arange(longest).unsqueeze(1)
+        rate = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))  # change
+        table = torch.zeros(longest, width)
+        table[:, 0::2] = torch.sin(position * rate)
+        table[:, 1::2] = torch.cos(position * rate)  # change
+        self.register_buffer("table", table)
+
+    def forward(self, x):
+        return x + self.table[: x.size(1)]
+
+
+model = nn.Sequential(nn.Linear(3, 9), Positions(9), nn.Linear(9, 1))  # change
+model(torch.randn(2, 6, 3)).mean().backward()
+""",
+    "buffer_of_a_taken_name": """
+class Norm(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.scale = torch.ones(width)  # change
+        self.register_buffer("scale", torch.ones(width))  # change
+        self.layer = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.layer(x * self.scale)
+
+
+net = Norm(4)
+net(torch.randn(2, 4)).mean().backward()
+""",
+    "weights_of_whole_numbers": """
+class Mixture(nn.Module):
+    def __init__(self, weights):
+        super().__init__()
+        self.weights = nn.Parameter(torch.tensor(weights))  # change
+        self.layer = nn.Linear(4, len(weights))
+
+    def forward(self, x):
+        return (self.layer(x) * self.weights).sum(-1)
+
+
+net = Mixture([1, 2, 3])  # change
+net(torch.randn(5, 4)).mean().backward()
+""",
+}
+
+
+def run(path: Path, text: str) -> None:
+    path.write_text(text)
+    linecache.checkcache(str(path))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec("import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n", names)
+    exec(compile(text, str(path), "exec"), names)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_edit_at_a_line_to_change_lets_the_program_run(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    text = PROGRAMS[name].strip() + "\n"
+    wanted = {i for i, line in enumerate(text.splitlines(), 1) if "# change" in line}
+    with pytest.raises(Exception, match=r".") as caught:
+        run(path, text)
+    told = nanlab.explain(caught.value)
+    assert told is not None and told.change is not None
+    assert told.change[0] == str(path) and told.change[1] in wanted
+    lines = text.splitlines()
+    for edit in sorted(told.fixes[0].edits, key=lambda each: -each.first):
+        lines[edit.first - 1 : edit.last] = edit.rows()
+    run(path, "\n".join(lines) + "\n")
+
+
+def failed(path: Path, text: str) -> Exception:
+    with pytest.raises(Exception, match=r".") as caught:
+        run(path, text)
+    return caught.value
+
+
+def test_trying_leaves_files_and_names_as_they_were(tmp_path: Path) -> None:
+    kept, made = tmp_path / "kept.pt", tmp_path / "made.txt"
+    text = f"""
+calls = globals().setdefault("calls", [])
+calls.append(1)
+torch.save(torch.ones(2), {str(kept)!r})
+open({str(made)!r}, "a").write("once ")
+net = nn.Linear(3, 2)
+net(torch.randn(4, 3)).backwards()
+"""
+    error = failed(tmp_path / "program.py", text)
+    before = kept.read_bytes()
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+        names = traceback.tb_frame.f_globals
+    nanlab.explain(error)
+    assert kept.read_bytes() == before
+    assert made.read_text() == "once "
+    assert "calls" not in names or names["calls"] == [1]
+
+
+def test_nothing_is_printed_by_what_is_tried(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = """
+import os
+print("begun")
+os.write(1, b"raw")
+torch.zeros(3).summ()
+"""
+    error = failed(tmp_path / "program.py", text)
+    capfd.readouterr()
+    told = nanlab.explain(error)
+    assert told is not None and told.fixes[0].edits[0].text.endswith(".sum()")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_program_that_never_ends_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "SECONDS", 2.0)
+    text = """
+x = torch.zeros(3)
+while x.summ() == 0:
+    pass
+"""
+    told = nanlab.explain(failed(tmp_path / "program.py", text))
+    assert told is None
+
+
+def test_errors_that_the_program_raises_itself_are_not_searched(tmp_path: Path) -> None:
+    text = "raise ValueError('no data')\n"
+    assert search.mend(failed(tmp_path / "program.py", text)) is None
+
+
+def test_random_state_and_gradient_mode_stay(tmp_path: Path) -> None:
+    error = failed(tmp_path / "program.py", "torch.randn(3).summ()\n")
+    state = torch.get_rng_state()
+    with torch.no_grad():
+        assert nanlab.explain(error) is not None
+        assert not torch.is_grad_enabled()
+    assert torch.equal(torch.get_rng_state(), state)
