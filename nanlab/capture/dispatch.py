@@ -55,6 +55,7 @@ from nanlab.trace.chunk import (
     VIEW,
     Chunk,
     pack_edge,
+    pack_edges,
     pack_row,
 )
 from nanlab.trace.history import ReadOut
@@ -427,8 +428,11 @@ class OpRecorder(TorchDispatchMode):
         self, now: int, grad: bool, frame: FrameType | None, line: int, site: int
     ) -> int:
         """Tie the autograd nodes made since the last operation to it; its own node, or -1."""
-        nodes, position = self.recording.nodes, self.recording.end
         own = now - 1 if grad else -1
+        if own == self.sequence:  # no other was made
+            self.sequence = now
+            return own
+        nodes, position = self.recording.nodes, self.recording.end
         for number in range(max(self.sequence, now - 64), now):
             if number == own:
                 continue
@@ -713,10 +717,11 @@ class OpRecorder(TorchDispatchMode):
         )
         if not targets:
             return call
-        slot, edges = 0, chunk.edges
-        for number in sources:
-            edges.frombytes(pack_edge(call, number, slot))
-            slot += 1
+        if len(sources) == 2:
+            chunk.edges.frombytes(pack_edges(call, sources[0], 0, call, sources[1], 1))
+        else:
+            for slot, number in enumerate(sources):
+                chunk.edges.frombytes(pack_edge(call, number, slot))
         phase, node, line, site, module = place
         if phase == FORWARD and not torch.is_grad_enabled():
             self._flags |= NOGRAD
@@ -734,6 +739,30 @@ class OpRecorder(TorchDispatchMode):
                 module,
                 False,
             )
+        if plan.marked:
+            self._mark(plan, call, args)
+        bad, output = False, 0
+        for target in targets:
+            bad |= self.add_row(plan, place, output, call, target, sources, output >= made) > 0
+            output += 1
+        if self.judges_now and (bad or (recording.bad and not recording.bad.isdisjoint(sources))):
+            running = torch._C._current_autograd_node() if self.in_backward else None
+            judged = Call(
+                func, plan, call, output, targets, sources, args, kwargs, old, self._flags, running
+            )
+            self.evidence.judge(judged)
+        if plan.plain:
+            return call
+        if (plan.writes or plan.hidden) and (not torch.is_grad_enabled() or _outside(targets)):
+            self._notice_owners(targets, call, kwargs)
+        if plan.special:
+            self.special(plan.special, call, args)
+        if self.flying and plan.writes:
+            self.collectives.after_write(targets)
+        return call
+
+    def _mark(self, plan: Plan, call: int, args: Any) -> None:
+        """Flags and numbers of a call that its operands do not tell."""
         if plan.uninitialised:
             self._flags |= UNINIT
         elif (
@@ -745,23 +774,6 @@ class OpRecorder(TorchDispatchMode):
             self._flags |= FACTOR
         if plan.scalars:
             self.note_scalars(call, args)
-        bad, output = False, 0
-        for target in targets:
-            bad |= self.add_row(plan, place, output, call, target, sources, output >= made) > 0
-            output += 1
-        if self.judges_now and (bad or (recording.bad and not recording.bad.isdisjoint(sources))):
-            running = torch._C._current_autograd_node() if self.in_backward else None
-            judged = Call(
-                func, plan, call, output, targets, sources, args, kwargs, old, self._flags, running
-            )
-            self.evidence.judge(judged)
-        if (plan.writes or plan.hidden) and (not torch.is_grad_enabled() or _outside(targets)):
-            self._notice_owners(targets, call, kwargs)
-        if plan.special:
-            self.special(plan.special, call, args)
-        if self.flying and plan.writes:
-            self.collectives.after_write(targets)
-        return call
 
     def note_scalars(self, call: int, args: Any) -> None:
         """Keep the Python numbers among the operands."""
@@ -862,7 +874,14 @@ class OpRecorder(TorchDispatchMode):
         if entry is not None:
             self._enter(plan, entry, local, whole, position, bad, alias)
         elif storage is not None:
-            entry = self._begin(plan, place, storage, position, bad)
+            entry = self.ledger.enter(storage)
+            entry.last = position
+            if bad:
+                entry.bad = bad
+            if plan.uninitialised:
+                entry.uninit = True
+            if self._grad and place[0] == OPTIMIZER:
+                entry.grad = True
         self._result = id(target), -1 if entry is None else entry.serial, view
         return bad
 
@@ -961,20 +980,6 @@ class OpRecorder(TorchDispatchMode):
             if chunk.stats.nonfinite(row):
                 recording.bad.add(number)
         return number
-
-    def _begin(
-        self, plan: Plan, place: Place, storage: torch.UntypedStorage, position: int, bad: int
-    ) -> Entry:
-        """Note in the ledger which row tells what a storage not seen before holds."""
-        entry = self.ledger.enter(storage)
-        entry.last = position
-        if bad:
-            entry.bad = bad
-        if plan.uninitialised:
-            entry.uninit = True
-        if self._grad and place[0] == OPTIMIZER:
-            entry.grad = True
-        return entry
 
     def _enter(
         self,

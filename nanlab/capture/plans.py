@@ -304,6 +304,7 @@ class Plan:
     scales: bool = False  # it multiplies or divides, perhaps by a Python number
     pads: bool = False  # the result holds the elements of the first operand, and zeros
     scalars: bool = False  # the Python numbers among its operands are noted
+    marked: bool = False  # uninitialised, scales or scalars
     number: int = -1  # of the name, in the recording
     opaque: tuple[int, ...] = ()  # outputs that are no numbers
     draws: bool = False  # it draws random numbers
@@ -362,6 +363,7 @@ def plan_for(func: Any, names: Names) -> Plan:
         scales=name in _SCALES,
         pads=name in ("select_backward", "slice_backward"),
         scalars=name in _WITH_SCALARS,
+        marked=name in _UNINITIALISED or name in _SCALES or name in _WITH_SCALARS,
         number=names(name),
         opaque=known.opaque,
         draws=torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),

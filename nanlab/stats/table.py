@@ -301,8 +301,12 @@ class StatsTable(Rows):
         first, end = self.n, self.n + len(numels)
         if end > len(self._rows):
             self._make_room(0, len(numels))
-        self._rows[first:end] = _PUT_OFF
-        self._rows[first:end, L.NUMEL] = numels
+        if len(numels) == 1:
+            self._rows[first] = _PUT_OFF
+            self._rows[first, L.NUMEL] = numels[0]
+        else:
+            self._rows[first:end] = _PUT_OFF
+            self._rows[first:end, L.NUMEL] = numels
         self.n = self._state[L.NEXT_ROW] = end
         self.bad = -1
         return first

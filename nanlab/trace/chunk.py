@@ -45,7 +45,7 @@ FACTOR = 32  # multiplied or divided by a Python number other than zero
 ARRIVED = 64  # written by a collective
 # array.frombytes(pack_row(...)) takes a fifth of array.extend((...))
 pack_row = struct.Struct(f"{WIDTH}q").pack
-pack_edge = struct.Struct("3q").pack
+pack_edge, pack_edges = struct.Struct("3q").pack, struct.Struct("6q").pack  # of one, of two
 
 Array = npt.NDArray[np.int64]
 
