@@ -154,7 +154,7 @@ def _compare(
     phases = trace.ops["phase"]
     by_phase: dict[str, list[int]] = {}
     for at, (call, _) in enumerate(alike):
-        if call.position in phases.index and seen[at][1]:
+        if call.position in phases.index and seen[at][1] and not seen[at][1][0].is_meta:
             by_phase.setdefault(str(phases[call.position]), []).append(at)
     for phase, places in by_phase.items():
         every = max(len(places) * len(by_phase) // COMPARED, 1)

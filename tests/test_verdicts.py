@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from torch import Tensor
 
 import nanlab
 from nanlab.analysis.limits import agrees
-from nanlab.analysis.verdict import cut, narrowed
+from nanlab.analysis.verdict import Judge, cut, narrowed
 from nanlab.findings.rule import Edit
 from nanlab.program.edit import Values
 from nanlab.program.rebuild import Beginning, same_bits
-from nanlab.program.replay import Change, FiniteGate, patched, replay_step
+from nanlab.program.replay import Change, FiniteGate, gradient_runs, patched, replay_step
 from nanlab.program.rerun import window
 
 ROOT = Path(__file__).parent.parent
@@ -266,6 +267,62 @@ def test_runs_that_share_the_beginning_of_a_step_are_runs_of_the_whole_to_the_bi
     assert len(lengths) > 10
     for number, storage in before.items():
         assert bytes(storage) == bytes(segments[0].saved[number])  # type: ignore[call-overload]
+
+
+def distance(w: Tensor, x: Tensor) -> Tensor:
+    away = (w * x).square().sum(-1).sqrt()
+    return away.mean()
+
+
+def by_autograd(w: Tensor, x: Tensor) -> Tensor:
+    w = w.detach().requires_grad_()
+    return torch.autograd.grad(distance(w, x), w)[0]
+
+
+def by_transform(w: Tensor, x: Tensor) -> Tensor:
+    found: Tensor = torch.func.grad(distance)(w, x)
+    return found
+
+
+def by_value_too(w: Tensor, x: Tensor) -> Tensor:
+    found: Tensor = torch.func.grad_and_value(distance)(w, x)[0]
+    return found
+
+
+@pytest.mark.parametrize("way", [by_autograd, by_transform, by_value_too])
+def test_gradients_that_are_results_are_judged_as_those_of_leaves(
+    way: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    torch.manual_seed(0)
+    w, x = torch.randn(4), torch.randn(6, 4)
+    x[2] = 0  # of this row nothing reaches the weight
+    others = torch.tensor([0, 1, 3, 4, 5])
+    right = by_autograd(w, x[others]) * 5 / 6
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(2):
+            w = w - 0.1 * way(w, x)
+    assert trace.culprit is not None
+    best = trace.culprit.fixes[0]
+    assert best.verified, best.why
+    (gradient,) = trace.replay(best).gradients.values()
+    torch.testing.assert_close(gradient, right)
+    wrong = Edit(__file__, LINE, LINE, "    away = (w * x).square().sum(-1).abs()", "")
+    judged = Judge(window(trace.recording, 0)).judge([wrong])
+    assert judged.verdict != "verified"
+
+
+LINE = distance.__code__.co_firstlineno + 1
+
+
+def test_a_gradient_that_the_program_goes_on_with_is_no_result_of_the_step() -> None:
+    torch.manual_seed(0)
+    w, x = torch.nn.Parameter(torch.randn(4)), torch.randn(3, 4, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        inner = torch.autograd.grad((w * x).tanh().sum(), x, create_graph=True)[0]
+        inner.square().mean().backward()
+    where = window(trace.recording, 0)
+    assert [run.accumulates for _, run in gradient_runs(where)] == [True]
+    assert len(trace.replay().gradients) == 2
 
 
 CUMULATED = """

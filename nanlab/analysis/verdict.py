@@ -40,6 +40,7 @@ from nanlab.program.replay import (
     FiniteGate,
     Replay,
     check_rebuilt,
+    gradient_runs,
     last_backward,
     observed,
     patched,
@@ -667,14 +668,9 @@ class Judge:
         return None
 
     def _runs(self) -> list[tuple[int, EngineRun]]:
-        """The runs of the engine that add to gradients, and went wrong; the last where none did."""
+        """The runs of the engine that leave gradients, and went wrong; the last where none did."""
         if self._wrong is None:
-            runs = [
-                (at, run)
-                for at, segment in enumerate(self.where.segments)
-                for run in segment.engine
-                if run.accumulates and not run.nested
-            ]
+            runs = gradient_runs(self.where)
             wrong = check_rebuilt(self.where)
             bad = [(at, run) for at, run in runs if any(run is each for each in wrong)]
             self._wrong = bad[:MOST_RUNS] or runs[-1:]

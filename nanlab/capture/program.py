@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from nanlab.capture.buffers import CopyBuffers
 from nanlab.capture.ledger import Ledger, TensorViews, is_plain, tracked_by
 from nanlab.capture.places import is_installed
-from nanlab.capture.plans import Plan
+from nanlab.capture.plans import Plan, unwrapped
 from nanlab.trace.program import (
     Call,
     EngineRun,
@@ -409,9 +409,9 @@ class ProgramRecorder:
             first=len(self.segment.calls),
             last=-1,
             nested=bool(self._running),
-            roots=tuple([self._refs(t) for t in outputs]),
-            gradients=tuple([None if g is None else self._refs(g) for g in gradients]),
-            inputs=tuple([self._refs(t) for t in inputs if isinstance(t, Tensor)]),
+            roots=tuple([self._refs(unwrapped(t)) for t in outputs]),
+            gradients=tuple([None if g is None else self._refs(unwrapped(g)) for g in gradients]),
+            inputs=tuple([self._refs(unwrapped(t)) for t in inputs if isinstance(t, Tensor)]),
             accumulates=accumulates,
             create_graph=bool(args[2]) if len(args) > 2 else False,
         )
@@ -433,7 +433,7 @@ class ProgramRecorder:
         run = self._running.pop()
         run.last = len(self.segment.calls)
         if not run.accumulates and results is not None:
-            run.results = tuple([self._made(t) for t in results])
+            run.results = tuple([None if t is None else self._made(unwrapped(t)) for t in results])
         self.segment.engine.append(run)
         if not self._running:
             self._returning.clear()

@@ -108,7 +108,7 @@ _REBUILT: dict[int, tuple[Segment, str, list[EngineRun]]] = {}
 def _difference(where: Window, wrong: list[EngineRun], beginning: Beginning | None = None) -> str:
     """Why the step run above autograd differs from the record, or ""; bad engine runs."""
     runs = [
-        (run, [*refs_in((*run.roots, *run.after.values()))])
+        (run, [*refs_in((*run.roots, *run.after.values(), *run.results))])
         for segment in where.segments
         for run in segment.engine
     ]
@@ -120,18 +120,18 @@ def _difference(where: Window, wrong: list[EngineRun], beginning: Beginning | No
         del graph  # of which a large model has no second copy
         memory = rerun(where.segments, lambda at, index, *_: (at, index) >= end)
         recorded = [[memory.tensor(ref) for ref in refs] for _, refs in runs]
+        for (run, _), made, known in zip(runs, above, recorded, strict=True):
+            if not all(bool(torch.isfinite(t).all()) for t in known):
+                wrong.append(run)
+            if not all(same_bits(a, b) for a, b in zip(made, known, strict=True)):
+                return (
+                    "the step does something between its calls that a graph of them does not"
+                    " repeat: a hook, or a function with a backward of its own"
+                )
     except NotReplayable as error:
         return str(error)
     except Exception as error:
         return f"the step cannot be run above autograd ({type(error).__name__}: {error})"
-    for (run, _), made, known in zip(runs, above, recorded, strict=True):
-        if not all(bool(torch.isfinite(t).all()) for t in known):
-            wrong.append(run)
-        if not all(same_bits(a, b) for a, b in zip(made, known, strict=True)):
-            return (
-                "the step does something between its calls that a graph of them does not"
-                " repeat: a hook, or a function with a backward of its own"
-            )
     return ""
 
 
@@ -139,6 +139,29 @@ def last_backward(where: Window) -> tuple[int, EngineRun | None]:
     """Segment and run of the engine after which the step has all its gradients."""
     runs = [(at, r) for at, s in enumerate(where.segments) for r in s.engine if not r.nested]
     return runs[-1] if runs else (0, None)
+
+
+def gradient_runs(where: Window) -> list[tuple[int, EngineRun]]:
+    """The runs of the engine, by segment, whose gradients no later one goes back through."""
+    runs = [(at, r) for at, s in enumerate(where.segments) for r in s.engine if not r.nested]
+    return [each for each in runs if each[1].accumulates or not _goes_on(where, *each)]
+
+
+def _goes_on(where: Window, at: int, run: EngineRun) -> bool:
+    """Whether the results of a run have a part in the roots of a later one."""
+    reached = {ref.storage for ref in refs_in(run.results)}
+    for number, segment in enumerate(where.segments[at:], at):
+        begin = run.last if number == at else 0
+        later = [other for other in segment.engine if other.first >= begin and other is not run]
+        for index, call in enumerate(segment.calls[begin:], begin):
+            roots = [ref for each in later if each.first == index for ref in refs_in(each.roots)]
+            if any(ref.storage in reached for ref in roots):
+                return True
+            if not call.grad:  # an update: what comes after it is another step of the program
+                continue
+            if any(r.storage in reached for r in refs_in((call.args, *call.kwargs.values()))):
+                reached |= {ref.storage for ref in refs_in(call.out)}
+    return False
 
 
 @contextmanager
@@ -818,9 +841,13 @@ def _by_name(where: Window, get: Any, gradients: bool, own: bool = False) -> dic
     """Gradients, or values, of the leaves that the engine gave gradients to."""
     names = where.recording.program.names
     found: dict[str, Tensor] = {}
+    results = {id(run) for _, run in gradient_runs(where) if not run.accumulates}
     for segment in where.segments:
         for run in segment.engine:
-            for leaf, gradient in run.after.items():
+            pairs = [*run.after.items()]
+            if id(run) in results:
+                pairs += [each for each in zip(run.inputs, run.results, strict=False) if each[1]]
+            for leaf, gradient in pairs:
                 known = leaf.__class__ is Ref  # else it is sparse, nested or a subclass
                 number = leaf.storage if known else -1 - len(found)
                 value = get(gradient if gradients else leaf)

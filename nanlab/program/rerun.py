@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.operators import having
-from nanlab.trace.program import Call, Held, Look, Program, Ref, Segment, refs_in
+from nanlab.trace.program import Call, EngineRun, Held, Look, Program, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
 # The storages of a step that is run again, and its random states.
@@ -189,7 +189,9 @@ def last_uses(
         for run in segment.engine:
             outlive |= {
                 r.storage
-                for r in refs_in((*run.roots, *run.after, *run.after.values(), *run.results))
+                for r in refs_in(
+                    (*run.roots, *run.inputs, *run.after, *run.after.values(), *run.results)
+                )
             }
         for index, call in enumerate(segment.calls):
             for ref in refs_in((call.args, tuple(call.kwargs.values()), call.out)):
@@ -379,6 +381,54 @@ def _same(a: Any, b: Any) -> bool:
     return torch.equal(*views)
 
 
+# Tensors inside of a transform of torch.func, which do not show that autograd follows them.
+
+
+def follow(segment: Segment) -> None:
+    """Mark what lies between the inputs and the roots of a run of the engine in a transform."""
+    for run in segment.engine:
+        inputs = [ref for ref in refs_in(run.inputs) if not ref.tracked]
+        if inputs:
+            leaves = {ref.view for ref in inputs}
+            followed = _followed(segment, run, {ref.storage for ref in inputs}, leaves)
+            run.inputs = _marked(run.inputs, followed, leaves)
+            run.roots = _marked(run.roots, followed, leaves)
+
+
+def _followed(segment: Segment, run: EngineRun, reached: set[int], leaves: set[Any]) -> set[int]:
+    """Storages that the inputs of a run reach before it; their readers are marked."""
+    calls, earlier = segment.calls, [r for r in segment.engine if r.last <= run.first]
+    inputs = set(reached)
+    written = (i for i in range(run.first - 1, -1, -1) if inputs & {*written_by(calls[i])})
+    for index in range(next(written, -1) + 1, run.first):
+        for other in earlier:
+            if other.last == index and other.create_graph:
+                if any(ref.storage in reached for ref in refs_in((*other.roots, *other.inputs))):
+                    reached |= {ref.storage for ref in refs_in(other.results)}
+        call = calls[index]
+        if any(other.first <= index < other.last for other in earlier) or not call.grad:
+            continue
+        name = getattr(call.func, "_opname", "")
+        if name == "detach" or name.endswith("_like") or name.startswith("new_"):
+            continue  # autograd follows none of these
+        args = _marked(call.args, reached, leaves)
+        kwargs = {key: _marked(value, reached, leaves) for key, value in call.kwargs.items()}
+        if any(ref.tracked for ref in refs_in((args, tuple(kwargs.values())))):
+            calls.put(index, call._replace(args=args, kwargs=kwargs))
+            reached |= {r.storage for r in refs_in(call.out) if r.dtype.is_floating_point}
+    return reached
+
+
+def _marked(value: Any, reached: set[int], leaves: set[Any]) -> Any:
+    if value.__class__ is Ref:
+        if value.tracked or value.storage not in reached or not value.dtype.is_floating_point:
+            return value
+        return Ref((*value[:5], 2 if value.view in leaves else 1, value[6]))
+    if value.__class__ is tuple or value.__class__ is list:
+        return value.__class__([_marked(item, reached, leaves) for item in value])
+    return value
+
+
 # The recorded calls of one training step.
 
 
@@ -431,4 +481,6 @@ def window(recording: Recording, step: int | None = None) -> Window:
     if not segments:
         raise NotReplayable("nothing was recorded in that step")
     complete(program, segments)
+    for segment in segments:
+        follow(segment)
     return Window(recording, step, start, end, segments)

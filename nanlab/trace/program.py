@@ -115,6 +115,10 @@ class Calls(Sequence[Call]):
     def append(self, call: Call) -> None:
         self._all().append(call)
 
+    def put(self, at: int, call: Call) -> None:
+        """Another call in the place of one."""
+        self._all()[at] = call
+
     @property
     def graded(self) -> bool:
         """Whether gradients were enabled in any."""
