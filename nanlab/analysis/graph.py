@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 
 from nanlab.operators import having
-from nanlab.program.rerun import plan_of
+from nanlab.program.rerun import written_by
 from nanlab.stats import TensorStats, summarize
 from nanlab.trace.op import FORWARD, OPTIMIZER, Op
 from nanlab.trace.program import Call, Held, Ref, refs_in
@@ -443,9 +443,9 @@ def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwrit
         fit = [ref for ref in refs if shape is None or sorted(ref.size) == sorted(shape)]
         saved |= {ref.storage: is_operand for ref in fit}
     for call in recording.program.calls(made.position + 1, run.position):
-        for number, ref in enumerate(_written_by(call)):
-            if ref.storage in saved:
-                return Overwritten(node, made, call.position + number, saved[ref.storage])
+        for number, storage in enumerate(written_by(call)):
+            if storage in saved:
+                return Overwritten(node, made, call.position + number, saved[storage])
     return Overwritten(node, made, None, None)
 
 
@@ -455,16 +455,6 @@ def _read_by(call: Call | None) -> list[Ref]:
 
 def _made_by(call: Call | None) -> list[Ref]:
     return [] if call is None else list(refs_in(call.out))
-
-
-def _written_by(call: Call) -> list[Ref]:
-    """What a call wrote to, in the order of its rows."""
-    if call.func is None:
-        return []
-    plan = plan_of(call.func)
-    named = (call.kwargs.get(w) if isinstance(w, str) else call.args[w] for w in plan.writes)
-    hidden = (call.args[w] for w in plan.hidden)
-    return [ref for value in (*named, *hidden) for ref in refs_in(value)]
 
 
 def op_of(recording: Recording, info: NodeInfo | None) -> str:

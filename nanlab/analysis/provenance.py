@@ -163,26 +163,23 @@ def derivative_unseen(recording: Recording, number: int) -> int:
 # and bad data.
 
 
-def handled_by_scaler(recording: Recording, origin: Origin) -> bool:
-    """Whether the step was skipped (or may be), and a smaller loss scale makes it finite."""
+def is_excused(recording: Recording, origin: Origin) -> bool:
+    """Whether its step was skipped (or may be), for gradients that a smaller loss scale makes
+    finite, or for bad data that the program left out."""
     if origin.sink.kind not in ("loss", "gradient"):
         return False
     if recording.undecided and depends_on_scale(recording, origin):
         return True
+    training = recording.training
+    if not training.optimizer_steps and not training.unscales:
+        return False
+    if origin.kind == "data":
+        return skipped_by_hand(recording, origin.sink.step_position)
     # a later backward may add to a gradient that was judged
     position = min(origin.sink.step_position, max(origin.position, 0))
     return (
         scaler_skipped(recording, position) or skipped_by_hand(recording, position)
     ) and depends_on_scale(recording, origin)
-
-
-def passed_over(recording: Recording, origin: Origin) -> bool:
-    """Whether the data was bad, and the program left out the step that it came to."""
-    return (
-        origin.kind == "data"
-        and origin.sink.kind in ("loss", "gradient")
-        and skipped_by_hand(recording, origin.sink.step_position)
-    )
 
 
 def skipped_by_hand(recording: Recording, position: int) -> bool:
@@ -465,16 +462,18 @@ def harmful_origins(recording: Recording) -> Iterator[Origin]:
     # rows that lead to an origin that was told, each with the time of that origin
     told: dict[int, int] = {}
     for sink in recording.sinks[:MOST_SINKS]:
-        if sink.position not in recording.bad or _follows(recording, sink, told):
+        if sink.position not in recording.bad or (told and _follows(recording, sink, told)):
             continue
         origin = origin_of(recording, sink)
-        if origin is None or handled_by_scaler(recording, origin) or passed_over(recording, origin):
+        if origin is None or is_excused(recording, origin):
             continue
         time = _time(recording, origin.position)
         for position in _ancestors(recording, sink, among=told):
             told.setdefault(position, time)
-        if _call(recording, origin.position) not in seen:
-            seen.add(_call(recording, origin.position))
+        row = recording.op(origin.position)
+        call = origin.position if row is None else row.call
+        if call not in seen:
+            seen.add(call)
             yield origin
 
 
@@ -494,11 +493,6 @@ def _follows(recording: Recording, sink: Sink, told: dict[int, int]) -> bool:
     for position in came_from:
         told.setdefault(position, min(touched))
     return True
-
-
-def _call(recording: Recording, position: int) -> int:
-    row = recording.op(position)
-    return position if row is None else row.call
 
 
 # What an origin is called: its phase, and the operator to name.

@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -325,7 +326,7 @@ _SPECIAL = {
 }
 
 
-def plan_for(func: Any, names: Names) -> Plan:
+def plan_for(func: Any, names: Names | None = None) -> Plan:
     """The plan of an operator overload, from its schema. Its name is entered in ``names``."""
     schema = getattr(func, "_schema", None)
     name = str(getattr(func, "_opname", None) or getattr(func, "__name__", func))
@@ -364,7 +365,7 @@ def plan_for(func: Any, names: Names) -> Plan:
         pads=name in ("select_backward", "slice_backward"),
         scalars=name in _WITH_SCALARS,
         marked=name in _UNINITIALISED or name in _SCALES or name in _WITH_SCALARS,
-        number=names(name),
+        number=-1 if names is None else names(name),
         opaque=known.opaque,
         draws=torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
         namespace=namespace,
@@ -377,6 +378,12 @@ def plan_for(func: Any, names: Names) -> Plan:
         or name in _REMARKABLE,
         run=func._op if type(func) is torch._ops.OpOverload else func,
     )
+
+
+@cache
+def plan_of(func: Any) -> Plan:
+    """The plan of an overload, whichever recording it is asked for."""
+    return plan_for(func)
 
 
 # One call of an operation as it was observed, and what the autograd node behind it had saved.

@@ -625,20 +625,15 @@ class Fault(Neighbourhood):
     @cached_property
     def batch(self) -> int:
         """Batch size: the step's commonest leading dimension; 0 if not at hand."""
-        first, last = [*self.recording.starts, self.recording.end][
-            self.finding.step : self.finding.step + 2
-        ]
-        sizes: Counter[int] = Counter()
-        rows = 0
-        for chunk in self.recording.chunks:
-            table, where = chunk.columns(), chunk.where()
-            table = table[(where >= first) & (where < last)]
-            rows += len(table)
-            for shape in table.shape[(table.phase == FORWARD) & ~table.view].tolist():
-                dimensions = self.recording.shapes.items[shape]
-                sizes[int(dimensions[0]) if len(dimensions) else 0] += 1
-        if rows < last - first:  # the step was folded: the few rows left of it tell nothing
+        starts, step = [*self.recording.starts, self.recording.end], self.finding.step
+        rows = [self.recording.op(at) for at in range(*starts[step : step + 2])]
+        if None in rows:  # the step was folded: the few rows left of it tell nothing
             return 0
+        sizes = Counter(
+            int(row.shape[0])
+            for row in rows
+            if row is not None and row.phase == FORWARD and not row.view and row.shape
+        )
         del sizes[0], sizes[1]
         return sizes.most_common(1)[0][0] if sizes else 0
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from nanlab.capture.plans import local_parts, read_by_derivative, tensors_of
+from nanlab.capture.plans import local_parts, plan_of, read_by_derivative, tensors_of
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
 from nanlab.program.replay import results_of
-from nanlab.program.rerun import Memory, Window, operate, plan_of, rerun, window
+from nanlab.program.rerun import Memory, Window, operate, rerun, window
 from nanlab.stats import StatsTable, summarize
 from nanlab.stats.memory import local_part
 from nanlab.trace.op import RECOMPUTE, Op
@@ -81,7 +81,8 @@ class _EvidenceRun:
                 continue
             call, guilty = where.segments[at].calls[index], self.recording.guilty[position]
             self.asked[id(call)] = guilty
-            self._saved[id(call)] = saved = _hidden(where, guilty) | guilty.saved
+            hidden = _hidden(where, guilty) if guilty.hidden else {}
+            self._saved[id(call)] = saved = hidden | guilty.saved
             self.storages |= {ref.storage for ref in refs_in((tuple(saved.values()), guilty.args))}
 
     def before(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -176,7 +177,7 @@ def _size(kept: Kept) -> int:
 def _hidden(where: Window, guilty: GuiltyCall) -> dict[str, Any]:
     """What a node had saved behind a hook, by name, as far as it was replayed."""
     recording, op = where.recording, where.recording.op(guilty.position)
-    info = recording.nodes.get(op.node) if op is not None and guilty.hidden else None
+    info = recording.nodes.get(op.node) if op is not None else None
     if info is None or info.op < 0 or recording.ops.items[info.op].rstrip("_") not in _SINGULAR:
         return {}
     for again, call in _again(where, guilty.position):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanlab.capture.plans import plan_of
 from nanlab.capture.watching import running, watch
 from nanlab.errors import NanlabError, NotReplayable, TypeMismatchError, UsageError
 from nanlab.program.edit import Edited, EditLike, apply
@@ -33,7 +34,6 @@ from nanlab.program.rerun import (
     Memory,
     Window,
     operate,
-    plan_of,
     rerun,
     window,
     written_by,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from nanlab.capture.plans import plan_of
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.operators import having
 from nanlab.trace.program import Call, EngineRun, Held, Look, Program, Ref, Segment, refs_in
@@ -154,28 +155,14 @@ def seed_first(segment: Segment, first: int, last: int) -> None:
             return seed(segment, index)
 
 
-def plan_of(func: Any) -> Any:
-    """What capture knows of an operator: what it writes, whether it makes a view."""
-    from nanlab.capture.plans import plan_for
-    from nanlab.trace.chunk import Names
-
-    plan = _PLANS.get(func)
-    if plan is None:
-        plan = _PLANS[func] = plan_for(func, Names())
-    return plan
-
-
-_PLANS: dict[Any, Any] = {}
-
-
 def written_by(call: Call) -> Iterator[int]:
-    """Storages that a call writes."""
+    """Storages that a call writes, in the order of its rows."""
     if call.func is None:
         return
     plan = plan_of(call.func)
+    given: dict[Any, Any] = {**dict(enumerate(call.args)), **call.kwargs}
     for at in (*plan.writes, *plan.hidden):
-        known = call.kwargs if isinstance(at, str) else dict(enumerate(call.args))
-        yield from (ref.storage for ref in refs_in(known.get(at)))
+        yield from (ref.storage for ref in refs_in(given.get(at)))
 
 
 def last_uses(

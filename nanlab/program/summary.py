@@ -14,12 +14,11 @@ from nanlab.capture.evidence import SHOWS_BAD_INPUT, Evidence
 from nanlab.capture.ledger import Ledger
 from nanlab.capture.places import frame_of
 from nanlab.capture.plans import Call as JudgedCall
-from nanlab.capture.plans import Plan, SavedValues, plan_for, saved_names, saved_values
+from nanlab.capture.plans import Plan, SavedValues, plan_of, saved_names, saved_values
 from nanlab.errors import NotReplayable
 from nanlab.operators import having, with_forms
 from nanlab.program.replay import results_of
 from nanlab.program.rerun import Memory, complete, operate, rerun, seed
-from nanlab.trace.chunk import Names
 from nanlab.trace.frames import stat_columns
 from nanlab.trace.op import BACKWARD, BORN, CARRIED, TURNED, Op, location
 from nanlab.trace.program import Call, Ref, Segment, refs_in
@@ -194,7 +193,7 @@ def _judge(recording: Recording, first: int, end: int, judge: Judge, sparing: bo
                 nodes[wanted[index]] = found
             seed(segment, index)
         if index in touched and args and isinstance(args[0], Tensor):
-            plan = _plan(call.func)
+            plan = plan_of(call.func)
             if plan.writes and not plan.overwrites:
                 old[0] = args[0].detach().clone()
         return operate(call.func, args, kwargs)
@@ -215,7 +214,7 @@ def _judge(recording: Recording, first: int, end: int, judge: Judge, sparing: bo
 
 def _is_settled(op: Op, rows: range, func: Any) -> bool:
     """Whether what a call did to bad values is told by their counts: it was no birth."""
-    recording, plan = op.recording, _plan(func) if func is not None else _unseen(op.name)
+    recording, plan = op.recording, plan_of(func) if func is not None else _unseen(op.name)
     reads = [recording.stats(s) for s in dict.fromkeys(op.inputs) if s in recording.bad]
     made = [recording.stats(row) for row in rows if row in recording.bad]
     if not made or op.uninitialised or (op.literal and not reads and not made[0].nan):
@@ -243,7 +242,7 @@ def _call(
     """The call as it was when it ran, to be judged."""
     op = recording.op(call.position)
     assert op is not None
-    plan = _plan(call.func) if call.func is not None else _unseen(op.name)
+    plan = plan_of(call.func) if call.func is not None else _unseen(op.name)
     outputs = recording.outputs_of(call.position)
     flags = recording.flags(call.position)
     if memory is None:
@@ -275,19 +274,9 @@ def _note_place(recording: Recording, segment: Segment, index: int, call: Call) 
         recording.inside_torch[call.position] = frame_of(*inside)
 
 
-def _plan(func: Any) -> Plan:
-    found = _PLANS.get(func)
-    if found is None:
-        found = _PLANS[func] = plan_for(func, Names())
-    return found
-
-
 def _unseen(name: str) -> Plan:
     """The plan of an autograd node whose calls were not seen."""
-    return replace(_plan(torch.ops.aten.add.Tensor), name=name, pointwise=False)
-
-
-_PLANS: dict[Any, Plan] = {}
+    return replace(plan_of(torch.ops.aten.add.Tensor), name=name, pointwise=False)
 
 
 def _saved(
