@@ -640,7 +640,153 @@ class Mixture(nn.Module):
 net = Mixture([1, 2, 3])  # change
 net(torch.randn(5, 4)).mean().backward()
 """,
+    "autoencoder_decoder_width": """
+class AE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enc = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 4))
+        self.dec = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 20))  # change
+
+    def forward(self, x):
+        return self.dec(self.enc(x))
+
+
+model = AE()
+x = torch.rand(6, 20)
+loss = F.mse_loss(model(x), x)
+loss.backward()
+""",
+    "wrong_method_name": """
+net = nn.Linear(4, 2)
+opt = torch.optim.Adam(net.parameters(), lr=1e-3)
+for _ in range(2):
+    opt.zero_gard()  # change
+    net(torch.randn(3, 4)).sum().backward()
+    opt.step()
+""",
+    "keyword_of_the_layer": """
+conv = nn.Conv2d(3, 8, 3, pading=1)  # change
+net = nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(8 * 8 * 8, 2))
+loss = net(torch.randn(2, 3, 8, 8)).mean()
+loss.backward()
+""",
+    "two_d_norm_on_rows": """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(6, 8)
+        self.norm = nn.BatchNorm2d(8)  # change
+        self.out = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.out(F.relu(self.norm(self.lin(x))))  # change
+
+
+net = Head()
+F.cross_entropy(net(torch.randn(5, 6)), torch.tensor([0, 1, 0, 1, 0])).backward()
+""",
+    "lstm_pair_unpacked_wrong": """
+lstm = nn.LSTM(4, 8, batch_first=True)
+head = nn.Linear(8, 1)
+x = torch.randn(3, 5, 4)
+out, h, c = lstm(x)  # change
+loss = head(h[-1]).square().mean()
+loss.backward()
+""",
+    "labels_as_text_of_floats": """
+import numpy as np
+
+features = np.ones((6, 3))
+labels = np.array([0, 1, 0, 1, 1, 0])
+net = nn.Linear(3, 2)
+out = net(torch.from_numpy(features))  # change
+loss = F.cross_entropy(out, torch.from_numpy(labels))
+loss.backward()
+""",
+    "dict_key": """
+batch = {"input_ids": torch.randint(0, 9, (2, 4)), "labels": torch.tensor([0, 1])}
+table, head = nn.Embedding(9, 6), nn.Linear(6, 2)
+scores = head(table(batch["input_ids"]).mean(1))
+loss = F.cross_entropy(scores, batch["label"])  # change
+loss.backward()
+""",
+    "self_forgotten": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(3, 5)
+        self.b = nn.Linear(5, 1)
+
+    def forward(self, x):
+        x = torch.relu(self.a(x))
+        return b(x)  # change
+
+
+net = Net()
+net(torch.randn(4, 3)).mean().backward()
+""",
+    "shape_called": """
+net = nn.Linear(6, 2)
+x = torch.randn(4, 2, 3)
+flat = x.view(x.shape(0), -1)  # change
+net(flat).mean().backward()
+""",
+    "context_query_order": """
+q, k, v = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.randn(2, 7, 8)
+w = nn.Linear(8, 8)
+scores = torch.bmm(w(q), k) / 8**0.5  # change
+out = torch.bmm(scores.softmax(-1), v)
+out.mean().backward()
+""",
+    "reparameterised_mean_of_ints": """
+counts = torch.tensor([[1, 2], [3, 4]])
+weight = nn.Parameter(torch.ones(2))
+average = counts.mean(dim=0)  # change
+(weight * average).sum().backward()
+""",
+    "missing_argument_of_forward": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(4, 2)
+
+    def forward(self, x, mask):
+        return self.lin(x * mask)
+
+
+model = Model()
+x = torch.randn(3, 4)
+mask = torch.ones(3, 4)
+loss = model(x).mean()  # change
+loss.backward()
+""",
+    "weights_of_embedding_frozen_write": """
+table = nn.Embedding(6, 3)
+vectors = torch.randn(6, 3)
+for i in range(6):
+    table.weight[i] = vectors[i]  # change
+table(torch.tensor([1, 2])).sum().backward()
+""",
+    "pixel_shuffle_channels": """
+class Up(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 10, 3, padding=1)  # change
+        self.shuffle = nn.PixelShuffle(2)
+
+    def forward(self, x):
+        return self.shuffle(self.conv(x))
+
+
+net = Up()
+net(torch.randn(1, 3, 6, 6)).mean().backward()
+""",
 }
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "SECONDS", 120.0)  # however busy the machine is
 
 
 def run(path: Path, text: str) -> None:

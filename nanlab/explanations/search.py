@@ -559,8 +559,10 @@ def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate
         for other in family if name in family else ():
             if other != name:
                 yield place.replaced(1.0, (call.func, f"{head}{other}"))
-    if not call.args and not call.keywords and function is not MISSING and not callable(function):
-        yield place.replaced(0.6, (call, place.text(call.func)))
+    if function is not MISSING and not callable(function):  # an attribute, not a method
+        given = ", ".join(map(place.text, call.args))
+        text = place.text(call.func)
+        yield place.replaced(0.6, (call, f"{text}[{given}]" if given else text))
     if name in ("numpy", "item", "tolist"):
         yield place.replaced(0.8, (call.func, f"{head}detach().{name}"))
     if name == "item":
@@ -745,6 +747,9 @@ def _unpacked(place: Place) -> Iterator[Candidate]:
         target = statement.targets[0]
     elif isinstance(statement, ast.For):
         target = statement.target
+    if isinstance(target, ast.Tuple) and len(target.elts) > 2:  # a part has parts of its own
+        first, *rest = map(place.text, target.elts)
+        yield place.replaced(0.5, (target, f"{first}, ({', '.join(rest)})"))
     if target is None or not _spelled(target) or _spelled(target).startswith("self."):
         return
     value = place.value(ast.copy_location(ast.Name(_spelled(target), ast.Load()), target))

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from nanlab.capture.places import display_name, is_user
 from nanlab.findings.rule import Edit
 
-SECONDS = 8.0  # for all that is tried for one exception
+SECONDS = 20.0  # for all that is tried for one exception; as a rule it takes less than one
 _LONGEST = 4.0  # for one run
 _SHORT = 0.5  # that a program took to raise: one that takes long with an edit does not end
 _MEMORY = 2 << 30  # bytes that it may ask for
