@@ -534,7 +534,10 @@ class Judge:
         return patched(self.where, edited, gate)
 
     def _size(self, begin: int = 0, ended: bool = False) -> tuple[int, int]:
-        """Calls of the step, and elements that they make; ended: by the first bad gradient."""
+        """Calls of the step, five for each for what a graph takes, and elements that they make.
+
+        ended: by the first bad gradient.
+        """
         segments = self.where.segments
         at, run = last_backward(self.where)
         end = (at, run.first) if ended and run is not None else (len(segments), 0)
@@ -544,7 +547,7 @@ class Judge:
             for index, call in enumerate(segment.calls)
             if (0, begin) <= (number, index) < end
         ]
-        return len(made), sum(made)
+        return 5 * len(made), sum(made)
 
     def _before(self, edited: Edited) -> Beginning | None:
         """What comes before the edited calls, made once."""
