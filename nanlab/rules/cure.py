@@ -86,7 +86,7 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
 
 
 def _completed(trace: Trace, judge: Judge, found: Chain, best: Fix | None) -> Chain:
-    """The chain from its first fault on; best: a fix of that which is right alone."""
+    """The chain from its first fault on; best: one of its fixes, right alone."""
     where, first = judge.where, trace.recording.first_step
     if best is not None:
         found.cure = _with_replay(judge, _cure([best], best.edits, judge.judge(best.edits)))
