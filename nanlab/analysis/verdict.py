@@ -418,6 +418,7 @@ def _spread(rows: Tensor, count: int) -> Tensor:
 # Is a fix right? The whole failing step is run with it, and held against the truth of the
 # program as it was written.
 
+RAISES = "it raises"  # how the reason of a fix begins that cannot be run
 WITHIN = 0.01  # how far a healthy element may move
 NUDGE = 1e-7  # relative, of operands in float64: a value that it moves by more than WITHIN jumps
 SMALL = 1e-3  # of the largest element: what is below is compared with that
@@ -574,9 +575,9 @@ class Judge:
         except NotReplayable as error:
             return Judgement("untried", str(error))
         except NanlabError as error:
-            return Judgement("fails", f"it raises {type(error).__name__}: {_first_line(error)}")
+            return Judgement("fails", f"{RAISES} {type(error).__name__}: {_first_line(error)}")
         except Exception as error:
-            return Judgement("fails", f"it raises {type(error).__name__}: {_first_line(error)}")
+            return Judgement("fails", f"{RAISES} {type(error).__name__}: {_first_line(error)}")
         largest = _largest(replay.gradients.values())
         if not replay.finite:
             why = self._what_fails(replay, graph, edited)

@@ -20,7 +20,7 @@ import torch
 from nanlab.analysis.exact import work
 from nanlab.analysis.libraries import is_told_elsewhere, patch, rewritings, text_of_library
 from nanlab.analysis.training import runaway, stable_rate
-from nanlab.analysis.verdict import Judge
+from nanlab.analysis.verdict import RAISES, Judge
 from nanlab.errors import NanlabError, NotReplayable
 from nanlab.findings.evidence import plural
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
@@ -332,12 +332,15 @@ def _beyond(trace: Trace, finding: Finding) -> list[Fix]:
 
 
 def _helpful(fixes: Sequence[Fix]) -> list[Fix]:
-    """The fixes without those nobody would take: failing beside right, distorting beside finite."""
-    right = any(fix.verified for fix in fixes)
-    kept = [fix for fix in fixes if not (right and fix.edits and fix.verdict == "fails")]
-    mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
-    some = any(f.verdict in ("verified", "finite") for f in mild)
-    return mild if some else kept
+    """The fixes without those nobody would take: failing beside better, distorting beside
+    finite."""
+    failing = [f for f in fixes if f.edits and f.verdict == "fails"]
+    better = [f for f in fixes if f not in failing]
+    mild = [f for f in better if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
+    better = mild if any(f.verdict in ("verified", "finite") for f in mild) else better
+    if any(f.verdict in ("verified", "finite") for f in better):
+        return better
+    return [*better, *[f for f in failing if not f.why.startswith(RAISES)][:MOST_TOLD]]
 
 
 def _worth_telling(guards: Sequence[Fix], cured: bool) -> list[Fix]:
@@ -556,10 +559,12 @@ def file_text(trace: Trace, file: str) -> str:
 
 
 def _order(fix: Fix) -> int:
-    """Right settings before right lines; advice before wrong lines, these before untried."""
-    right = 1 if fix.edits else 0
-    untried = 2 if not fix.edits and not fix.title.startswith(_PATCH) else 4
-    return {"verified": right, "untried": untried, "finite": 3, "fails": 5}[fix.verdict]
+    """Settings before lines, and advice before wrong lines, these before untried."""
+    line = bool(fix.edits)
+    untried = 5 if line or fix.title.startswith(_PATCH) else 3
+    return {"verified": 0 + line, "finite": 2 + 2 * line, "untried": untried, "fails": 6}[
+        fix.verdict
+    ]
 
 
 def _rank(fix: Fix) -> tuple[int, bool, float]:

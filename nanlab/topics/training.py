@@ -38,6 +38,7 @@ from nanlab.trace.recording import Recording
 SCALE_FREE = frozenset(
     "Adam AdamW NAdam RAdam Adamax Adagrad Adafactor RMSprop Rprop Adadelta".split()
 )
+USUAL_DECAY = 0.1  # the largest that recipes for training use
 NOT_NEGATIVE = Fix(
     "a rate of at least 0: below it each step climbs, and a schedule that runs past its end gets"
     " there",
@@ -350,8 +351,11 @@ def _uncleared(fault: Fault, away: Runaway) -> bool:
 def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
     if away.rate is not None and away.rate < 0.0:
         return [NOT_NEGATIVE]
-    if _decays(away):
-        return [Fix("a weight decay below 2 / learning rate", f"weight_decay={0.01:g}")]
+    if _decays(away) and away.decay <= USUAL_DECAY:
+        return []  # the rate is what is not usual
+    if _decays(away) and away.rate is not None:
+        decay = min(0.01, 0.1 / away.rate)
+        return [Fix("a weight decay below 2 / learning rate", f"weight_decay={decay:.1g}")]
     if _uncleared(fault, away):
         cleared = (
             "clear the gradients in each step: every backward pass added to what the steps before"
