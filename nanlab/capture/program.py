@@ -619,7 +619,7 @@ class ProgramRecorder:
         self, keep: int, recent: int, sure: int, wanted: Any = lambda segment, end: False
     ) -> int:
         """Drop the segments of all but the last steps, and use their buffers again; the position
-        from which nothing was dropped but turns of a loop that nothing can be differentiated in.
+        from which the rest is kept. Turns of a loop that nothing can be differentiated in go, too.
 
         keep: how many steps that an optimizer, else a backward pass, has ended. recent: where the
         last boundaries begin. sure: the same without those that may be taken back, whose segments
@@ -640,6 +640,7 @@ class ProgramRecorder:
             segment, end = segments[at], segments[at + 1].start
             if end <= recent and self._is_idle(segment) and not wanted(segment, end):
                 self._drop(segments.pop(at))
+                sure = recent
         return sure
 
     @staticmethod
