@@ -332,15 +332,17 @@ def _beyond(trace: Trace, finding: Finding) -> list[Fix]:
 
 
 def _helpful(fixes: Sequence[Fix]) -> list[Fix]:
-    """The fixes without those nobody would take: failing beside better, distorting beside
-    finite."""
-    failing = [f for f in fixes if f.edits and f.verdict == "fails"]
-    better = [f for f in fixes if f not in failing]
-    mild = [f for f in better if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
-    better = mild if any(f.verdict in ("verified", "finite") for f in mild) else better
-    if any(f.verdict in ("verified", "finite") for f in better):
-        return better
-    return [*better, *[f for f in failing if not f.why.startswith(RAISES)][:MOST_TOLD]]
+    """The fixes without those nobody would take: failing beside right, distorting beside finite,
+    and what cannot be run. What fails by itself may yet be part of a cure."""
+    right = any(fix.verified for fix in fixes)
+    kept = [
+        fix
+        for fix in fixes
+        if not (fix.edits and fix.verdict == "fails" and (right or fix.why.startswith(RAISES)))
+    ]
+    mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
+    some = any(f.verdict in ("verified", "finite") for f in mild)
+    return mild if some else kept
 
 
 def _worth_telling(guards: Sequence[Fix], cured: bool) -> list[Fix]:
