@@ -24,7 +24,7 @@ class Corner(nn.Module):
 
     def forward(self, fixed):
         if fixed:
-            entropy = torch.special.entr(self.p.clamp_min(torch.finfo(self.p.dtype).tiny)).sum()
+            entropy = torch.special.entr(self.p + 1e-12).sum()
         else:
             entropy = sum([-p * torch.log(p) for p in self.p.unbind()])  # ORIGIN
         loss = entropy

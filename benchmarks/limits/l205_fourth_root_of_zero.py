@@ -24,7 +24,7 @@ class Spectrum(nn.Module):
 
     def forward(self, fixed):
         if fixed:
-            y = self.x.clamp_min(torch.finfo(self.x.dtype).tiny).pow(0.25)
+            y = (self.x + 1e-12).pow(0.25)
         else:
             y = self.x.pow(exponent=0.25)  # ORIGIN
         loss = y.sum()
