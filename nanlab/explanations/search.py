@@ -27,6 +27,7 @@ from torch import nn
 
 from nanlab.explanations.trial import Program, Source, Step, edited, program_of
 from nanlab.findings.rule import Edit
+from nanlab.operators import having
 
 Tensor = torch.Tensor
 MISSING = object()
@@ -534,7 +535,10 @@ def _with(place: Place, call: ast.Call, more: str) -> str:
 _FAMILIES = (
     ("stack", "tensor", "cat"),
     ("view", "reshape"),
-    ("matmul", "mm", "bmm", "mul"),
+    ("matmul", "mm"),
+    ("matmul", "bmm"),
+    ("matmul", "mul"),
+    ("mm", "mul"),
     ("kaiming_normal_", "zeros_"),
     ("kaiming_uniform_", "zeros_"),
     ("xavier_uniform_", "zeros_"),
@@ -683,12 +687,10 @@ def _dimensions(place: Place, node: ast.AST) -> Iterator[Candidate]:
             yield place.replaced(0.95 + 0.02 * rank, (number, str(other)))
 
 
-_DATA = "randn rand randint zeros ones full arange empty tensor normal linspace randperm".split()
-
-
 def _is_data(node: ast.AST) -> bool:
     """Whether an expression makes data: its sizes are what they are."""
-    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _DATA
+    name = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
+    return name == "tensor" or name in having("makes")
 
 
 def _instead(value: int, site: Site) -> Iterator[tuple[float, int]]:
