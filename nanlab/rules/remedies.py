@@ -42,7 +42,7 @@ from nanlab.program.replay import RateTrial, Replay, replay_step, try_rate
 from nanlab.program.rerun import Window, rerun, window
 from nanlab.program.settings import current_scale
 from nanlab.rules.advice import advice
-from nanlab.topics.training import overflowed
+from nanlab.topics.training import CLEARED, overflowed
 from nanlab.trace import Trace
 from nanlab.trace.program import refs_in
 from nanlab.trace.recording import Recording
@@ -124,7 +124,7 @@ def _smaller_rate(trace: Trace, step: int) -> Iterator[Fix]:
     """The largest power of ten below the rate with which the steps before the fault run without
     it, and make the loss of the first one's batch smaller."""
     recording, culprit = trace.recording, trace.culprit
-    if culprit is None:
+    if culprit is None or CLEARED in getattr(culprit.fixes, "given", ()):
         return
     last = culprit.step - recording.first_step
     position = culprit.path[0]["position"] if culprit.path else culprit.position

@@ -38,6 +38,10 @@ from nanlab.trace.recording import Recording
 SCALE_FREE = frozenset(
     "Adam AdamW NAdam RAdam Adamax Adagrad Adafactor RMSprop Rprop Adadelta".split()
 )
+CLEARED = Fix(
+    "clear the gradients in each step: every backward pass added to what the steps before had left",
+    "optimizer.zero_grad()",
+)
 USUAL_DECAY = 0.1  # the largest that recipes for training use
 NOT_NEGATIVE = Fix(
     "a rate of at least 0: below it each step climbs, and a schedule that runs past its end gets"
@@ -357,11 +361,7 @@ def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
         decay = min(0.01, 0.1 / away.rate)
         return [Fix("a weight decay below 2 / learning rate", f"weight_decay={decay:.1g}")]
     if _uncleared(fault, away):
-        cleared = (
-            "clear the gradients in each step: every backward pass added to what the steps before"
-            " had left"
-        )
-        return [Fix(cleared, "optimizer.zero_grad()")]
+        return [CLEARED]
     if not away.optimizer and not depends_on_gradient(
         fault.recording, away.place, away.op, fault.position
     ):
