@@ -117,7 +117,8 @@ def with_change(
     if edits:
         lines = ", ".join(_line(each, explanation.file) for each in edits)
         text = "\n".join(each.text for each in edits)
-        fixes = [fix for fix in fixes if "=..." not in fix.code]  # which the edit says better
+        if edits == (edit,):  # which says better what was left open
+            fixes = [fix for fix in fixes if "=..." not in fix.code]
         fixes.insert(0, Fix(f"change {lines}", text, edits=edits))
     return replace(explanation, change=change, fixes=fixes)
 

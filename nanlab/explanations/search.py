@@ -301,6 +301,12 @@ def _spelled(node: ast.AST) -> str:
     return f"self.{node.attr}" if own else ""  # type: ignore[attr-defined]
 
 
+def _called(node: ast.AST) -> str:
+    """The last name of the function that a call calls; empty for anything else."""
+    function = getattr(node, "func", None)
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
 def _bound(statement: ast.AST) -> list[str]:
     """The names that a statement binds."""
     if isinstance(statement, ast.Assign):
@@ -319,11 +325,19 @@ def _bound(statement: ast.AST) -> list[str]:
 _ASKED = ("size", "dim", "numel", "item", "stride", "parameters", "backward")  # what is asked of it
 
 
+# What goes into these is the program's data: with less of it many an error goes away.
+_GATHER = (
+    "zip list tuple dict set enumerate iter next map sorted range DataLoader TensorDataset".split()
+)
+
+
 def _operands(place: Place) -> Iterator[tuple[ast.expr, str]]:
     """Expressions of a statement that could be other tensors, each with its role."""
     seen: set[int] = set()
     for node in place.parts():
         pairs: list[tuple[ast.expr, str]] = []
+        if _called(node) in _GATHER:
+            continue
         if isinstance(node, ast.Call):
             pairs = [(a, "argument") for a in node.args]
             pairs += [(k.value, "argument") for k in node.keywords]
@@ -389,13 +403,15 @@ def _forms(
     if isinstance(value, (list, tuple)) and value:
         yield 0.9, f"*{old}"
         if all(isinstance(v, Tensor) for v in value):
-            yield 1.2, f"{old}[0]"
+            if isinstance(value, tuple):
+                yield 1.2, f"{old}[0]"
             yield 1.2, f"torch.stack({old})"
     if isinstance(value, type) or (callable(value) and not isinstance(value, nn.Module)):
         yield 0.5, f"{old}()"
     if value is MISSING:
         yield 1.4, f"*{old}"
-        yield 1.6, f"{old}[0]"
+        if "tuple" in site.text:
+            yield 1.6, f"{old}[0]"
     elif not isinstance(value, Tensor):
         return
     kinds = re.search(r"type|Long|Float|Half|Double|Int|Bool|float|integer|bool", site.text)
@@ -493,7 +509,7 @@ def _signature(function: Any) -> dict[str, Any]:
 # Switches that silence an error and leave its cause, or are out of use.
 _NO_CURES = (
     "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
-    " track_running_stats training is_grads_batched full_graph"
+    " track_running_stats training is_grads_batched full_graph drop_last"
 ).split()
 
 
@@ -513,7 +529,7 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
                 if number != default and number < 0 and "index" in name:
                     yield place.replaced(1.1, (call, _with(place, call, f"{name}={number}")))
     for keyword in call.keywords:
-        if keyword.arg is not None:
+        if keyword.arg is not None and keyword.arg in site.text:
             rest = [place.text(a) for a in call.args]
             rest += [place.text(k) for k in call.keywords if k is not keyword]
             text = f"{place.text(call.func)}({', '.join(rest)})"
@@ -643,8 +659,10 @@ def numbers(site: Site) -> Iterator[Candidate]:
     top = site.raising[0].frame
     for source in (*site.program.sources, *site.program.modules.values()):
         made = {id(n) for call in ast.walk(source.tree) if _is_data(call) for n in ast.walk(call)}
+        loaders = (call for call in ast.walk(source.tree) if _called(call) == "DataLoader")
+        loads = {id(n) for call in loaders for n in ast.walk(call)}
         written: dict[int, list[ast.expr]] = {}
-        for node in _literals(source.tree):
+        for node in (each for each in _literals(source.tree) if id(each) not in loads):
             written.setdefault(_number(node), []).append(node)
         for value, nodes in written.items():
             told = value in site.told or value in site.sizes
@@ -689,7 +707,7 @@ def _dimensions(place: Place, node: ast.AST) -> Iterator[Candidate]:
 
 def _is_data(node: ast.AST) -> bool:
     """Whether an expression makes data: its sizes are what they are."""
-    name = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
+    name = _called(node)
     return name == "tensor" or name in having("makes")
 
 
