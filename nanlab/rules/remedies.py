@@ -19,7 +19,7 @@ import torch
 
 from nanlab.analysis.exact import work
 from nanlab.analysis.libraries import is_told_elsewhere, patch, rewritings, text_of_library
-from nanlab.analysis.training import runaway, stable_rate
+from nanlab.analysis.training import runaway
 from nanlab.analysis.verdict import RAISES, Judge
 from nanlab.errors import NanlabError, NotReplayable
 from nanlab.findings.evidence import plural
@@ -42,7 +42,7 @@ from nanlab.program.replay import RateTrial, Replay, replay_step, try_rate
 from nanlab.program.rerun import Window, rerun, window
 from nanlab.program.settings import current_scale
 from nanlab.rules.advice import advice
-from nanlab.topics.training import CLEARED, overflowed
+from nanlab.topics.training import CLEARED, overflowed, smaller_rate
 from nanlab.trace import Trace
 from nanlab.trace.program import refs_in
 from nanlab.trace.recording import Recording
@@ -129,13 +129,6 @@ def _smaller_rate(trace: Trace, step: int) -> Iterator[Fix]:
     last = culprit.step - recording.first_step
     position = culprit.path[0]["position"] if culprit.path else culprit.position
     away = runaway(recording, position)
-    title = "a smaller learning rate"
-    if away is not None and (stable := stable_rate(recording, away)) is not None:
-        limit, growth = stable
-        title = (
-            f"a learning rate below {limit:.2g}: each update was {growth:.3g} times the one"
-            " before, which stops there"
-        )
     used = away.rate if away is not None else None
     try:
         first = next(
@@ -151,14 +144,15 @@ def _smaller_rate(trace: Trace, step: int) -> Iterator[Fix]:
         top = math.ceil(math.log10(used)) - 1
         found = _largest(lambda power: try_rate(recording, first, last, position, 10.0**power), top)
     except NotReplayable as error:
-        if used is not None and 0 < used < math.inf:
-            yield Fix(title, f"lr={used / 100:.1g}", why=str(error))
+        if away is not None and used is not None and 0 < used < math.inf:
+            yield replace(smaller_rate(recording, away, used), why=str(error))
         return
     if found is None:
-        why = f"the fault is there with rates down to 1e{top - POWERS[-1]}, too"
-        yield Fix(title, f"lr={used / 100:.1g}", verdict="fails", why=why)
         return
     power, trial = found
+    title = "a smaller learning rate"
+    if away is not None:
+        title = smaller_rate(recording, away, used).title
     why = (
         f"tried on {plural(last - first, 'step')}: the loss of the batch of step"
         f" {first + recording.first_step} falls from {trial.before:.3g} to {trial.after:.3g}"

@@ -18,6 +18,7 @@ from nanlab.analysis.training import (
     place_text,
     rises_gradually,
     runaway,
+    stable_rate,
     undivided_factor,
     where,
 )
@@ -366,7 +367,10 @@ def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
         fault.recording, away.place, away.op, fault.position
     ):
         return [_SIGN_FIX]
-    return [] if away.optimizer in SCALE_FREE and not away.deep else [_clip_fix(fault)]
+    fixes = [] if away.optimizer in SCALE_FREE and not away.deep else [_clip_fix(fault)]
+    if away.deep and away.rate:  # others are tried on the steps before
+        fixes.append(smaller_rate(fault.recording, away, away.rate))
+    return fixes
 
 
 def _clip_fix(fault: Fault) -> Fix:
@@ -383,3 +387,16 @@ def _clip_fix(fault: Fault) -> Fix:
         f" {found.would_clip(bound):.0%} of the recorded steps"
     )
     return Fix(title, f"torch.nn.utils.clip_grad_norm_(model.parameters(), {bound:.1f})")
+
+
+def smaller_rate(recording: Recording, away: Runaway, rate: float) -> Fix:
+    """A rate from the measured growth of updates; a hundredth where it is not steady."""
+    stable = stable_rate(recording, away)
+    if stable is None:
+        return Fix("a smaller learning rate", f"lr={rate / 100:.1g}")
+    limit, growth = stable
+    title = (
+        f"a learning rate below {limit:.2g}: each update was {growth:.3g} times the one before,"
+        " which stops there"
+    )
+    return Fix(title, f"lr={limit / 2:.1g}")
