@@ -375,6 +375,7 @@ def test_learning_rate_that_is_named_is_the_limit_of_stability_when_really_run(
     assert found.cause == "learning-rate"
     fix = next(f for f in found.fixes if f.code.startswith("lr="))
     limit = float(re.search(r"below (\S+):", fix.title)[1])  # type: ignore[index]
+    assert float(fix.code.removeprefix("lr=")) < limit
 
     def last_loss(rate: float) -> float:
         _, step = least_squares(rate, momentum)

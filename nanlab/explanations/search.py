@@ -214,11 +214,7 @@ class Site:
         for source in (*self.program.sources, *self.program.modules.values()):
             for statement in ast.walk(source.tree):
                 if isinstance(statement, (ast.Assign, ast.Expr, ast.Return, ast.AugAssign)):
-                    called = {
-                        getattr(c.func, "attr", getattr(c.func, "id", ""))
-                        for c in ast.walk(statement)
-                        if isinstance(c, ast.Call)
-                    }
+                    called = {_called(c) for c in ast.walk(statement) if isinstance(c, ast.Call)}
                     if called & kinds and top is not None:
                         found.append(Place(source, statement, top, 0.1))
         return found
@@ -573,7 +569,7 @@ _FAMILIES = (
 
 
 def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
-    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    name = _called(call)
     head = place.text(call.func)[: -len(name)]
     for family in _FAMILIES:
         for other in family if name in family else ():

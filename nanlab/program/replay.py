@@ -492,8 +492,8 @@ def try_rate(recording: Recording, first: int, last: int, position: int, rate: f
             for i, segment in enumerate(begin.segments)
             for run in segment.optimizers
         }
-        at, index = _first_reading(begin.segments, names)
-        standing[at, index] = Instead(index, move)
+        reads = _first_reading(begin.segments, names)
+        standing[reads] = Instead(reads[1], move)
         rerun(begin.segments, memory=moved, instead=standing)
     except NotReplayable:
         raise

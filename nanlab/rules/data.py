@@ -489,10 +489,11 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
     far = []
     for name, change in zip(before["parameter"].tolist(), before["update_absmax"], strict=True):
         was, began = _before(frame, name, last), _before(frame, name, first)
-        risen = max(was, change) / max(SMALL, began) * THROWN / ROSE if first < last else 0.0
-        far.append((max(change / max(SMALL, was), risen), name, change, was, began))
-    ratio, name, change, was, began = max(far, default=(0.0, "", 0.0, 0.0, 0.0))
-    if ratio < THROWN:
+        risen = max(was, change) / max(SMALL, began) if first < last else 0.0
+        jumped = change / max(SMALL, was)
+        far.append((max(jumped / THROWN, risen / ROSE), name, change, was, began))
+    share, name, change, was, began = max(far, default=(0.0, "", 0.0, 0.0, 0.0))
+    if share < 1.0:
         return None
     at_once = change >= THROWN * max(SMALL, was)
     owner = recording.parameter_names.index(name)

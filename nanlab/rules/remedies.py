@@ -19,7 +19,7 @@ import torch
 
 from nanlab.analysis.exact import work
 from nanlab.analysis.libraries import is_told_elsewhere, patch, rewritings, text_of_library
-from nanlab.analysis.training import runaway
+from nanlab.analysis.training import runaway, stable_rate
 from nanlab.analysis.verdict import RAISES, Judge
 from nanlab.errors import NanlabError, NotReplayable
 from nanlab.findings.evidence import plural
@@ -134,14 +134,16 @@ def _smaller_rate(trace: Trace, step: int) -> Iterator[Fix]:
         first = next(
             (s for s in range(max(last - RUN_UP, 0), last) if _is_kept(recording, s)), last
         )
-        rates = set(_rates(recording, first, last))
-        if first < last and len(rates) == 1:
+        rates = {rate for rate in _rates(recording, first, last) if not math.isnan(rate)}
+        if len(rates) == 1:
             used = rates.pop()
         if used is None or not 0 < used < math.inf:
             return
         if first == last:
             raise NotReplayable("the steps before it are no longer kept")
-        top = math.ceil(math.log10(used)) - 1
+        stable = stable_rate(recording, away) if away is not None else None
+        below = used if stable is None else min(used, stable[0])
+        top = math.ceil(math.log10(below)) - 1
         found = _largest(lambda power: try_rate(recording, first, last, position, 10.0**power), top)
     except NotReplayable as error:
         if away is not None and used is not None and 0 < used < math.inf:
