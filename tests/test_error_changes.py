@@ -568,6 +568,16 @@ def test_line_that_raised_is_said_alone_where_no_other_is_known() -> None:
     assert not any(fix.title.startswith("change") for fix in told.fixes)
 
 
+def test_what_the_changed_line_says_is_no_fix_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    text = "import torch\nhead = torch.nn.Linear(8, 2)\nhead(torch.zeros(3, 6))\n"
+    with pytest.raises(RuntimeError) as raised, nanlab.watch():
+        run(path, text)
+    codes = [fix.code for fix in nanlab.explain(raised.value).fixes]
+    assert codes[0] == "head = torch.nn.Linear(6, 2)"
+    assert not any(code in codes[0] for code in codes[1:])
+
+
 def test_rows_that_are_needed_are_counted_over_all_indices(tmp_path: Path) -> None:
     table = torch.nn.Embedding(10, 4)
     tokens = torch.arange(10, 60)  # the first twenty end at 29

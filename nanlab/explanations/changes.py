@@ -119,6 +119,7 @@ def with_change(
         text = "\n".join(each.text for each in edits)
         if edits == (edit,):  # which says better what was left open
             fixes = [fix for fix in fixes if "=..." not in fix.code]
+        fixes = [fix for fix in fixes if fix.code not in text]  # it is said once
         fixes.insert(0, Fix(f"change {lines}", text, edits=edits))
     return replace(explanation, change=change, fixes=fixes)
 
