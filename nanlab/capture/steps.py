@@ -5,11 +5,11 @@ from __future__ import annotations
 import dis
 import re
 import sys
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from types import CodeType, FrameType
+from typing import Literal
 from weakref import ref
 
 import torch
@@ -48,11 +48,7 @@ class Loops:
 
     def around(self, before: Path, frame: FrameType | None) -> Loop | None:
         """The innermost loop that holds both moments; None where it cannot be told."""
-        now, codes = call_path(frame), []
-        while frame is not None:
-            codes.append(frame.f_code)
-            frame = frame.f_back
-        codes.reverse()
+        now, codes = call_path(frame), _codes(frame)
         shared = 0
         for (code, at, _), (code_now, at_now, _) in zip(before, now, strict=False):
             if code != code_now:
@@ -70,13 +66,8 @@ class Loops:
 
     def entered(self, before: Path, frame: FrameType | None) -> bool:
         """Whether the program has come into a loop of the function that stood before it."""
-        now, codes = call_path(frame), []
-        while frame is not None:
-            codes.append(frame.f_code)
-            frame = frame.f_back
-        for (code, at, _), (code_now, at_now, _), own in zip(
-            before, now, codes[::-1], strict=False
-        ):
+        now, codes = call_path(frame), _codes(frame)
+        for (code, at, _), (code_now, at_now, _), own in zip(before, now, codes, strict=False):
             if (code, at) != (code_now, at_now):
                 return code == code_now and any(
                     first <= at_now <= last and at < first for first, last in self._of(own)
@@ -94,73 +85,16 @@ class Loops:
         return self._known[id(code)][1]
 
 
+def _codes(frame: FrameType | None) -> list[CodeType]:
+    """What runs, the outermost first."""
+    found = []
+    while frame is not None:
+        found.append(frame.f_code)
+        frame = frame.f_back
+    return found[::-1]
+
+
 MOST_TURNS = 32  # an inner loop of more turns is an epoch, whose turns are steps
-
-
-@dataclass
-class Segment:
-    """What ran from one boundary to the next."""
-
-    start: int  # position at which it begins
-    loop: Loop | None = None  # the loop that came round there
-    left: bool = False  # whether it began with leaving that loop instead
-    optimizers: set[int] = field(default_factory=set)  # that stepped in it
-    trained: bool = False  # whether a backward pass ran in it, or an optimizer stepped
-
-
-class Nesting:
-    """Tells the turns of an inner loop from steps of their own.
-
-    A loop whose turns are steps is left, and another optimizer steps before the loop around it
-    comes round: then the outer turn is the step (a critic's turns belong to the generator's). If
-    the outer loop does not come round, these were two phases of training.
-    """
-
-    def __init__(self) -> None:
-        self.segments: deque[Segment] = deque([Segment(0)], maxlen=2 * MOST_TURNS)
-        self.inner: set[Loop] = set()  # loops whose turns are part of a step
-
-    @property
-    def last(self) -> Segment:
-        return self.segments[-1]
-
-    def keep(self, starts: list[int]) -> None:
-        """Some boundaries may have been taken back: forget them."""
-        known = set(starts[-2 * MOST_TURNS :])
-        while len(self.segments) > 1 and self.segments[-1].start not in known:
-            gone = self.segments.pop()
-            self.last.optimizers |= gone.optimizers
-            self.last.trained |= gone.trained
-
-    def turned(self, loop: Loop | None, position: int) -> list[int]:
-        """A loop came round and a step begins; boundaries since its last turn that were none."""
-        wrong = self._within(loop) if loop is not None else []
-        self.segments.append(Segment(position, loop))
-        return wrong
-
-    def _within(self, loop: Loop) -> list[int]:
-        after = self.last
-        if (
-            not after.left
-            or not after.optimizers
-            or after.loop is None
-            or not loop.surrounds(after.loop)
-        ):
-            return []
-        turns: list[Segment] = []
-        for segment in reversed(list(self.segments)[:-1]):
-            if segment.loop != after.loop or segment.left:
-                first = segment
-                break
-            turns.append(segment)
-        else:
-            return []
-        before = first.optimizers.union(*(turn.optimizers for turn in turns))
-        if len(turns) > MOST_TURNS or after.optimizers & before:
-            return []
-        self.inner.add(after.loop)
-        return [turn.start for turn in turns] + [after.start]
-
 
 _NAME = re.compile(
     r"_*(?:(?:run|do|one|single|perform)_)?"
@@ -259,180 +193,28 @@ class StepCalls:
         return function
 
 
-class StepFunctions:
-    """The part of the clock that knows functions named like a training step, such as
-    ``train_step``.
+@dataclass(slots=True, eq=False)
+class Boundary:
+    """Where a step begins, and what has run since."""
 
-    A name alone proves nothing: an environment and a schedule have a ``step`` too. The calls of a
-    function are taken for the steps once one held a backward pass of what it computed, or called a
-    module in a program that has no backward pass; what loops inside of them is part of them, and a
-    call is a step though the optimizer steps in every fourth only: the program counts its calls. It
-    is refused if a backward pass runs, or an optimizer steps, outside of it.
-    """
-
-    _complete: Path | None
-    _called: Path | None
-    _outside: Path | None
-    backward_seen: bool
-    _settle: Callable[[], None]
-
-    def __init__(self) -> None:
-        self.starts: list[int] = [0]  # position at which each step begins
-        self.calls = StepCalls()
-        self.openers: set[int] = set()  # lines with which a call of a step function began
-        self.idle = True  # no module was called yet and no gradient asked for
-        # boundaries that a loop made inside of a step function
-        self._inside: dict[int, StepFunction] = {}
-
-    def _stepped_inside(self, frame: FrameType | None) -> None:
-        """An optimizer stepped."""
-        function = self.calls.seen(frame)
-        if function is None:
-            self._refuse(lambda other: not other.sure)
-        elif function.backward:
-            function.sure = True
-            self._choose(function)
-
-    def _module_inside(self, frame: FrameType | None) -> None:
-        """A module was called."""
-        if (function := self.calls.seen(frame)) is not None:
-            function.module = True
-
-    def _backward_inside(self, frame: FrameType | None, oldest: int) -> bool:
-        """Gradients were asked for: whether of what the running step function computed."""
-        function = self.calls.seen(frame)
-        if function is None or oldest < function.sequence:
-            return False
-        function.backward = True
-        return True
-
-    def _call_began(self, function: StepFunction, position: int, sequence: int) -> bool:
-        """A step function was called; whether its turn of the loop has begun no step yet."""
-        function.calls += 1
-        if function.calls == 1:
-            function.first = position
-            own = self._complete is not None and len(self.starts) > 1
-        else:
-            own = self.starts[-1] <= function.last or self.starts[-1] in self._inside
-            if function.backward or (function.module and not self.backward_seen):
-                self._choose(function)
-        if own and not function.sure:
-            function.began.append(position)
-        function.last = position
-        function.sequence = sequence
-        function.backward = False
-        function.module = False
-        return own
-
-    def _begin(self, position: int) -> bool:
-        """A step begins, and no doubt of it."""
-        self._settle()
-        self._complete = self._called = self._outside = None
-        if position <= self.starts[-1]:
-            return False
-        self.starts.append(position)
-        return True
-
-    def _choose(self, function: StepFunction) -> None:
-        """The calls of this function are the steps."""
-        if function.chosen:
-            return
-        function.chosen = True
-        kept = {start for start in self.starts if self._inside.get(start) is not function}
-        self.starts[:] = sorted(kept.union(function.began))
-        self._inside.clear()
-        self._settle()
-
-    def _refuse(self, which: Callable[[StepFunction], bool]) -> None:
-        """Training goes on outside of these functions."""
-        for function in self.calls.functions:
-            if function.calls and not function.refused and which(function):
-                function.refused = True
-                if function.chosen:
-                    wrong = set(function.began)
-                    self.starts[:] = [
-                        start for start in self.starts if not start or start not in wrong
-                    ]
-                    self._settle()
-
-    @property
-    def first_call(self) -> int:
-        """Position at which a step function was first called; 0 where there is none."""
-        return min(
-            (function.first for function in self.calls.functions if function.chosen), default=0
-        )
-
-    def finished(self) -> None:
-        """The watch ends: an untrained program has a step for each call of its step function."""
-        for function in self.calls.functions:
-            if self.idle and function.calls > 1 and not function.refused:
-                self._choose(function)
+    position: int
+    # whether a loop came round or was left, a step function was called, or calls of one module
+    # came to another turn
+    kind: Literal["turn", "left", "call", "module"] = "call"
+    loop: Loop | None = None  # that came round, or was left
+    sequence: int = 0  # autograd sequence number there
+    no_grad: bool = False
+    # the loop that made it, as long as it may only compute something for the update after it
+    computing: Loop | None = None
+    sampling: Loop | None = None  # the same of one with backward passes
+    before: frozenset[int] = frozenset()  # optimizers that stepped in the step that it ends
+    later: bool = False  # whether a function was called again from a later line
+    crossed: bool = False  # whether a backward pass has reached over it
+    optimizers: frozenset[int] = frozenset()  # that have stepped since
+    trained: bool = False  # whether a backward pass has run since, or an optimizer stepped
 
 
-class LoopIterations(StepFunctions):
-    """The part of the clock that knows loops within loops, and what comes after one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        # (index into starts, autograd sequence number, in a no_grad loop)
-        self._tentative: list[tuple[int, int, bool]] = []
-        self._loops, self._nesting = Loops(), Nesting()
-        # where the program stood when it had left the loop whose turns are steps
-        self._outside: Path | None = None
-        # lines that were found to stand later in the loop than the last event
-        self.checked: set[int] = set()
-        self.optimizer_seen = False
-
-    def _leaves(self, now: Path) -> bool:
-        """Whether the program has left the loop whose turns are steps."""
-        if not self.optimizer_seen:
-            return False
-        self._nesting.keep(self.starts)
-        last = self._nesting.last
-        return (
-            last.loop is not None
-            and not last.left
-            and last.start == self.starts[-1]
-            and not last.loop.holds(now)
-        )
-
-    def _after_loop(self, now: Path, position: int) -> bool:
-        """Another step begins with what comes after the loop, unless nothing is trained there."""
-        self._outside = now
-        self._nesting.segments.append(Segment(position, self._nesting.last.loop, left=True))
-        self._settle()
-        self.checked.clear()
-        self.starts.append(position)
-        return True
-
-    def _drop_idle_end(self) -> None:
-        """What came after a loop was no step: an evaluation."""
-        last = self._nesting.last
-        if last.left and not last.trained and last.start == self.starts[-1]:
-            self.starts.pop()
-            self._nesting.keep(self.starts)
-
-    def _drop_unbegun(self) -> None:
-        """The last turn, if it reached no module or backward, was no step: the loader ran dry."""
-        last = self._nesting.last
-        if (
-            self.backward_seen
-            and not last.trained
-            and self._called is None
-            and 0 < last.start == self.starts[-1]
-        ):
-            self.starts.pop()
-            self._tentative = [kept for kept in self._tentative if kept[0] < len(self.starts)]
-
-    def _join(self, loop: Loop | None, position: int) -> None:
-        """A loop came round: what an inner loop took for steps is part of its turn."""
-        self._nesting.keep(self.starts)
-        self._drop_idle_end()
-        for wrong in self._nesting.turned(loop, position):
-            self.starts.remove(wrong)
-
-
-class StepClock(LoopIterations):
+class StepClock:
     """Boundaries between training steps.
 
     A step is complete when an optimizer has stepped (or a loss scaler has decided not to); the next
@@ -446,16 +228,36 @@ class StepClock(LoopIterations):
     turn, and are stepped together) or has not had its turn before.
 
     Where a loop whose turns were steps is left and another optimizer steps, the next step began
-    there; but if the loop around both comes round, its turn was the step (``Nesting``). The turns
-    of a loop that only computed something for the update after it are no steps. Of a program that
-    has a function for its training step, the calls of it are the steps, those of micro-batches too
-    (``StepFunctions``).
+    there; but if the loop around both comes round, its turn was the step (a critic's turns belong
+    to the generator's). If it does not, these were two phases of training. The turns of a loop that
+    only computed something for the update after it are no steps.
+
+    Of a program that has a function for its training step, such as ``train_step``, the calls of it
+    are the steps. A name alone proves nothing: an environment and a schedule have a ``step`` too.
+    The calls are taken for the steps once one held a backward pass of what it computed, or called a
+    module in a program that has no backward pass; what loops inside of them is part of them, and a
+    call is a step though the optimizer steps in every fourth only. The function is refused if a
+    backward pass runs, or an optimizer steps, outside of it.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        self.starts: list[int] = [0]  # position at which each step begins
+        self._recent = [Boundary(0)]  # of the last of them
+        self._tentative: list[Boundary] = []  # the last of these
+        self.calls = StepCalls()
+        self.openers: set[int] = set()  # lines with which a call of a step function began
+        # boundaries that a loop made inside of a step function
+        self._inside: dict[int, StepFunction] = {}
+        self._loops = Loops()
+        self._inner: set[Loop] = set()  # loops whose turns are part of a step
+        # lines that were found to stand later in the loop than the last event
+        self.checked: set[int] = set()
+        self.idle = True  # no module was called yet and no gradient asked for
+        self.optimizer_seen = self.backward_seen = False
         # where the program stood when the current step was completed
         self._complete: Path | None = None
+        # where it stood when it had left the loop whose turns are steps
+        self._outside: Path | None = None
         self._called: Path | None = None  # where the outermost module was last called
         self._without_grad = False  # whether that was under no_grad
         self._module: Callable[[], object] = lambda: None  # that was
@@ -465,118 +267,141 @@ class StepClock(LoopIterations):
         self._updated = -1  # position at which a parameter was last written by hand
         # lowest sequence number of the last backward whose gradients were added to no others
         self._fresh = -1
-        self._stepped: set[int] = set()  # optimizers that have stepped in this step
-        # Where a function called again from a later line made the last boundary, and the optimizers
-        # that had stepped before it.
-        self._again: tuple[int, set[int]] = (0, set())
-        self._alternated = False  # whether such a boundary was ever taken back
+        self._stepped: frozenset[int] = frozenset()  # optimizers that have stepped in this step
+        # what a loop that came round, or a function called again, made since the last of them
+        self._newest: Boundary | None = None
+        # whether a boundary of a function called from a later line was ever taken back
+        self._alternated = False
         # the loop that last came round to a call of the step function
         self._calling: Loop | None = None
-        # The last turn of a loop that made a boundary: its index, its sequence number, the
-        # optimizers that had stepped before it.
-        self._turn: tuple[int, int, set[int]] = (0, 0, set())
-        self._crossed_boundary = False  # whether a backward pass has reached over it since
-        # boundaries made by a loop that trained nothing: that loop
-        self._computing: dict[int, Loop | None] = {}
-        # those made by a loop with backward passes before any optimizer had stepped: that loop
-        self._sampling: dict[int, Loop | None] = {}
         # whether the last that happened was that gradients were asked for, in a program that had
         # trained nothing yet
         self._grad_requested = False
-        self.backward_seen = False
+
+    # -- boundaries
 
     @property
-    def step(self) -> int:
-        return len(self.starts) - 1
+    def _last(self) -> Boundary:
+        return self._recent[-1]
+
+    def _begin(self, new: Boundary, tentative: bool = False) -> None:
+        self.starts.append(new.position)
+        self._recent.append(new)
+        if tentative:
+            self._tentative.append(new)
+        if len(self._recent) > len(self._tentative) + 4 * MOST_TURNS:
+            del self._recent[: 2 * MOST_TURNS]
+        self.checked.clear()
+
+    def drop_last(self) -> None:
+        """The step before goes on: what has run since belongs to it."""
+        gone = self._recent.pop()
+        self.starts.pop()
+        if self._tentative and self._tentative[-1] is gone:
+            self._tentative.pop()
+        self._last.optimizers |= gone.optimizers
+        self._last.trained |= gone.trained
+
+    def _replace(self, starts: Iterable[int]) -> None:
+        self.starts[:] = sorted(starts)
+        last = self._last
+        self._recent = [Boundary(self.starts[-1], optimizers=last.optimizers, trained=last.trained)]
+        self._settle()
+
+    def _settle(self) -> None:
+        """The boundaries stand as they are."""
+        self._tentative.clear()
+        self._newest, self._stepped = None, frozenset()
 
     @property
     def certain(self) -> int:
         """The last boundary that is not tentative."""
-        return self.starts[self._tentative[0][0] - 1 if self._tentative else -1]
+        return self.starts[-1 - len(self._tentative)]
 
     def begins(self, last: int) -> int:
         """Where so many of the last steps begin, though boundaries since are taken back."""
-        sure = self._tentative[0][0] if self._tentative else len(self.starts)
-        return self.starts[max(sure - last, 0)]
+        return self.starts[max(len(self.starts) - len(self._tentative) - last, 0)]
+
+    def doubtful(self) -> int:
+        """How many of the last boundaries are likely to be taken back."""
+        if self._outside is not None and not self._last.trained:
+            return 1
+        newest = self._newest
+        if self._alternated and newest is not None and newest is self._last:
+            if newest.later and newest.before:
+                return 1
+        if self._grad_requested and self._updated < 0 and not self.updates_apart():
+            return len(self._tentative)
+        inner = self._took_back and self.optimizer_seen
+        return sum(b.sequence > self._fresh for b in self._tentative) if inner else 0
+
+    # -- the end
+
+    def stopped(self) -> None:
+        """The program is stopped: what is doubtful was a turn of a loop within the step."""
+        self._drop_idle_end()
+        for _ in range(self.doubtful()):
+            self.drop_last()
+
+    def finished(self, failed: bool = False) -> None:
+        """The watch ends; ``failed``: by an exception, before which a step may be short."""
+        self._drop_idle_end()
+        last = self._last
+        if not failed and self.backward_seen and last.kind in ("turn", "left"):
+            if not last.trained and self._called is None and last.position > 0:
+                self.drop_last()  # it reached no module: the loader ran dry
+        for function in self.calls.functions:  # of an untrained program
+            if self.idle and function.calls > 1 and not function.refused:
+                self._choose(function)
+
+    def _drop_idle_end(self) -> None:
+        """What came after a loop was no step: an evaluation."""
+        if self._last.kind == "left" and not self._last.trained:
+            self.drop_last()
+
+    # -- optimizers and backward passes
 
     def stepping(self, arrived: int, optimizer: int) -> None:
         """An optimizer is about to step; ``arrived``: position of its last gradient, or -1."""
-        while arrived >= 0 and self._tentative and self.starts[self._tentative[-1][0]] > arrived:
-            del self.starts[self._tentative.pop()[0]]
-        index, before = self._again
-        # each network has its turn
-        if index == len(self.starts) - 1 and before and optimizer not in before:
-            self._tentative = [kept for kept in self._tentative if kept[0] != index]
-            del self.starts[index]
-            self._alternated = True
-        if index >= len(self.starts):
-            self._stepped |= before
-        self._again = 0, set()
-        self._join_turn(optimizer)
-        self._stepped.add(optimizer)
-        self._nesting.keep(self.starts)
-        self._nesting.last.optimizers.add(optimizer)
-        self._nesting.last.trained = True
-
-    def _join_turn(self, optimizer: int) -> None:
-        """A loop over optimizers after their losses: each has its turn in one step."""
-        index, _, before = self._turn
-        if (
-            self._crossed_boundary
-            and index == len(self.starts) - 1
-            and before
-            and optimizer not in before
-        ):
-            del self.starts[index]
-            self._stepped |= before
-        self._turn, self._crossed_boundary = (0, 0, set()), False
+        while arrived >= 0 and self._tentative and self._last.position > arrived:
+            self.drop_last()
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            turn = newest.before and optimizer not in newest.before  # each network has its turn
+            if turn and newest is self._last and (newest.later or newest.crossed):
+                self.drop_last()
+                self._alternated |= newest.later
+            if newest not in self._recent:
+                self._stepped |= newest.before
+        self._stepped |= {optimizer}
+        self._last.optimizers |= {optimizer}
+        self._last.trained = True
 
     def updated(self, position: int) -> None:
         """A parameter was written by hand: without optimizers, a step lies between such writes."""
         if self.optimizer_seen:
             return
-        since = [
-            at
-            for at, (index, *_) in enumerate(self._tentative)
-            if self.starts[index] > self._updated
-        ]
+        since = [b for b in self._tentative if b.position > self._updated]
         for _ in since if self._updated < 0 else since[1:]:
-            del self.starts[self._tentative.pop()[0]]
+            self.drop_last()
         self._updated = position
 
     def completed(self, frame: FrameType | None) -> None:
         """An optimizer stepped, or a scaler updated its scale."""
         self.optimizer_seen, self.idle = True, False
         stepped = self._stepped
-        self._stepped_inside(frame)
+        function = self.calls.seen(frame)
+        if function is None:
+            self._refuse(lambda other: not other.sure)
+        elif function.backward:
+            function.sure = True
+            self._choose(function)
         self._stepped = stepped  # the step goes on, whatever became of the boundaries before
         self._complete = call_path(frame)
         self._drop_sampling(self._complete)
         self._drop_inner(self._complete)
         self._called, self._outside, self._grad_requested = None, None, False
         self.checked.clear()
-
-    def called(self, frame: FrameType | None, module: object, position: int, sequence: int) -> bool:
-        """An outermost module was called; True if a step begins: its loop's first turn is over."""
-        self.idle = False
-        self._module_inside(frame)
-        no_grad = not torch.is_grad_enabled()
-        begins = (
-            self._called is not None
-            and no_grad
-            and self._without_grad
-            and not self.backward_seen
-            and self._complete is None
-            and self._module() is module
-            and self._loops.entered(self._called, frame)
-        )
-        if begins:
-            self._tentative.append((len(self.starts), sequence, True))
-            self._computing[position] = None
-            self.starts.append(position)
-        self._called, self._without_grad, self._module = call_path(frame), no_grad, ref(module)
-        self.checked.clear()
-        return begins
 
     def backward(self, frame: FrameType | None, oldest: int, accumulates: bool) -> None:
         """A backward pass ended; ``oldest`` is the lowest sequence number among its nodes."""
@@ -586,15 +411,16 @@ class StepClock(LoopIterations):
         self._grad_requested = False
         if not self.backward_seen:
             self.backward_seen = True
-            self._take_back(lambda seq, no_grad: no_grad or seq > oldest)
-        self._take_back(lambda seq, no_grad: seq > oldest)
-        self._crossed_boundary = self._crossed_boundary or self._turn[1] > oldest
+            self._take_back(lambda b: b.no_grad or b.sequence > oldest)
+        self._take_back(lambda b: b.sequence > oldest)
+        if self._newest is not None:
+            self._newest.crossed |= self._newest.sequence > oldest
         if accumulates:
-            self._take_back(lambda seq, no_grad: seq > self._fresh, self._first_since_update())
+            kept = self._first_since_update()
+            self._take_back(lambda b: b is not kept and b.sequence > self._fresh)
         else:
             self._fresh = oldest
-        self._nesting.keep(self.starts)
-        self._nesting.last.trained = True
+        self._last.trained = True
         if not self.optimizer_seen:
             self._complete = call_path(frame)
             self.checked.clear()
@@ -607,65 +433,64 @@ class StepClock(LoopIterations):
             self._complete, self._grad_requested = call_path(frame), True
             self._drop_inner(self._complete)
             self.checked.clear()
-        return self._backward_inside(frame, oldest)
+        function = self.calls.seen(frame)
+        if function is None or oldest < function.sequence:
+            return False
+        function.backward = True
+        return True
 
     def makes_new_parameters(self) -> bool:
         """Whether each turn computes with new parameters that the last one made of gradients."""
         return self._grad_requested and self._updated < 0 and self.updates_apart()
 
-    def doubtful(self) -> int:
-        """How many of the last boundaries are likely to be taken back."""
-        if self._outside is not None and not self._nesting.last.trained:
-            return 1
-        if self._alternated and self._again[1] and self._again[0] == len(self.starts) - 1:
-            return 1
-        if self._grad_requested and self._updated < 0 and not self.updates_apart():
-            return len(self._tentative)
-        inner = self._took_back and self.optimizer_seen
-        return sum(seq > self._fresh for _, seq, _ in self._tentative) if inner else 0
-
-    def stopped(self) -> None:
-        """The program is stopped: what is doubtful was a turn of a loop within the step."""
-        self._drop_idle_end()
-        if count := self.doubtful():
-            del self.starts[-count:], self._tentative[-count:]
-
-    def _first_since_update(self) -> int:
-        """Where the step after the last update by hand began, though gradients add up; or -1."""
+    def _first_since_update(self) -> Boundary | None:
+        """Where the step after the last update by hand began, though gradients add up."""
         if self._updated < 0 or self.optimizer_seen:
-            return -1
-        return next(
-            (index for index, *_ in self._tentative if self.starts[index] > self._updated), -1
-        )
+            return None
+        return next((b for b in self._tentative if b.position > self._updated), None)
+
+    def _take_back(self, wrong: Callable[[Boundary], bool]) -> None:
+        while self._tentative and wrong(self._last):
+            self._took_back = True
+            self.drop_last()
 
     def _drop_inner(self, now: Path) -> None:
         """Training goes on: turns of a loop that was left before only computed for it."""
-        while self._tentative:
-            loop = self._computing.get(self.starts[self._tentative[-1][0]])
-            if loop is None or loop.holds(now):
-                break
-            self._took_back = True
-            del self.starts[self._tentative.pop()[0]]
-        if not self._tentative:
-            self._computing.clear()
+        self._take_back(lambda b: b.computing is not None and not b.computing.holds(now))
 
     def _drop_sampling(self, now: Path) -> None:
         """The first optimizer steps: a loop that was left and wrote no parameter made samples."""
         while self._tentative:
-            start = self.starts[self._tentative[-1][0]]
-            loop = self._sampling.get(start)
-            if loop is None or loop.holds(now) or start <= self._updated:
+            loop = self._last.sampling
+            if loop is None or loop.holds(now) or self._last.position <= self._updated:
                 break
-            del self.starts[self._tentative.pop()[0]]
-        self._sampling.clear()
+            self.drop_last()
+        for boundary in self._tentative:
+            boundary.sampling = None
 
-    def _take_back(self, wrong: Callable[..., bool], kept: int = -1) -> None:
-        while (
-            self._tentative and self._tentative[-1][0] != kept and wrong(*self._tentative[-1][1:])
-        ):
-            self._took_back = True
-            index = self._tentative.pop()[0]
-            del self.starts[index]
+    # -- modules and operations
+
+    def called(self, frame: FrameType | None, module: object, position: int, sequence: int) -> bool:
+        """An outermost module was called; True if a step begins: its loop's first turn is over."""
+        self.idle = False
+        if (function := self.calls.seen(frame)) is not None:
+            function.module = True
+        no_grad = not torch.is_grad_enabled()
+        begins = (
+            self._called is not None
+            and no_grad
+            and self._without_grad
+            and not self.backward_seen
+            and self._complete is None
+            and self._module() is module
+            and self._loops.entered(self._called, frame)
+        )
+        if begins:
+            new = Boundary(position, "module", sequence=sequence, no_grad=True)
+            self._begin(new, tentative=True)
+        self._called, self._without_grad, self._module = call_path(frame), no_grad, ref(module)
+        self.checked.clear()
+        return begins
 
     def operation(
         self, frame: FrameType | None, position: int, sequence: int, no_grad: bool, line: int = 0
@@ -690,38 +515,6 @@ class StepClock(LoopIterations):
                 function.began.append(position)
         return iterated
 
-    def _call_is_step(self, caller: FrameType | None, position: int) -> bool:
-        """A call begins a step; from a later line of the turn it may share another network's."""
-        again, stepped = False, self._stepped
-        if self._complete is not None and self.optimizer_seen:
-            now = call_path(caller)
-            before = self._complete[: len(now)]
-            if shares_step(before, now):
-                self._calling = self._loops.around(before, caller)
-            else:
-                again = self._calling is None or self._calling.holds(now)
-        begins = self._begin(position)
-        if begins and again:
-            self._again = len(self.starts) - 1, stepped
-        return begins
-
-    def _settle(self) -> None:
-        """The boundaries stand as they are."""
-        self._tentative.clear()
-        self._again, self._turn, self._crossed_boundary, self._stepped = (
-            (0, set()),
-            (0, 0, set()),
-            False,
-            set(),
-        )
-
-    def finished(self, failed: bool = False) -> None:
-        """The watch ends; ``failed``: by an exception, before which a step may be short."""
-        self._drop_idle_end()
-        if not failed:
-            self._drop_unbegun()
-        super().finished()
-
     def _loop_iterated(
         self, frame: FrameType | None, position: int, sequence: int, no_grad: bool
     ) -> bool:
@@ -729,43 +522,133 @@ class StepClock(LoopIterations):
         if self._complete is None and self._called is None:
             return False
         now = call_path(frame)
-        if self._complete is not None:
-            if self._outside is None and self._leaves(now):
-                return self._after_loop(now, position)
-            if not shares_step(
-                self._complete, now, again=self._outside is None and not self._grad_requested
-            ):
-                return False
-            if self.optimizer_seen:
-                loop = self._loops.around(self._outside or self._complete, frame)
-            else:
-                loop = None
-            if loop in self._nesting.inner:
-                return False
-            self._join(loop, position)
-            if self.optimizer_seen:
-                self._tentative.clear()
-            again = self.optimizer_seen and not shares_step(self._complete, now)
-            self._turn = (len(self.starts), sequence, set() if again else self._stepped)
-            self._crossed_boundary = False
-            self._again, self._stepped = (
-                (len(self.starts), self._stepped) if again else (0, set()),
-                set(),
-            )
-            if again or not self.optimizer_seen:
-                self._tentative.append((len(self.starts), sequence, no_grad))
-            if self._grad_requested:
-                self._computing[position] = self._loops.around(self._complete, frame)
-            elif not self.optimizer_seen:
-                self._sampling[position] = self._loops.around(self._complete, frame)
-        elif self._called is not None:
+        new = Boundary(position, "module", sequence=sequence, no_grad=no_grad)
+        if self._complete is None:
+            assert self._called is not None
             # a rollout: the loop around it need not be under no_grad
-            no_grad = no_grad or self._without_grad
-            if not shares_step(self._called, now) or (no_grad and self.backward_seen):
+            new.no_grad = no_grad or self._without_grad
+            if not shares_step(self._called, now) or (new.no_grad and self.backward_seen):
                 return False
-            self._tentative.append((len(self.starts), sequence, no_grad))
-            self._computing[position] = self._loops.around(self._called, frame)
+            new.computing = self._loops.around(self._called, frame)
+            self._begin(new, tentative=True)
+            self._called = None
+            return True
+        if self._outside is None and self._leaves(now):
+            self._settle()
+            self._begin(Boundary(position, "left", self._last.loop))
+            self._outside = now
+            return True
+        apart = self._outside is None and not self._grad_requested
+        if not shares_step(self._complete, now, again=apart):
+            return False
+        new.kind = "turn"
+        if self.optimizer_seen:
+            new.loop = self._loops.around(self._outside or self._complete, frame)
+            if new.loop in self._inner:
+                return False
+            new.later = not shares_step(self._complete, now)
+        self._drop_idle_end()
+        self._join_inner(new.loop)
+        new.before, self._stepped, self._newest = self._stepped, frozenset(), new
+        if self._grad_requested:
+            new.computing = self._loops.around(self._complete, frame)
+        elif not self.optimizer_seen:
+            new.sampling = self._loops.around(self._complete, frame)
+        if self.optimizer_seen:
+            self._tentative.clear()
+        self._begin(new, tentative=new.later or not self.optimizer_seen)
         self._complete = self._called = self._outside = None
-        self.checked.clear()
-        self.starts.append(position)
         return True
+
+    def _leaves(self, now: Path) -> bool:
+        """Whether the program has left the loop whose turns are steps."""
+        last = self._last
+        return (
+            self.optimizer_seen
+            and last.kind == "turn"
+            and last.loop is not None
+            and not last.loop.holds(now)
+        )
+
+    def _join_inner(self, loop: Loop | None) -> None:
+        """A loop came round: what an inner loop took for steps is part of its turn."""
+        after = self._last
+        if loop is None or after.kind != "left" or not after.optimizers:
+            return
+        if after.loop is None or not loop.surrounds(after.loop):
+            return
+        turns = 0
+        before: frozenset[int] = frozenset()
+        for boundary in reversed(self._recent[:-1]):
+            before |= boundary.optimizers
+            if boundary.loop != after.loop or boundary.kind == "left":
+                break
+            turns += 1
+        else:
+            return
+        if turns <= MOST_TURNS and not after.optimizers & before:
+            self._inner.add(after.loop)
+            for _ in range(turns + 1):
+                self.drop_last()
+
+    # -- functions that are named like a training step
+
+    def _call_began(self, function: StepFunction, position: int, sequence: int) -> bool:
+        """A step function was called; whether its turn of the loop has begun no step yet."""
+        function.calls += 1
+        if function.calls == 1:
+            function.first = position
+            own = self._complete is not None and len(self.starts) > 1
+        else:
+            own = self.starts[-1] <= function.last or self.starts[-1] in self._inside
+            if function.backward or (function.module and not self.backward_seen):
+                self._choose(function)
+        if own and not function.sure:
+            function.began.append(position)
+        function.last, function.sequence = position, sequence
+        function.backward = function.module = False
+        return own
+
+    def _call_is_step(self, caller: FrameType | None, position: int) -> bool:
+        """A call begins a step; from a later line of the turn it may share another network's."""
+        later, stepped = False, self._stepped
+        if self._complete is not None and self.optimizer_seen:
+            now = call_path(caller)
+            before = self._complete[: len(now)]
+            if shares_step(before, now):
+                self._calling = self._loops.around(before, caller)
+            else:
+                later = self._calling is None or self._calling.holds(now)
+        self._settle()
+        self._complete = self._called = self._outside = None
+        if position <= self.starts[-1]:
+            return False
+        new = Boundary(position, before=stepped, later=later)
+        self._begin(new)
+        self._newest = new if later else None
+        return True
+
+    def _choose(self, function: StepFunction) -> None:
+        """The calls of this function are the steps."""
+        if function.chosen:
+            return
+        function.chosen = True
+        kept = {start for start in self.starts if self._inside.get(start) is not function}
+        self._inside.clear()
+        self._replace(kept.union(function.began))
+
+    def _refuse(self, which: Callable[[StepFunction], bool]) -> None:
+        """Training goes on outside of these functions."""
+        for function in self.calls.functions:
+            if function.calls and not function.refused and which(function):
+                function.refused = True
+                if function.chosen:
+                    wrong = set(function.began)
+                    self._replace(start for start in self.starts if not start or start not in wrong)
+
+    @property
+    def first_call(self) -> int:
+        """Position at which a step function was first called; 0 where there is none."""
+        return min(
+            (function.first for function in self.calls.functions if function.chosen), default=0
+        )

@@ -438,7 +438,7 @@ class watch:
             self._judge("step")
         except FaultFound:
             if recording.starts[-1] == position:
-                recording.starts.pop()  # nothing of this step has run
+                self._clock.drop_last()  # nothing of this step has run
             raise
         self.progress(recording)
         self._ops.evidence.new_step()
@@ -466,7 +466,7 @@ class watch:
             self._looked = min(self._looked, len(recording.sinks))
         if self.steps is not None and len(recording.starts) - self._clock.doubtful() > self.steps:
             recording.ended = "steps"
-            recording.starts.pop()
+            self._clock.drop_last()
             self._ops.off = True
             raise StepsDone(
                 f"nanlab: {self.steps} training steps watched, the rest of the block was not run"
