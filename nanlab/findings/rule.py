@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from operator import attrgetter
@@ -284,6 +284,9 @@ class Match:
     harmful: bool = False  # a rule over the trace says so itself; a fault is harmful
 
 
+_HERE = "  # here"  # ends the faulty line of an example
+
+
 @dataclass(frozen=True)
 class Rule:
     """A cause, how it is recognised, and a program that has it beside one that is cured of it."""
@@ -334,7 +337,7 @@ def rule(
     severity: Severity,
     *,
     example: str = "",
-    fix: str = "",
+    fix: str | Mapping[str, str] = "",
     family: str = "operation",
     more_specific_than: tuple[str, ...] = (),
     origins: Collection[str] = (),
@@ -346,8 +349,8 @@ def rule(
 
     The function takes a ``fault`` (one origin of a symptom, see Fault) or the whole ``trace``: the
     name of its parameter decides. What it may return: see :meth:`Rule.matches`.
-    example, fix: programs that show the fault and that are cured of it; in ``example`` the faulty
-    line ends in ``# here``.
+    example: a program that shows the fault; the faulty line ends in ``# here``. fix: one that is
+    cured of it, or what of the example becomes what.
     family: how specific the rule is, one of FAMILIES. more_specific_than: causes, or its own
     family, whose rules it goes before although they fit too.
     origins, phase: of the faults that it is asked about, all where nothing is said: kinds of
@@ -371,12 +374,16 @@ def rule(
         name = judge.__name__.strip("_").replace("_", "-")
         text = " ".join((inspect.getdoc(judge) or "").split())
         over: Literal["fault", "trace"] = "fault" if subject == "fault" else "trace"
+        shown = textwrap.dedent(example).strip()
+        cured = textwrap.dedent(fix).strip() if isinstance(fix, str) else shown.replace(_HERE, "")
+        for old, new in () if isinstance(fix, str) else fix.items():
+            cured = cured.replace(old, new)
         return Rule(
             name,
             severity,
             text,
-            textwrap.dedent(example).strip(),
-            textwrap.dedent(fix).strip(),
+            shown,
+            cured,
             judge,
             over,
             family,

@@ -209,12 +209,7 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
         loss = (x @ w).sum()  # here
         loss.backward()
     """,
-    fix="""
-        x = torch.tensor([[1.0, 2.0]])
-        w = torch.ones(2, 1, requires_grad=True)
-        loss = (x @ w).sum()
-        loss.backward()
-    """,
+    fix={'float("nan")': "2.0"},
     family="context",
     origins=GIVEN,
 )
@@ -235,12 +230,7 @@ def nan_in_input(fault: Fault) -> Match | None:
         loss = (x @ w).sum()  # here
         loss.backward()
     """,
-    fix="""
-        x = torch.tensor([[1.0, 2.0]])
-        w = torch.ones(2, 1, requires_grad=True)
-        loss = (x @ w).sum()
-        loss.backward()
-    """,
+    fix={"torch.from_numpy(np.array([[1.0, np.inf]], np.float32))": "torch.tensor([[1.0, 2.0]])"},
     family="context",
     origins=GIVEN,
 )
@@ -262,12 +252,7 @@ def inf_in_input(fault: Fault) -> Match | None:
         loss = F.mse_loss(w * 2, y)  # here
         loss.backward()
     """,
-    fix="""
-        w = torch.ones(2, requires_grad=True)
-        y = torch.tensor([1.0, 3.0])
-        loss = F.mse_loss(w * 2, y)
-        loss.backward()
-    """,
+    fix={'float("nan")': "3.0"},
     family="context",
     origins=GIVEN,
 )
@@ -288,11 +273,7 @@ def nan_in_target(fault: Fault) -> Match | None:
         loss = layer(torch.ones(1, 2)).sum()  # here
         loss.backward()
     """,
-    fix="""
-        layer = nn.Linear(2, 1)
-        loss = layer(torch.ones(1, 2)).sum()
-        loss.backward()
-    """,
+    fix={'with torch.no_grad():\n    layer.weight[0, 0] = float("nan")\n': ""},
     family="context",
     origins=GIVEN,
 )
@@ -313,11 +294,7 @@ def poisoned_parameter(fault: Fault) -> Match | None:
         loss = norm(torch.ones(1, 2)).sum()  # here
         loss.backward()
     """,
-    fix="""
-        norm = nn.BatchNorm1d(2).eval()
-        loss = norm(torch.ones(1, 2)).sum()
-        loss.backward()
-    """,
+    fix={'norm.running_var[0] = float("nan")\n': ""},
     family="context",
     origins=GIVEN,
 )
@@ -337,11 +314,7 @@ def poisoned_buffer(fault: Fault) -> Match | None:
         w.grad = torch.tensor([1.0, float("nan")])
         (w * 2).sum().backward()  # here
     """,
-    fix="""
-        w = torch.ones(2, requires_grad=True)
-        w.grad = None
-        (w * 2).sum().backward()
-    """,
+    fix={'torch.tensor([1.0, float("nan")])': "None"},
     family="context",
     more_specific_than=("context",),
     origins=("data",),

@@ -31,10 +31,7 @@ _CLAMPS = having("floors", "clamps")
         x = torch.full((4,), 300.0, dtype=torch.float16, requires_grad=True)
         (x * x).sum().backward()  # here
     """,
-    fix="""
-        x = torch.full((4,), 300.0, dtype=torch.float16, requires_grad=True)
-        (x.float() * x.float()).sum().backward()
-    """,
+    fix={"x * x": "x.float() * x.float()"},
     family="fallback",
 )
 def dtype_overflow(fault: Fault) -> Match | Finding | None:
@@ -181,10 +178,7 @@ def _low(dtype: torch.dtype) -> bool:
         v = torch.zeros(1, 4, dtype=torch.float16, requires_grad=True)
         F.normalize(v, dim=1).sum().backward()  # here
     """,
-    fix="""
-        v = torch.zeros(1, 4, dtype=torch.float16, requires_grad=True)
-        F.normalize(v.float(), dim=1, eps=1e-3).sum().backward()
-    """,
+    fix={"F.normalize(v, dim=1)": "F.normalize(v.float(), dim=1, eps=1e-3)"},
     family="composite",
     origins=("operation",),
     more_specific_than=("composite",),
@@ -241,22 +235,7 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
         x = torch.tensor([0.0, 4.0], requires_grad=True)
         Root.apply(x).sum().backward()
     """,
-    fix="""
-        class Root(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                y = x.sqrt()
-                ctx.save_for_backward(y)
-                return y
-
-            @staticmethod
-            def backward(ctx, g):
-                (y,) = ctx.saved_tensors
-                return g / (2 * y.clamp_min(1e-6))
-
-        x = torch.tensor([0.0, 4.0], requires_grad=True)
-        Root.apply(x).sum().backward()
-    """,
+    fix={"2 * y": "2 * y.clamp_min(1e-6)"},
     family="context",
     phase="backward",
     more_specific_than=("context",),

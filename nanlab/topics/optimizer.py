@@ -45,12 +45,7 @@ _DIVIDES = having("quotient", in_place=True, lists=True)
         (w * torch.tensor([0.0, 1.0, 2.0])).sum().backward()
         opt.step()  # here
     """,
-    fix="""
-        w = torch.ones(3, requires_grad=True)
-        opt = torch.optim.Adagrad([w], lr=0.1)
-        (w * torch.tensor([0.0, 1.0, 2.0])).sum().backward()
-        opt.step()
-    """,
+    fix={"torch.optim.Adagrad([w], lr=0.1, eps=0.0)": "torch.optim.Adagrad([w], lr=0.1)"},
 )
 def optimizer_arithmetic(fault: Fault) -> Finding | None:
     """Loss and gradients were finite; the update rule itself divided by zero, took a root of a
@@ -134,12 +129,7 @@ def _of_update_rule(fault: Fault) -> bool:
         (w * torch.tensor([0.0, 1.0, 2.0]).half()).sum().backward()
         opt.step()  # here
     """,
-    fix="""
-        w = torch.ones(3, dtype=torch.float16, requires_grad=True)
-        opt = torch.optim.Adam([w], lr=0.1, eps=1e-4)
-        (w * torch.tensor([0.0, 1.0, 2.0]).half()).sum().backward()
-        opt.step()
-    """,
+    fix={"lr=0.1": "lr=0.1, eps=1e-4"},
 )
 def optimizer_eps_underflow(fault: Fault) -> Finding | None:
     """The optimizer's eps is rounded to zero in the dtype of the parameters, and the update divides
@@ -253,16 +243,7 @@ def absorbed_update_(trace: Trace) -> Iterator[Finding]:
             w = w - rate * grad  # here
         (x @ w).square().mean().backward()
     """,
-    fix="""
-        start, rate = torch.randn(4, 4), nn.Parameter(torch.tensor(0.1))
-        x = torch.randn(8, 4)
-        w = start.requires_grad_()
-        for k in range(60):
-            loss = (x @ w - x).square().mean()
-            (grad,) = torch.autograd.grad(loss, w, create_graph=True)
-            w = w - rate * grad
-        (x @ w).square().mean().backward()
-    """,
+    fix={"torch.tensor(30.0)": "torch.tensor(0.1)"},
 )
 def learning_rate_(fault: Fault) -> Finding | None:
     """Updates inside of a training step, as in meta-learning, overshoot: each leaves the weights
@@ -376,14 +357,7 @@ _SUMS = having("updates") - {"addcdiv", "sub"} | {"mul"}
             (w * 30000.0).sum().backward()
             opt.step()  # here
     """,
-    fix="""
-        w = torch.zeros(3, requires_grad=True)
-        opt = torch.optim.SGD([w], lr=1e-7, momentum=0.9)
-        for i in range(3):
-            opt.zero_grad()
-            (w * 30000.0).sum().backward()
-            opt.step()
-    """,
+    fix={"3, dtype=torch.float16": "3"},
 )
 def dtype_overflow(fault: Fault) -> Finding | None:
     """A moment in half precision outgrew its dtype: momentum m adds up to 1 / (1 - m) gradients, a

@@ -125,15 +125,7 @@ _SIGN_FIX = Fix(
             F.mse_loss(weight(x), y).backward()
             opt.step()  # here
     """,
-    fix="""
-        weight = nn.Linear(4, 1)
-        opt = torch.optim.SGD(weight.parameters(), lr=1e-4)
-        x, y = 40 * torch.randn(8, 4), torch.randn(8, 1)
-        for i in range(30):
-            opt.zero_grad()
-            F.mse_loss(weight(x), y).backward()
-            opt.step()
-    """,
+    fix={"lr=0.1": "lr=1e-4"},
 )
 def learning_rate(fault: Fault) -> Finding | None:
     """Updates drove the weights away until a result overflowed, or the rate itself is not a finite
@@ -164,13 +156,7 @@ def learning_rate(fault: Fault) -> Finding | None:
             h = h @ w  # here
         h.sum().backward()
     """,
-    fix="""
-        x, w = torch.ones(2, 4, requires_grad=True), nn.Parameter(torch.eye(4))
-        h = 1e-30 * x
-        for t in range(60):
-            h = h @ w
-        h.sum().backward()
-    """,
+    fix={"5.0 * torch.eye(4)": "torch.eye(4)"},
 )
 def exploding_gradient(fault: Fault) -> Finding | None:
     """Each layer or time step multiplies the gradient by more than one, until it overflows or

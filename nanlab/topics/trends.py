@@ -535,14 +535,7 @@ _SCALES = having("grows")
             half = wide.half()  # here
             half.float().mean().backward()
     """,
-    fix="""
-        w = nn.Parameter(torch.ones(4))
-        for i in range(12):
-            w.grad = None
-            wide = 0.1 * w * 3.0**i
-            half = F.normalize(wide, dim=0).half()
-            half.float().mean().backward()
-    """,
+    fix={"wide.half()": "F.normalize(wide, dim=0).half()"},
 )
 def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
     """A result grows step after step towards the largest number of its dtype; beyond it comes inf,
@@ -562,14 +555,7 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
             half = wide.half()  # here
             half.float().mean().backward()
     """,
-    fix="""
-        w = nn.Parameter(torch.ones(4))
-        for i in range(12):
-            w.grad = None
-            wide = 1e-4 * w * 0.5**i
-            half = wide.bfloat16()
-            half.float().mean().backward()
-    """,
+    fix={"wide.half()": "wide.bfloat16()"},
 )
 def dtype_underflow_(trace: Trace) -> Iterator[Finding]:
     """A result shrinks step after step towards the smallest number of its dtype; below it all its
@@ -703,14 +689,7 @@ def _fixes(recording: Recording, column: int) -> list[Fix]:
             scores = a @ a.T  # here
             scores.float().softmax(1).sum().backward()
     """,
-    fix="""
-        w = nn.Parameter(torch.ones(4, 4))
-        for i in range(12):
-            w.grad = None
-            a = F.normalize(w * 2.0**i, dim=-1).half()
-            scores = a @ a.T
-            scores.float().softmax(1).sum().backward()
-    """,
+    fix={"(w * 2.0**i).half()": "F.normalize(w * 2.0**i, dim=-1).half()"},
 )
 def dtype_overflow(fault: Fault) -> Finding | None:
     """A result grew from step to step until it left the range of its dtype."""
