@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,8 @@ def pytest_collection() -> Iterator[Any]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests in the browser, and put the long files first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests in the browser, put the long files first, and leave examples out."""
 
     def place(item: pytest.Item) -> int:
         name = "browser" if item.path.is_relative_to(BROWSER) else item.path.stem
@@ -50,6 +51,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(BROWSER):
             item.add_marker(pytest.mark.browser)
     items.sort(key=place)
+    if not (os.environ.get("CI") or any("::" in arg for arg in config.args)):
+        leave_out(config, items)
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a law held over many examples a run outside CI takes every n-th, none where n is 0."""
+    seen: Counter[str] = Counter()
+    left: dict[bool, list[pytest.Item]] = {False: [], True: []}
+    for item in items:
+        mark = item.get_closest_marker("examples")
+        every = mark.kwargs["every"] if mark else 1
+        law = item.nodeid.partition("[")[0]
+        left[not every or seen[law] % every > 0].append(item)
+        seen[law] += 1
+    if left[True]:
+        config.hook.pytest_deselected(items=left[True])
+        items[:] = left[False]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,6 +9,7 @@ from architectures import ARCHITECTURES, build
 import nanlab
 
 
+@pytest.mark.examples(every=4)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_architecture_trains_the_same_and_is_healthy(name: str) -> None:
     _, step = build(name)

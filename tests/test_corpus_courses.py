@@ -35,6 +35,7 @@ def check(path: Path) -> None:
     assert [seed for seed in SEEDS if harness.course(path, seed) != expected] == []
 
 
+@pytest.mark.examples(every=5)
 @pytest.mark.parametrize(
     "path", [p for p in TAME if p.name[:4] in QUICK], ids=lambda path: path.stem
 )

@@ -113,6 +113,7 @@ def faulty_run(name: str) -> Run:
     return run(name, witness=Witness(f"{name}.py"))
 
 
+@pytest.mark.examples(every=4)
 @by_name(FAULTS)
 def test_fault_shows_its_symptom_first_at_its_step(name: str) -> None:
     meta, seen = meta_of(name), faulty_run(name)
@@ -127,6 +128,7 @@ def test_fault_shows_its_symptom_first_at_its_step(name: str) -> None:
         assert seen.symptoms[first] == meta["symptom"]
 
 
+@pytest.mark.examples(every=4)
 @by_name(FAULTS)
 def test_repaired_twin_stays_finite_and_learns(name: str) -> None:
     meta, seen = meta_of(name), run(name, fixed=True)
@@ -136,6 +138,7 @@ def test_repaired_twin_stays_finite_and_learns(name: str) -> None:
         assert not any(meta["watch"].removeprefix("grad:") in zero for zero in seen.zero_gradients)
 
 
+@pytest.mark.examples(every=4)
 @by_name(
     [
         n
@@ -155,6 +158,7 @@ def test_bad_value_appears_on_the_marked_line_at_that_step(name: str) -> None:
     assert plain(seen) & plain({meta["origin_op"], *meta.get("also_ops", ())})
 
 
+@pytest.mark.examples(every=4)
 @by_name(HEALTHY)
 def test_healthy_program_stays_finite(name: str) -> None:
     meta, seen = meta_of(name), run(name)

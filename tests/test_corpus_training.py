@@ -114,6 +114,7 @@ def test_a_fault_declares_what_a_judge_needs(name: str) -> None:
     assert 25 <= len(source.splitlines()) <= 80
 
 
+@pytest.mark.examples(every=5)
 @pytest.mark.parametrize("name", of(lambda meta: meta["symptom"] in SYMPTOMS))
 def test_the_symptom_shows_first_at_the_declared_step(name: str) -> None:
     meta, seen = load(name).META, run(name).symptoms
@@ -142,6 +143,7 @@ def test_gradients_clipped_before_unscaling_make_a_thousandth_of_the_progress(na
     assert set(slow.symptoms) == {None}
 
 
+@pytest.mark.examples(every=5)
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_repaired_twin_stays_finite_and_moves(name: str) -> None:
     twin, skips = run(name, fixed=True), load(name).META.get("twin_skips", ())
@@ -168,6 +170,7 @@ def test_the_early_poison_reaches_the_loss_three_steps_later() -> None:
     assert bool(model.aux.weight.isnan().all())
 
 
+@pytest.mark.examples(every=5)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_program_stays_finite_and_moves(name: str) -> None:
     meta, watched = load(name).META, run(name)
@@ -227,6 +230,7 @@ def finite(value: object) -> bool:
     return not floating or bool(torch.isfinite(value).all())  # type: ignore[arg-type]
 
 
+@pytest.mark.examples(every=5)
 @pytest.mark.parametrize(
     "name", of(lambda meta: meta["symptom"] in SYMPTOMS and meta["phase"] != "init")
 )

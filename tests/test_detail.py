@@ -63,6 +63,7 @@ def told(trace: nanlab.Trace) -> Any:
     return found, culprit.symptom, culprit.library, culprit.samples, fixes
 
 
+@pytest.mark.examples(every=5)
 @pytest.mark.parametrize("on_fault", ["stop", "record"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_culprit_fixes_and_table_are_those_of_a_full_watch(
@@ -271,6 +272,7 @@ def tables(trace: nanlab.Trace) -> dict[str, pd.DataFrame]:
     }
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize("bad", [7, 99])
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 def test_late_fault_and_healthy_end_are_those_of_a_full_watch(

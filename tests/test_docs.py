@@ -68,6 +68,7 @@ def flat(text: str) -> str:
     return "".join(text.replace("`", "").replace("*", "").split())
 
 
+@pytest.mark.examples(every=5)
 @pytest.mark.parametrize("slug", SLUGS)
 def test_a_cause_has_a_page_with_its_explanation_output_and_cure(
     slug: str, causes: tuple[Path, dict[str, Any]]
@@ -88,6 +89,7 @@ def elements(finding: Any) -> int:
     return int(finding.evidence.attrs.get("total", len(finding.evidence)))
 
 
+@pytest.mark.examples(every=5)
 @pytest.mark.parametrize("slug", SLUGS)
 def test_a_page_shows_what_the_rule_really_finds_in_its_example(
     slug: str, causes: tuple[Path, dict[str, Any]]
@@ -108,6 +110,7 @@ def test_a_page_shows_what_the_rule_really_finds_in_its_example(
         assert exhibit.html.count(">verified<") == sum(fix.verified for fix in finding.fixes)
 
 
+@pytest.mark.examples(every=5)
 @pytest.mark.parametrize("slug", SLUGS)
 def test_a_cure_is_proved_silent_on_its_page(
     slug: str, causes: tuple[Path, dict[str, Any]]

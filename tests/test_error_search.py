@@ -797,6 +797,7 @@ def run(path: Path, text: str) -> None:
     exec(compile(text, str(path), "exec"), names)
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_edit_at_a_line_to_change_lets_the_program_run(name: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"

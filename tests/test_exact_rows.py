@@ -108,6 +108,7 @@ def check(wrong: Wrong, dtype: torch.dtype, every: int, most: int = SAMPLES) -> 
     assert not wrong.found
 
 
+@pytest.mark.examples(every=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 def test_the_rows_of_some_operators_tell_their_results(wrong: Wrong, dtype: torch.dtype) -> None:
     check(wrong, dtype, every=9, most=SAMPLES // 3)

@@ -244,6 +244,7 @@ ONE_A_TURN = [
 ]
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize("loop", ONE_A_TURN, ids=lambda f: f.__name__)
 def test_the_replay_is_the_step_and_the_weights_are_those_it_began_with(
     loop: Callable[[Setup], None],
@@ -383,6 +384,7 @@ def test_optimizers_that_stepped_before_in_the_turn_step_again_from_where_they_w
     assert all(bool(p.isfinite().all()) for p in both.parameters())
 
 
+@pytest.mark.examples(every=4)
 @pytest.mark.parametrize("call", [1, 3])
 @pytest.mark.parametrize(
     "inside", [True, False], ids=["closure made in the loop", "closure made before the loop"]

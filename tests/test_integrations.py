@@ -79,6 +79,7 @@ def check(trace: nanlab.Trace | None, model: nn.Module, mode: str, step: int, ma
     assert not HOOKS._global_optimizer_pre_hooks
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize("mode", ["guard", "watch"])
 @pytest.mark.parametrize(
     ("options", "step"),
@@ -196,6 +197,7 @@ LIGHTNING = {
 }
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mode", ["guard", "watch", "plain watch"])
 @pytest.mark.parametrize("kind", LIGHTNING)
@@ -267,6 +269,7 @@ def test_a_loss_that_the_module_of_lightning_refuses_itself_is_told(tmp_path: Pa
     assert (tmp_path / "out" / "nanlab.txt").exists()
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 @pytest.mark.parametrize("batches", [1, 4])
 def test_a_loop_of_accelerate_is_guarded(precision: str, batches: int) -> None:

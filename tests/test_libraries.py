@@ -72,6 +72,7 @@ def _compared(x: torch.Tensor) -> torch.Tensor:
     return functional.cosine_similarity(x[0, 0] * 0, torch.ones(4, 4))
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize(
     ("call", "package"),
     [

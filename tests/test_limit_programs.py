@@ -41,6 +41,7 @@ def test_there_are_as_many_as_were_asked_for() -> None:
     assert len(HEALTHY) == 10
 
 
+@pytest.mark.examples(every=5)
 @pytest.mark.parametrize("path", FAULTY, ids=lambda p: p.stem)
 def test_the_fault_shows_and_the_twin_is_right(path: Path) -> None:
     module = judge.load(path)
@@ -76,6 +77,7 @@ class Called:
         return self.net(False)
 
 
+@pytest.mark.examples(every=5)
 @pytest.mark.parametrize(
     "path", [p for p in FAULTY if p.name[:4] not in NOT_KNOWN], ids=lambda p: p.stem
 )

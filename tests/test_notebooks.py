@@ -159,6 +159,7 @@ def check_errors(notebook: Any) -> None:
             assert not failed or "raises-exception" in cell.metadata.get("tags", []), cell.source
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_within_a_minute_and_says_what_it_is_meant_to_say(
     name: str, runs: dict[str, Future[tuple[Any, float]]]

@@ -145,6 +145,7 @@ def on_four(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return torchrun(tmp_path_factory.mktemp("four"), 4, "worker.py", *FOUR)
 
 
+@pytest.mark.examples(every=0)
 @pytest.mark.parametrize("wish", FOUR)
 def test_four_ranks_name_the_same_origin_and_end_together(on_four: Ended, wish: str) -> None:
     check(on_four, wish, 4)

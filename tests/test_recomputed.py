@@ -61,6 +61,7 @@ def plainly(name: str) -> nanlab.Finding:
     return watched(OPERATIONS[name], "plain")
 
 
+@pytest.mark.examples(every=4)
 @pytest.mark.parametrize("how", ["checkpoint", "save_on_cpu", "torch.func"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_hidden_derivative_has_the_cause_and_the_fixes_of_the_plain_one(

@@ -56,6 +56,7 @@ def test_example_of_a_rule_shows_its_cause_on_the_marked_line(
     assert not trace.notes
 
 
+@pytest.mark.examples(every=4)
 @pytest.mark.parametrize("subject", by_name(BUILTIN))
 def test_fix_of_a_rule_is_silent(subject: Rule, tmp_path: Path) -> None:
     trace = run(subject.fix, tmp_path / "fix.py")

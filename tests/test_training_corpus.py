@@ -25,6 +25,7 @@ LOOPS = """t003 t016 t019 t022 t026 t030 t040 t091 t092 t093 t094 t095 t096 t097
     t159 t160 t161 t162 t163 t164 t165 t166 t167 t168 t169 t170 t171""".split()
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize("number", LOOPS)
 def test_cause_line_operator_phase_and_step_are_those_of_the_program(number: str) -> None:
     found = score.judge(path := harness.case_files([number], "t")[0], score.watch(path))
@@ -34,6 +35,7 @@ def test_cause_line_operator_phase_and_step_are_those_of_the_program(number: str
     assert not found.answer.notes
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize("number", LOOPS)
 def test_repaired_twin_raises_no_alarm(number: str) -> None:
     found = score.judge(
@@ -42,6 +44,7 @@ def test_repaired_twin_raises_no_alarm(number: str) -> None:
     assert not found.alarm and not found.answer.notes, str(found)
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize(
     "number",
     ["h201", "h202", "h209", "h212", "h213", "h220", "h226", "h230", "h232", "h247", "h248"],

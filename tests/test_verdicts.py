@@ -78,6 +78,7 @@ def test_a_wrong_fix_is_not_verified_where_the_step_is_too_large_to_be_computed_
     assert "verified" not in clamps
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize("name", ["l102", "l129", "l140", "l190", "l194", "l210", "d201"])
 def test_a_program_with_a_verified_fix_in_it_is_what_the_replay_said(name: str) -> None:
     (path,) = (ROOT / "benchmarks" / "limits").glob(f"{name}_*.py")

@@ -264,6 +264,7 @@ CURED = [
 ADVISED = {"custom-backward", "optimizer-eps-underflow", "loss-scale-overflow"}
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize(
     ("program", "causes", "cures"), CURED, ids=[case[0].__name__ for case in CURED]
 )
@@ -288,6 +289,7 @@ def rewritten(program: Callable[[], None], fix: Fix) -> Callable[[], None]:
     return found
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize("program", [case[0] for case in CURED])
 def test_a_verified_line_put_into_the_program_leaves_nothing_to_find(
     program: Callable[[], None],
@@ -349,6 +351,7 @@ def test_parameters_that_were_bad_from_the_start_are_told_and_it_is_they_that_ar
     assert all("state.nan_to_num_(" in f.code for f in trace.culprit.fixes if holds(f))
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize(
     "program", [case[0] for case in CURED if case[0] is not adam_on_half_parameters]
 )

@@ -402,6 +402,7 @@ def test_the_static_picture_takes_no_room_until_a_widget_would_have_come(bare: P
     expect(static).to_be_visible()
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize("width", [900, 784])
 @pytest.mark.parametrize("name", ["stepper", "underflow", "table", "report"])
 def test_a_narrow_notebook_cuts_nothing_off(bare: Page, name: str, width: int) -> None:
