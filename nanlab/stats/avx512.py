@@ -17,12 +17,11 @@ from numba import types
 from numba.core import cgutils
 from numba.core.base import BaseContext
 from numba.core.registry import cpu_target
-from numba.core.typing.templates import Signature
-from numba.extending import intrinsic
 
 from nanlab.stats import layout as L
 from nanlab.stats.jit import (
     emit_prefetch,
+    emitted,
     float32_bits,
     float32_from,
     greatest,
@@ -392,27 +391,13 @@ def count_exponents(builder: ir.IRBuilder, bins: ir.Value, block: Block) -> None
                 count_wide(builder, bins, block)
 
 
-@intrinsic
+@emitted(types.none(*[types.int64] * 5, types.boolean))
 def count_block(
-    typing_context: Any,
-    address: types.Type,
-    size: types.Type,
-    bins: types.Type,
-    least: types.Type,
-    greatest: types.Type,
-    signed: types.Type,
-) -> tuple[Signature, Callable[..., ir.Value]]:
-    """``count_exponents`` of ``size`` elements, a multiple of 64, inside kernels."""
-
-    def generate(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
-    ) -> ir.Value:
-        begin, size, bins, least, greatest, signed = arguments
-        block = Block(begin, builder.udiv(size, LONG(VECTOR)), least, greatest, signed)
-        count_exponents(builder, builder.inttoptr(bins, WORD.as_pointer()), block)
-        return context.get_dummy_value()
-
-    return types.none(*[types.int64] * 5, types.boolean), generate
+    context: BaseContext, builder: ir.IRBuilder, begin: Any, size: Any, bins: Any, *kind: Any
+) -> None:
+    """``count_exponents`` of ``size`` elements, a multiple of 64; kind: least, greatest, signed."""
+    block = Block(begin, builder.udiv(size, LONG(VECTOR)), *kind)
+    count_exponents(builder, builder.inttoptr(bins, WORD.as_pointer()), block)
 
 
 # The innermost loop for processors with AVX-512 as of Ice Lake and Zen 4: two goes over memory
@@ -525,21 +510,14 @@ def reductions(builder: ir.IRBuilder, begin: ir.Value, vectors: ir.Value) -> lis
     ]
 
 
-@intrinsic
-def reduce_block(
-    typing_context: Any, address: types.Type, size: types.Type
-) -> tuple[Signature, Callable[..., ir.Value]]:
+REDUCED = types.Tuple((types.float32, types.float32, types.float32, types.float64, types.float64))
+
+
+@emitted(REDUCED(types.int64, types.int64))
+def reduce_block(context: BaseContext, builder: ir.IRBuilder, begin: Any, size: Any) -> ir.Value:
     """``reductions`` of ``size`` elements, a multiple of 64."""
-
-    def generate(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
-    ) -> ir.Value:
-        begin, size = arguments
-        numbers = reductions(builder, begin, builder.udiv(size, LONG(VECTOR)))
-        return context.make_tuple(builder, signature.return_type, numbers)
-
-    found = types.Tuple((types.float32, types.float32, types.float32, types.float64, types.float64))
-    return found(types.int64, types.int64), generate
+    numbers = reductions(builder, begin, builder.udiv(size, LONG(VECTOR)))
+    return context.make_tuple(builder, REDUCED, numbers)
 
 
 @inlined

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,6 @@ from llvmlite import ir
 from numba import cfunc, types
 from numba.core import cgutils
 from numba.core.base import BaseContext
-from numba.core.typing.templates import Signature
-from numba.extending import intrinsic
 
 from nanlab.stats import layout as L
 from nanlab.stats.avx512 import available
@@ -27,6 +24,7 @@ from nanlab.stats.jit import (
     append_subnormals,
     begin_row,
     count_subnormal,
+    emitted,
     end_row,
     fast_helper,
     float32_bits,
@@ -433,44 +431,24 @@ ADDRESS, SIZE, KIND, ITEM_SIZE, PARTS, PART_SIZE, STATES, KERNEL, THREAD_NUMBER,
 JOB_WIDTH = 10
 
 
-@intrinsic
+@emitted(types.int64(*[types.int64] * 5))
 def call_kernel(
-    typing_context: Any,
-    function: types.Type,
-    address: types.Type,
-    size: types.Type,
-    kind: types.Type,
-    state: types.Type,
-) -> tuple[Signature, Callable[..., ir.Value]]:
-    """Call the kernel that lies at an address."""
-
-    def generate(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
-    ) -> ir.Value:
-        kind = context.call_conv.get_function_type(SIGNATURE.return_type, SIGNATURE.args)
-        function = builder.inttoptr(arguments[0], kind.as_pointer())
-        returned = cgutils.alloca_once(builder, ir.IntType(64))
-        error = cgutils.alloca_once(builder, kind.args[1].pointee)
-        builder.call(function, [returned, error, *arguments[1:]])
-        return builder.load(returned)
-
-    return types.int64(*[types.int64] * 5), generate
+    context: BaseContext, builder: ir.IRBuilder, function: ir.Value, *arguments: ir.Value
+) -> ir.Value:
+    """Call the kernel that lies at an address, with address, size, kind and state."""
+    kind = context.call_conv.get_function_type(SIGNATURE.return_type, SIGNATURE.args)
+    returned = cgutils.alloca_once(builder, ir.IntType(64))
+    error = cgutils.alloca_once(builder, kind.args[1].pointee)
+    builder.call(builder.inttoptr(function, kind.as_pointer()), [returned, error, *arguments])
+    return builder.load(returned)
 
 
-@intrinsic
-def call_count(
-    typing_context: Any, function: types.Type
-) -> tuple[Signature, Callable[..., ir.Value]]:
+@emitted(types.int64(types.int64))
+def call_count(context: BaseContext, builder: ir.IRBuilder, function: ir.Value) -> ir.Value:
     """Call the C function at an address, without arguments, for its int."""
-
-    def generate(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
-    ) -> ir.Value:
-        kind = ir.FunctionType(ir.IntType(32), [])
-        found = builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), [])
-        return builder.sext(found, ir.IntType(64))
-
-    return types.int64(types.int64), generate
+    kind = ir.FunctionType(ir.IntType(32), [])
+    found = builder.call(builder.inttoptr(function, kind.as_pointer()), [])
+    return builder.sext(found, ir.IntType(64))
 
 
 def count_parts(address):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -41,19 +42,37 @@ def kernel(function: Callable[..., int]) -> Callable[[int, int, int, int], int]:
         return njit(SIGNATURE, **_LEAN)(function)
 
 
-def _pointer_to(element: types.Type) -> Any:
-    """A function for use inside kernels: address -> pointer that can be indexed like an array."""
+def emitted(signature: Signature) -> Any:
+    """A function for use inside kernels, made of one that emits its code.
 
-    @intrinsic
-    def pointer(
-        typing_context: Any, address: types.Type
-    ) -> tuple[Signature, Callable[..., ir.Value]]:
+    It takes numba's context, the builder, and the values of the arguments.
+    """
+
+    def make(emit: Callable[..., ir.Value]) -> Any:
         def generate(
             context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
         ) -> ir.Value:
-            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+            found = emit(context, builder, *arguments)
+            return context.get_dummy_value() if found is None else found
 
-        return types.CPointer(element)(types.int64), generate
+        def typed(typing_context: Any, *given: types.Type) -> tuple[Signature, Any]:
+            return signature, generate
+
+        names = ["context", *(f"argument{i}" for i in range(len(signature.args)))]
+        named = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
+        typed.__signature__ = inspect.Signature(named)  # which numba asks for, one by one
+        return intrinsic(typed)
+
+    return make
+
+
+def _pointer_to(element: types.Type) -> Any:
+    """A function for use inside kernels: address -> pointer that can be indexed like an array."""
+    kind = types.CPointer(element)
+
+    @emitted(kind(types.int64))
+    def pointer(context: BaseContext, builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+        return builder.inttoptr(address, context.get_value_type(kind))
 
     return pointer
 
@@ -70,46 +89,14 @@ pointer_float32 = _pointer_to(types.float32)
 pointer_float64 = _pointer_to(types.float64)
 
 
-@intrinsic
-def float32_bits(
-    typing_context: Any, value: types.Type
-) -> tuple[Signature, Callable[..., ir.Value]]:
-    """The bits of a float32 as uint32, inside kernels."""
-
-    def generate(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
-    ) -> ir.Value:
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return types.uint32(types.float32), generate
+def _same_bits(given: types.Type, made: types.Type, kind: ir.Type) -> Any:
+    """A function for use inside kernels: the number of another type that has the same bits."""
+    return emitted(made(given))(lambda context, builder, value: builder.bitcast(value, kind))
 
 
-@intrinsic
-def float32_from(
-    typing_context: Any, bits: types.Type
-) -> tuple[Signature, Callable[..., ir.Value]]:
-    """The float32 of these bits, inside kernels."""
-
-    def generate(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
-    ) -> ir.Value:
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.uint32), generate
-
-
-@intrinsic
-def float64_from(
-    typing_context: Any, bits: types.Type
-) -> tuple[Signature, Callable[..., ir.Value]]:
-    """The float64 of these bits, inside kernels."""
-
-    def generate(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
-    ) -> ir.Value:
-        return builder.bitcast(arguments[0], ir.DoubleType())
-
-    return types.float64(types.uint64), generate
+float32_bits = _same_bits(types.float32, types.uint32, ir.IntType(32))
+float32_from = _same_bits(types.uint32, types.float32, ir.FloatType())
+float64_from = _same_bits(types.uint64, types.float64, ir.DoubleType())
 
 
 def _chosen_by(comparison: str) -> Any:
@@ -153,17 +140,10 @@ def emit_prefetch(builder: ir.IRBuilder, address: ir.Value, level: int = 1) -> N
     builder.call(called, [builder.inttoptr(address, byte), word(0), word(4 - level), word(1)])
 
 
-@intrinsic
-def prefetch(typing_context: Any, address: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
+@emitted(types.none(types.int64))
+def prefetch(context: BaseContext, builder: ir.IRBuilder, address: ir.Value) -> None:
     """``emit_prefetch`` inside kernels."""
-
-    def generate(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
-    ) -> ir.Value:
-        emit_prefetch(builder, arguments[0])
-        return context.get_dummy_value()
-
-    return types.none(types.int64), generate
+    emit_prefetch(builder, address)
 
 
 # Parts that both numba kernels share: room for the row, bins of subnormals, bins into the

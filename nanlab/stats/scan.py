@@ -14,10 +14,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.base import BaseContext
-from numba.core.typing.templates import Signature
-from numba.extending import intrinsic
 
-from nanlab.stats.jit import emit_prefetch, helper, pointer_uint32
+from nanlab.stats.jit import emit_prefetch, emitted, helper, pointer_uint32
 
 # The innermost loop, written in LLVM's own terms: a histogram and five reductions in one go
 # over float32 memory.
@@ -115,44 +113,37 @@ def reduced(builder: ir.IRBuilder, vector: ir.Value, join: Callable[..., ir.Valu
     return elements[0]
 
 
-@intrinsic
-def scan(
-    typing_context: Any, address: types.Type, size: types.Type, bins: types.Type
-) -> tuple[Signature, Callable[..., ir.Value]]:
+SCANNED = types.Tuple(
+    (types.float32, types.float32, types.uint32, types.uint32, types.float64, types.float64)
+)
+
+
+@emitted(SCANNED(types.int64, types.int64, types.int64))
+def scan(context: BaseContext, builder: ir.IRBuilder, begin: Any, size: Any, bins: Any) -> ir.Value:
     """Count ``size`` float32 (a multiple of VECTOR) at ``address`` in the histograms at ``bins``;
     their least, greatest, least magnitude bits less one (a zero counts as the greatest), beyond
     which edges of float16 some may be, float64 sum and sum of squares.
 
     Least and greatest pass over NaN; a NaN or an infinity makes the sum of squares one.
     """
-
-    def generate(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
-    ) -> ir.Value:
-        begin, size, bins = arguments
-        histograms = builder.inttoptr(bins, WORD.as_pointer())
-        results = [cgutils.alloca_once_value(builder, start) for _, start in REDUCTIONS]
-        with cgutils.for_range(builder, builder.udiv(size, LONG(VECTOR))) as loop:
-            address = builder.add(begin, builder.mul(loop.index, LONG(4 * VECTOR)))
-            emit_prefetch(builder, builder.add(address, LONG(AHEAD)))
-            values = builder.load(builder.inttoptr(address, SINGLES.as_pointer()), align=4)
-            count_exponents(builder, address, histograms)
-            for result, (join, _), value in zip(
-                results, REDUCTIONS, contributions(builder, values), strict=True
-            ):
-                builder.store(join(builder, value, builder.load(result)), result)
-        numbers = [
-            reduced(builder, builder.load(r), join)
-            for r, (join, _) in zip(results, REDUCTIONS, strict=True)
-        ]
-        beyond = builder.icmp_unsigned("<", numbers[3], WORD(BEYOND))
-        numbers[3] = builder.select(beyond, WORD(BOTH_EDGES), WORD(0))
-        return context.make_tuple(builder, signature.return_type, numbers)
-
-    found = types.Tuple(
-        (types.float32, types.float32, types.uint32, types.uint32, types.float64, types.float64)
-    )
-    return found(types.int64, types.int64, types.int64), generate
+    histograms = builder.inttoptr(bins, WORD.as_pointer())
+    results = [cgutils.alloca_once_value(builder, start) for _, start in REDUCTIONS]
+    with cgutils.for_range(builder, builder.udiv(size, LONG(VECTOR))) as loop:
+        address = builder.add(begin, builder.mul(loop.index, LONG(4 * VECTOR)))
+        emit_prefetch(builder, builder.add(address, LONG(AHEAD)))
+        values = builder.load(builder.inttoptr(address, SINGLES.as_pointer()), align=4)
+        count_exponents(builder, address, histograms)
+        for result, (join, _), value in zip(
+            results, REDUCTIONS, contributions(builder, values), strict=True
+        ):
+            builder.store(join(builder, value, builder.load(result)), result)
+    numbers = [
+        reduced(builder, builder.load(r), join)
+        for r, (join, _) in zip(results, REDUCTIONS, strict=True)
+    ]
+    beyond = builder.icmp_unsigned("<", numbers[3], WORD(BEYOND))
+    numbers[3] = builder.select(beyond, WORD(BOTH_EDGES), WORD(0))
+    return context.make_tuple(builder, SCANNED, numbers)
 
 
 # Counting the elements that lie just beyond an edge of float16, where their exponents do not
