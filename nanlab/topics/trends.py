@@ -44,7 +44,8 @@ CLIMBED_SLOWLY = 1.0  # the same for an exponential too slow for the shorter win
 FELL = 2.0  # bits by which a result falls that is reset, rather than noisy
 SOON_STEADY = 20.0  # steps within which it must get there
 EXPLAINED = 0.92  # share of its course that the shape must explain
-SLOWER = 0.85  # climb of the last half over that of the first, below which it levels off
+# climb over as many steps as it has left, by that of all, below which it has come to rest
+RESTED = 0.7
 FARTHEST = 48.0  # steps: what lies further ahead is not told
 MOST_CARRIED = 256  # operations upstream in which what is carried from step to step is looked for
 DOUBT = 2.0  # standard errors on either side of the slope: an interval of about 95 %
@@ -186,23 +187,40 @@ def _of_line(
 
 
 def _line(x: Array, z: Array, end: float) -> tuple[float, float, float, float] | None:
-    """(share a straight line explains, steps left, least, most); None: too little."""
+    """(share a straight line explains, steps left, least, most); None: too little.
+
+    Where the course bends down for certain, the parabola says when it gets there, if at all; what
+    climbs by jumps must have climbed lately, too.
+    """
     centred, spread = x - x.mean(), z - z.mean()
     slope = float(centred @ z / (centred @ centred))
     residual = spread - slope * centred
     explained = 1.0 - float(residual @ residual) / max(float(spread @ spread), 1e-300)
-    half = len(x) // 2
-    if (
-        slope <= 0
-        or explained < EXPLAINED
-        or _slope(x[half:], z[half:]) < SLOWER * _slope(x[: half + 1], z[: half + 1])
-    ):
-        return None
     error = math.sqrt(float(residual @ residual) / (len(x) - 2) / float(centred @ centred))
-    left = end - float(z[-1])
-    if slope <= DOUBT * error:
+    if slope <= DOUBT * error or explained < EXPLAINED:
         return None
-    return explained, left / slope, left / (slope + DOUBT * error), left / (slope - DOUBT * error)
+    distance = end - float(z[-1])
+    lately = max(FEWEST_STEADY, min(math.ceil(distance / slope), len(x)))
+    if _slope(x[-lately:], z[-lately:]) < RESTED * slope:
+        return None
+    left = max(distance / slope, _left_of_parabola(x, z, end))
+    low, high = (distance / left - sign * DOUBT * error for sign in (1, -1)) if left else (1.0, 1.0)
+    return (explained, left, distance / high, distance / low) if low > 0 else None
+
+
+def _left_of_parabola(x: Array, z: Array, end: float) -> float:
+    """Steps until a parabola reaches the end, inf: never; 0 unless it bends down for certain."""
+    at = (x - x[-1]) / (x[-1] - x[0])
+    powers = np.stack([np.ones(len(at)), at, at * at], 1)
+    (height, pace, bend), *_ = np.linalg.lstsq(powers, z, rcond=None)
+    residual = z - powers @ (height, pace, bend)
+    spread = float(residual @ residual) / (len(x) - 3) * np.linalg.inv(powers.T @ powers)[2, 2]
+    if bend >= -DOUBT * math.sqrt(spread):
+        return 0.0
+    inside = pace * pace - 4 * bend * (height - end)
+    if pace <= 0 or inside < 0:
+        return math.inf
+    return float((math.sqrt(inside) - pace) / (2 * bend) * (x[-1] - x[0]))
 
 
 def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, float, float] | None:
