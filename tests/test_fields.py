@@ -33,6 +33,7 @@ FEW = (
     "adapters_adapter_with_two_zero_factors",
     "heads_margin_angle_of_a_prototype_taken_from_the_batch",
     "trainers_gradient_kept_from_a_rejected_batch",
+    "forums_every_unit_of_a_layer_dies",
 )
 
 

@@ -310,7 +310,8 @@ def note_dead(rows: StepRows, history: History, gradients: dict[int, int]) -> No
         if stats is None or not stats.numel:
             continue
         if not stats.all_zero:
-            history.dead[owner] = Dead(alive=True)
+            shape = row.shape if (row := recording.op(gradient)) is not None else ()
+            history.dead[owner] = Dead(True, offset=sum(size > 1 for size in shape) < 2)
             continue
         if known is not None and (known.steps >= MOST_LOOKS or known.blockers):
             known.steps += 1

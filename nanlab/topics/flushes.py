@@ -392,7 +392,9 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
         if name not in flushed and all(blocker in lasting for blocker in dead.blockers):
             assert dead.at is not None
             groups.setdefault((dead.at.line, dead.why), []).append(owner)
-    learns = any(dead.alive for dead in history.dead.values())
+    # a product with what died gives its weights nothing either: what learns then is no offset
+    ends = any(dead.unknown and not dead.alive for dead in history.dead.values())
+    learns = any(dead.alive and not (ends and dead.offset) for dead in history.dead.values())
     for (_, why), owners in groups.items():
         if why != "choice" or not _converged(trace):
             yield _finding(

@@ -122,6 +122,7 @@ class Dead:
     """A parameter whose gradient was zero throughout in every step up to now."""
 
     alive: bool = False  # it was not
+    offset: bool = False  # and it has one dimension at most: a bias
     steps: int = 0  # with such a gradient
     unknown: int = 0  # steps in which no operation was to blame: the program wrote the zero
     at: Place | None = None  # where the signal died
