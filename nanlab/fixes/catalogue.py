@@ -52,17 +52,14 @@ def read(text: str) -> Term:
     return term_of(tree.body, holes=True)
 
 
+# fmt: off
 CATALOGUE: tuple[Rule, ...] = (
     # probabilities
     Rule("softmax", "exp($x) / sum(exp($x), $d, keepdim=True)", "softmax($x, $d)"),
     Rule("softmax", "exp($x) / (sum(exp($x), $d, keepdim=True) + $_e)", "softmax($x, $d)"),
     Rule("softmax", "exp($x) / unsqueeze(sum(exp($x), $d), $d)", "softmax($x, $d)"),
-    Rule(
-        "softmax",
-        "$w * exp($x) / sum($w * exp($x), $d, keepdim=True)",
-        "softmax($x + log($w), $d)",
-        0.1,
-    ),
+    Rule("softmax", "$w * exp($x) / sum($w * exp($x), $d, keepdim=True)",
+         "softmax($x + log($w), $d)", 0.1),
     Rule("softmax", "exp($x) / sum(exp($x))", "softmax($x.flatten(), 0).view_as($x)"),
     Rule("log_softmax", "$x - logsumexp($x, $d, keepdim=True)", "log_softmax($x, $d)"),
     Rule("sigmoid", "1 / (1 + exp($x))", "sigmoid(-$x)"),
@@ -76,16 +73,10 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("the logits themselves", "log(sigmoid($x) / (1 - sigmoid($x)))", "$x"),
     Rule("logit", "log($p) - log(1 - $p)", "logit($p)", 0.1, 0.9, late=True),
     Rule("logit", "log($p / (1 - $p))", "logit($p)", 0.1, 0.9, late=True),
-    Rule(
-        "a product of sigmoids",
-        "log(sigmoid($a) - sigmoid($b))",
-        "logsigmoid($a) + logsigmoid(-$b) + log(-expm1($b - $a))",
-    ),
-    Rule(
-        "a product of sigmoids",
-        "log(clamp_min(sigmoid($a) - sigmoid($b), $_e))",
-        "logsigmoid($a) + logsigmoid(-$b) + log(-expm1($b - $a))",
-    ),
+    Rule("a product of sigmoids", "log(sigmoid($a) - sigmoid($b))",
+         "logsigmoid($a) + logsigmoid(-$b) + log(-expm1($b - $a))"),
+    Rule("a product of sigmoids", "log(clamp_min(sigmoid($a) - sigmoid($b), $_e))",
+         "logsigmoid($a) + logsigmoid(-$b) + log(-expm1($b - $a))"),
     Rule("a difference of logarithms", "log($a / $b)", "log($a) - log($b)", 0.1, 2.0, late=True),
     Rule("a sum of logarithms", "log($a * $b)", "log($a) + log($b)", 0.1, 2.0, late=True),
     Rule("exp of the sum of logarithms", "prod($x)**$p", "exp($p * sum(log($x)))", 0.1, 2.0),
@@ -96,32 +87,17 @@ CATALOGUE: tuple[Rule, ...] = (
     # differences of nearly equal numbers
     Rule("expm1", "exp($x) - 1", "expm1($x)", late=True),
     Rule("log1p", "log(1 + $x)", "log1p($x)", -0.9, 2.0, late=True),
-    Rule(
-        "logarithm of a product", "log(1 - tanh($x)**2)", f"2 * ({LOG2} - $x - softplus(-2 * $x))"
-    ),
-    Rule(
-        "logarithm of a product",
-        "log(1 - tanh($x)**2 + $_e)",
-        f"2 * ({LOG2} - $x - softplus(-2 * $x))",
-    ),
+    Rule("logarithm of a product", "log(1 - tanh($x)**2)",
+         f"2 * ({LOG2} - $x - softplus(-2 * $x))"),
+    Rule("logarithm of a product", "log(1 - tanh($x)**2 + $_e)",
+         f"2 * ({LOG2} - $x - softplus(-2 * $x))"),
     Rule("erfc", "1 - erf($x)", "erfc($x)", late=True),
     Rule("log_ndtr of the divisor", "exp($a) / ndtr($x)", "exp($a - log_ndtr($x))"),
-    Rule(
-        "log_ndtr of the divisor",
-        "exp($a) / erfc($x)",
-        f"exp($a - log_ndtr(-{ROOT2} * $x)) / 2",
-    ),
-    Rule(
-        "log_ndtr of the divisor",
-        "exp($a) / (1 + erf($x))",
-        f"exp($a - log_ndtr({ROOT2} * $x)) / 2",
-    ),
-    Rule(
-        "1 - tanh^2 without cancellation",
-        "1 - tanh($x)**2",
-        "4 * sigmoid(2 * $x) * sigmoid(-2 * $x)",
-        late=True,
-    ),
+    Rule("log_ndtr of the divisor", "exp($a) / erfc($x)", f"exp($a - log_ndtr(-{ROOT2} * $x)) / 2"),
+    Rule("log_ndtr of the divisor", "exp($a) / (1 + erf($x))",
+         f"exp($a - log_ndtr({ROOT2} * $x)) / 2"),
+    Rule("1 - tanh^2 without cancellation", "1 - tanh($x)**2",
+         "4 * sigmoid(2 * $x) * sigmoid(-2 * $x)", late=True),
     Rule("half angle", "1 - cos($x)", "2 * sin($x / 2)**2", late=True),
     # exponentials
     Rule("exp of the difference", "exp($a) / exp($b)", "exp($a - $b)"),
@@ -155,32 +131,22 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("normalize", "$x / vector_norm($x)", "normalize($x.flatten(), dim=0).view_as($x)", 0.2),
     Rule("normalize", "$x / sqrt(sum($x**2))", "normalize($x.flatten(), dim=0).view_as($x)", 0.2),
     Rule("vector_norm", "sqrt(sum($x**2, $d))", "vector_norm($x, dim=$d)", 0.2),
-    Rule(
-        "vector_norm",
-        "sqrt(sum($x**2, $d, keepdim=True))",
-        "vector_norm($x, dim=$d, keepdim=True)",
-        0.2,
-    ),
+    Rule("vector_norm", "sqrt(sum($x**2, $d, keepdim=True))",
+         "vector_norm($x, dim=$d, keepdim=True)", 0.2),
     Rule("vector_norm", "sqrt(sum($x**2))", "vector_norm($x)", 0.2),
     Rule("hypot", "sqrt($a**2 + $b**2)", "hypot($a, $b)", 0.2),
     Rule("hypot", "sqrt($a**2 + $b**2 + $c**2)", "hypot(hypot($a, $b), $c)", 0.2),
     Rule("hypot", "sqrt($_c + $x**2)", "hypot($x, math_sqrt($_c) * ones_like($x))", 0.2),
     Rule("abs", "sqrt($x**2)", "abs($x)", 0.2),
-    Rule(
-        "cosine_similarity",
-        "sum($a * $b, $d) / (vector_norm($a, dim=$d) * vector_norm($b, dim=$d))",
-        "cosine_similarity($a, $b, $d)",
-        0.2,
-    ),
+    Rule("cosine_similarity",
+         "sum($a * $b, $d) / (vector_norm($a, dim=$d) * vector_norm($b, dim=$d))",
+         "cosine_similarity($a, $b, $d)", 0.2),
     Rule("sign", "$x / abs($x)", "sign($x)", 0.2),
     # moments
     Rule("var", "mean($x**2) - mean($x)**2", "var($x, correction=0)"),
     Rule("var", "mean($x**2, $d) - mean($x, $d)**2", "var($x, $d, correction=0)"),
-    Rule(
-        "var",
-        "mean($x**2, $d, keepdim=True) - mean($x, $d, keepdim=True)**2",
-        "var($x, $d, correction=0, keepdim=True)",
-    ),
+    Rule("var", "mean($x**2, $d, keepdim=True) - mean($x, $d, keepdim=True)**2",
+         "var($x, $d, correction=0, keepdim=True)"),
     Rule("std", "sqrt(var($x))", "std($x)"),
     Rule("std", "sqrt(var($x, $d))", "std($x, $d)"),
     Rule("std", "sqrt(var($x, correction=$_c))", "std($x, correction=$_c)"),
@@ -188,13 +154,8 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("std", "sqrt(var($x, $d, keepdim=True))", "std($x, $d, keepdim=True)"),
     # a logarithm times what vanishes with it
     Rule("the logarithm bounded", "$p * log($p)", f"$p * log(clamp_min($p, {TINY}))", 0.1, 2.0),
-    Rule(
-        "the logarithm bounded",
-        "$p * (log($p) - $q)",
-        f"$p * (log(clamp_min($p, {TINY})) - $q)",
-        0.1,
-        2.0,
-    ),
+    Rule("the logarithm bounded", "$p * (log($p) - $q)", f"$p * (log(clamp_min($p, {TINY})) - $q)",
+         0.1, 2.0),
     Rule("the factors before each", "cumprod($x, $d) / $x", "cumprod(preceding($x, $d), $d)", 0.2),
     Rule("the product of the others", "prod($x) / $x", "prod(others($x), 1).view_as($x)", 0.2),
     Rule("the sum of the powers", "(1 - $g**$_n) / (1 - $g)", "powers($g, $_n)", 0.2, 0.8),
@@ -204,43 +165,21 @@ CATALOGUE: tuple[Rule, ...] = (
 # other forms of what the catalogue knows, for other faults of it: a norm at 0, or squares that
 # underflow
 ALTERNATIVES: tuple[Rule, ...] = (
-    Rule(
-        "the signed power",
-        "sign($x) * abs($x)**$_p",
-        "$x * clamp_min(abs($x), tiny($x))**($_p - 1)",
-        0.2,
-        root=True,
-    ),
+    Rule("the signed power", "sign($x) * abs($x)**$_p",
+         "$x * clamp_min(abs($x), tiny($x))**($_p - 1)", 0.2, root=True),
     Rule("an epsilon of 1e-12", "$x**$_p", "($x + 1e-12)**$_p", 0.2, late=True, root=True),
     Rule("hypot", "log1p($x**2)", "2 * log(hypot($x, ones_like($x)))"),
-    Rule(
-        "hypot", "log($_c + $x**2)", "2 * log(hypot($x, math_sqrt($_c) * ones_like($x)))", late=True
-    ),
+    Rule("hypot", "log($_c + $x**2)", "2 * log(hypot($x, math_sqrt($_c) * ones_like($x)))",
+         late=True),
     Rule("hypot", "log($a**2 + $b**2)", "2 * log(hypot($a, $b))", 0.2),
     Rule("hypot", "1 / ($_c + $x**2)", "1 / hypot($x, math_sqrt($_c) * ones_like($x))**2"),
     Rule("vector_norm", "sqrt($a**2 + $b**2)", "vector_norm(stacked($a, $b), dim=0)", 0.2),
-    Rule(
-        "the vector scaled first",
-        "$x / vector_norm($x)",
-        "normalize(flatten($x / amax(abs($x))), dim=0).view_as($x)",
-        0.2,
-    ),
-    Rule(
-        "the vector scaled first",
-        "$x / sqrt(sum($x**2))",
-        "normalize(flatten($x / amax(abs($x))), dim=0).view_as($x)",
-        0.2,
-    ),
-    Rule(
-        "the vectors scaled first",
-        "$x / vector_norm($x, dim=$d, keepdim=True)",
-        "normalize($x / amax(abs($x), $d, keepdim=True), dim=$d)",
-        0.2,
-    ),
-    Rule(
-        "the vectors scaled first",
-        "$x / sqrt(sum($x**2, $d, keepdim=True))",
-        "normalize($x / amax(abs($x), $d, keepdim=True), dim=$d)",
-        0.2,
-    ),
+    Rule("the vector scaled first", "$x / vector_norm($x)",
+         "normalize(flatten($x / amax(abs($x))), dim=0).view_as($x)", 0.2),
+    Rule("the vector scaled first", "$x / sqrt(sum($x**2))",
+         "normalize(flatten($x / amax(abs($x))), dim=0).view_as($x)", 0.2),
+    Rule("the vectors scaled first", "$x / vector_norm($x, dim=$d, keepdim=True)",
+         "normalize($x / amax(abs($x), $d, keepdim=True), dim=$d)", 0.2),
+    Rule("the vectors scaled first", "$x / sqrt(sum($x**2, $d, keepdim=True))",
+         "normalize($x / amax(abs($x), $d, keepdim=True), dim=$d)", 0.2),
 )
