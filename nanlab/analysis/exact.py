@@ -155,13 +155,7 @@ class _Directly(TorchDispatchMode):
     """Operators on exact numbers are run by Exact itself: torch imports all of its distributed
     tensors before it asks a subclass for the first time, which takes a second."""
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
         if any(isinstance(x, Exact) for x in args) or any(
             isinstance(x, Exact) for x in tree_flatten((args, kwargs or {}))[0]
@@ -196,13 +190,7 @@ class AllExact(_Directly):
         self.count = 0  # results of the forward part so far
         self.seen: list[Tensor] = []  # results of its comparisons
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
         if work() > self.deadline:
             raise NotExact("exact numbers would take too much work")

@@ -110,13 +110,7 @@ class Wide(TorchDispatchMode):
     What is computed is counted as work.
     """
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
         kwargs = dict(kwargs or {})
         dtype = kwargs.get("dtype")

@@ -103,16 +103,8 @@ def _forward_row(trace: Trace, position: int) -> int:
 
 def _operands(recording: Recording, position: int) -> list[int]:
     """Rows that the operation read, views looked through."""
-    found = []
-    for source, _ in recording.operands(position):
-        for _ in range(8):
-            row = recording.op(source)
-            if row is None or not row.view:
-                break
-            source = next((p for p, _ in recording.operands(source)), -1)
-        if source >= 0:
-            found.append(source)
-    return list(dict.fromkeys(found))
+    sources = [recording.unviewed(source) for source, _ in recording.operands(position)]
+    return list(dict.fromkeys(source for source in sources if source >= 0))
 
 
 def _history(

@@ -33,6 +33,7 @@ from nanlab.program.rebuild import (
     Patch,
     Rebuilt,
     backward_of,
+    differentiate,
     run_patches,
     same_bits,
 )
@@ -129,7 +130,7 @@ class Slice:
             for segment, index, item in self.items:
                 if isinstance(item, EngineRun):
                     functions.running.append(item)
-                    _differentiate(item, graph)
+                    differentiate(item, graph)
                     functions.running.pop()
                 elif isinstance(item, FunctionUse):
                     functions.apply(item)
@@ -138,22 +139,6 @@ class Slice:
             return [graph.get(target) for target in self.targets]
 
         return run
-
-
-def _differentiate(run: EngineRun, graph: Graph) -> None:
-    """A run of ``torch.autograd.grad`` whose results go on."""
-    get = graph.get
-    found = torch.autograd.grad(
-        [get(r) for r in run.roots],
-        [get(i) for i in run.inputs],
-        [None if g is None else get(g) for g in run.gradients],
-        retain_graph=True,
-        create_graph=run.create_graph,
-        allow_unused=True,
-    )
-    for ref, gradient in zip(run.results, found, strict=False):
-        if ref is not None and gradient is not None:
-            graph.bind(ref, gradient)
 
 
 def cut(

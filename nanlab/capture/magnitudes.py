@@ -122,16 +122,8 @@ def _keys(identity: Array) -> npt.NDArray[np.uint64]:
 
 def _parents(recording: Recording, position: int, column_at: dict[int, int]) -> tuple[int, ...]:
     """Columns of what a row was computed from, views looked through."""
-    found = []
-    for source, _ in recording.own_operands(position):
-        for _ in range(8):
-            row = recording.op(source)
-            if row is None or not row.view:
-                break
-            source = next((p for p, _ in recording.operands(source)), -1)
-        if source in column_at:
-            found.append(column_at[source])
-    return tuple(dict.fromkeys(found))
+    sources = [recording.unviewed(source) for source, _ in recording.own_operands(position)]
+    return tuple(dict.fromkeys(column_at[s] for s in sources if s in column_at))
 
 
 # Running sums: tensors that the program only adds to, step after step, and counts among them.

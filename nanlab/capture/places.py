@@ -70,18 +70,8 @@ def is_torch(frame: FrameType) -> bool:
 
 
 # Torch's own functions that only hand a call on to its kernels.
-_HANDS_ON = (
-    "_",
-    "autograd",
-    "functional.py",
-    "overrides.py",
-    "utils",
-    "fx",
-    "jit",
-    "nn/modules",
-    "testing",
-    "library",
-    "compiler",
+_HANDS_ON = tuple(
+    "_ autograd functional.py overrides.py utils fx jit nn/modules testing library compiler".split()
 )
 
 

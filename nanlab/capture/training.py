@@ -217,17 +217,7 @@ class StepChecks:
 # Bytes of parameters copied before an optimizer step to measure the update; above this there is
 # none.
 COPY_LIMIT = 1 << 30
-_SETTINGS = (
-    "eps",
-    "weight_decay",
-    "momentum",
-    "foreach",
-    "fused",
-    "capturable",
-    "centered",
-    "amsgrad",
-    "alpha",
-)
+_SETTINGS = "eps weight_decay momentum foreach fused capturable centered amsgrad alpha".split()
 
 
 class TrainingRecorder:

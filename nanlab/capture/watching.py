@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -287,12 +287,7 @@ class watch:
             raise
         return self.trace
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: Any, error: BaseException | None, tb: Any) -> bool:
         import nanlab
 
         if self not in _current:

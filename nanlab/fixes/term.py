@@ -30,15 +30,8 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
 _ONE = frozenset(name for name, arguments in SIGNATURES.items() if arguments == ("input",))
 RENAMED = {name: one.alias_of for name, one in CARDS.items() if one.alias_of}
 LIBRARIES = (
-    "torch",
-    "torch.nn.functional",
-    "F",
-    "nn.functional",
-    "torch.special",
-    "torch.linalg",
-    "special",
-    "linalg",
-    "functional",
+    "torch torch.nn.functional F nn.functional torch.special torch.linalg"
+    " special linalg functional".split()
 )
 CASTS = frozenset(("half", "float", "double", "bfloat16", "to"))  # methods that only copy
 _MOVES = CASTS | having("moves") | {"reshape", "contiguous"}  # methods that compute nothing

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from traceback import walk_tb
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -185,12 +185,7 @@ class Loops:
         loops.began.append(self._began)
         return self.guard
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         try:
             if error is not None and not isinstance(error, Stop):
                 self.guard.refused(error, [frame for frame, _ in walk_tb(traceback)])

@@ -21,18 +21,7 @@ HEAD = "__import__('nanlab.guards.loops').guards.loops.head({})"
 BACKWARD = frozenset(("backward", "manual_backward"))
 # Methods so named are seldom the user's training step, and often an optimizer's or a module's.
 _COMMON = frozenset(
-    (
-        "step",
-        "update",
-        "forward",
-        "scale",
-        "unscale_",
-        "zero_grad",
-        "append",
-        "item",
-        "__init__",
-        "__call__",
-    )
+    "step update forward scale unscale_ zero_grad append item __init__ __call__".split()
 )
 
 _STEPS = re.compile("opt|sched|scaler", re.IGNORECASE)
@@ -129,20 +118,9 @@ class Loop:
 
     def takers(self) -> list[str]:
         """Calls that take what never comes back: ``next(it)``, ``queue.pop()``, ``env.step(a)``."""
-        names = {
-            "pop",
-            "popleft",
-            "popitem",
-            "get",
-            "get_nowait",
-            "recv",
-            "read",
-            "readline",
-            "step",
-            "reset",
-            "send",
-            "sample",
-        }
+        names = (
+            "pop popleft popitem get get_nowait recv read readline step reset send sample".split()
+        )
         found = []
         for node in ast.walk(self.node):
             if not isinstance(node, ast.Call):

@@ -330,12 +330,7 @@ class CellGuard:
         return self.trace
 
     @held()
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: types.TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: Any, error: BaseException | None, tb: Any) -> bool:
         try:
             self._loops.__exit__(kind, error, tb)
         finally:

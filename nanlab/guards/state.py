@@ -125,15 +125,7 @@ _PLAIN = (
 _CONTAINERS = (list, dict, set, deque)
 # Packages whose objects are not walked through: what a trainer counts belongs to the trainer.
 _FOREIGN = frozenset(
-    (
-        "torch",
-        "nanlab",
-        "lightning",
-        "lightning_fabric",
-        "pytorch_lightning",
-        "transformers",
-        "accelerate",
-    )
+    "torch nanlab lightning lightning_fabric pytorch_lightning transformers accelerate".split()
 )
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 

@@ -1135,22 +1135,10 @@ def _call(
 
 def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
     roots = [graph.get(root) for root in run.roots]
-    gradients = [None if g is None else graph.get(g) for g in run.gradients]
     with _disable_current_modes():
         result.losses.extend(root.detach() for root in roots)
     if not run.accumulates:
-        inputs = [graph.get(each) for each in run.inputs]
-        found = torch.autograd.grad(
-            roots,
-            inputs,
-            gradients,
-            retain_graph=True,
-            create_graph=run.create_graph,
-            allow_unused=True,
-        )
-        for ref, gradient in zip(run.results, found, strict=False):
-            if ref is not None and gradient is not None:
-                graph.bind(ref, gradient)
+        differentiate(run, graph)
         return
     for ref in run.after:
         if ref.__class__ is not Ref:
@@ -1162,6 +1150,7 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
         elif leaf.grad is None:
             leaf.grad = graph.get(had).detach()
     inputs = [graph.get(each) for each in run.inputs]
+    gradients = [None if g is None else graph.get(g) for g in run.gradients]
     torch.autograd.backward(
         roots, gradients, retain_graph=True, create_graph=run.create_graph, inputs=inputs or None
     )
@@ -1170,6 +1159,22 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
         if leaf.grad is not None and gradient.__class__ is Ref:
             graph.rebind(gradient, leaf.grad)
             result.gradients[ref] = leaf.grad
+
+
+def differentiate(run: EngineRun, graph: Graph) -> None:
+    """A run of ``torch.autograd.grad`` whose results go on."""
+    get = graph.get
+    found = torch.autograd.grad(
+        [get(r) for r in run.roots],
+        [get(i) for i in run.inputs],
+        [None if g is None else get(g) for g in run.gradients],
+        retain_graph=True,
+        create_graph=run.create_graph,
+        allow_unused=True,
+    )
+    for ref, gradient in zip(run.results, found, strict=False):
+        if ref is not None and gradient is not None:
+            graph.bind(ref, gradient)
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

@@ -160,13 +160,7 @@ def _powers(part: Tensor) -> Tensor:
 class _Double(TorchFunctionMode):
     """Operands in float64, closed-over ones too: else they are singular elsewhere."""
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call one function."""
         return func(*tree_map(_wide, args), **tree_map(_wide, kwargs or {}))
 

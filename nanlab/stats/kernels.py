@@ -25,14 +25,8 @@ from nanlab.stats import layout as L
 Kernel = Callable[[int, int, int, int], int]
 FLOAT8 = [
     getattr(torch, name)
-    for name in (
-        "float8_e4m3fn",
-        "float8_e5m2",
-        "float8_e4m3fnuz",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-    )
-    if hasattr(torch, name)
+    for form in "e4m3fn e5m2 e4m3fnuz e5m2fnuz e8m0fnu".split()
+    if hasattr(torch, name := f"float8_{form}")
 ]
 INTEGERS = {
     torch.bool: L.UINT8,

@@ -11,17 +11,7 @@ import numpy as np
 
 # A row is WIDTH int64 words; the words from MIN to RMS hold float64 bits, NaN where there is no
 # such element.
-COUNTS = (
-    "numel",
-    "nan",
-    "posinf",
-    "neginf",
-    "zero",
-    "subnormal",
-    "fp16_zero",
-    "fp16_subnormal",
-    "fp16_inf",
-)
+COUNTS = "numel nan posinf neginf zero subnormal fp16_zero fp16_subnormal fp16_inf".split()
 VALUES = ("min", "max", "absmin", "mean", "rms")
 NUMEL, NAN, POSINF, NEGINF, ZERO, SUBNORMAL, FP16_ZERO, FP16_SUBNORMAL, FP16_INF = range(9)
 MIN, MAX, ABSMIN, MEAN, RMS = range(9, 14)

@@ -484,6 +484,15 @@ class Recording:
             low += 3
         return found
 
+    def unviewed(self, position: int) -> int:
+        """The row or source of which a row is a view, or itself."""
+        for _ in range(8):
+            op = self.op(position)
+            if op is None or not op.view:
+                break
+            position = next((p for p, _ in self.operands(position)), -1)
+        return position
+
     def own_operands(self, position: int) -> list[tuple[int, int]]:
         """(source, slot) of what this very output was made from.
 

@@ -117,15 +117,9 @@ def _title(exponents: pd.Series[int]) -> str:
 
 # One backward pass as plain columns, small enough to send to the browser whole.
 
-COUNTS = [
-    "grad_in_nan",
-    "grad_in_inf",
-    "grad_in_zero",
-    "grad_out_nan",
-    "grad_out_inf",
-    "grad_out_zero",
-    "fp16_zero",
-]
+COUNTS = (
+    "grad_in_nan grad_in_inf grad_in_zero grad_out_nan grad_out_inf grad_out_zero fp16_zero".split()
+)
 VALUES = ["grad_in_rms", "grad_in_max", "grad_out_rms", "grad_out_max", "gain"]
 STATUSES = ["born", "turned", "carried", "intended", "healed", "ok"]  # from worst to best
 BAD = STATUSES[:3]

@@ -34,18 +34,7 @@ LONGEST = 28  # characters of an expression that names a column
 FIRST = {"x", "base", "numerator", "operand 0", "scores", "argument", "input"}
 SECOND = {"divisor", "operand 1", "denominator", "exponent"}
 _OPERATORS = {one.name: getattr(ast, one.symbol) for one in CARDS.values() if one.symbol}
-_LIBRARIES = {
-    "torch",
-    "F",
-    "nn",
-    "np",
-    "numpy",
-    "math",
-    "nanlab",
-    "functional",
-    "linalg",
-    "special",
-}
+_LIBRARIES = frozenset("torch F nn np numpy math nanlab functional linalg special".split())
 
 
 def evidence(finding: Finding) -> str:

@@ -21,14 +21,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from nanlab.analysis.precision import cast_shares, format_bins
 from nanlab.views.columns import BAD, floats
 
-RED, ORANGE, BLUE, PURPLE, GREY, GREEN = (
-    "#d32f2f",
-    "#e9a13b",
-    "#4f8fc0",
-    "#ad1499",
-    "#777777",
-    "#3d8b46",
-)
+RED, ORANGE, BLUE, PURPLE, GREY, GREEN = "#d32f2f #e9a13b #4f8fc0 #ad1499 #777777 #3d8b46".split()
 OTHERS = {"zero": "zero", "neginf": "−inf", "posinf": "+inf", "nan": "NaN"}  # what has no exponent
 # of the names of zones: flushed, subnormal, normal, overflow
 FATES = (RED, "#a86400", "#2f6f9f", PURPLE)
