@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from operator import attrgetter
 from types import ModuleType
@@ -303,6 +303,21 @@ class Rule:
     origins: Collection[str] = ()
     phase: Phase = ""
     events: Collection[str] = ()
+
+    def finding(
+        self, title: str, more: str = "", severity: Severity | None = None, **fields: Any
+    ) -> Finding:
+        """A finding of this rule over a run; an error does harm. more: added to what it says."""
+        severity = severity or self.severity
+        given = {"severity": severity, "harmful": severity == "error", **fields}
+        return Finding(
+            cause=self.name, title=title, explanation=f"{self.explanation} {more}".strip(), **given
+        )
+
+    def retold(self, found: Finding, title: str, more: str = "", **fields: Any) -> Finding:
+        """The finding of a fault as this rule tells it."""
+        explanation = f"{self.explanation} {more}".strip()
+        return replace(found, cause=self.name, title=title, explanation=explanation, **fields)
 
     def concerns(self, subject: Any) -> bool:
         """Whether a Fault has the kinds, phase and recorded events that the rule is about."""

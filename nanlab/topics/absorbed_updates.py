@@ -222,20 +222,13 @@ def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
         fix = Fix(f"{title}; in float32 it goes on", code, verdict="verified")
     else:
         fix = Fix(title, code)
-    return Finding(
-        cause="absorbed-update",
-        severity="error",
-        title=(
-            f"{name} stands at {member.value:.10g}{size} for good: what {member.at.op} adds is"
-            f" below half an ulp in {dtype}"
-        ),
-        explanation=(
-            f"{absorbed_update.explanation} {text} Nothing moved in the last {member.still} steps."
-        ),
+    return absorbed_update.finding(
+        f"{name} stands at {member.value:.10g}{size} for good: what {member.at.op} adds is"
+        f" below half an ulp in {dtype}",
+        f"{text} Nothing moved in the last {member.still} steps.",
         step=trace.recording.step_of(member.first),
         symptom="silent-underflow",
         fixes=[fix],
-        harmful=True,
         **where(trace.recording, member.at),
     )
 
@@ -249,23 +242,17 @@ def _absorbed_finding(trace: Trace, stuck: list[AbsorbedUpdate], severity: Sever
     first = min(stuck, key=lambda m: m.first)
     if largest.coefficient:
         return _vanished_finding(trace, first, shown)
-    return Finding(
-        cause="absorbed-update",
+    return absorbed_update.finding(
+        f"{largest.at.op} changes no element of {shown}: every update is below half an ulp in"
+        f" {limits.name}",
+        f"Neighbouring {limits.name} values differ by one part in"
+        f" {round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of"
+        f" {largest.still} steps.{_history(largest)}",
         severity=severity,
-        title=(
-            f"{largest.at.op} changes no element of {shown}: every update is below half an ulp in"
-            f" {limits.name}"
-        ),
-        explanation=(
-            f"{absorbed_update.explanation} Neighbouring {limits.name} values differ by one part in"
-            f" {round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of"
-            f" {largest.still} steps.{_history(largest)}"
-        ),
         step=recording.step_of(first.first),
         symptom="silent-underflow",
         fixes=[_in_float32(trace, stuck), _larger(trace, largest, round(4 / limits.ulp))],
-        harmful=severity == "error",
-        **(where(recording, first.at)),
+        **where(recording, first.at),
     )
 
 
@@ -342,20 +329,13 @@ def _in_float32(trace: Trace, stuck: list[AbsorbedUpdate]) -> Fix:
 
 
 def _vanished_finding(trace: Trace, first: AbsorbedUpdate, shown: str) -> Finding:
-    return Finding(
-        cause="absorbed-update",
-        severity="error",
-        title=(
-            f"{first.at.op} changes no element of {shown}: its factor is exactly 0 in"
-            f" {first.coefficient}"
-        ),
-        explanation=(
-            f"{absorbed_update.explanation} Here a coefficient near 1 was rounded to 1 in"
-            f" {first.coefficient}, so that 1 minus it is 0, in each of {first.still} steps."
-        ),
+    return absorbed_update.finding(
+        f"{first.at.op} changes no element of {shown}: its factor is exactly 0 in"
+        f" {first.coefficient}",
+        f"Here a coefficient near 1 was rounded to 1 in"
+        f" {first.coefficient}, so that 1 minus it is 0, in each of {first.still} steps.",
         step=trace.recording.step_of(first.first),
         symptom="silent-underflow",
         fixes=[Fix("keep the coefficient in float32, or a Python number", "decay = 0.9999")],
-        harmful=True,
         **where(trace.recording, first.at),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -353,16 +353,11 @@ def clip_nonfinite_norm(fault: Fault) -> Finding | None:
         return None
     if fault.row.phase != OPTIMIZER or fault.name not in _NORMS:
         return None
-    return replace(
+    return clip_nonfinite_norm.retold(
         fault.finding,
-        cause="clip-nonfinite-norm",
-        title=(
-            f"the norm of finite gradients overflows {fault.dtype}, and clipping by it makes every"
-            " gradient zero"
-        ),
-        explanation=(
-            f"{clip_nonfinite_norm.explanation} Each gradient is finite here; only the norm is not."
-        ),
+        f"the norm of finite gradients overflows {fault.dtype}, and clipping by it makes every"
+        " gradient zero",
+        "Each gradient is finite here; only the norm is not.",
         fixes=[_REFUSE],
     )
 
@@ -385,16 +380,10 @@ def clip_nonfinite_norm_(trace: Trace) -> Iterator[Finding]:
     for misuse in trace.recording.training.misuses:
         if misuse.kind != "clip-spread":
             continue
-        yield Finding(
-            cause="clip-nonfinite-norm",
-            severity="warning",
-            title=(
-                f"clipping spread the bad gradient of {misuse.name} to {misuse.ratio:.0f} other"
-                " parameters"
-            ),
-            explanation=(
-                f"{clip_nonfinite_norm_.explanation} Only the gradients named here were bad before."
-            ),
+        yield clip_nonfinite_norm_.finding(
+            f"clipping spread the bad gradient of {misuse.name} to {misuse.ratio:.0f} other"
+            " parameters",
+            "Only the gradients named here were bad before.",
             step=trace.recording.step_of(misuse.position),
             symptom="grad-nan",
             fixes=[_REFUSE],
@@ -436,17 +425,10 @@ def clip_always_on(trace: Trace) -> Iterator[Finding]:
     factor = float(found.history["factor"][found.history["clipped"]].median())
     top = found.parameters.index[0]
     advised, bound = found.advised_max_norm, found.bound or 0.0
-    yield Finding(
-        cause="clip-always-on",
-        severity="note",
-        title=(
-            f"clipping to {bound:.3g} cuts {found.share:.0%} of {len(found.history)} steps, most to"
-            f" {factor:.2g} of the gradient"
-        ),
-        explanation=(
-            f"{clip_always_on.explanation} {top} has {found.parameters.share.iloc[0]:.0%} of the"
-            " squared norm on average."
-        ),
+    yield clip_always_on.finding(
+        f"clipping to {bound:.3g} cuts {found.share:.0%} of {len(found.history)} steps, most to"
+        f" {factor:.2g} of the gradient",
+        f"{top} has {found.parameters.share.iloc[0]:.0%} of the squared norm on average.",
         step=trace.recording.step_of(edit.position),
         symptom="clipping",
         fixes=[] if advised is None else [_bound_for_outliers(found, advised)],

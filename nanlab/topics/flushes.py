@@ -158,14 +158,10 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
         names = sorted({f.name for f in flushes})
         harmful = lasts(trace, by_victim(flushes))
         shown = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        yield Finding(
-            cause="dtype-overflow",
+        yield dtype_overflow_.finding(
+            f"{first.at.op} overflows {first.at.dtype} and is divided by: the whole gradient of"
+            f" {shown} is 0",
             severity="error" if harmful else "warning",
-            title=(
-                f"{first.at.op} overflows {first.at.dtype} and is divided by: the whole gradient of"
-                f" {shown} is 0"
-            ),
-            explanation=dtype_overflow_.explanation,
             step=trace.recording.step_of(first.first),
             symptom="silent-underflow",
             fixes=(
@@ -173,7 +169,6 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
                 if first.at.op == "sum"
                 else []
             ),
-            harmful=harmful,
             **where(trace.recording, first.at),
         )
 
@@ -251,22 +246,15 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
     shadow, limits = recording.shadows[position], format_of(row.dtype)
     twin = shadow.stats
     place = place_of(trace, position)
-    return Finding(
-        cause="dtype-underflow",
-        severity="error",
-        title=(
-            f"{place['op']} flushes all {twin.numel:,} values to zero in {limits.name}: all its"
-            " values are lost"
-        ),
-        explanation=(
-            f"{dtype_underflow.explanation} In float32 the largest of them is {twin.largest:.3g};"
-            f" {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero."
-        ),
+    return dtype_underflow.finding(
+        f"{place['op']} flushes all {twin.numel:,} values to zero in {limits.name}: all its"
+        " values are lost",
+        f"In float32 the largest of them is {twin.largest:.3g};"
+        f" {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
         phase=PHASES[row.phase],
         step=recording.step_of(position),
         symptom="silent-underflow",
         fixes=[Fix("compute this in float32", "x.float()")],
-        harmful=True,
         **place,
     )
 
@@ -289,19 +277,15 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
         loses = "the optimizer's second moment is lost, and eps alone sets the size of its steps"
     limits = format_of(_dtype(flush.at.dtype))
     place = where(recording, flush.at)
-    return Finding(
-        cause="dtype-underflow",
+    return dtype_underflow.finding(
+        f"{place['op']} flushes all {flush.numel:,} values to zero in {limits.name}: {loses}",
+        f"The largest magnitude"
+        f" {'to be squared ' if squares else ''}is {flush.largest:.3g}; {limits.name} rounds"
+        f" everything up to {limits.rounds_to_zero:.3g} to zero.",
         severity="error" if harmful else "warning",
-        title=f"{place['op']} flushes all {flush.numel:,} values to zero in {limits.name}: {loses}",
-        explanation=(
-            f"{dtype_underflow.explanation} The largest magnitude"
-            f" {'to be squared ' if squares else ''}is {flush.largest:.3g}; {limits.name} rounds"
-            f" everything up to {limits.rounds_to_zero:.3g} to zero."
-        ),
         step=recording.step_of(flush.first),
         symptom="silent-underflow",
         fixes=_flush_fixes(recording, flush),
-        harmful=harmful,
         **place,
     )
 
@@ -421,14 +405,11 @@ def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Findin
     told = _WHY[dead.why].format(
         op=place["op"], numel=dead.numel, blockers=" and ".join(dead.blockers)
     )
-    return Finding(
-        cause="dead-gradient",
+    return dead_gradient.finding(
+        f"no gradient arrives at {shown}: it is exactly 0 in all {dead.steps} steps. {told}",
         severity="error" if error else "warning",
-        title=f"no gradient arrives at {shown}: it is exactly 0 in all {dead.steps} steps. {told}",
-        explanation=dead_gradient.explanation,
         step=recording.step_of(dead.first),
         symptom="silent-underflow",
         fixes=[_FIXES[dead.why]],
-        harmful=error,
         **place,
     )

@@ -58,13 +58,11 @@ def optimizer_arithmetic(fault: Fault) -> Finding | None:
     if step is None and not _of_update_rule(fault):
         return None
     operands = _named_operands(fault)
-    return replace(
+    return optimizer_arithmetic.retold(
         fault.finding,
-        cause="optimizer-arithmetic",
-        phase="optimizer",
-        title=f"{fault.name} in the update rule{f' of {step.optimizer}' if step else ''} "
+        f"{fault.name} in the update rule{f' of {step.optimizer}' if step else ''} "
         + (_by_zero(fault, operands) or "made a non-finite value from finite operands"),
-        explanation=optimizer_arithmetic.explanation,
+        phase="optimizer",
         evidence=table(fault, operands),
     )
 
@@ -160,17 +158,12 @@ def _eps_underflow(
     )
     if eps > limits.rounds_to_zero:
         return None
-    return replace(
+    return optimizer_eps_underflow.retold(
         finding,
-        cause="optimizer-eps-underflow",
-        title=(
-            f"eps={eps:g} of {step.optimizer} is zero in {limits.name}: the update divides by zero"
-        ),
-        explanation=(
-            f"{optimizer_eps_underflow.explanation} {limits.name} has nothing between 0 and"
-            f" {limits.smallest_subnormal:.3g}, so eps={eps:g} is rounded to 0. Where the second"
-            " moment is 0 as well, the update is 0/0 or x/0."
-        ),
+        f"eps={eps:g} of {step.optimizer} is zero in {limits.name}: the update divides by zero",
+        f"{limits.name} has nothing between 0 and"
+        f" {limits.smallest_subnormal:.3g}, so eps={eps:g} is rounded to 0. Where the second"
+        " moment is 0 as well, the update is 0/0 or x/0.",
         fixes=[
             Fix(
                 "keep the parameters and the optimizer's state in float32 (mixed precision)",
@@ -262,14 +255,10 @@ def learning_rate_(fault: Fault) -> Finding | None:
         f"their largest value grew from {inner.first:.3g} to {inner.last:.3g} in"
         f" {plural(inner.count, 'update')}"
     )
-    return replace(
+    return learning_rate_.retold(
         finding,
-        cause="learning-rate",
-        title=f"the updates by {place['op']} inside of the step drive the weights away: {grown}",
-        explanation=(
-            f"{learning_rate_.explanation} Here {grown}; then {finding.op} overflowed"
-            f" ({location(finding.file, finding.line)})."
-        ),
+        f"the updates by {place['op']} inside of the step drive the weights away: {grown}",
+        f"Here {grown}; then {finding.op} overflowed ({location(finding.file, finding.line)}).",
         phase=PHASES[FORWARD],
         fixes=[
             Fix(
@@ -314,14 +303,10 @@ def _idle_decay(
     recording: Recording, step: OptimizerStep, decay: float, rate: float, dtype: str
 ) -> Finding:
     file, line, source = place_text(recording, step.line)
-    return Finding(
-        cause="absorbed-update",
-        severity="note",
-        title=(
-            f"weight decay {decay:g} at a learning rate of at most {rate:g} does nothing to {dtype}"
-            " weights"
-        ),
-        explanation=f"{absorbed_update_.explanation} Here the factor is 1 - {rate * decay:.2g}.",
+    return absorbed_update_.finding(
+        f"weight decay {decay:g} at a learning rate of at most {rate:g} does nothing to {dtype}"
+        " weights",
+        f"Here the factor is 1 - {rate * decay:.2g}.",
         phase="optimizer",
         op="mul_",
         node=None,
@@ -373,15 +358,11 @@ def dtype_overflow(fault: Fault) -> Finding | None:
         return None
     limits = format_of(getattr(torch, fault.dtype))
     shown = " and ".join(f"{stats.largest:.4g}" for stats in went_in)
-    return replace(
+    return dtype_overflow.retold(
         fault.finding,
-        cause="dtype-overflow",
+        f"{fault.name} in the update rule of {step.optimizer} leaves the range of"
+        f" {limits.name}, which ends at {limits.max:.6g}: its operands reach {shown}",
         phase="optimizer",
-        title=(
-            f"{fault.name} in the update rule of {step.optimizer} leaves the range of"
-            f" {limits.name}, which ends at {limits.max:.6g}: its operands reach {shown}"
-        ),
-        explanation=dtype_overflow.explanation,
         fixes=[
             Fix(
                 "keep parameters and moments in float32",

@@ -111,14 +111,10 @@ def _is_dwarfed(row: Op, factor: float) -> bool:
 
 def _too_large(finding: Finding, factor: float) -> Finding:
     scale = f"{factor:g}" if factor else "on the loss"
-    return replace(
+    return loss_scale_overflow.retold(
         finding,
-        cause="loss-scale-overflow",
-        title=f"the loss scale {scale} is too large: {finding.op} overflows",
-        explanation=(
-            f"{loss_scale_overflow.explanation} A dynamic scaler finds the scale by itself and"
-            " skips the steps that overflow."
-        ),
+        f"the loss scale {scale} is too large: {finding.op} overflows",
+        "A dynamic scaler finds the scale by itself and skips the steps that overflow.",
         fixes=[
             Fix(
                 "a dynamic loss scale",
@@ -226,46 +222,38 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
         place = where(trace.recording, first.place)
     at = f", first by the gradient of {first.parameter}" if first.parameter else ""
     last = entries[-1]
-    common: dict[str, Any] = {"cause": "loss-scale-overflow", "step": first.step, **place}
+    told = loss_scale_overflow_.finding
     if fatal:
-        yield Finding(
-            severity="error",
-            title=_fatal_title(entries),
-            explanation=f"{loss_scale_overflow_.explanation} Here {fatal}{at}.",
+        yield told(
+            _fatal_title(entries),
+            f"Here {fatal}{at}.",
+            step=first.step,
             symptom="grad-nan",
             fixes=[_fatal_fix(entries)],
-            harmful=True,
-            **common,
+            **place,
         )
     elif low := below_one(entries):
-        yield Finding(
-            severity="warning",
-            title=(
-                f"the loss scale came down to {last.after:g}: the gradients overflow without any"
-                f" scaling{at}"
-            ),
-            explanation=(
-                f"{loss_scale_overflow_.explanation} Below 1 the scaler makes gradients smaller"
-                f" instead of larger; {low}."
-            ),
+        yield told(
+            f"the loss scale came down to {last.after:g}: the gradients overflow without any"
+            f" scaling{at}",
+            f"Below 1 the scaler makes gradients smaller instead of larger; {low}.",
+            "warning",
+            step=first.step,
             symptom="grad-inf",
             fixes=[_in_float32()],
-            **common,
+            **place,
         )
     else:
         fits = f", finite at 2^{round(math.log2(last.finite_at))}" if last.finite_at else ""
-        yield Finding(
-            severity="note",
-            title=(
-                f"the loss scaler skipped {plural(len(entries), 'step')}: {_shown(first.scale)} →"
-                f" {_shown(last.after)}{fits}{at}"
-            ),
-            explanation=(
-                f"{loss_scale_overflow_.explanation} A dynamic scaler starts high and halves the"
-                " scale until the gradients fit. The skipped steps changed no weight."
-            ),
+        yield told(
+            f"the loss scaler skipped {plural(len(entries), 'step')}: {_shown(first.scale)} →"
+            f" {_shown(last.after)}{fits}{at}",
+            "A dynamic scaler starts high and halves the scale until the gradients fit. The"
+            " skipped steps changed no weight.",
+            "note",
+            step=first.step,
             symptom="grad-inf",
-            **common,
+            **place,
         )
 
 
@@ -415,18 +403,13 @@ def _ignored_check(fault: Fault) -> OptimizerStep | None:
 
 def _bypass_of_check(fault: Fault, step: OptimizerStep) -> Finding:
     file, line, source = place_text(fault.recording, step.line)
-    return replace(
+    return scaler_misuse.retold(
         fault.finding,
-        cause="scaler-misuse",
-        title=(
-            f"{step.optimizer}.step() took gradients that had overflowed; scaler.step would have"
-            " skipped them"
-        ),
-        explanation=(
-            f"{scaler_misuse.explanation} scaler.step also looks for NaN and infinity first, which"
-            f" a loss scale that is still too high makes now and then; {fault.finding.op}"
-            f" overflowed here ({location(fault.finding.file, fault.finding.line)})."
-        ),
+        f"{step.optimizer}.step() took gradients that had overflowed; scaler.step would have"
+        " skipped them",
+        f"scaler.step also looks for NaN and infinity first, which"
+        f" a loss scale that is still too high makes now and then; {fault.finding.op}"
+        f" overflowed here ({location(fault.finding.file, fault.finding.line)}).",
         phase="optimizer",
         op=step.writer,
         node=None,
@@ -452,14 +435,10 @@ def _never_updated(trace: Trace) -> bool:
 def _no_update(trace: Trace) -> Finding:
     failure = trace.recording.escapes.failure
     assert failure is not None
-    return Finding(
-        cause="scaler-misuse",
-        severity="error",
-        title=f"scaler.update() is missing: {failure.text.strip().rstrip('.')}",
-        explanation=(
-            f"{scaler_misuse.explanation} scaler.update() ends each iteration: it forgets which"
-            " optimizers have stepped, and adapts the scale."
-        ),
+    return scaler_misuse.finding(
+        f"scaler.update() is missing: {failure.text.strip().rstrip('.')}",
+        "scaler.update() ends each iteration: it forgets which"
+        " optimizers have stepped, and adapts the scale.",
         phase="optimizer",
         op="",
         node=None,
@@ -475,7 +454,6 @@ def _no_update(trace: Trace) -> Finding:
                 "scaler.step(optimizer)\nscaler.update()",
             )
         ],
-        harmful=True,
     )
 
 
@@ -567,15 +545,12 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
             "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(),"
             " max_norm)\nscaler.step(optimizer)",
         )
-    return Finding(
-        cause="scaler-misuse",
-        severity="error",
-        title=title,
-        explanation=f"{scaler_misuse.explanation} {explanation} Seen in {plural(count, 'step')}.",
+    return scaler_misuse.finding(
+        title,
+        f"{explanation} Seen in {plural(count, 'step')}.",
         step=step,
         symptom="silent-scaler-misuse",
         fixes=[fix],
-        harmful=True,
         **place,
     )
 

@@ -175,14 +175,10 @@ def exploding_gradient(fault: Fault) -> Finding | None:
         return None
     if fault.name not in _PRODUCTS or not rises_gradually(fault.recording, fault.position):
         return None
-    return replace(
+    return exploding_gradient.retold(
         fault.finding,
-        cause="exploding-gradient",
-        title=(
-            f"the gradient grew from operation to operation until {fault.finding.op} overflowed in"
-            " backward"
-        ),
-        explanation=exploding_gradient.explanation,
+        f"the gradient grew from operation to operation until {fault.finding.op} overflowed in"
+        " backward",
         fixes=[
             Fix("an initialisation of gain one", "nn.init.orthogonal_(cell.weight_hh)"),
             Fix("a shorter chain: truncated backpropagation", "h = h.detach()  # every k steps"),
