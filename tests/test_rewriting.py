@@ -205,7 +205,7 @@ def test_a_call_in_another_function_is_carried_over_to_the_line_that_wants_its_o
             u = torch.atanh(action)
             return scale * u - torch.log(1 - action**2)
         """)
-    (found, *_) = carried_over(code, 4, {4, 5}, 2, (2, 11, 2, 24), "tanh")
+    (found, *_) = carried_over(code, (2, 11, 2, 24), 4, {4, 5})
     lines = sorted([(found.first, found.text), *((a, text) for a, _, text in found.also)])
     assert lines == [
         (2, "return u"),

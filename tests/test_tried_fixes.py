@@ -142,3 +142,80 @@ def test_two_faults_of_one_line_are_cured_by_one_edit_of_the_line_as_it_stands()
     assert f"-{edit.old.rstrip()}" in trace.cure.diff()
     told = str(trace.report())
     assert told.index("cure (") < told.index("  fix (")
+
+
+class Classifier(torch.nn.Module):
+    """Its probabilities are those of a Sequential that ends in a softmax, or of a layer of its own,
+    or it is called from elsewhere by its part."""
+
+    def __init__(self, bias: float = 200.0) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Softmax(dim=1))
+        self.body, self.soft = self.net[0], torch.nn.Softmax(1)
+        with torch.no_grad():
+            self.net[0].bias.copy_(torch.tensor([0.0, 0.0, bias]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.body(x)
+        return self.soft(h)
+
+
+def in_one_line(model: Classifier, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.nll_loss(torch.log(model.net(x)), y)
+
+
+def by_a_name(model: Classifier, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    p = model.net(x)
+    wrong = (p.argmax(1) != y).sum()
+    return -(torch.log(p) * torch.nn.functional.one_hot(y, 3)).sum(1).mean() + 0 * wrong
+
+
+def from_elsewhere(model: Classifier, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.nll_loss(torch.log(model(x)), y)
+
+
+@pytest.mark.parametrize(
+    ("step", "code"),
+    [
+        (in_one_line, "torch.log_softmax(model.net[:-1](x), 1)"),
+        (by_a_name, "p_logits = model.net[:-1](x)\np = torch.softmax(p_logits, 1)\n"),
+        (
+            from_elsewhere,
+            "return h\nreturn torch.nn.functional.nll_loss(torch.log_softmax(model(x)",
+        ),
+    ],
+)
+def test_a_logarithm_of_what_a_layer_ends_in_is_taken_of_what_that_layer_was_given(
+    step: Any, code: str
+) -> None:
+    torch.manual_seed(0)
+    model, x, y = Classifier(), 0.1 * torch.randn(4, 5), torch.tensor([0, 1, 2, 2])
+    with nanlab.watch(model, on_fault="record") as trace:
+        step(model, x, y).backward()
+    assert trace.culprit is not None and trace.culprit.cause == "log-of-zero"
+    best = trace.culprit.fixes[0]
+    assert best.verified and code in best.code
+    right = Classifier()
+    right.load_state_dict(model.state_dict())
+    loss = torch.nn.functional.cross_entropy(right.body(x), y)
+    loss.backward()
+    replay = trace.replay(best)
+    assert replay.loss == pytest.approx(loss.item(), rel=1e-5)
+    for name, parameter in right.named_parameters():
+        torch.testing.assert_close(replay.gradients[name], parameter.grad)
+
+
+def test_a_module_that_computes_between_its_layers_is_not_called_without_the_last_one() -> None:
+    class Scaled(torch.nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self[1](self[0](x) * 2)
+
+    net = Scaled(torch.nn.Linear(5, 3), torch.nn.Softmax(1))
+    with torch.no_grad():
+        net[0].bias.copy_(torch.tensor([0.0, 0.0, 200.0]))
+    with nanlab.watch(net, on_fault="record") as trace:
+        torch.nn.functional.nll_loss(
+            torch.log(net(torch.zeros(4, 5))), torch.tensor([0, 1, 2, 2])
+        ).backward()
+    assert trace.culprit is not None
+    assert not any("[:-1]" in fix.code for fix in trace.culprit.fixes)

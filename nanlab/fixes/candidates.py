@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from types import CodeType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +19,9 @@ from nanlab.fixes.removable import Removable, removables, series_text
 from nanlab.fixes.term import is_pure, term_of
 from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
-from nanlab.program.expression import span_of
+from nanlab.program.expression import all_but_last, span_of, whole_of
 from nanlab.safe.series import series
+from nanlab.trace.chunk import Span
 
 POINTS = (0.0, 1.0, -1.0, math.pi, 0.5, 2.0)  # where expressions of programs are singular
 HEALTHY = (0.37, 1.61, 0.83, 1.27, 0.59, 2.3)  # values for what else they read
@@ -116,21 +118,13 @@ def _of_module(statement: ast.stmt) -> ast.Call | None:
 _NAMED = having("unary") | {"softmax"}
 
 
-def carried_over(
-    text: str,
-    line: int,
-    lines: Collection[int],
-    made: int,
-    span: tuple[int, int, int, int],
-    name: str,
-) -> list[Candidate]:
+def carried_over(text: str, span: Span, line: int, lines: Collection[int]) -> list[Candidate]:
     """Forms of a line that take the operand of a call in another function, which hands it on
     without the call.
 
-    lines: on which the result of the call is read. made, span: the line and place of the call.
-    name: of the operator that it runs.
+    span: the place of the call. lines: on which its result is read.
     """
-    here, there = Scope.around(text, line), Scope.around(text, made)
+    here, there = Scope.around(text, line), Scope.around(text, span[0])
     if here is None or there is None or here.body[0].lineno == there.body[0].lineno:
         return []
     calls = [n for s in there.statements() for n in ast.walk(s) if isinstance(n, ast.Call)]
@@ -153,7 +147,7 @@ def carried_over(
         return []
     found: list[Candidate] = []
     for read in sorted(_unassigned(here, readers)):
-        changed = _text_with_call(text, here, readers, read, _over(call, operand, read, name))
+        changed = _text_with_call(text, here, readers, read, _over(call, operand, read))
         rows = changed.splitlines()
         for r in rewritings(changed, line):
             rest = [
@@ -165,23 +159,48 @@ def carried_over(
     return found
 
 
-def _operand(call: ast.Call | None) -> ast.expr | None:
-    """What a call with no other variable operand is of."""
-    if call is None:
+def spelled_out(
+    text: str, span: Span, name: str, numbers: tuple[Any, ...] | None, several: bool
+) -> tuple[str, Span] | None:
+    """The file with a module's call, at a place, written as its operator: ``torch.softmax(x, 1)``,
+    ``torch.sigmoid(net[:-1](x))``; and the place of that. None where it cannot be.
+
+    several: whether it is the call of a Sequential, of which that is the last layer.
+    """
+    calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
+    call = next((n for n in calls if span_of(n) == span), None)
+    line, begin, last, end = span
+    if call is None or numbers is None or line != last or not hasattr(torch, name):
         return None
-    t = term_of(call)
-    given = t.parts[0].node if t.kind == "call" and t.parts else None
+    if term_of(call).kind == "call" or len(call.args) != 1 or call.keywords:
+        return None
+    operand = all_but_last(call) if several else call.args[0]
+    new = f"torch.{name}({', '.join([ast.unparse(operand), *map(repr, numbers)])})"
+    rows = text.splitlines()
+    row = rows[line - 1].encode()
+    rows[line - 1] = (row[:begin] + new.encode() + row[end:]).decode()
+    return "\n".join(rows) + "\n", (line, begin, line, begin + len(new.encode()))
+
+
+def takes_all_but_last(candidate: Candidate) -> bool:
+    """Whether some of its lines call a Sequential without its last layer."""
+    texts = (candidate.text, *(text for _, _, text in candidate.also))
+    return any(whole_of(n) for text in texts for n in ast.walk(ast.parse(text)))
+
+
+def _operand(call: ast.Call | None) -> ast.expr | None:
+    """What a call of a known function with no other variable operand is of."""
+    t = term_of(call) if call is not None else None
+    if call is None or t is None or t.kind != "call" or not t.parts:
+        return None
+    given = t.parts[0].node
     others = [a for a in call.args if a is not given] + [k.value for k in call.keywords]
-    if t.kind != "call":  # of a module, perhaps
-        given, others = (call.args[0], call.args[1:]) if call.args else (None, [])
     fixed = all(isinstance(a, ast.Constant | ast.UnaryOp) for a in others)
     return given if fixed else None
 
 
-def _over(call: ast.Call, operand: ast.expr, read: str, name: str) -> str:
-    """The call of another operand; one of a module by its operator."""
-    if term_of(call).kind != "call":
-        return f"torch.{name}({read})"
+def _over(call: ast.Call, operand: ast.expr, read: str) -> str:
+    """The call of another operand."""
     text, own = ast.unparse(call), ast.unparse(operand)
     made = ast.parse(text, mode="eval").body
 
@@ -195,11 +214,13 @@ def _over(call: ast.Call, operand: ast.expr, read: str, name: str) -> str:
 
 
 def _unassigned(scope: Scope, readers: Collection[ast.stmt]) -> set[str]:
-    """Names in the statements that the function does not compute itself: its parameters, and what
+    """What the statements read and the function does not compute itself: its parameters, and what
     calls give."""
     found: set[str] = set()
     for statement in readers:
         for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and term_of(node).kind != "call":
+                found.add(ast.unparse(node))
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 assigned = scope.assignment(node.id, statement)
                 if assigned is None and node.id in scope.parameters - {"self"}:
@@ -212,11 +233,12 @@ def _unassigned(scope: Scope, readers: Collection[ast.stmt]) -> set[str]:
 def _text_with_call(
     text: str, scope: Scope, readers: Collection[ast.stmt], read: str, call: str
 ) -> str:
-    """The file with a call of a name in its place, in some statements."""
+    """The file with a call of what some statements read in its place."""
     rows = text.splitlines()
     for s in readers:
-        names = [n for n in ast.walk(s) if isinstance(n, ast.Name) and n.id == read]
-        new = scope.replaced(s, [(n, call) for n in names if isinstance(n.ctx, ast.Load)])
+        own = [n for n in ast.walk(s) if isinstance(n, ast.expr) and ast.unparse(n) == read]
+        loaded = [n for n in own if isinstance(getattr(n, "ctx", ast.Load()), ast.Load)]
+        new = scope.replaced(s, [(n, call) for n in loaded])
         indent = rows[s.lineno - 1][: s.col_offset]
         rows[s.lineno - 1 : s.end_lineno] = [indent + row for row in new.split("\n")]
     return "\n".join(rows) + "\n"

@@ -7,13 +7,19 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from nanlab.analysis.training import optimizer_step_at
 from nanlab.errors import NanlabError
-from nanlab.fixes.candidates import Candidate, carried_over
+from nanlab.fixes.candidates import (
+    Candidate,
+    candidates,
+    carried_over,
+    spelled_out,
+    takes_all_but_last,
+)
 from nanlab.fixes.example import Place, guarded, masked
 from nanlab.fixes.guards import GAPS, GUARDS, IN_FLOAT32, MAKERS, numbers
 from nanlab.operators import card, having
@@ -93,9 +99,9 @@ def at_makers(recording: Recording, position: int, text: str) -> list[Candidate]
     return found
 
 
-def carried(recording: Recording, position: int, text: str) -> list[Candidate]:
-    """The line in a form that takes what its operand was made of, in another function; that
-    function hands on what it was made of."""
+def carried(recording: Recording, position: int, text: str, dtype: torch.dtype) -> list[Candidate]:
+    """The line in a form that takes what its operand was made of: by the last layer of a
+    Sequential, which is called without it, or in another function, which hands that on."""
     op = forward_of(recording, position)
     found: list[Candidate] = []
     if op is None or not op.line:
@@ -104,10 +110,33 @@ def carried(recording: Recording, position: int, text: str) -> list[Candidate]:
         if maker.base_name.lstrip("_") in _CARRIED and len(found) < MOST_MAKERS:
             lines = _lines_that_read(recording, maker)
             span = recording.spans[maker.place] if maker.place < len(recording.spans) else None
-            if lines is not None and span is not None:
-                call = maker.base_name.lstrip("_")
-                found += carried_over(text, op.line, lines, maker.line, span, call)
+            if span is None:
+                continue
+            spelled = spelled_out(text, span, *_last_layer(recording, maker))
+            if spelled is not None:
+                made = candidates(spelled[0], op.line, dtype)
+                found += [c for c in made if takes_all_but_last(c)]
+            if lines is not None:
+                found += carried_over(*(spelled or (text, span)), op.line, lines)
     return found
+
+
+def _last_layer(recording: Recording, last: Op) -> tuple[str, tuple[Any, ...] | None, bool]:
+    """An operation's name, the numbers that it takes beside its operand, and whether it ends a call
+    that makes the operand too; no numbers where that is not the call of a Sequential."""
+    name, several = last.base_name.lstrip("_"), False
+    call = recording.program.call_at(last.position)
+    numbers = None if call is None else () if name in having("unary") else call.args[1:2]
+    given = (recording.op(at) for at in last.inputs)
+    if any(each and each.place == last.place for each in given):
+        rows = [r for r in recording.all_ops() if r.place == last.place and r.step == last.step]
+        modules = [r.module.split(".") for r in rows if not r.backward]
+        depth = len(last.module.split(".")) - 1
+        one = all(m[:depth] == modules[0][:depth] and len(m) > depth for m in modules)
+        several = True
+        if not one or not all(m[depth].isdigit() for m in modules):
+            numbers = None
+    return name, numbers, several
 
 
 def _lines_that_read(recording: Recording, maker: Op) -> set[int] | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 import linecache
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,12 +31,15 @@ from nanlab.program.expression import (
     Code,
     Expression,
     Made,
+    all_but_last,
     autocast,
     bind,
     inside,
+    is_silent,
     key_of,
     namespace_of,
     span_of,
+    whole_of,
 )
 from nanlab.program.rebuild import Beginning, Patch
 from nanlab.program.rerun import Get, operate, rerun
@@ -44,6 +49,7 @@ from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
 HALF = (torch.float16, torch.bfloat16)
+MOST_AROUND = 4  # expressions around a part of a line that are tried in its place
 _SUMS = having("matmul") | having("layer")
 
 
@@ -105,7 +111,7 @@ def apply(
         if (given := _named_parts(text_of(recording, edit.file), edit))
     }
     for edit in edits:
-        if edit in named:
+        if edit in named and not any(whole_of(part) for part, _ in named[edit].values()):
             continue  # the rest computes what it did
         rewrite = _Rewrite(recording, edit, values)
         rewrite.named = {k: v for each in named.values() for k, v in each.items()}
@@ -277,6 +283,9 @@ class _Rewrite:
                     found = list(self._wrapped(made, was, old_part, new_part)) if known else []
                     found = found or self._called(was, now, old_part, new_part, before, contexts)
                     found = found or (list(again(made, old_part, new_part)) if known else [])
+                    found = found or self._around(
+                        made, was, now, (old_part, new_part), before, contexts
+                    )
                     if not found:
                         raise
                 found = found or self._set(was, old_part, new_part)
@@ -353,6 +362,9 @@ class _Rewrite:
         contexts: Sequence[ast.withitem],
     ) -> Iterator[tuple[Region, Patch]]:
         span = span_of(old)
+        if isinstance(old, ast.Call) and key_of(old) in map(key_of, _wholes((*before, new))):
+            yield from self._without_last(made, old, new, before, contexts)
+            return
         if isinstance(old, ast.BinOp) and hasattr(old, "statement"):
             span = span_of(old.statement)
         for at, group in made:
@@ -365,6 +377,49 @@ class _Rewrite:
             by_index = {each.index: each for each in own}
             for bound in bind(expression, own, self._value(at)):
                 yield self._region(at, bound, expression, new, before, contexts, by_index, group)
+
+    def _without_last(
+        self,
+        made: list[tuple[int, list[Made]]],
+        call: ast.Call,
+        new: ast.expr,
+        before: Sequence[ast.stmt],
+        contexts: Sequence[ast.withitem],
+    ) -> Iterator[tuple[Region, Patch]]:
+        """The call of a Sequential whose last layer is written otherwise."""
+        key = key_of(all_but_last(call))
+        code = _with(contexts, new, {key}, before, self.names)
+        if code.free:
+            raise NotReplayable(f"the value of {ast.unparse(code.free[0])} is not known")
+        for at, group in made:
+            for last in self._last_layers(group, span_of(call)):
+                out, given = last.call.out, next(refs_in(last.call.args))
+                where = _outermost(last.index, out, span_of(call), group)
+                yield (
+                    Region(at, where),
+                    Patch(at, last.index, frozenset({last.index}), out, _over(code, key, given)),
+                )
+
+    def _last_layers(self, group: Sequence[Made], span: Span) -> list[Made]:
+        """The last call of each run of a Sequential."""
+        own = [m for m in group if m.span == span and not is_silent(m.call.func)]
+
+        def layer(m: Made) -> tuple[Any, str]:
+            return m.call.func, getattr(self.recording.op(m.call.position), "module", "")
+
+        return [m for m in own if layer(m) == layer(own[-1])]
+
+    def _given_to_last_layer(self, call: ast.Call, line: int, at: int, index: int) -> Ref:
+        """What the last layer of a Sequential was given that a statement called before an index."""
+        for statement in ast.walk(ast.parse(self.text)):
+            if isinstance(statement, ast.stmt) and statement.lineno == line:
+                for node in ast.walk(statement):
+                    if key_of(node) == key_of(call):
+                        group = dict(self._made(span_of(node))).get(at, [])
+                        ends = self._last_layers(group, span_of(node))
+                        if found := [m for m in ends if m.index < index]:
+                            return next(refs_in(found[-1].call.args))
+        raise NotReplayable(f"the value of {ast.unparse(all_but_last(call))} is not known")
 
     def _region(
         self,
@@ -395,6 +450,11 @@ class _Rewrite:
         ):
             values[key_of(expression.node)] = bound.out
             own[key_of(expression.node)] = set(bound.calls)
+        cut = {key_of(w) for w in _wholes((*before, new))}
+        for node in ast.walk(expression.node):
+            if isinstance(node, ast.Call) and key_of(node) in cut & bound.parts.keys():
+                given = self._given_to_last_layer(node, node.lineno, at, bound.calls[0])
+                values[key_of(all_but_last(node))] = given
         computed = own.keys() - bound.parts.keys()
         used = _occurring(values, new, before, computed)
         code = _with(contexts, new, used, before, self.names, computed)
@@ -418,6 +478,21 @@ class _Rewrite:
 
         region = Region(at, _outermost(bound.calls[-1], bound.out, expression.span, around))
         return region, Patch(at, bound.calls[-1], skipped, bound.out, run)
+
+    def _around(
+        self,
+        made: list[tuple[int, list[Made]]],
+        was: ast.stmt,
+        now: ast.stmt,
+        part: tuple[ast.expr, ast.expr],
+        before: Sequence[ast.stmt],
+        contexts: Sequence[ast.withitem],
+    ) -> list[tuple[Region, Patch]]:
+        """An expression around a part of which no value is known; nothing where none is."""
+        for old, new in itertools.islice(_outward(was, now, *part), 1, MOST_AROUND):
+            with suppress(NotReplayable):
+                return list(self._regions(made, old, new, before, contexts))
+        return []
 
     # -- calls into a library, made again
 
@@ -595,6 +670,8 @@ class _Rewrite:
         """The value of a name that only other lines read, when calls from ``index`` ran."""
         if isinstance(path, ast.Name) and path.id in self.named:
             part, line = self.named[path.id]
+            if (whole := whole_of(part)) is not None:
+                return self._given_to_last_layer(whole, line, at, index)
             values = next(self._read(part, at, index, line), None)
             if values is None:
                 raise NotReplayable(f"the value of {ast.unparse(part)} is not known")
@@ -770,9 +847,21 @@ def _named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
 
     if used or sorted(read) != sorted(known):  # each once
         return {}
-    whole = Insert().visit(copy.deepcopy(new))
+
+    class Close(ast.NodeTransformer):
+        def visit_Call(self, node: ast.Call) -> ast.AST:
+            wholes = [w for w in map(whole_of, node.args) if w is not None]
+            return wholes[0] if wholes else self.generic_visit(node)
+
+    whole = Close().visit(Insert().visit(copy.deepcopy(new)))
     parts = {name: (value, old.lineno) for name, value in known.items()}
     return parts if ast.dump(whole) == ast.dump(old) else {}
+
+
+def _wholes(nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
+    """The calls of Sequentials that some code calls without their last layers."""
+    for node in nodes:
+        yield from (w for n in ast.walk(node) if (w := whole_of(n)) is not None)
 
 
 def _whole_spans(text: str) -> dict[Any, Any]:

@@ -125,6 +125,24 @@ def key_of(node: ast.AST) -> str:
     return ast.dump(node)
 
 
+_ALL_BUT_LAST = ast.parse("_[:-1]", mode="eval").body.slice  # type: ignore[attr-defined]
+
+
+def all_but_last(call: ast.Call) -> ast.Call:
+    """The call of a Sequential without its last layer: ``net[:-1](x)`` of ``net(x)``."""
+    func = ast.Subscript(call.func, _ALL_BUT_LAST, ast.Load())
+    return ast.Call(func, call.args, call.keywords)
+
+
+def whole_of(node: ast.AST) -> ast.Call | None:
+    """The call of the whole Sequential, of one without its last layer; None for all else."""
+    match node:
+        case ast.Call(func=ast.Subscript(value=whole, slice=cut)):
+            if key_of(cut) == key_of(_ALL_BUT_LAST):
+                return ast.Call(whole, node.args, node.keywords)
+    return None
+
+
 def _is_method(function: ast.expr) -> bool:
     """Whether a function may be a method of a tensor."""
     return (
@@ -334,7 +352,7 @@ class Expression:
                 function = node.func
                 known = _root(function) in (*self.names, *_LOOPS) or (
                     isinstance(function, ast.Attribute)
-                    and not isinstance(function.value, ast.Name)
+                    and not isinstance(function.value, ast.Name | ast.Attribute)
                     and own
                 )
                 method = _is_method(function)

@@ -472,7 +472,7 @@ def rewritten(trace: Trace, finding: Finding, text: str) -> list[Fix]:
     low = row is not None and row.dtype in (torch.float16, torch.bfloat16, torch.float64)
     dtype = row.dtype if row is not None and low else torch.float32
     found = candidates(text, finding.line, dtype)[:MOST_REWRITTEN]
-    found += carried(trace.recording, finding.position, text)
+    found += carried(trace.recording, finding.position, text, dtype)
     return [_as_fix(c, finding.file, text) for c in found]
 
 
