@@ -140,6 +140,7 @@ class BackwardRecorder:
         run: EngineRun | None = None
         again: EnginePattern | None = None
         try:
+            ops.forward_calls.ended()
             ops.backward_pass = len(ops.recording.passes)
             ops.creates_graph = len(args) > 2 and bool(args[2])
             place = ops.lines.here(frame)
@@ -420,6 +421,7 @@ class FunctionRecorder:
             return call(*args, **kwargs)
         use = None
         try:
+            ops.forward_calls.stop()
             use = program.function_begins((*args, *kwargs.values()), ops.source)
         except Exception as error:
             ops.failed(error)
@@ -463,6 +465,7 @@ class HookRecorder:
             return hook
         try:
             if tensor.requires_grad and not tensor.is_leaf and callable(hook):
+                ops.forward_calls.stop()
                 return Hook(self, hook, program.hook_registered(tensor))
         except Exception as error:
             ops.failed(error)

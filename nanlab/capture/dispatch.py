@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanlab.capture.engine_calls import EngineCalls
 from nanlab.capture.evidence import Evidence
+from nanlab.capture.forward_calls import ForwardCalls
 from nanlab.capture.ledger import (
     PLAIN,
     Entry,
@@ -122,7 +123,14 @@ class OpRecorder(TorchDispatchMode):
         self.program: ProgramRecorder | None = None
         self.optimizer_calls = OptimizerCalls(self)
         self.engine_calls = EngineCalls(self)
-        self.again: OptimizerCalls | None = None  # while a step makes the calls of the last one
+        self.forward_calls = ForwardCalls(self)
+        # while a step makes the calls of the last one
+        self.again: OptimizerCalls | ForwardCalls | None = None
+        # what learns or compares the calls that are worked out
+        self.noting: ForwardCalls | None = None
+        # of each row of the running call: number of the storage; whether the call made it, the row
+        # shows memory that was there, the row shows all of its memory
+        self.effects: list[tuple[int, bool, bool, bool]] = []
         # line and site of the running step of an optimizer of torch's
         self.step_place: tuple[int, int] | None = None
         self.engine_codes: set[int] = set()  # ids of the code that runs the engine
@@ -187,6 +195,8 @@ class OpRecorder(TorchDispatchMode):
                 self.failed(error)
                 return func(*args, **kwargs)
         if plan.skip or self.off:
+            if not self.off:
+                self.settle()
             if plan.collective and not self.off:
                 return self.collectives.call(func, plan, args, kwargs, sys._getframe().f_back)
             value = func(*args, **kwargs)
@@ -195,10 +205,17 @@ class OpRecorder(TorchDispatchMode):
             elif plan.name == "resize_" and not self.off and self.program is not None:
                 self.program.lose("resize_ changes the size of a storage")
             return value
-        if self.again is not None and (known := self.again.expects(func, args, kwargs)) is not None:
+        again: Any = self.again
+        known = None
+        if again is not None:
+            try:
+                known = again.expects(func, args, kwargs)
+            except Exception as error:
+                self.failed(error)
+        if known is not None:
             out = known.run(*args, **kwargs)
             try:
-                self.optimizer_calls.note(known, args, kwargs, out)
+                again.note(known, args, kwargs, out)
             except Exception as error:
                 self.failed(error)
             return out
@@ -228,9 +245,16 @@ class OpRecorder(TorchDispatchMode):
                 else:
                     packed_out = program.pack_result(out)
                 program.after(func, plan, packed, packed_out, out, call)
+                if self.noting is not None:
+                    self.noting.noted(call, place, args, kwargs, out)
         except Exception as error:
             self.failed(error)
         return out
+
+    def settle(self) -> None:
+        """Write down the calls that have run."""
+        if self.chunk.late is not None:
+            self.chunk.late()
 
     def _note_read_out(self, tensor: Tensor, value: Any, frame: FrameType | None) -> None:
         """A tensor was read as a Python number: what is computed from that has no gradient."""
@@ -555,6 +579,8 @@ class OpRecorder(TorchDispatchMode):
 
     def source(self, tensor: Tensor) -> int:
         """The row (or source, negative) that describes what a tensor holds now."""
+        if self.chunk.late is not None:
+            self.chunk.late()
         try:
             storage = tensor.untyped_storage()
         except Exception:
@@ -754,7 +780,7 @@ class OpRecorder(TorchDispatchMode):
         if plan.plain:
             return call
         if (plan.writes or plan.hidden) and (not torch.is_grad_enabled() or _outside(targets)):
-            self._notice_owners(targets, call, kwargs)
+            self.notice_owners(targets, call, kwargs)
         if plan.special:
             self.special(plan.special, call, args)
         if self.flying and plan.writes:
@@ -837,7 +863,7 @@ class OpRecorder(TorchDispatchMode):
         except Exception:
             storage, view, local, nbytes, shape, dtype = self._look_at(target)
         entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
-        alias = entry is not None and not written  # of something known
+        new, alias = entry is None, entry is not None and not written  # of something known
         whole = entry is not None and entry.nbytes == nbytes
         if entry is not None and whole and (entry.odd or (alias and not plan.same_elements)):
             whole = shows_all(local, entry.nbytes)
@@ -882,6 +908,9 @@ class OpRecorder(TorchDispatchMode):
                 entry.uninit = True
             if self._grad and place[0] == OPTIMIZER:
                 entry.grad = True
+        if self.noting is not None and entry is not None:
+            whole = entry.nbytes == nbytes if new else whole
+            self.effects.append((entry.serial, new, alias, whole))
         self._result = id(target), -1 if entry is None else entry.serial, view
         return bad
 
@@ -1012,8 +1041,13 @@ class OpRecorder(TorchDispatchMode):
         if self._grad and entry.owner < 0 and self.chunk.phase_of(self.chunk.end - 1) == OPTIMIZER:
             entry.grad = True
 
-    def _notice_owners(self, targets: list[Tensor], call: int, kwargs: Any) -> None:
-        """Parameters and buffers that were written outside of the graph: an update by anybody."""
+    def notice_owners(
+        self, targets: list[Tensor], call: int, kwargs: Any, inside: bool = False
+    ) -> None:
+        """Parameters and buffers that were written outside of the graph: an update by anybody.
+
+        inside: by a module.
+        """
         for i, target in enumerate(targets):
             try:
                 entry = self.ledger.entries.get(target.untyped_storage()._cdata)
@@ -1023,7 +1057,8 @@ class OpRecorder(TorchDispatchMode):
             if entry is not None and (
                 entry.owner >= 0 or (entry.asked and self.adopt(target) >= 0)
             ):
-                if not self.in_optimizer and not self.depth and not self.in_backward:
+                inside = bool(inside or self.in_optimizer or self.depth or self.in_backward)
+                if not inside:
                     if self.chunk.phase_of(call + i) in (FORWARD, OTHER):
                         self.chunk.set_phase(call + i, OPTIMIZER)
                     if kwargs and target.dtype in HALF_PRECISION:

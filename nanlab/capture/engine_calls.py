@@ -14,6 +14,7 @@ import torch
 # as in torch 2.6 to 2.13
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from nanlab.capture.forward_calls import ForwardPattern
 from nanlab.trace.chunk import (
     CALL,
     DEVICE,
@@ -99,6 +100,7 @@ class EnginePattern:
 
     place: tuple[int, int]
     run: EngineRun
+    forward: ForwardPattern | None  # that the calls before it are known by
     prefix: _Prefix
     same: Any  # columns of the prefix that no step changes
     first: Any  # of each number of a storage: index of the first that is the same
@@ -182,6 +184,9 @@ class EngineCalls:
         """Whether all before the engine's run is what it was."""
         old, new = pattern.prefix, self._prefix
         assert new is not None
+        known = self.ops.forward_calls.current
+        if known is not None and known is pattern.forward:
+            return self._reaches_the_same(pattern, run)
         if (
             len(old.noted) != len(new.noted)
             or len(old.numbers) != len(new.numbers)
@@ -209,8 +214,13 @@ class EngineCalls:
             and ((new.edges[:, 1] >= new.start) == pattern.inner).all()
             and np.array_equal(new.numbers[pattern.first], new.numbers)
             and len(np.unique(new.numbers)) == pattern.distinct
-            and self._same_roots(pattern, run)
-            and all(leaf.tensor.grad is None for leaf in pattern.leaves)
+            and self._reaches_the_same(pattern, run)
+        )
+
+    def _reaches_the_same(self, pattern: EnginePattern, run: EngineRun) -> bool:
+        """Whether it begins from the same results, and its leaves have no gradient."""
+        return self._same_roots(pattern, run) and all(
+            leaf.tensor.grad is None for leaf in pattern.leaves
         )
 
     def _same_roots(self, pattern: EnginePattern, run: EngineRun) -> bool:
@@ -302,6 +312,7 @@ class EngineCalls:
         return EnginePattern(
             place=(backward.line, backward.site),
             run=run,
+            forward=None if begun.engine_runs else ops.forward_calls.current,
             prefix=prefix,
             same=prefix.rows[:, _SAME].copy(),
             first=first[inverse],
@@ -426,17 +437,19 @@ class EngineCalls:
         def moved_source(source: int) -> int:
             return source + shift if source >= before.start else outer[source]
 
-        recording.node_runs.rows += [
-            (
-                node + offset if node >= 0 else node,
-                name,
-                prefix.backward_pass,
-                end + base,
-                tuple([moved_source(s) for s in came]),
-                tuple([moved_source(s) for s in went]),
-            )
-            for node, name, end, came, went in pattern.runs
-        ]
+        recording.node_runs.late.append(
+            lambda: [
+                (
+                    node + offset if node >= 0 else node,
+                    name,
+                    prefix.backward_pass,
+                    end + base,
+                    tuple([moved_source(s) for s in came]),
+                    tuple([moved_source(s) for s in went]),
+                )
+                for node, name, end, came, went in pattern.runs
+            ]
+        )
         self._write(pattern, run, rows, serials, gradient_seen)
 
     def _is_alike(self, leaf: _Leaf) -> bool:

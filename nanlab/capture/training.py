@@ -406,6 +406,7 @@ class TrainingRecorder:
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         ops, closure = self.ops, closure_of(args, kwargs)
+        ops.forward_calls.stop()
         if not ops.in_optimizer and closure is not None:  # the whole step may run inside of it
             ops.notice_loop(ops.lines.outside(sys._getframe(1)))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]

@@ -296,6 +296,7 @@ class watch:
         self._ops.__exit__(kind, error, tb)
         self._undo()
         try:
+            self._ops.forward_calls.stop()
             self._finish(error)
         except Exception as ours:
             self._failed(ours)
@@ -422,6 +423,7 @@ class watch:
 
     def _step_began(self, position: int) -> None:
         recording = self.recording
+        self._ops.settle()
         self._look_closer()
         self._training.step_ended()
         self._ungraded.step_ended()
@@ -459,6 +461,7 @@ class watch:
             # some were forgotten, all were judged
             self._judged = min(self._judged, len(recording.sinks))
             self._looked = min(self._looked, len(recording.sinks))
+        self._ops.forward_calls.begin()
         if self.steps is not None and len(recording.starts) - self._clock.doubtful() > self.steps:
             recording.ended = "steps"
             self._clock.drop_last()

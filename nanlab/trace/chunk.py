@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Container
+from collections.abc import Callable, Container
 from functools import cache
 from typing import Any
 
@@ -113,8 +113,11 @@ class Chunk:
     def __init__(self, number: int, start: int) -> None:
         self.number = number
         self.start = start
-        self.meta = array("q")
+        self._meta = array("q")
         self.edges = array("q")  # call, source, slot
+        # writes the rows of calls that have run, where these are noted later
+        self.late: Callable[[], None] | None = None
+        self.coming = 0  # rows that it writes
         self.stats = StatsTable()
         self.positions: npt.NDArray[np.int64] | None = None  # after folding: which rows were kept
         # after folding: which statistics were kept
@@ -122,9 +125,19 @@ class Chunk:
         self._rows = 0  # rows recorded when it was folded
 
     @property
+    def meta(self) -> array[int]:
+        """The rows, number by number."""
+        if self.late is not None:
+            self.late()
+        return self._meta
+
+    @property
     def end(self) -> int:
         """Position after its last row, folded ones included."""
-        return self.start + (len(self.meta) // WIDTH if self.positions is None else self._rows)
+        if self.positions is not None:
+            return self.start + self._rows
+        coming = 0 if self.late is None else self.coming
+        return self.start + len(self._meta) // WIDTH + coming
 
     def table(self) -> npt.NDArray[np.int64]:
         """(rows, WIDTH), a copy."""
@@ -207,7 +220,7 @@ class Chunk:
         self._rows = self.end - self.start
         mask = np.isin(where, keep)
         self.positions = where[mask]
-        self.meta = array("q", table[mask].tobytes())
+        self._meta = array("q", table[mask].tobytes())
         self.edges = array(
             "q", np.ascontiguousarray(edges[np.isin(edges[:, 0], table[mask][:, CALL])]).tobytes()
         )

@@ -115,12 +115,28 @@ class Nodes:
         self.rows = {number: row for number, row in self.rows.items() if wanted(number, row[0])}
 
 
+_NodeRow = tuple[int, str, int, int, tuple[int, ...], tuple[int, ...]]
+
+
 class NodeRuns(Sequence[NodeRun]):
     """Executions of autograd nodes in order; plain tuples, as ``Nodes`` explains."""
 
     def __init__(self) -> None:
-        # the fields of NodeRun
-        self.rows: list[tuple[int, str, int, int, tuple[int, ...], tuple[int, ...]]] = []
+        self._rows: list[_NodeRow] = []
+        self.late: list[Callable[[], list[_NodeRow]]] = []  # each makes some, in their order
+
+    @property
+    def rows(self) -> list[_NodeRow]:
+        """The fields of each NodeRun."""
+        if self.late:
+            late, self.late = self.late, []
+            for make in late:
+                self._rows += make()
+        return self._rows
+
+    @rows.setter
+    def rows(self, rows: list[_NodeRow]) -> None:
+        self._rows = rows
 
     def __len__(self) -> int:
         return len(self.rows)
