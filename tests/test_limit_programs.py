@@ -32,11 +32,12 @@ HEALTHY = [p for p in judge.programs() if p.name[0] == "h"]
 NOT_KNOWN = {
     *("d215", "l178", "l351", "l327", "l328", "l331", "l340", "l357"),
     *("l404", "l405", "l420", "l433", "l456", "l514", "l530", "l540", "l543", "l544"),
+    *("l619", "l624", "l695", "l700"),
 }
 
 
 def test_there_are_as_many_as_were_asked_for() -> None:
-    assert sum(p.name[0] == "l" for p in FAULTY) >= 195
+    assert sum(p.name[0] == "l" for p in FAULTY) >= 430
     assert sum(p.name[0] == "d" for p in FAULTY) == 28
     assert len(HEALTHY) == 10
 

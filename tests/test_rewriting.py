@@ -452,3 +452,14 @@ def share(a, b):
 """
     texts = [r.text for r in rewritings(text, 3)]
     assert "return a - torch.logaddexp(a, b)" in texts
+
+
+def test_exponentials_of_a_generator_are_stacked() -> None:
+    text = "def f(values, g):\n    total = sum(torch.exp(-v / g) for v in values)\n    return torch.log(total)"
+    (made,) = rewritings(text, 3)
+    assert made.text == "return torch.logsumexp(torch.stack([-v / g for v in values]), 0)"
+    values = list(torch.randn(3, 4, dtype=torch.float64))
+    names: dict[str, Any] = {"torch": torch}
+    exec(text, names)
+    exec(text.replace("torch.log(total)", made.new).replace("def f", "def other"), names)
+    torch.testing.assert_close(names["other"](values, 0.7), names["f"](values, 0.7))

@@ -61,6 +61,16 @@ WRITTEN = {
     "probabilities of a module, which get a name": "l546",
     "what only another function reads": "l560",
     "the other factors": "l571",
+    "a name that is shifted by a number": "l601",
+    "pieces that torch.where joins": "l602",
+    "a number of which Python computes another": "l603",
+    "a variable inside of a mean and outside": "l618",
+    "a generator over what the caller has put into a list": "l630",
+    "a factor that overflows where another vanishes": "l633",
+    "numbers that two others are made of": "l658",
+    "two operands whose product is the variable": "l661",
+    "a constant 0 times what diverges": "l671",
+    "a method that is called with two indices": "l693",
 }
 
 

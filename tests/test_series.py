@@ -109,6 +109,7 @@ def test_removable_keeps_a_nan_that_came_in() -> None:
         (torch.log, "values on one side only"),
         (lambda x: torch.sqrt(x) / x, "values on one side only"),
         (lambda x: x.abs() / x, "a jump or a kink"),
+        (lambda x: torch.sin(x.abs().sqrt() / 4) / x.abs().sqrt(), "a jump or a kink"),
         (lambda x: torch.erf(x) / x**3, "a pole of order 2"),
     ],
 )

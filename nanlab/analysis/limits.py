@@ -259,6 +259,7 @@ def _solved(problem: _Problem) -> list[Limit] | None:
             with contextlib.suppress(Exception):
                 found = problem.by_differences(kind, found)
                 found = problem.from_within(kind, found)
+                found = problem.with_constants_held(kind, found)
                 found = problem.behind_masks(kind, found)
         if not any(bool(limit.open.any()) for limit in found):
             break
@@ -315,6 +316,7 @@ class _Problem:
         real = [_is_real(x) for x in operands]
         held = [r and not w for r, w in zip(real, wanted, strict=True)]
         self.late = False  # whether exact numbers would not have ended in time
+        self.outside: list[Tensor] = []  # where no neighbour by what is differentiated has a value
         self.results = 0  # of operators, in the evaluation that was last
         self.seen: list[Tensor] = []  # results of comparisons, in the evaluation that was last
         self.masks: list[Tensor] | None = None  # what comparisons give, wherever operands are moved
@@ -379,6 +381,7 @@ class _Problem:
     def solve(self, arithmetic: _Arithmetic) -> list[Limit]:
         """The limit of each tensor of the evaluation."""
         still: list[Tensor | None] = [None] * len(self.operands)
+        self.outside = []
         began = work()
         limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
         self.cost = work() - began
@@ -399,8 +402,26 @@ class _Problem:
                 if not trusted:
                     raise
                 break
+            if movable is self.movable[0]:
+                self.outside = [limit.unknown for limit in limits]
             trusted = True
         return limits
+
+    def with_constants_held(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
+        """The limits, what only constants next to theirs leave without one found by moving a result
+        inside: a 0 of an adjacency matrix stays 0, whatever the degree that it makes."""
+        doubted = [
+            outside & ~limit.exists & ~limit.unknown
+            for outside, limit in zip(self.outside, limits, strict=False)
+        ]
+        if not any(bool(d.any()) for d in doubted):
+            return limits
+        asked = [replace(limit, unknown=d) for limit, d in zip(limits, doubted, strict=True)]
+        found = self.from_within(arithmetic, asked, existing=True)
+        return [
+            _merged(old, new, d & new.exists)
+            for old, new, d in zip(limits, found, doubted, strict=True)
+        ]
 
     def _ways(self, arithmetic: _Arithmetic) -> list[list[bool]]:
         """Which operands are moved; in exact numbers the same ones again tell nothing new."""
@@ -436,12 +457,14 @@ class _Problem:
             for old, new, d in zip(limits, found, doubted, strict=True)
         ]
 
-    def from_within(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
+    def from_within(
+        self, arithmetic: _Arithmetic, limits: list[Limit], existing: bool = False
+    ) -> list[Limit]:
         """The limits, what is not known found by moving a result inside of the expression.
 
         Where that is singular whatever the operands are, as ``x - x.max()`` is 0 and a constant of
         its own stays, the earliest result that can be moved away from the singular point is the
-        variable.
+        variable; existing: the earliest that gives a limit.
         """
         still: list[Tensor | None] = [None] * len(self.operands)
         steps = 1 + 4 * len(arithmetic.distances)
@@ -476,7 +499,8 @@ class _Problem:
                 break
             found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
             limits = [
-                _merged(now, new, now.unknown) for now, new in zip(limits, found, strict=True)
+                _merged(now, new, now.unknown & (new.exists | (not existing)))
+                for now, new in zip(limits, found, strict=True)
             ]
         return limits
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -266,7 +266,7 @@ def _in_torch(site: Removable, dtype: torch.dtype) -> Iterator[Candidate]:
     fn = _function(site, {})
     if site.others or site.sums or fn is None:
         return
-    for at in singular_points(fn):
+    for at in singular_points(fn, site.numbers):
         try:
             made = series_text(fn, site.expression, site.variable, at, dtype, site.names)
         except (NanlabError, ValueError):
@@ -298,7 +298,7 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
             for other in [site.node]
         ):
             continue
-        for at in singular_points(fn):
+        for at in singular_points(fn, site.numbers):
             try:
                 made = series_text(
                     fn, site.expression, site.variable, at, dtype, {*site.names, *taken}
@@ -326,7 +326,7 @@ def _in_nanlab(site: Removable) -> Iterator[Candidate]:
     fn = _function(site, others)
     if fn is None:
         return
-    points: list[tuple[str, float]] = [(f"{at:g}", at) for at in singular_points(fn)]
+    points: list[tuple[str, float]] = [(f"{at:g}", at) for at in singular_points(fn, site.numbers)]
     if not site.sums:
         met = (
             (sign + name, float(f"{sign}{v}")) for name, v in others.items() for sign in ("", "-")
@@ -342,9 +342,11 @@ def _in_nanlab(site: Removable) -> Iterator[Candidate]:
         yield Candidate("nanlab.safe.removable", site.first, site.last, text)
 
 
-def singular_points(fn: Function) -> list[float]:
-    """Points where a function or its derivative is not finite, of those in use."""
-    return [at for at in POINTS if _is_singular(fn, at)]
+def singular_points(fn: Function, written: Iterable[float] = ()) -> list[float]:
+    """Points where a function or its derivative is not finite, of those in use, and of the numbers
+    that are written in it."""
+    more = (x for c in written for x in (c, -c, 1 / c, -1 / c))
+    return [at for at in dict.fromkeys((*POINTS, *more)) if _is_singular(fn, at)]
 
 
 def _is_singular(fn: Function, at: float) -> bool:

@@ -10,7 +10,7 @@ from nanlab.fixes.term import Term, called, multiplied, negated, number, summed
 from nanlab.operators import having
 
 EPSILON = 1e-3  # a number up to this that is added to what may vanish keeps a logarithm finite
-_MOVES = having("moves") | {"clone", "amax"}
+_MOVES = having("moves") | {"clone", "amax", "each"}
 _HALF = number(Fraction(1, 2))
 _LOG2, _ROOT2 = number(math.log(2)), number(math.sqrt(2))
 
@@ -36,15 +36,22 @@ def log_of(t: Term) -> Term | None:
 
 
 def as_exponential(t: Term) -> Term | None:
-    """A quotient of what leaves the range, as the exponential of the difference of logarithms."""
+    """A product of what leaves the range, as the exponential of the sum of logarithms."""
     if t.kind != "product":
         return None
-    items = [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)]
-    known = [(m, inner) for m, p in items if (inner := log_of(p)) is not None]
-    if not any(m < 0 for m, _ in known):
+    items = [(int(m), p, _log_of_factor(p)) for m, p in zip(t.marks, t.parts, strict=True)]
+    known = [(m, inner) for m, _, inner in items if inner is not None]
+    if not any(m < 0 for m, _ in known) and len(known) < 2:
         return None
-    rest = [(m, p) for m, p in items if log_of(p) is None]
+    rest = [(m, p) for m, p, inner in items if inner is None]
     return multiplied([*rest, (1, called("exp", [("input", summed(known))]))])
+
+
+def _log_of_factor(t: Term) -> Term | None:
+    """The logarithm of a factor that may leave the range, powers of positive numbers among them."""
+    if t.kind == "power" and t.parts[1].kind != "number":
+        return multiplied([(1, t.parts[1]), (1, _log(t.parts[0]))])
+    return log_of(t)
 
 
 def _log(t: Term) -> Term:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,12 +13,12 @@ import torch
 from torch import Tensor
 
 from nanlab.fixes.match import Reading, Scope
-from nanlab.fixes.term import Term, term_of, text_of
+from nanlab.fixes.term import Term, multiplied, negated, number, term_of, text_of
 from nanlab.operators import having
 from nanlab.safe.series import Series, series
 
 Splits = Callable[[Term], bool]
-ELEMENTWISE = having("analytic")
+PIECEWISE = having("analytic", "compares") | {"where"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ class Removable:
         """Names that the function around has."""
         nodes = [n for statement in self.scope.body for n in ast.walk(statement)]
         return frozenset(n.id for n in nodes if isinstance(n, ast.Name)) | self.scope.parameters
+
+    @property
+    def numbers(self) -> set[float]:
+        """Those written in the expression, but 0."""
+        nodes = ast.walk(ast.parse(self.expression))
+        values = (n.value for n in nodes if isinstance(n, ast.Constant))
+        return {abs(float(v)) for v in values if isinstance(v, int | float) and v}
 
     @property
     def takes_lines(self) -> bool:
@@ -102,17 +110,11 @@ def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable
     whole = term_of(node, reading.resolve)
     if not _divides(whole) or not _splits(whole):
         return
-    counts: dict[Term, int] = {}
-    for leaf in _leaves(whole, _splits):
-        counts[leaf] = counts.get(leaf, 0) + 1
-    for leaf in _leaves(whole, _splits_or_sums):
-        counts.setdefault(leaf, 1)
-    within: dict[Term, int] = {}
-    for leaf in _leaves(whole, _splits_or_sums):
-        within[leaf] = within.get(leaf, 0) + 1
-    for variable, count in counts.items():
-        sums = count < 2 <= within.get(variable, 0)
-        if count < 2 and not sums:
+    apart = _counted(_variables(whole, _splits))
+    within = _counted(_variables(whole, _splits_or_sums))
+    for variable in dict.fromkeys((*apart, *within)):
+        sums = apart[variable] < within[variable]
+        if max(apart[variable], within[variable]) < 2:
             continue
         written = _written(reading, whole, variable, _splits_or_sums if sums else _splits)
         if written is None:
@@ -125,16 +127,44 @@ def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable
         )
 
 
+def _counted(variables: Iterator[Term]) -> Counter[Term]:
+    """How often each occurs, its multiples among them."""
+    found: Counter[Term] = Counter()
+    for t in variables:
+        _, unit = _taken_apart(t)
+        found[negated(unit) if negated(unit) in found else unit] += 1
+    return found
+
+
+def _taken_apart(t: Term) -> tuple[Fraction | float, Term]:
+    """The number that a term is multiplied by, and the rest."""
+    if t.kind == "sum" and len(t.parts) == 1:
+        factor, unit = _taken_apart(t.parts[0])
+        return int(t.marks[0]) * factor, unit
+    if t.kind != "product":
+        return Fraction(1), t
+    items = [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)]
+    numbers = [p.value if m > 0 else 1 / p.value for m, p in items if p.kind == "number"]
+    return math.prod(numbers, start=Fraction(1)), multiplied(
+        [i for i in items if i[1].kind != "number"]
+    )
+
+
 def _written(
     reading: Reading, whole: Term, variable: Term, splits: Splits
 ) -> tuple[str, str, tuple[str, ...]] | None:
     """The expression down to the variable, the variable, what else is read: texts."""
     name = reading.spelled(variable)
+    opposite = negated(variable)
     others: list[str] = []
 
     def spell(part: Term) -> str | None:
-        if part == variable:
-            return name
+        factor, unit = _taken_apart(part)
+        if unit in (variable, opposite):
+            factor = factor if unit == variable else -factor
+            if abs(factor) == 1:
+                return name if factor == 1 else f"-{name}"
+            return f"{text_of(number(factor), level=1)} * ({name})"
         named = isinstance(part.node, ast.Name | ast.Attribute) and not _holds(part, variable)
         if part.kind == "number" or (splits(part) and not named):
             return None
@@ -165,12 +195,14 @@ def is_constant(text: str) -> bool:
 
 
 def _holds(t: Term, part: Term) -> bool:
-    return t == part or (_splits_or_sums(t) and any(_holds(p, part) for p in t.parts))
+    return _taken_apart(t)[1] in (part, negated(part)) or (
+        _splits_or_sums(t) and any(_holds(p, part) for p in t.parts)
+    )
 
 
 def _splits(t: Term) -> bool:
     """Whether a term is computed from its parts element by element."""
-    return t.kind in ("sum", "product", "power") or (t.kind == "call" and t.name in ELEMENTWISE)
+    return t.kind in ("sum", "product", "power") or (t.kind == "call" and t.name in PIECEWISE)
 
 
 def _splits_or_sums(t: Term) -> bool:
@@ -178,12 +210,27 @@ def _splits_or_sums(t: Term) -> bool:
     return _splits(t) or (t.kind == "call" and t.name in having("totals"))
 
 
-def _leaves(t: Term, splits: Splits) -> Iterator[Term]:
-    if splits(t):
-        for part in t.parts:
-            yield from _leaves(part, splits)
-    elif t.kind != "number":
+def _variables(t: Term, splits: Splits) -> Iterator[Term]:
+    """What a term is a function of: its leaves, and sums and products of several of them."""
+    if not splits(t):
+        if t.kind != "number":
+            yield t
+        return
+    if len(t.parts) > 1 and _is_combined(t):
         yield t
+    for part in t.parts:
+        yield from _variables(part, splits)
+
+
+def _is_combined(t: Term) -> bool:
+    """Whether it is made of leaves by sums, products and quotients of them."""
+    if t.kind == "product" and not any(
+        m == 1 and p.kind != "number" for m, p in zip(t.marks, t.parts, strict=True)
+    ):
+        return False
+    return t.kind in ("sum", "product", "leaf", "number", "index") and (
+        t.kind == "index" or all(map(_is_combined, t.parts))
+    )
 
 
 def _divides(t: Term) -> bool:

@@ -23,6 +23,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "math_log": ("input",),
     "math_sqrt": ("input",),
     "stacked": ("input", "other"),  # of the catalogue: torch.stack((a, b))
+    "each": ("input", "other"),  # torch.stack([input for e in other])
     "others": ("input",),  # of the catalogue: a row for each element, with 1 in its place
     "preceding": ("input", "dim"),  # of the catalogue: 1, x[0], x[1], ... along a dimension
     "powers": ("input", "other"),  # of the catalogue: 1 + x + ... + x**(n - 1)
@@ -217,12 +218,19 @@ class _Reader:
                 return _squared([(1, self.read(node.left)), (1, self.read(node.right))], node)
             case ast.BinOp(op=ast.Div()):
                 return multiplied([(1, self.read(node.left)), (-1, self.read(node.right))], node)
+            case ast.Compare(ops=[op], comparators=[right]):
+                name = type(op).__name__.lower().replace("te", "e")  # GtE is ge
+                if name in SIGNATURES:
+                    operands = [("input", self.read(node.left)), ("other", self.read(right))]
+                    return called(name, operands, node)
             case ast.BinOp(op=ast.Pow()):
                 return raised(self.read(node.left), self.read(node.right), node)
             case ast.Subscript():
                 at = Term("leaf", ast.unparse(node.slice), node=node.slice)
-                if self.holes and isinstance(node.slice, ast.Name):
-                    at = self.read(node.slice)
+                if isinstance(node.slice, ast.Name):
+                    given = self.read(node.slice)  # of a pattern, or what a function is called with
+                    if self.holes or given.kind == "number":
+                        at = given if self.holes else Term("leaf", text_of(given), node=given.node)
                 whole = self.read(node.value)
                 if whole.kind == "call" and whole.name == "exp":  # part of it is exp of a part
                     part = Term("index", parts=(whole.parts[0], at))
@@ -242,44 +250,37 @@ class _Reader:
             case ast.NamedExpr():
                 return self.read(node.value)
             case ast.Call():
-                known = self._sum_of_each(node) or self._einsum(node) or self._call(node)
+                known = self._of_each(node) or self._einsum(node) or self._call(node)
                 return known or (self.resolve and self.resolve(node)) or _unknown(node)
         return _unknown(node)
 
-    def _sum_of_each(self, node: ast.Call) -> Term | None:
-        """``sum(f(e) for e in x.unbind())`` as the sum of f(x) over the first dimension."""
+    def _of_each(self, node: ast.Call) -> Term | None:
+        """``sum(f(e) for e in values)``, or what is stacked so, as a tensor of all f(e)."""
         match node:
             case ast.Call(
-                func=ast.Name(id="sum"),
+                func=ast.Name(id="sum") | ast.Attribute(value=ast.Name(id="torch"), attr="stack"),
                 args=[
                     ast.ListComp(elt=each, generators=[loop])
                     | ast.GeneratorExp(elt=each, generators=[loop])
                 ],
                 keywords=[],
-            ):
+            ) if not loop.ifs:
                 pass
             case _:
                 return None
-        match loop:
-            case ast.comprehension(
-                target=ast.Name(id=name),
-                iter=ast.Call(func=ast.Attribute(value=over, attr="unbind"), args=[], keywords=[]),
-                ifs=[],
-            ):
-                pass
-            case _:
-                return None
-        whole, outer = self.read(over), self.resolve
+        own = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+        outer = self.resolve
 
         def resolve(read: ast.expr) -> Term | None:
-            if isinstance(read, ast.Name) and read.id == name:
-                return whole
-            return outer(read) if outer else None
+            read_here = {n.id for n in ast.walk(read) if isinstance(n, ast.Name)}
+            return outer(read) if outer and not read_here & own else None
 
-        inner = _Reader(resolve, self.holes)._made(each)
-        if not _is_of_each(inner, whole):
-            return None
-        return called("sum", [("input", _without_nodes(inner, whole)), ("dim", _ZERO)], node)
+        inner = _Reader(resolve, self.holes).read(each)
+        over = Term("leaf", f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}")
+        made = called("each", [("input", inner), ("other", over)])
+        if isinstance(node.func, ast.Attribute):
+            return _noted(made, node)
+        return called("sum", [("input", made), ("dim", _ZERO)], node)
 
     def _einsum(self, node: ast.Call) -> Term | None:
         """``einsum("k,nk->n", w, x)`` as the sum of a product, where one operand has all letters
@@ -417,6 +418,8 @@ def _function(node: ast.Call) -> tuple[str, list[ast.expr]] | None:
         return RENAMED.get(name, name), list(node.args)
     if name in ("max", "min", "add_", "mul_") or name not in _KNOWN:
         return None
+    if name == "where":
+        return None  # of a tensor: the condition comes after it
     if isinstance(func.value, ast.Name) and func.value.id in _NO_TENSORS:
         return None
     return RENAMED.get(name, name), [func.value, *node.args]
@@ -426,22 +429,6 @@ _NO_TENSORS = OBJECTS | {"math", "np", "numpy", "nn", "cmath"}
 _ARITHMETIC = having("algebraic")
 _KNOWN = frozenset(SIGNATURES) | frozenset(RENAMED) | _ARITHMETIC
 _ZERO = Term("number", value=Fraction(0))
-
-
-def _is_of_each(t: Term, whole: Term) -> bool:
-    """Whether a term is computed from that tensor and numbers alone, element by element."""
-    if t == whole or t.kind == "number":
-        return True
-    splits = t.kind in ("sum", "product", "power") or (t.kind == "call" and t.name in _ONE)
-    return splits and all(_is_of_each(p, whole) for p in t.parts)
-
-
-def _without_nodes(t: Term, whole: Term) -> Term:
-    """The term, of which the program writes no part as it is now meant."""
-    if t == whole:
-        return whole
-    parts = tuple(_without_nodes(p, whole) for p in t.parts)
-    return Term(t.kind, t.name, parts, t.marks, t.value)
 
 
 def _unknown(node: ast.expr) -> Term:
@@ -505,6 +492,8 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
             )
     if t.name == "stacked":
         return f"torch.stack(({', '.join(text_of(p, spell) for p in t.parts)}))"
+    if t.name == "each":
+        return f"torch.stack([{text_of(t.parts[0], spell)} {t.parts[1].name}])"
     if t.name == "others":
         x = text_of(t.parts[0], spell, 4)
         own = f"torch.eye({x}.numel(), dtype=torch.bool, device={x}.device)"

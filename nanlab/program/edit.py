@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -34,10 +35,13 @@ from nanlab.program.expression import (
     all_but_last,
     autocast,
     bind,
+    form_of,
     inside,
     is_silent,
     key_of,
     namespace_of,
+    numbers_in,
+    solved,
     span_of,
     whole_of,
 )
@@ -353,6 +357,27 @@ class _Rewrite:
 
     # -- rewritten expressions
 
+    def _expression(self, node: ast.expr, device: str) -> Expression:
+        """An expression, with what is known of its names."""
+        return Expression(node, self.names, device, self._plain_numbers)
+
+    @cached_property
+    def _plain_numbers(self) -> frozenset[str]:
+        """Keys of names that the function assigns from arithmetic that made no call."""
+        if self.edit.file not in self.shared.computing:
+            calls = (call for segment in self.segments for call in segment.calls)
+            ops = (self.recording.op(call.position) for call in calls)
+            own = {op.line for op in ops if op is not None and op.file == self.edit.file}
+            self.shared.computing[self.edit.file] = own
+        lines = self.shared.computing[self.edit.file]
+        return frozenset(
+            key_of(name)
+            for statement in ast.walk(_function_around(self.text, self.edit.first))
+            for name, value in _assignments(statement)
+            if isinstance(value, ast.BinOp | ast.UnaryOp | ast.Constant)
+            and lines.isdisjoint(range(value.lineno, (value.end_lineno or value.lineno) + 1))
+        )
+
     def _regions(
         self,
         made: list[tuple[int, list[Made]]],
@@ -372,7 +397,7 @@ class _Rewrite:
             if not own:
                 continue
             device = _device(own)
-            expression = Expression(old, self.names, device)
+            expression = self._expression(old, device)
             expression.span = span
             by_index = {each.index: each for each in own}
             for bound in bind(expression, own, self._value(at)):
@@ -679,7 +704,8 @@ class _Rewrite:
         names = [n.id for n in ast.walk(path) if isinstance(n, ast.Name)]
         values = next(self._read(path, at, index), None)
         if values is None:
-            values = self._handed_over(path, at, index)
+            others = (self._handed_over, self._iterated, self._solved)
+            values = next(filter(None, (of(path, at, index) for of in others)), None)
         if values is None or any(_comes_later(n, self.text, self.edit.first) for n in names):
             raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
         return values[-1]
@@ -706,9 +732,7 @@ class _Rewrite:
                     if segment != at or not any(m.span == span_of(reader) for m in own):
                         continue
                     try:
-                        bound = bind(
-                            Expression(reader, self.names, _device(own)), own, self._value(at)
-                        )
+                        bound = bind(self._expression(reader, _device(own)), own, self._value(at))
                     except NotReplayable:
                         continue
                     if key_of(reader) == key:  # it is computed there: a part of a complex number
@@ -717,31 +741,83 @@ class _Rewrite:
                         yield values
 
     def _handed_over(self, path: ast.expr, at: int, index: int) -> list[Any] | None:
-        """Values of what this function gives to another of the file, which reads it, and is called
-        nowhere else."""
+        """Values of what this function gives to another of the file, which reads it, and gets no
+        other there from anywhere."""
         key, tree = key_of(path), ast.parse(self.text)
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
-        functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
         around = _function_around(self.text, self.edit.first)
-        for call in (n for n in ast.walk(around) if isinstance(n, ast.Call)):
-            name = getattr(call.func, "id", getattr(call.func, "attr", ""))
-            callee = functions.get(name)
-            if callee is None or callee.args.vararg or callee is around:
-                continue
-            if sum(name == getattr(c.func, "id", getattr(c.func, "attr", "")) for c in calls) > 1:
+        own = {span_of(n) for n in ast.walk(around) if isinstance(n, ast.Call)}
+        for callee in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
+            those = [c for c in calls if _called_name(c) == callee.name]
+            if callee.args.vararg or not those or not own.issuperset(map(span_of, those)):
                 continue
             names = [a.arg for a in callee.args.args]
             names = names[1:] if names[:1] == ["self"] else names
-            given = [*zip(names, call.args, strict=False)]
-            given += [(k.arg, k.value) for k in call.keywords if k.arg]
-            for own, value in given:
-                stored = (n for n in ast.walk(callee) if isinstance(n, ast.Name) and n.id == own)
-                if key_of(value) == key and all(isinstance(n.ctx, ast.Load) for n in stored):
-                    read = ast.Name(own, ast.Load())
+            for at_place, name in enumerate(names):
+                given = [_given(c, name, at_place) for c in those]
+                stored = (n for n in ast.walk(callee) if isinstance(n, ast.Name) and n.id == name)
+                if any(v is None or key_of(v) != key for v in given):
+                    continue
+                if all(isinstance(n.ctx, ast.Load) for n in stored):
+                    read = ast.Name(name, ast.Load())
                     found = next(self._read(read, at, index, near=callee.body[0]), None)
                     if found is not None:
                         return found
         return None
+
+    def _iterated(self, path: ast.expr, at: int, index: int) -> list[Any] | None:
+        """A list or tuple that a comprehension goes over, from what each of its turns read that the
+        call at the index is computed from."""
+        key = key_of(path)
+        for statement in _readers_of(key, self.text, self.old[0]):
+            for node in ast.walk(statement):
+                if not isinstance(node, ast.ListComp | ast.GeneratorExp):
+                    continue
+                own = _turned_over(node.generators, key)
+                if own is None:
+                    continue
+                for segment, group in self._made(span_of(node.elt)):
+                    turns = [each for each in group if each.index < index]
+                    if segment != at or not turns:
+                        continue
+                    expression = self._expression(node.elt, _device(turns))
+                    whole = {
+                        m.index for s, g in self._made(span_of(statement)) for m in g if s == at
+                    }
+                    behind = _behind(self.segments[at], index, whole)
+                    values = [
+                        each.parts[own]
+                        for each in bind(expression, turns, self._value(at))
+                        if own in each.parts and each.calls[-1] in behind
+                    ]
+                    if values:
+                        return [values]
+        return None
+
+    def _solved(self, path: ast.expr, at: int, index: int) -> list[Any] | None:
+        """The number of which others, that calls read, are made without a call."""
+        key = key_of(path)
+        for statement in _readers_of(key, self.text, self.old[0]):
+            forms = [
+                (form, self._numbers_at(name, at))
+                for name, value in _assignments(statement)
+                if (form := form_of(value, key)) is not None
+            ]
+            for found in solved(*forms[0]) if forms else ():
+                if all(form(found) in numbers for form, numbers in forms):
+                    return [found]
+        return None
+
+    def _numbers_at(self, name: ast.expr, at: int) -> list[float]:
+        """The numbers that calls of the statements that read a name read."""
+        return [
+            number
+            for statement in _readers_of(key_of(name), self.text, self.old[0])
+            for segment, group in self._made(span_of(statement))
+            for each in group
+            for number in numbers_in((each.call.args, tuple(each.call.kwargs.values())))
+            if segment == at and type(number) in (int, float)
+        ]
 
     def _last_reader(self, at: int, ref: Ref, first: int, runs: int) -> int:
         """The last call that reads a parameter in the function around the edit, from a call on;
@@ -790,7 +866,7 @@ class _Rewrite:
                 for at, group in made:
                     if not group:
                         continue
-                    expression = Expression(reader, self.names, _device(group))
+                    expression = self._expression(reader, _device(group))
                     runs = bind(expression, group, self._value(at))
                     for bound in runs:
                         ref = bound.parts.get(key)
@@ -1148,6 +1224,65 @@ def _readers_of(key: str, text: str, statement: ast.stmt) -> list[ast.stmt]:
     )
 
 
+def _called_name(call: ast.Call) -> str:
+    """The name of the function or method that it calls."""
+    return str(getattr(call.func, "id", getattr(call.func, "attr", "")))
+
+
+def _given(call: ast.Call, name: str, place: int) -> ast.expr | None:
+    """What a call gives for a parameter."""
+    if place < len(call.args):
+        return call.args[place]
+    return next((k.value for k in call.keywords if k.arg == name), None)
+
+
+def _assignments(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Names that a statement assigns, as they are read, and the values."""
+    match statement:
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+            pairs = list(zip(names, values, strict=False))
+        case ast.Assign(targets=[name], value=value):
+            pairs = [(name, value)]
+        case _:
+            pairs = []
+    for name, value in pairs:
+        if isinstance(name, ast.Name):
+            yield ast.Name(name.id, ast.Load()), value
+
+
+def _turned_over(loops: Sequence[ast.comprehension], key: str) -> str | None:
+    """The key of the name that takes the values of an iterable, perhaps one of those zipped."""
+    match loops:
+        case [ast.comprehension(target=ast.Name() as name, iter=over, ifs=[])]:
+            pairs = [(name, over)]
+        case [
+            ast.comprehension(
+                target=ast.Tuple(elts=targets),
+                iter=ast.Call(func=ast.Name(id="zip"), args=zipped),
+                ifs=[],
+            )
+        ]:
+            pairs = [
+                (n, v) for n, v in zip(targets, zipped, strict=False) if isinstance(n, ast.Name)
+            ]
+        case _:
+            return None
+    own = next((name.id for name, each in pairs if key_of(each) == key), None)
+    return key_of(ast.Name(own, ast.Load())) if own is not None else None
+
+
+def _behind(segment: Segment, index: int, calls: Collection[int]) -> set[int]:
+    """Those of some calls that the one at the index is computed from, through them alone."""
+    read = {ref.view for ref in refs_in(segment.calls[index].args)}
+    found = set()
+    for i in sorted((i for i in calls if i < index), reverse=True):
+        call = segment.calls[i]
+        if any(ref.view in read for ref in refs_in(call.out)):
+            found.add(i)
+            read |= {ref.view for ref in refs_in(call.args)}
+    return found
+
+
 def _with(
     contexts: Sequence[ast.withitem],
     value: ast.expr,
@@ -1354,6 +1489,7 @@ class Values:
         self.lines: dict[
             tuple[str, tuple[int, int, int, int]], tuple[Results, list[tuple[int, list[Made]]]]
         ] = {}
+        self.computing: dict[str, set[int]] = {}  # by file: lines that made calls
         self.beginning: Beginning | None = None  # of the step, where it was made above autograd
         self._shown: dict[tuple[int, int], _Shown] = {}
         self._copies: dict[tuple[int, Any], Tensor] = {}  # (segment, view) -> the last one

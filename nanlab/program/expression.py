@@ -283,6 +283,7 @@ class Expression:
     node: ast.expr
     names: dict[str, Any]
     device: str = "cpu"
+    numbers: frozenset[str] = frozenset()  # keys of names that are known to be plain numbers
     span: Span = field(init=False)
     # key of a function that is an operator -> its call
     callees: dict[str, Span] = field(default_factory=dict)
@@ -564,7 +565,9 @@ def _first_run(
         if not outs or len(operators) < len(expression.callees):
             continue
         at = group[0].index
-        for chosen in itertools.islice(_choices(group, keys, places), MOST_TRIES):
+        for chosen in itertools.islice(
+            _choices(group, keys, places, expression.numbers), MOST_TRIES
+        ):
             tries += 1
             if tries > MOST_TRIES:
                 break
@@ -597,7 +600,10 @@ def _several(value: Any, group: Sequence[Made]) -> tuple[Any, ...]:
 
 
 def _choices(
-    group: Sequence[Made], keys: list[str], places: list[list[_Occurrence]]
+    group: Sequence[Made],
+    keys: list[str],
+    places: list[list[_Occurrence]],
+    numbers: frozenset[str] = frozenset(),
 ) -> Iterator[tuple[Any, ...]]:
     """What may stand behind each leaf: what the calls read that compute with it, then anything."""
     inner = {ref.view for each in group if not _is_view(each) for ref in refs_in(each.call.out)}
@@ -609,13 +615,16 @@ def _choices(
                 for pool in (pools.setdefault(each.span, []), pools.setdefault(None, [])):
                     if not any(ref is a or _is_twin(ref, a) for a in pool):
                         pool.append(ref)
-        for number in _numbers(arguments):
+        for number in numbers_in(arguments):
             for pool in (pools.setdefault(each.span, []), pools.setdefault(None, [])):
                 if not _holds(pool, number):
                     pool.append(number)
     for pool in pools.values():  # `-beta * x` reads beta and computes with -beta
         pool += [-a for a in pool if type(a) in (int, float) and -a not in pool]
-    near = [_near(pools, occurrences) for occurrences in places]
+    near = [
+        [a for a in _near(pools, each) if a.__class__ is not Ref or key not in numbers]
+        for key, each in zip(keys, places, strict=True)
+    ]
     if all(near):
         yield from itertools.product(*near)
     pool = pools.get(None, [])
@@ -628,7 +637,7 @@ def _near(pools: dict[Span | None, list[Any]], occurrences: list[_Occurrence]) -
     for each in occurrences:
         pool = pools.get(each.span, []) if each.span is not None else []
         if each.form is not None:
-            pool = _solved(each.form, [a for a in pool if type(a) in (int, float)])
+            pool = solved(each.form, [a for a in pool if type(a) in (int, float)])
         first = pool[each.order : each.order + 1]
         fitting.append([*first, *pool[: each.order], *pool[each.order + 1 :]])
     shared = [a for a in fitting[0] if all(_holds(other, a) for other in fitting[1:])]
@@ -645,10 +654,9 @@ def _holds(pool: Sequence[Any], a: Any) -> bool:
     return any(type(a) is type(b) and a == b for b in pool if b.__class__ is not Ref)
 
 
-def _solved(form: Callable[[float], Any], results: Sequence[float]) -> list[Any]:
+def solved(form: Callable[[float], Any], results: Sequence[float]) -> list[Any]:
     """Numbers of which a form that computes with numbers alone makes one of these."""
-    guesses = [g for n in results for g in (n, 1 - n, round(1 - n, 15), -n, 1 / n if n else n)]
-    guesses += [g for n in results for g in (n - 1, n + 1, n / 2, 2 * n, abs(n) ** 0.5, n * n)]
+    guesses = [g for n in results for g in (n, -n, *_roots(form, n))]
     found: list[Any] = []
     whole = (int(g) for g in guesses if abs(g) < 1e3 and g == int(g))
     for g in (*map(float, guesses), *whole):
@@ -656,6 +664,23 @@ def _solved(form: Callable[[float], Any], results: Sequence[float]) -> list[Any]
             if form(g) in results and not _holds(found, g):
                 found.append(g)
     return found
+
+
+def _roots(form: Callable[[float], Any], result: float) -> list[float]:
+    """Where a form of one number has a value, by the secant's rule, as it may be written."""
+    found = []
+    for a, b in ((1.0, 2.0), (0.5, 0.1), (-1.0, -2.0)):
+        with suppress(ArithmeticError, TypeError, ValueError):
+            for _ in range(MOST_SECANTS):
+                at_a, at_b = form(a) - result, form(b) - result
+                if at_a == at_b:
+                    break
+                a, b = b, b - at_b * (b - a) / (at_b - at_a)
+        found += [round(b, digits) for digits in (6, 12, 15) if abs(b) < 1e9] + [b]
+    return found
+
+
+MOST_SECANTS = 12
 
 
 def reads_of(each: Made, others: Sequence[Made]) -> bool:
@@ -689,7 +714,7 @@ def _places(expression: Expression, leaf: ast.expr, spans: set[Span]) -> list[_O
     def visit(part: ast.AST, around: tuple[ast.expr, int] | None, below: ast.expr | None) -> None:
         if isinstance(part, ast.expr) and key_of(part) == key:
             span, order = (span_of(around[0]), around[1]) if around else (None, 0)
-            found.append(_Occurrence(span, order, _form(below, key) if around else None))
+            found.append(_Occurrence(span, order, form_of(below, key) if around else None))
             return
         makes = isinstance(part, ast.expr) and span_of(part) in spans
         order = 0
@@ -709,7 +734,7 @@ def _places(expression: Expression, leaf: ast.expr, spans: set[Span]) -> list[_O
     return found or [_Occurrence(None, 0, None)]
 
 
-def _form(part: ast.expr | None, key: str) -> Callable[[float], Any] | None:
+def form_of(part: ast.expr | None, key: str) -> Callable[[float], Any] | None:
     """What an expression of one number and constants is, as a function of the number."""
     if not isinstance(part, ast.BinOp | ast.UnaryOp):
         return None
@@ -771,14 +796,14 @@ def _postorder(node: ast.AST) -> Iterator[ast.AST]:
     yield node
 
 
-def _numbers(value: Any) -> Iterator[Any]:
+def numbers_in(value: Any) -> Iterator[Any]:
     if isinstance(value, Ref):
         return
     if isinstance(value, tuple | list):
         if value and all(isinstance(v, int) for v in value):
             yield value
         for item in value:
-            yield from _numbers(item)
+            yield from numbers_in(item)
     elif isinstance(value, int | float | torch.dtype):
         yield value
 

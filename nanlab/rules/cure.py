@@ -161,7 +161,7 @@ def _next_fault(
         made = judge.judge(joined)
         if made.verified:
             return _cure([*taken, fix], joined, made)
-        if made.verdict != "fails":
+        if made.verdict == "finite":
             ended |= any(e.file == last.file and e.first <= last.line <= e.last for e in fix.edits)
         if made.verdict != "fails" or ended:  # what another fix brings in is no fault of the step
             continue

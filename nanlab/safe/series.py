@@ -20,6 +20,9 @@ WORST = 1e-11  # share of a series that may stand where a series has nothing
 ROUNDED = 1e-6  # the same of a function with numbers of float32 in it, as shares that add up to 1
 RADII = tuple(2.0**-k for k in range(44))
 MAPPED = 12  # radii that are tried under vmap, all of them
+APART = 16  # radii at which a kink on the line is told from rounding
+KINKED = 1e-3  # share of what a function varies that the last terms of |x| have; they have more
+NOISE = 1e-13  # share of a constant that is rounding
 NODES = 32  # on the line: more of them resolve no further digit
 
 
@@ -114,7 +117,7 @@ def _on_line(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> Se
     to_chebyshev = torch.cos(orders[:, None] * math.pi * (j[None, :] + 0.5) / NODES) * 2 / NODES
     to_chebyshev[0] /= 2
     largest_values: list[float] = []
-    for radius in RADII:
+    for radius in RADII[:APART]:
         with torch.autocast(center.device.type, enabled=False), _Double():
             values = fn(center + radius * nodes)
         finite = values.isfinite().reshape(NODES, -1).all(1)
@@ -125,7 +128,9 @@ def _on_line(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> Se
         part = torch.tensordot(to_chebyshev, values, dims=([1], [0]))
         size = part.detach().abs()
         largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
-        if float((size[NODES * 2 // 3 :].amax(0) / largest).amax()) <= worst:
+        rest, varies = size[NODES * 2 // 3 :].amax(0), size[1:].amax(0)
+        smooth = (rest <= KINKED * varies) | (rest <= NOISE * largest)
+        if float((rest / largest).amax()) <= worst and bool(smooth.all()):
             return Series(_scaled(_powers(part[: NODES * 2 // 3]), radius), radius)
         largest_values.append(float(values.detach().abs().max()))
     return _other(largest_values)
