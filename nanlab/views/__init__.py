@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nanlab.analysis.loss_scale import LossScale
-    from nanlab.explanations import Explanation
-    from nanlab.rules import Finding
+# what is shown, as which MIME type, by which function of which module here
+SHOWN = (
+    ("nanlab.trace.Trace", "text/html", "report.trace_html"),
+    ("nanlab.findings.rule.Finding", "text/html", "report.finding_html"),
+    ("nanlab.findings.rule.Finding", "text/plain", "text.as_text"),
+    ("nanlab.analysis.loss_scale.LossScale", "text/html", "loss_scale.as_html"),
+    ("nanlab.analysis.loss_scale.LossScale", "text/plain", "loss_scale.as_text"),
+    ("nanlab.explanations.explanation.Explanation", "text/plain", "explanation.as_text"),
+)
 
 
 def register_formatters(ip: InteractiveShell) -> None:
@@ -19,57 +27,18 @@ def register_formatters(ip: InteractiveShell) -> None:
     The tables of a trace, its report and its widgets show themselves. Nothing is imported until
     something is shown.
     """
-    formatter = ip.display_formatter
-    if formatter is None:
+    if ip.display_formatter is None:
         return
-    html = formatter.formatters["text/html"]
-    html.for_type_by_name("nanlab.trace", "Trace", _trace_html)
-    html.for_type_by_name("nanlab.findings.rule", "Finding", _finding_html)
-    html.for_type_by_name("nanlab.analysis.loss_scale", "LossScale", _loss_scale_html)
-    plain = formatter.formatters["text/plain"]
-    plain.for_type_by_name("nanlab.analysis.loss_scale", "LossScale", _loss_scale_text)
-    plain.for_type_by_name("nanlab.findings.rule", "Finding", _finding_text)
-    plain.for_type_by_name("nanlab.explanations.explanation", "Explanation", _explanation_text)
+    for shown, mime, function in SHOWN:
+        formatter = ip.display_formatter.formatters[mime]
+        formatter.for_type_by_name(*shown.rsplit(".", 1), _by(*function.split(".")))
 
 
-def _trace_html(trace: Any) -> str:
-    """The verdict in one line, and what to type next."""
-    from nanlab.views.html import escape
-    from nanlab.views.report import verdict
+def _by(module: str, name: str) -> Callable[..., Any]:
+    """What IPython calls to show something: it takes HTML, and prints text by its printer."""
 
-    doors = " · ".join(
-        f"<code>.{door}</code>"
-        for door in ("report()", "stepper()", "underflow()", "ops", "backward")
-    )
-    return (
-        f"{verdict(trace)}<div"
-        f' style="opacity:0.8;font-size:12px">{escape("Look closer: ")}{doors}</div>'
-    )
+    def show(shown: Any, printer: Any = None, cycle: bool = False) -> Any:
+        text = getattr(import_module(f"nanlab.views.{module}"), name)(shown)
+        return text if printer is None else printer.text(text)
 
-
-def _finding_html(finding: Finding) -> str:
-    from nanlab.views.report import finding_html
-
-    return finding_html(finding)
-
-
-def _finding_text(finding: Finding, printer: Any, cycle: bool) -> None:
-    from nanlab.views.text import as_text
-
-    printer.text(as_text(finding))
-
-
-def _loss_scale_html(result: LossScale) -> str:
-    from nanlab.views.loss_scale import as_html
-
-    return as_html(result)
-
-
-def _loss_scale_text(result: LossScale, printer: Any, cycle: bool) -> None:
-    from nanlab.views.loss_scale import as_text
-
-    printer.text(as_text(result))
-
-
-def _explanation_text(explanation: Explanation, printer: Any, cycle: bool) -> None:
-    printer.text(str(explanation))
+    return show

@@ -240,6 +240,15 @@ def verdict(trace: Trace) -> str:
     )
 
 
+def trace_html(trace: Trace) -> str:
+    """The verdict in one line, and what to type next."""
+    doors = " · ".join(
+        f"<code>.{door}</code>"
+        for door in ("report()", "stepper()", "underflow()", "ops", "backward")
+    )
+    return f'{verdict(trace)}<div style="opacity:0.8;font-size:12px">Look closer: {doors}</div>'
+
+
 def finding_html(found: Finding) -> str:
     """A finding by itself."""
     parts = (card.card(found), details.why(found), details.section("Evidence", evidence(found)))
