@@ -1,9 +1,11 @@
-"""Which tool names what: the programs of benchmarks/unseen under nanlab and five other tools, as a
-markdown table.
+"""Which tool names what: programs of the corpus under nanlab and five other tools, as a markdown
+table.
 
     pip install -e '.[bench]'
     python benchmarks/tools.py [f001 ...] [--folder tests/corpus/cases] [--only nanlab sherlorch]
     [--limit 60] [--output FILE]
+
+Without a folder these are the programs of corpus/fields/forums.py and laboratory.py.
 
 Each program, and the repaired twin of each fault, runs under each tool in a forked process with a
 time limit. A tool is asked the way its documentation shows. It "names the line" if its first answer
@@ -26,6 +28,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from datetime import date
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -38,10 +41,20 @@ for folder in ("tests/corpus", "tests", "."):
 
 import harness  # noqa: E402
 import torch  # noqa: E402
+from programs import Program, programs  # noqa: E402
 from score import Answer, Score, judge, watch  # noqa: E402
 
+NEWEST = ("forums", "laboratory")  # the latest programs that nanlab had not met
 TRACED_STEPS = 5  # TorchLens needs about a second a step
 FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def opened(program: Path | Program) -> tuple[Path, Callable[..., Any], dict[str, Any]]:
+    """(file, what builds it, what it declares of itself)."""
+    if isinstance(program, Program):
+        return program.path, program.build, program.meta
+    module = harness.load(program)
+    return program, module.build, module.META
 
 
 def line_in(text: str, path: Path) -> int:
@@ -66,20 +79,20 @@ def bad(value: Any) -> bool:
     )
 
 
-def nanlab(path: Path, fixed: bool) -> Answer:
+def nanlab(program: Path | Program, fixed: bool) -> Answer:
     """The culprit of ``nanlab.watch``, or its first finding of severity "error"."""
-    return watch(path, fixed)
+    return watch(program, fixed)
 
 
-def detect_anomaly(path: Path, fixed: bool) -> Answer:
+def detect_anomaly(program: Path | Program, fixed: bool) -> Answer:
     """``torch.autograd.set_detect_anomaly(True)``: the forward traceback that it warns with."""
-    program = harness.load(path)
+    path, build, meta = opened(program)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         try:
             with torch.autograd.set_detect_anomaly(True):
-                _, step = program.build(fixed)
-                for i in range(program.META["n_steps"]):
+                _, step = build(fixed)
+                for i in range(meta["n_steps"]):
                     step(i)
         except RuntimeError as error:
             if "returned nan values" not in str(error):
@@ -89,7 +102,7 @@ def detect_anomaly(path: Path, fixed: bool) -> Answer:
     return Answer()
 
 
-def debug_mode(path: Path, fixed: bool) -> Answer:
+def debug_mode(program: Path | Program, fixed: bool) -> Answer:
     """torch's ``DebugMode`` with an ``isfinite`` hook: the first operation that fails it,
     allocations left out."""
     from torch.utils._debug_mode import DebugMode
@@ -97,10 +110,10 @@ def debug_mode(path: Path, fixed: bool) -> Answer:
     def finite(func: Any, types: Any, args: Any, kwargs: Any, result: Any) -> dict[str, bool]:
         return {"finite": "empty" in str(func) or not bad(result)}
 
-    program = harness.load(path)
+    path, build, meta = opened(program)
     with DebugMode(record_stack_trace=True) as mode, mode.dispatch_hooks(log_hook=finite):
-        _, step = program.build(fixed)
-        for i in range(-1, program.META["n_steps"]):
+        _, step = build(fixed)
+        for i in range(-1, meta["n_steps"]):
             if i >= 0:
                 step(i)
             for call in mode.operators:
@@ -110,7 +123,7 @@ def debug_mode(path: Path, fixed: bool) -> Answer:
     return Answer()
 
 
-def torchlens(path: Path, fixed: bool) -> Answer:
+def torchlens(program: Path | Program, fixed: bool) -> Answer:
     """``torchlens.debug.find_nan`` on the whole step as a module, for a few steps around the first
     bad one."""
     import torchlens
@@ -123,9 +136,9 @@ def torchlens(path: Path, fixed: bool) -> Answer:
         def forward(self, _: torch.Tensor) -> Any:
             return step(self.number)
 
-    program = harness.load(path)
-    model, step = program.build(fixed)
-    last = min(program.META.get("first_bad_step", TRACED_STEPS), program.META["n_steps"] - 1)
+    path, build, meta = opened(program)
+    model, step = build(fixed)
+    last = min(meta.get("first_bad_step", TRACED_STEPS), meta["n_steps"] - 1)
     whole = Step()
     for whole.number in range(last + 1):
         if whole.number <= last - TRACED_STEPS:
@@ -138,18 +151,18 @@ def torchlens(path: Path, fixed: bool) -> Answer:
     return Answer()
 
 
-def debug_underflow_overflow(path: Path, fixed: bool) -> Answer:
+def debug_underflow_overflow(program: Path | Program, fixed: bool) -> Answer:
     """transformers' ``DebugUnderflowOverflow``: the line of the program that called the module at
     which it gives up."""
     from transformers.debug_utils import DebugUnderflowOverflow
 
-    program = harness.load(path)
-    model, step = program.build(fixed)
+    path, build, meta = opened(program)
+    model, step = build(fixed)
     if model is None:
         return Answer(error="needs a module")
     DebugUnderflowOverflow(model)
     try:
-        for i in range(program.META["n_steps"]):
+        for i in range(meta["n_steps"]):
             step(i)
     except ValueError as error:
         if "DebugUnderflowOverflow" not in str(error):
@@ -158,15 +171,15 @@ def debug_underflow_overflow(path: Path, fixed: bool) -> Answer:
     return Answer()
 
 
-def sherlorch(path: Path, fixed: bool) -> Answer:
+def sherlorch(program: Path | Program, fixed: bool) -> Answer:
     """``sherlorch.trace``: the first culprit of its diagnosis of the loss, else that a gradient or
     parameter is bad."""
     import sherlorch
 
-    program = harness.load(path)
+    path, build, meta = opened(program)
     with sherlorch.trace(capture_stack=True) as tracker:
-        model, step = program.build(fixed)
-        for i in range(program.META["n_steps"]):
+        model, step = build(fixed)
+        for i in range(meta["n_steps"]):
             loss = step(i)
             if isinstance(loss, torch.Tensor) and tracker.has_issue(loss):
                 culprits = tracker.diagnose(loss).culprits
@@ -180,7 +193,7 @@ def sherlorch(path: Path, fixed: bool) -> Answer:
     return Answer()
 
 
-TOOLS: dict[str, tuple[Callable[[Path, bool], Answer], str]] = {
+TOOLS: dict[str, tuple[Callable[[Path | Program, bool], Answer], str]] = {
     "nanlab": (nanlab, ""),
     "detect_anomaly": (detect_anomaly, ""),
     "DebugMode + isfinite": (debug_mode, ""),
@@ -190,18 +203,25 @@ TOOLS: dict[str, tuple[Callable[[Path, bool], Answer], str]] = {
 }
 
 
-def answer(tool: Callable[[Path, bool], Answer], path: Path, fixed: bool) -> Answer:
+def answer(
+    tool: Callable[[Path | Program, bool], Answer], program: Path | Program, fixed: bool
+) -> Answer:
     """What a tool says, or how it failed; nothing is printed."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
-            return tool(path, fixed)
+            return tool(program, fixed)
         except Exception as error:
             return Answer(error=f"{type(error).__name__}: {error}"[:120].replace("\n", " "))
 
 
-def ask(tool: Callable[[Path, bool], Answer], path: Path, fixed: bool, limit: float) -> Score:
+def ask(
+    tool: Callable[[Path | Program, bool], Answer],
+    program: Path | Program,
+    fixed: bool,
+    limit: float,
+) -> Score:
     """One program under one tool, in a forked process; TorchLens refuses those of
     multiprocessing."""
     here, there = os.pipe()
@@ -209,7 +229,7 @@ def ask(tool: Callable[[Path, bool], Answer], path: Path, fixed: bool, limit: fl
     if child == 0:
         os.close(here)
         with open(there, "wb") as pipe:
-            pickle.dump(answer(tool, path, fixed), pipe)
+            pickle.dump(answer(tool, program, fixed), pipe)
         os._exit(0)
     os.close(there)
     said = b""
@@ -225,7 +245,8 @@ def ask(tool: Callable[[Path, bool], Answer], path: Path, fixed: bool, limit: fl
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         said = b""
-    return judge(path, pickle.loads(said) if said else Answer(error="died or out of time"), fixed)
+    told = pickle.loads(said) if said else Answer(error="died or out of time")
+    return judge(program, told, fixed)
 
 
 def row(tool: str, scores: list[Score]) -> str:
@@ -262,15 +283,20 @@ CAVEATS = f"""Healthy ones: the healthy programs and the repaired twins. A run f
 """
 
 
-def about(files: list[Path], folder: Path, left_out: list[str], seconds: float) -> str:
+def is_fault(program: Path | Program) -> bool:
+    """Whether a program has a fault, and a repaired twin."""
+    return not program.name.startswith("h")
+
+
+def about(files: list[Any], folder: str, left_out: list[str], seconds: float) -> str:
     """What was run, and how to read it."""
     packages = [f"{name} {version(name)}" for name in PACKAGES if find_spec(name)]
-    faults = sum(not path.name.startswith("h") for path in files)
+    faults = sum(map(is_fault, files))
     without = f" Not installed, left out: {', '.join(left_out)}." if left_out else ""
     return (
         f"The programs of {folder}: {faults} faults, {faults} repaired twins, {len(files) - faults}"
-        f" healthy programs; {', '.join(packages)}; {seconds / 60:.0f} minutes in"
-        f" all.{without}\n\n{CAVEATS}"
+        f" healthy programs; {', '.join(packages)}; {date.today():%d %B %Y}; {seconds / 60:.0f}"
+        f" minutes in all.{without}\n\n{CAVEATS}"
     )
 
 
@@ -279,17 +305,21 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("programs", nargs="*", help="parts of program names")
-    parser.add_argument(
-        "--folder", type=Path, default=ROOT / "benchmarks" / "unseen", help="where the programs are"
-    )
+    parser.add_argument("--folder", type=Path, help="where other programs are")
     parser.add_argument(
         "--only", nargs="*", default=list(TOOLS), choices=list(TOOLS), metavar="TOOL"
     )
     parser.add_argument("--limit", type=float, default=60, help="seconds a program")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    harness.CASES = arguments.folder.resolve()
-    files = harness.case_files(arguments.programs)
+    files: list[Any]
+    if arguments.folder:
+        harness.CASES = arguments.folder.resolve()
+        files, folder = harness.case_files(arguments.programs), os.path.relpath(harness.CASES, ROOT)
+    else:
+        every = programs(arguments.programs)
+        files = [p for p in every if p.path.stem in NEWEST]
+        folder = " and ".join(f"tests/corpus/fields/{name}.py" for name in NEWEST)
     tools = [t for t in arguments.only if not TOOLS[t][1] or find_spec(TOOLS[t][1])]
     left_out = [t for t in arguments.only if t not in tools]
     for package in ("sherlorch", "torchlens", "transformers.debug_utils"):
@@ -298,9 +328,9 @@ def main() -> None:
     start, lines = time.monotonic(), list(HEAD)
     for tool in tools:
         scores = []
-        for path in files:
-            for fixed in (False, True) if not path.name.startswith("h") else (False,):
-                scores.append(ask(TOOLS[tool][0], path, fixed, arguments.limit))
+        for program in files:
+            for fixed in (False, True) if is_fault(program) else (False,):
+                scores.append(ask(TOOLS[tool][0], program, fixed, arguments.limit))
                 wrong = [part for part, good in scores[-1].right.items() if not good]
                 told = (
                     f"missed: {', '.join(wrong)}"
@@ -318,7 +348,7 @@ def main() -> None:
         text = (
             about(
                 files,
-                Path(os.path.relpath(harness.CASES, ROOT)),
+                folder,
                 left_out,
                 time.monotonic() - start,
             )

@@ -15,7 +15,7 @@ import nanlab
 from nanlab.topics.trends import (
     FARTHEST,
     Forecast,
-    fit,
+    exponential,
     forecasts,
     growing_origins,
     outlook,
@@ -119,7 +119,7 @@ def test_growth_is_followed_back_to_the_embeddings(grown: Trace) -> None:
 @pytest.mark.parametrize("slope", [0.2, 0.5, 2.0])
 def test_steady_growth_is_extrapolated_exactly(slope: float) -> None:
     values = 10.0 + slope * np.arange(12)
-    found = fit(values, 16.0 + 11 * slope)
+    found = exponential(values, 16.0 + 11 * slope)
     assert found is not None
     assert found[0] == pytest.approx(slope) and found[1] == pytest.approx(6.0 / slope)
     assert found[2] == pytest.approx(found[1]) == found[3]
@@ -130,7 +130,7 @@ def test_interval_holds_the_true_step_in_nine_of_ten_noisy_runs() -> None:
     inside = 0
     for _ in range(200):
         values = 10.0 + 0.25 * np.arange(16) + rng.normal(0, 0.15, 16)
-        found = fit(values, 16.0)
+        found = exponential(values, 16.0)
         assert found is not None
         true = (16.0 - (10.0 + 0.25 * 15)) / 0.25
         inside += found[2] - 1.0 <= true <= found[3] + 1.0
@@ -368,8 +368,8 @@ def test_a_jump_is_no_trend_and_growth_that_goes_on_after_one_is() -> None:
         [-12.0, -12.5, -12.2, -12.6, -12.9],
         [22.8, 22.9, 23.0],
     )  # log2 of an optimizer's rescaled rate, as it was seen
-    assert fit(np.array(low + high), 128.0) is None
-    going_on = fit(np.array([*low, 22.8, 32.0, 41.0]), 128.0)
+    assert exponential(np.array(low + high), 128.0) is None
+    going_on = exponential(np.array([*low, 22.8, 32.0, 41.0]), 128.0)
     assert going_on is not None and going_on[1] > 0
 
 

@@ -44,8 +44,8 @@ CLIMBED_SLOWLY = 1.0  # the same for an exponential too slow for the shorter win
 FELL = 2.0  # bits by which a result falls that is reset, rather than noisy
 SOON_STEADY = 20.0  # steps within which it must get there
 EXPLAINED = 0.92  # share of its course that the shape must explain
-# climb over as many steps as it has left, by that of all, below which it has come to rest
-RESTED = 0.7
+# climb of the last steps over that of all, below which a result has come to rest or levels off
+RESTED = 0.85
 FARTHEST = 48.0  # steps: what lies further ahead is not told
 MOST_CARRIED = 256  # operations upstream in which what is carried from step to step is looked for
 DOUBT = 2.0  # standard errors on either side of the slope: an interval of about 95 %
@@ -96,47 +96,30 @@ def towards(series: Series, end: End) -> Array:
     return table if end == "overflow" else -table
 
 
-def fit(values: Array, limit: float) -> tuple[float, float, float, float] | None:
+def exponential(
+    values: Array, limit: float, explained: float = 0.0
+) -> tuple[float, float, float, float] | None:
     """(slope, steps left, least, most) of a result that climbs towards a limit; None if it does
     not.
 
     values: log2 of the magnitude at successive steps, NaN where unseen. A straight line through the
-    logarithms (exponential growth) by least squares; the interval is that of the slope, two
-    standard errors wide on either side. A result whose recent growth is much slower than that of
-    the whole window is levelling off, and not told; neither is one that jumped.
+    logarithms by least squares; the interval is that of the slope, two standard errors wide on
+    either side.
     """
     at = np.flatnonzero(np.isfinite(values))
     if len(at) < FEWEST_STEPS:
         return None
-    x, y = at.astype(np.float64), values[at]
-    centred = x - x.mean()
-    slope = float(centred @ y / (centred @ centred))
-    if slope <= 0:
-        return None
-    residual = y - y.mean() - slope * centred
-    error = math.sqrt(float(residual @ residual) / max(len(at) - 2, 1) / float(centred @ centred))
-    low, high = slope - DOUBT * error, slope + DOUBT * error
-    half = len(at) // 2
-    recent = _slope(x[half:], y[half:])
-    if low <= 0 or recent < 0.5 * slope or _is_jump(x, y, slope):
-        return None
-    left = limit - max(float(y[-1]), float(y.mean() + slope * centred[-1]))
-    return slope, left / slope, left / high, left / low
+    found = _line(at.astype(np.float64), values[at], limit, explained)
+    return None if found is None else _of_line(found, limit - float(values[at[-1]]))
 
 
-def _is_jump(x: Array, y: Array, slope: float) -> bool:
-    """Whether the climb is mostly one jump, and slow then: a phase of training began."""
-    climbs = np.diff(y)
-    after = int(np.argmax(climbs)) + 1
-    most = float(climbs[after - 1]) > 0.5 * float(y[-1] - y[0])
-    return most and len(y) - after >= 2 and _slope(x[after:], y[after:]) < 0.5 * slope
-
-
-def _slope(x: Array, y: Array) -> float:
-    if len(x) < 2:
-        return 0.0
-    centred = x - x.mean()
-    return float(centred @ y / (centred @ centred))
+def _slope(x: Array, y: Array) -> tuple[float, float]:
+    """The slope of a straight line, and its standard error."""
+    centred, spread = x - x.mean(), y - y.mean()
+    squares = float(centred @ centred)
+    slope = float(centred @ spread) / squares
+    residual = spread - slope * centred
+    return slope, math.sqrt(float(residual @ residual) / max(len(x) - 2, 1) / squares)
 
 
 def steady(values: Array, limit: float) -> tuple[float, float, float, float] | None:
@@ -145,25 +128,25 @@ def steady(values: Array, limit: float) -> tuple[float, float, float, float] | N
 
     Each shape is a straight line in its own coordinates: the magnitude, its square root, the
     logarithm of the logarithm. Found is the one that explains most of the course, and more than an
-    exponential does, where the last half climbs no slower than the first.
+    exponential does.
     """
     at = np.flatnonzero(np.isfinite(values))
     if len(at) < FEWEST_STEADY:
         return None
     x, y = at.astype(np.float64), values[at]
     least = min(CLIMBED_STEADY, max(CLIMBED_NEAR, 2 * (limit - float(y[-1]))))
-    if y[-1] - y[0] < least or y[-1] < y.max() - least / 2:
+    if y[-1] - y[0] < least:
         return None
     shapes = [(x, np.exp2((y - limit) / power), 1.0) for power in (1.0, 2.0)]
     # where its logarithm has one, too
     late = int(np.flatnonzero(y <= 1.0)[-1]) + 1 if (y <= 1.0).any() else 0
     if len(y) - late >= FEWEST_STEADY and y[-1] - y[late] >= CLIMBED:
         shapes.append((x[late:], np.log2(y[late:]), math.log2(limit)))
-    exponential = _line(x, y, limit)
+    straight = _line(x, y, limit)
     best: tuple[float, float, float, float] | None = None
     for when, z, end in shapes:
         found = _line(when, z, end)
-        least_explained = max(best[0] if best else 0.0, exponential[0] if exponential else 0.0)
+        least_explained = max(best[0] if best else 0.0, straight[0] if straight else 0.0)
         if found is not None and found[0] > least_explained:
             best = found
     return None if best is None else _of_line(best, limit - float(y[-1]))
@@ -171,11 +154,10 @@ def steady(values: Array, limit: float) -> tuple[float, float, float, float] | N
 
 def slow(values: Array, limit: float) -> tuple[float, float, float, float] | None:
     """The same for an exponential that climbs too little within the shorter window."""
-    at = np.flatnonzero(np.isfinite(values))
-    if len(at) < FEWEST_STEADY or values[at[-1]] - values[at[0]] < CLIMBED_SLOWLY:
+    known = values[np.isfinite(values)]
+    if len(known) < FEWEST_STEADY or known[-1] - known[0] < CLIMBED_SLOWLY:
         return None
-    found = _line(at.astype(np.float64), values[at], limit)
-    return None if found is None else _of_line(found, limit - float(values[at[-1]]))
+    return exponential(values, limit, EXPLAINED)
 
 
 def _of_line(
@@ -186,24 +168,34 @@ def _of_line(
     return distance / max(left, 1.0), left, least, most
 
 
-def _line(x: Array, z: Array, end: float) -> tuple[float, float, float, float] | None:
+def _line(
+    x: Array, z: Array, end: float, explained_least: float = EXPLAINED
+) -> tuple[float, float, float, float] | None:
     """(share a straight line explains, steps left, least, most); None: too little.
 
-    Where the course bends down for certain, the parabola says when it gets there, if at all; what
-    climbs by jumps must have climbed lately, too.
+    What climbs by jumps must have climbed lately, too. explained_least: 0 for the recent course
+    of an exponential; of another the parabola says when it gets there, if at all, where it bends
+    down for certain.
     """
-    centred, spread = x - x.mean(), z - z.mean()
-    slope = float(centred @ z / (centred @ centred))
+    slope, error = _slope(x, z)
+    spread, centred = z - z.mean(), x - x.mean()
     residual = spread - slope * centred
     explained = 1.0 - float(residual @ residual) / max(float(spread @ spread), 1e-300)
-    error = math.sqrt(float(residual @ residual) / (len(x) - 2) / float(centred @ centred))
-    if slope <= DOUBT * error or explained < EXPLAINED:
+    if slope <= DOUBT * error or explained < explained_least:
         return None
-    distance = end - float(z[-1])
-    lately = max(FEWEST_STEADY, min(math.ceil(distance / slope), len(x)))
-    if _slope(x[-lately:], z[-lately:]) < RESTED * slope:
+    # what is noisy gets there with the highest of its values
+    noise = residual[-len(x) // 2 :].max() if explained_least else max(residual[-1], 0.0)
+    distance = end - float(z[-1] - residual[-1] + noise)
+    ahead = max(2 * FEWEST_STEADY, math.ceil(distance / slope))
+    lately = ahead if explained_least else len(x) // 2
+    jump = int(np.argmax(np.diff(z))) + 1
+    if z[jump] - z[jump - 1] > 0.5 * (z[-1] - z[0]) and len(x) - jump >= 2:
+        lately = len(x) - jump
+    late, doubt = _slope(x[-lately:], z[-lately:])
+    if late + DOUBT * doubt < RESTED * slope:
         return None
-    left = max(distance / slope, _left_of_parabola(x, z, end))
+    bent = _left_of_parabola(x, z, end) if explained_least else 0.0
+    left = max(distance / slope, bent)
     low, high = (distance / left - sign * DOUBT * error for sign in (1, -1)) if left else (1.0, 1.0)
     return (explained, left, distance / high, distance / low) if low > 0 else None
 
@@ -241,7 +233,7 @@ def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, floa
         return None
     if known[-1] - known[0] < (CLIMBED_FAR if wide else CLIMBED):
         return None
-    found = fit(recent, limit)
+    found = exponential(recent, limit)
     if found is None or found[1] > FARTHEST:
         return None
     fast = len(known) > FEWEST_STEPS and found[3] <= SOON
