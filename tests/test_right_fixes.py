@@ -92,3 +92,11 @@ def test_a_fix_that_only_moves_its_fault_does_not_hide_the_next_one(name: str) -
     cure = judge.watched(module).cure
     assert cure.verified
     assert judge.judged(path, cure, module) == ("right", "")
+
+
+def test_an_untried_fix_does_not_hide_the_fault_of_the_next_line() -> None:
+    (path,) = judge.programs(["l660"])
+    module = judge.load(path)
+    cure = judge.watched(module).cure
+    assert {edit.first for edit in cure.edits} == {39, 40}
+    assert judge.judged(path, cure, module) == ("right", "")

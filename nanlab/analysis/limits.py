@@ -316,7 +316,8 @@ class _Problem:
         real = [_is_real(x) for x in operands]
         held = [r and not w for r, w in zip(real, wanted, strict=True)]
         self.late = False  # whether exact numbers would not have ended in time
-        self.outside: list[Tensor] = []  # where no neighbour by what is differentiated has a value
+        # where no neighbour by what is differentiated has a value, and others agree on none
+        self.doubted: list[Tensor] = []
         self.results = 0  # of operators, in the evaluation that was last
         self.seen: list[Tensor] = []  # results of comparisons, in the evaluation that was last
         self.masks: list[Tensor] | None = None  # what comparisons give, wherever operands are moved
@@ -381,7 +382,7 @@ class _Problem:
     def solve(self, arithmetic: _Arithmetic) -> list[Limit]:
         """The limit of each tensor of the evaluation."""
         still: list[Tensor | None] = [None] * len(self.operands)
-        self.outside = []
+        outside: list[Tensor] = []
         began = work()
         limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
         self.cost = work() - began
@@ -403,17 +404,17 @@ class _Problem:
                     raise
                 break
             if movable is self.movable[0]:
-                self.outside = [limit.unknown for limit in limits]
+                outside = [limit.unknown for limit in limits]
             trusted = True
+        self.doubted = [
+            o & ~limit.exists & ~limit.unknown for o, limit in zip(outside, limits, strict=False)
+        ]
         return limits
 
     def with_constants_held(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
         """The limits, what only constants next to theirs leave without one found by moving a result
         inside: a 0 of an adjacency matrix stays 0, whatever the degree that it makes."""
-        doubted = [
-            outside & ~limit.exists & ~limit.unknown
-            for outside, limit in zip(self.outside, limits, strict=False)
-        ]
+        doubted = [d & ~t.exists for d, t in zip(self.doubted, limits, strict=False)]
         if not any(bool(d.any()) for d in doubted):
             return limits
         asked = [replace(limit, unknown=d) for limit, d in zip(limits, doubted, strict=True)]
