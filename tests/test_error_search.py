@@ -781,6 +781,570 @@ class Up(nn.Module):
 net = Up()
 net(torch.randn(1, 3, 6, 6)).mean().backward()
 """,
+    "softmax_third_dimension": """
+class Policy(nn.Module):
+    def __init__(self, obs, actions):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(obs, 32), nn.Tanh())
+        self.logits = nn.Linear(32, actions)
+
+    def forward(self, state):
+        return torch.softmax(self.logits(self.body(state)), dim=2)  # change
+
+policy = Policy(4, 3)
+states = torch.randn(6, 4)
+probs = policy(states)
+dist = torch.distributions.Categorical(probs)
+action = dist.sample()
+loss = -(dist.log_prob(action) * torch.randn(6)).mean()
+loss.backward()
+assert torch.allclose(probs.sum(1), torch.ones(6))
+""",
+    "gather_labels_from_one": """
+ratings = torch.tensor([5, 1, 3, 4, 2, 5, 1, 2])  # change
+features = torch.randn(8, 7)
+net = nn.Linear(7, 5)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+logp = F.log_softmax(net(features), dim=1)
+picked = logp.gather(1, ratings.unsqueeze(1))  # change
+loss = -picked.mean()
+loss.backward()
+opt.step()
+assert net.out_features == 5 and torch.allclose(loss, F.cross_entropy(logp, torch.tensor([4, 0, 2, 3, 1, 4, 0, 1])))
+""",
+    "ppo_old_log_probs": """
+from torch.distributions import Categorical
+
+torch.manual_seed(0)
+actor = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 2))
+opt = torch.optim.Adam(actor.parameters(), lr=3e-4)
+states, advantages = torch.randn(16, 4), torch.randn(16)
+dist = Categorical(logits=actor(states))
+actions = dist.sample()
+old_logp = dist.log_prob(actions)  # change
+for epoch in range(4):
+    logp = Categorical(logits=actor(states)).log_prob(actions)
+    ratio = (logp - old_logp).exp()  # change
+    clipped = ratio.clamp(0.8, 1.2)
+    loss = -torch.min(ratio * advantages, clipped * advantages).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+assert (old_logp.requires_grad is False or True)
+""",
+    "head_replaced_before_freezing": """
+def small_resnet():
+    return nn.ModuleDict({
+        "stem": nn.Conv2d(3, 8, 3, stride=2),
+        "body": nn.Conv2d(8, 16, 3, stride=2),
+        "fc": nn.Linear(16, 1000),
+    })
+
+class Classifier(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.net = small_resnet()
+        self.net["fc"] = nn.Linear(16, classes)  # change
+        for p in self.net.parameters():
+            p.requires_grad = False  # change
+
+    def forward(self, x):
+        h = torch.relu(self.net["body"](torch.relu(self.net["stem"](x))))
+        return self.net["fc"](h.mean((2, 3)))
+
+model = Classifier(4)
+opt = torch.optim.SGD([p for p in model.parameters()], lr=0.1)
+images, labels = torch.randn(5, 3, 16, 16), torch.tensor([0, 1, 2, 3, 0])
+loss = nn.CrossEntropyLoss()(model(images), labels)
+loss.backward()
+opt.step()
+assert model.net["fc"].weight.grad is not None
+""",
+    "critic_value_detached": """
+class ActorCritic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shared = nn.Linear(4, 16)
+        self.actor = nn.Linear(16, 2)
+        self.critic = nn.Linear(16, 1)
+
+    def forward(self, s):
+        h = torch.tanh(self.shared(s))
+        return self.actor(h), self.critic(h).squeeze(-1)
+
+model = ActorCritic()
+opt = torch.optim.Adam(model.parameters())
+state, returns = torch.randn(10, 4), torch.randn(10)
+logits, value = model(state)
+value = value.detach()  # change
+value_loss = (returns - value).pow(2).mean()
+opt.zero_grad()
+value_loss.backward()
+opt.step()
+assert model.critic.weight.grad is not None
+""",
+    "optimizer_before_new_head": """
+class Encoder(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.trunk = nn.Linear(12, 8)
+        self.fc = nn.Linear(8, classes)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.trunk(x)))
+
+model = Encoder(10)
+optimizer = torch.optim.AdamW(model.fc.parameters(), lr=1e-3)  # change
+model.fc = nn.Linear(8, 3)  # change
+scaler = torch.amp.GradScaler("cpu")
+x, y = torch.randn(7, 12), torch.randint(0, 3, (7,))
+for step in range(2):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = nn.functional.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+assert any(p is model.fc.weight for g in optimizer.param_groups for p in g["params"])
+""",
+    "layers_in_a_dict": """
+class TwoTowers(nn.Module):
+    def __init__(self, widths):
+        super().__init__()
+        self.towers = {name: nn.Linear(n, 8) for name, n in widths.items()}  # change
+
+    def forward(self, batch):
+        return sum(self.towers[name](x) for name, x in batch.items())
+
+model = TwoTowers({"user": 5, "item": 9})
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+batch = {"user": torch.randn(4, 5), "item": torch.randn(4, 9)}
+for _ in range(3):
+    loss = model(batch).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+assert len(list(model.parameters())) == 4
+""",
+    "whole_checkpoint_loaded": """
+import io
+
+def build():
+    return nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 2))
+
+trained = build()
+opt = torch.optim.Adam(trained.parameters())
+store = {"epoch": 7, "model_state_dict": trained.state_dict(), "optimizer": opt.state_dict()}
+model = build()
+model.load_state_dict(store)  # change
+model.eval()
+with torch.no_grad():
+    out = model(torch.ones(2, 6))
+assert torch.equal(out, trained(torch.ones(2, 6)))
+""",
+    "ragged_pairs_in_loader": """
+from torch.utils.data import Dataset, DataLoader
+
+class Sentences(Dataset):
+    def __init__(self):
+        g = torch.Generator().manual_seed(1)
+        self.rows = [torch.randint(1, 50, (int(n),), generator=g) for n in (5, 9, 3, 7, 6, 4)]
+        self.labels = [0, 1, 0, 1, 1, 0]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        return self.rows[i], self.labels[i]
+
+loader = DataLoader(Sentences(), batch_size=3)  # change
+emb = nn.Embedding(50, 8, padding_idx=0)
+head = nn.Linear(8, 2)
+for tokens, labels in loader:
+    logits = head(emb(tokens).mean(1))
+    loss = nn.functional.cross_entropy(logits, labels)
+    loss.backward()
+assert tokens.shape[0] == 3 and logits.shape == (3, 2)
+""",
+    "single_picture_in_training_mode": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+model = Net()
+opt = torch.optim.Adam(model.parameters())
+for _ in range(2):
+    x, y = torch.randn(8, 1, 12, 12), torch.randint(0, 10, (8,))
+    opt.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    opt.step()
+
+digit = torch.rand(1, 1, 12, 12)
+with torch.no_grad():
+    scores = model(digit)  # change
+print(scores.argmax(1))
+assert scores.shape == (1, 10) and not model.training
+""",
+    "attention_mask_per_sample": """
+class Encoder(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x, pad):
+        out, _ = self.attn(x, x, x, attn_mask=pad)  # change
+        return self.norm(x + out)
+
+tokens = torch.tensor([[4, 5, 6, 0, 0], [7, 8, 9, 3, 0], [1, 2, 0, 0, 0]])
+embed = nn.Embedding(10, 8)
+encoder = Encoder(8, 2)
+y = encoder(embed(tokens), tokens == 0)
+loss = y.mean(1).square().mean()
+loss.backward()
+assert y.shape == (3, 5, 8)
+""",
+    "last_batch_and_hidden": """
+from torch.utils.data import DataLoader, TensorDataset
+
+BATCH = 8
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(3, 12, num_layers=2, batch_first=True)
+        self.fc = nn.Linear(12, 1)
+
+    def forward(self, x):
+        h = torch.zeros(2, BATCH, 12)  # change
+        c = torch.zeros(2, BATCH, 12)  # change
+        out, _ = self.lstm(x, (h, c))
+        return self.fc(out[:, -1])
+
+data = TensorDataset(torch.randn(21, 10, 3), torch.randn(21, 1))
+loader = DataLoader(data, batch_size=BATCH)  # change
+net = Net()
+opt = torch.optim.Adam(net.parameters())
+seen = 0
+for x, y in loader:
+    loss = (net(x) - y).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    seen += len(x)
+assert seen in (21, 16)
+""",
+    "one_cycle_too_short": """
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+loader = DataLoader(data, batch_size=8)
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+EPOCHS = 5
+scheduler = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.1, total_steps=EPOCHS)  # change
+for epoch in range(EPOCHS):
+    for x, y in loader:
+        opt.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        opt.step()
+        scheduler.step()
+assert scheduler.last_epoch == 20
+""",
+    "unscale_of_half_weights": """
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).half()  # change
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+x, y = torch.randn(5, 6), torch.randn(5, 1)
+for _ in range(2):
+    opt.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x).float(), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(opt)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(opt)
+    scaler.update()
+assert next(model.parameters()).dtype == torch.float32
+""",
+    "targets_of_minus_one": """
+torch.manual_seed(3)
+x = torch.randn(16, 4)
+y = torch.sign(x[:, :1])  # change
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1), nn.Sigmoid())
+criterion = nn.BCELoss()  # change
+opt = torch.optim.Adam(model.parameters())
+for epoch in range(2):
+    p = model(x)
+    loss = criterion(p, y)  # change
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+assert loss.item() > 0 and y.min() == 0
+""",
+    "accuracy_of_a_batch": """
+net = nn.Linear(6, 3)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+correct, total = 0, 0
+for step in range(3):
+    x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+    out = net(x)
+    loss = nn.functional.cross_entropy(out, y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    correct += (out.argmax(1) == y).item()  # change
+    total += len(y)
+accuracy = correct / total
+assert 0 <= accuracy <= 1 and isinstance(correct, int)
+""",
+    "running_mean_in_place": """
+class Whiten(nn.Module):
+    def __init__(self, width, momentum=0.1):
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("mean", torch.zeros(width))
+        self.layer = nn.Linear(width, width)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.mean += self.momentum * (x - self.mean)  # change
+        return self.layer(x - self.mean)
+
+model = Whiten(5)
+out = model(torch.randn(8, 5) + 3)
+out.square().mean().backward()
+assert model.mean.shape == (5,)
+""",
+    "gradient_penalty_through_checkpoint": """
+from torch.utils.checkpoint import checkpoint
+
+class Critic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh())
+        self.head = nn.Linear(32, 1)
+
+    def forward(self, x):
+        return self.head(checkpoint(self.body, x, use_reentrant=True))  # change
+
+critic = Critic()
+opt = torch.optim.Adam(critic.parameters())
+real, fake = torch.randn(8, 4), torch.randn(8, 4)
+mixed = torch.lerp(real, fake, torch.rand(8, 1)).requires_grad_()
+score = critic(mixed).sum()
+(grad,) = torch.autograd.grad(score, mixed, create_graph=True)
+penalty = (grad.norm(dim=1) - 1).square().mean()
+loss = critic(fake).mean() - critic(real).mean() + 10 * penalty
+loss.backward()
+opt.step()
+assert critic.body[0].weight.grad is not None
+""",
+    "per_sample_gradients_with_dropout": """
+from torch.func import functional_call, grad, vmap
+
+model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
+params = dict(model.named_parameters())
+
+def loss_fn(params, x, y):
+    out = functional_call(model, params, (x.unsqueeze(0),))
+    return nn.functional.mse_loss(out, y.unsqueeze(0))
+
+x, y = torch.randn(6, 4), torch.randn(6, 1)
+per_sample = vmap(grad(loss_fn), in_dims=(None, 0, 0))(params, x, y)  # change
+norms = torch.stack([g.flatten(1).norm(dim=1) for g in per_sample.values()]).norm(dim=0)
+assert norms.shape == (6,)
+""",
+    "function_gradient_of_bias": """
+class Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        return x * weight + bias
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad * weight, (grad * x).sum(0), grad.sum(1)  # change
+
+class Scale(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n))
+        self.bias = nn.Parameter(torch.zeros(n))
+
+    def forward(self, x):
+        return Affine.apply(x, self.weight, self.bias)
+
+net = nn.Sequential(nn.Linear(3, 4), Scale(4))
+loss = net(torch.randn(8, 3)).square().mean()
+loss.backward()
+assert net[1].bias.grad.shape == (4,)
+""",
+    "average_model_keeps_activations": """
+import copy
+
+class Probe(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 8)
+        self.b = nn.Linear(8, 2)
+        self.last = None
+
+    def forward(self, x):
+        h = torch.relu(self.a(x))
+        self.last = h  # change
+        return self.b(h)
+
+model = Probe()
+opt = torch.optim.Adam(model.parameters())
+best, kept = float("inf"), None
+for epoch in range(3):
+    loss = model(torch.randn(6, 4)).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    if loss.item() < best:
+        best, kept = loss.item(), copy.deepcopy(model)  # change
+assert isinstance(kept, Probe)
+""",
+    "spectrum_into_linear": """
+class Spectral(nn.Module):
+    def __init__(self, n, classes):
+        super().__init__()
+        self.fc = nn.Linear(n // 2 + 1, classes)
+
+    def forward(self, wave):
+        spectrum = torch.fft.rfft(wave, dim=-1)  # change
+        return self.fc(spectrum)  # change
+
+net = Spectral(64, 3)
+out = net(torch.randn(5, 64))
+loss = nn.functional.cross_entropy(out, torch.tensor([0, 1, 2, 1, 0]))
+loss.backward()
+assert not out.is_complex()
+""",
+    "seq2seq_decoder_single_token": """
+class Decoder(nn.Module):
+    def __init__(self, vocab, width):
+        super().__init__()
+        self.emb = nn.Embedding(vocab, width)
+        self.gru = nn.GRU(width, width, batch_first=True)
+        self.out = nn.Linear(width, vocab)
+
+    def forward(self, token, hidden):
+        x = self.emb(token)  # change
+        y, hidden = self.gru(x, hidden)  # change
+        return self.out(y).squeeze(1), hidden
+
+decoder = Decoder(25, 16)
+hidden = torch.zeros(1, 4, 16)
+target = torch.randint(0, 25, (4, 6))
+loss = 0
+token = target[:, 0]
+for t in range(1, 6):
+    logits, hidden = decoder(token, hidden)  # change
+    loss = loss + nn.functional.cross_entropy(logits, target[:, t])
+    token = target[:, t]
+loss.backward()
+assert logits.shape == (4, 25) and hidden.shape == (1, 4, 16)
+""",
+    "vae_loss_of_images_and_vectors": """
+class VAE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enc = nn.Linear(64, 32)
+        self.mu, self.logvar = nn.Linear(32, 4), nn.Linear(32, 4)
+        self.dec = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 64), nn.Sigmoid())
+
+    def forward(self, x):
+        h = F.relu(self.enc(x.view(-1, 64)))
+        mu, logvar = self.mu(h), self.logvar(h)
+        z = mu + torch.randn_like(mu) * (0.5 * logvar).exp()
+        return self.dec(z), mu, logvar
+
+vae = VAE()
+x = torch.rand(5, 1, 8, 8)
+recon, mu, logvar = vae(x)  # change
+bce = F.binary_cross_entropy(recon, x, reduction="sum")  # change
+kld = -0.5 * (1 + logvar - mu.pow(2) - logvar.exp()).sum()
+(bce + kld).backward()
+assert bce.item() > 100
+""",
+    "gradient_of_input_not_required": """
+net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+x = torch.rand(2, 6)  # change
+y = torch.tensor([0, 2])
+loss = nn.functional.cross_entropy(net(x), y)
+grad, = torch.autograd.grad(loss, x)  # change
+adversarial = (x + 0.1 * grad.sign()).clamp(0, 1)
+out = net(adversarial)
+assert grad.shape == (2, 6)
+""",
+    "quantised_weights_rounded": """
+class FakeQuant(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale, levels):
+        return (x / scale).round().clamp(-levels, levels) * scale
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad  # change
+
+class QLinear(nn.Linear):
+    def forward(self, x):
+        w = FakeQuant.apply(self.weight, 0.1, 7)
+        return nn.functional.linear(x, w, self.bias)
+
+net = nn.Sequential(QLinear(4, 6), nn.ReLU(), QLinear(6, 1))
+net(torch.randn(3, 4)).mean().backward()
+assert net[0].weight.grad is not None
+""",
+    "index_of_best_as_boolean": """
+emb = nn.Embedding(40, 8)
+queries = torch.randint(0, 40, (5,))
+scores = emb(queries) @ emb.weight.T
+top = scores.topk(3, dim=1)
+picked = emb(top)  # change
+loss = picked.mean()
+loss.backward()
+assert picked.shape == (5, 3, 8)
+""",
+    "pinn_second_derivative": """
+net = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1))
+opt = torch.optim.Adam(net.parameters(), lr=1e-3)
+x = torch.linspace(0, 1, 15).unsqueeze(1).requires_grad_()
+for it in range(2):
+    u = net(x)
+    du = torch.autograd.grad(u.sum(), x)[0]  # change
+    d2u = torch.autograd.grad(du.sum(), x, create_graph=True)[0]
+    loss = (d2u + u).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+assert du.requires_grad
+""",
+    "transformer_width_not_divisible": """
+class Forecaster(nn.Module):
+    def __init__(self, n_features, heads=4):  # change
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(n_features, heads, 32, batch_first=True)  # change
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(n_features, 1)
+
+    def forward(self, x):
+        return self.head(self.encoder(x)[:, -1])
+
+model = Forecaster(9)  # change
+y = model(torch.randn(5, 12, 9))
+y.square().mean().backward()
+assert y.shape == (5, 1)
+""",
 }
 
 
@@ -806,7 +1370,7 @@ def test_edit_at_a_line_to_change_lets_the_program_run(name: str, tmp_path: Path
     with pytest.raises(Exception, match=r".") as caught:
         run(path, text)
     told = nanlab.explain(caught.value)
-    assert told is not None and told.change is not None
+    assert told is not None and told.change is not None, told
     assert told.change[0] == str(path) and told.change[1] in wanted
     lines = text.splitlines()
     for edit in sorted(told.fixes[0].edits, key=lambda each: -each.first):
@@ -883,3 +1447,70 @@ def test_random_state_and_gradient_mode_stay(tmp_path: Path) -> None:
         assert nanlab.explain(error) is not None
         assert not torch.is_grad_enabled()
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_line_to_change_may_be_in_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = """
+from torch import nn
+
+
+class Classifier(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, width // 2))
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+"""
+    (tmp_path / "layers_of_another_file.py").write_text(layers)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = """
+from layers_of_another_file import Classifier
+
+loss = F.cross_entropy(Classifier(16)(torch.randn(4, 6)), torch.tensor([0, 1, 2, 0]))
+loss.backward()
+"""
+    told = nanlab.explain(failed(tmp_path / "train.py", text))
+    assert told is not None and told.change is not None
+    assert told.change[0].endswith("layers_of_another_file.py")
+    assert told.fixes[0].code == "self.head = nn.Linear(width // 2, 3)"
+
+
+def test_program_that_writes_files_is_tried_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    log = tmp_path / "data" / "log.txt"
+    text = f"""
+import json, os
+
+folder = {str(tmp_path)!r}
+os.makedirs(folder + "/data/rows", exist_ok=True)
+with open(folder + "/data/log.txt", "a") as file:
+    file.write("once ")
+with open(folder + "/data/rows/0.json", "w") as file:
+    json.dump([1, 2, 3], file)
+torch.save(torch.ones(2), folder + "/data/two.pt")
+with open(folder + "/data/rows/0.json") as file:
+    rows = torch.tensor(json.load(file))
+assert os.path.exists(folder + "/data/rows/0.json") and torch.load(folder + "/data/two.pt").sum()
+nn.Embedding(3, 2)(rows)
+"""
+    error = failed(tmp_path / "program.py", text)
+    before = sorted(tmp_path.rglob("*"))
+    told = nanlab.explain(error)
+    assert told is not None and told.fixes[0].edits
+    assert log.read_text() == "once " and sorted(tmp_path.rglob("*")) == before
+
+
+def test_line_where_a_refused_value_was_born_is_named(tmp_path: Path) -> None:
+    text = """
+logits = torch.randn(2, 5, requires_grad=True)
+scaled = logits / 0.0
+chosen = torch.multinomial(scaled.softmax(-1), 1)
+"""
+    with pytest.raises(RuntimeError) as caught, nanlab.watch(on_fault="record"):
+        run(tmp_path / "program.py", text)
+    told = nanlab.explain(caught.value)
+    assert told is not None and told.line == 3

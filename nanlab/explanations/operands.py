@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from typing import Any
 
 import pandas as pd
 
@@ -16,6 +17,7 @@ from nanlab.explanations.explanation import (
     operands_frame,
     shape_text,
 )
+from nanlab.findings.rule import Finding
 from nanlab.trace import Trace
 from nanlab.trace.history import BadIndices, Operand
 
@@ -454,18 +456,8 @@ def state_dict_mismatch(case: Case) -> Explanation | None:
         ),
         evidence=pd.DataFrame(rows),
         fixes=advice(*prefix[1], *_state_fixes([name for name, _, _ in sizes])),
-        rewrite=prefix[2] or (_FITTING if sizes else ()),
+        rewrite=prefix[2],
     )
-
-
-_FITTING = (
-    (
-        r"(\w[\w.]*)\.load_state_dict\((\w[\w.]*)\)",
-        r"own = \1.state_dict()\n"
-        r"\1.load_state_dict("
-        r"{n: v for n, v in \2.items() if v.shape == own[n].shape}, strict=False)",
-    ),
-)
 
 
 def _keys(text: str, which: str) -> list[str]:
@@ -592,10 +584,18 @@ _POSITIVE = frozenset(
 _BORN = "print(nanlab.last.culprit)  # where the bad value was born"
 
 
-def _origin(case: Case) -> str:
-    """Where the bad value was born, if a watch saw it."""
-    culprit = Trace(case.recording).culprit if case.recording is not None else None
-    return f" It was born before: {culprit}." if culprit is not None else ""
+def _culprit(case: Case) -> Finding | None:
+    return Trace(case.recording).culprit if case.recording is not None else None
+
+
+def _born(case: Case, cause: str, title: str, why: str, **more: Any) -> Explanation:
+    """What refused a value, at the line where the value was born if a watch saw it."""
+    culprit = _culprit(case)
+    if culprit is None or not culprit.line:
+        return case.explain(cause, title, why, **more)
+    place = {"file": culprit.file, "line": culprit.line, "source": culprit.source}
+    more |= {"module": culprit.module, "fixes": [*culprit.fixes, *more["fixes"]], "rewrite": ()}
+    return case.explain(cause, title, f"{why} It was born before: {culprit}.", **place, **more)
 
 
 @means(
@@ -607,11 +607,11 @@ def refused_parameter(case: Case) -> Explanation | None:
     name, distribution, constraint = case.match.groups()
     nan = "nan" in case.failure.text.split("invalid values", 1)[-1]
     if nan:
-        return case.explain(
+        return _born(
+            case,
             "invalid-value",
             f"{distribution} got NaN in its {name}{case.inside}",
-            "The distribution only refuses it: the NaN comes from what computed the parameter."
-            + _origin(case),
+            "The distribution only refuses it: the NaN comes from what computed the parameter.",
             fixes=advice(("watch the step, and see where it was born", _BORN)),
         )
     if name in _MATRICES:
@@ -647,12 +647,12 @@ def refused_parameter(case: Case) -> Explanation | None:
 def outside_of_support(case: Case) -> Explanation | None:
     """log_prob of a value that the distribution cannot give."""
     support, distribution = case.match.groups()
-    return case.explain(
+    return _born(
+        case,
         "infeasible-likelihood",
         f"log_prob of a value outside of the support of {distribution}, {support}{case.inside}",
         "The distribution gives such a value no probability, so its log-likelihood would be -inf."
-        " Rounding does this at the edges, as with an action that tanh has rounded to 1."
-        + _origin(case),
+        " Rounding does this at the edges, as with an action that tanh has rounded to 1.",
         fixes=advice(("keep the value inside", "value = value.clamp(1e-6, 1 - 1e-6)")),
         rewrite=((r"log_prob\((\w[\w.]*)\)", r"log_prob(\1.clamp(1e-6, 1 - 1e-6))"),)
         if support.startswith("Interval(lower_bound=0.0, upper_bound=1.0")
@@ -680,11 +680,12 @@ def refused_probabilities(case: Case) -> Explanation | None:
             ),
             rewrite=((r"(multinomial\(\s*\w[\w.]*)", r"\1 + 1e-6"),),
         )
-    return case.explain(
+    return _born(
+        case,
         "invalid-value",
         f"the probabilities to sample from hold NaN, inf or a negative number{case.inside}",
         "Sampling only refuses them: they come from logits that are NaN or +inf, or from a row that"
-        " was masked throughout." + _origin(case),
+        " was masked throughout.",
         fixes=advice(("watch the step, and see where it was born", _BORN)),
     )
 
@@ -693,13 +694,13 @@ def refused_probabilities(case: Case) -> Explanation | None:
 def refused_matrix(case: Case) -> Explanation | None:
     """A factorisation that does not exist, or did not converge."""
     function, what = case.match.groups()
-    origin = _origin(case)
-    if what in ("failed to converge", "non-finite") or origin:
-        return case.explain(
+    if what in ("failed to converge", "non-finite") or _culprit(case) is not None:
+        return _born(
+            case,
             "degenerate-matrix",
             f"{function} could not be computed{case.inside}: NaN, infinities or nearly equal"
             " singular values do this",
-            "Look first whether the matrix is finite." + origin,
+            "Look first whether the matrix is finite.",
             fixes=advice(
                 ("see whether the matrix is finite", "torch.isfinite(A).all()"),
                 ("watch the step", _BORN),

@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import FrameType
 from typing import Any
@@ -92,7 +92,31 @@ class Place:
 
     def replaced(self, cost: float, *pairs: tuple[ast.AST, str]) -> Candidate:
         """The candidate in which these nodes have another text."""
-        return Candidate(cost + self.distance, _spliced(self.source, pairs))
+        edits = _spliced(self.source, pairs)
+        if len(edits) == 1 and re.fullmatch(r"(\w[\w.]*) = \1", edits[0].text):
+            edits = (replace(edits[0], text=""),)
+        return Candidate(cost + self.distance, edits)
+
+    def written(self, cost: float, text: str) -> Candidate:
+        """The candidate in which the statement is this one; ``{}`` stands for its own lines."""
+        first, last = self.statement.lineno, self.statement.end_lineno or 0
+        old = self.source.lines[first - 1 : last]
+        indent = old[0][: len(old[0]) - len(old[0].lstrip())]
+        own = "\n".join(row.removeprefix(indent) for row in old)
+        rows = "\n".join(indent + row for row in text.replace("{}", own).splitlines())
+        return Candidate(cost + self.distance, (_lines(self.source, first, last, rows),))
+
+    def names(self) -> dict[str, Any]:
+        """The names that the statement sees, and what they stand for."""
+        return {**self.frame.f_globals, **self.frame.f_locals}
+
+    def result(self) -> Any:
+        """What the statement bound, where that is one name; MISSING elsewhere."""
+        if isinstance(self.statement, ast.Assign) and len(self.statement.targets) == 1:
+            with suppress(SyntaxError):
+                target = ast.unparse(self.statement.targets[0])
+                return self.value(ast.parse(target, mode="eval").body)
+        return MISSING
 
 
 def _number(node: ast.AST) -> Any:
@@ -137,12 +161,78 @@ class Site:
     error: BaseException
     frames: list[Step]
     inner: list[FrameType]  # torch's and libraries', below the user's
+    line: tuple[str, int] = ("", 0)  # that is at fault, where it is known
 
     @classmethod
-    def of(cls, error: BaseException) -> Site | None:
+    def of(cls, error: BaseException, line: tuple[str, int] = ("", 0)) -> Site | None:
         """That of an exception whose program can be run again."""
         known = program_of(error)
-        return cls(known[0], error, *known[1:]) if known is not None else None
+        if known is None:
+            return None
+        program, frames, inner = known
+        return cls(program, error, frames, inner, line)
+
+    def place(self, source: Source, statement: ast.stmt, distance: float) -> Place:
+        """A statement with the frame of its function, where that is one the exception passed."""
+        inside = _function(source.tree, statement)
+        for frame, line in self.frames:
+            known = frame.f_code.co_filename == source.filename
+            at = _innermost(source.tree, line) if known else None
+            if at is not None and _function(source.tree, at) is inside:
+                return Place(source, statement, frame, distance)
+        return Place(source, statement, self.frames[-1][0], distance)
+
+    def statements(self) -> Iterator[Place]:
+        """All simple statements of the program."""
+        for source in (*self.program.sources, *self.program.modules.values()):
+            for node in ast.walk(source.tree):
+                if isinstance(node, (ast.Assign, ast.Expr, ast.Return, ast.AugAssign)):
+                    yield self.place(source, node, 0.0)
+
+    @cached_property
+    def fault(self) -> list[Place]:
+        """The line that is said to be at fault, and the one that raised."""
+        found = self.raising[:1]
+        source = self.program.source(self.line[0])
+        node = _innermost(source.tree, self.line[1]) if source is not None else None
+        if source is not None and node is not None and node is not found[0].statement:
+            found.insert(0, self.place(source, node, 0.0))
+        return found
+
+    @cached_property
+    def mentioned(self) -> list[Place]:
+        """Statements that the message speaks of: by an argument's name, or as what they made."""
+        words = set(re.findall(r"[A-Za-z]+_\w+", self.text))
+        nodes = set(re.findall(r"(\w+)Backward\b", self.text))
+        found = [
+            replace(place, distance=0.2)
+            for place in self.statements()
+            if words & {k.arg for call in place.calls() for k in call.keywords}
+        ]
+        for source in (*self.program.sources, *self.program.modules.values()):
+            for kind in ast.walk(source.tree):
+                if isinstance(kind, ast.ClassDef) and kind.name in nodes:
+                    for each in ast.walk(kind):
+                        function = _function(source.tree, each) if _is_return(each) else None
+                        if getattr(function, "name", "") == "backward":
+                            found.append(self.place(source, each, -0.6))  # type: ignore[arg-type]
+        held = [v for f in self.inner for v in f.f_locals.values() if isinstance(v, Tensor)]
+        for module in self._modules:  # what a module holds on to
+            for name, value in vars(module).items():
+                if any(value is each for each in held):
+                    found += [
+                        replace(place, distance=0.1)
+                        for place in self.statements()
+                        if f"self.{name}" in _bound(place.statement)
+                        and not isinstance(getattr(place.statement, "value", None), ast.Constant)
+                    ]
+        return found
+
+    @cached_property
+    def _modules(self) -> list[nn.Module]:
+        known = [v for f, _ in self.frames for v in f.f_locals.values()]
+        built = [v for v in known if isinstance(v, nn.Module) and "_modules" in vars(v)]
+        return [each for v in built for each in v.modules()]
 
     @cached_property
     def raising(self) -> list[Place]:
@@ -164,7 +254,7 @@ class Site:
         while todo and len(found) < 24:
             place = todo.pop(0)
             for node in place.parts():
-                bound = self._binding(place, node)
+                bound = self.binding(place, node)
                 if bound is not None and id(bound.statement) not in seen:
                     seen.add(id(bound.statement))
                     found.append(bound)
@@ -172,7 +262,7 @@ class Site:
                         todo.append(bound)
         return found
 
-    def _binding(self, place: Place, node: ast.AST) -> Place | None:
+    def binding(self, place: Place, node: ast.AST) -> Place | None:
         name = _spelled(node)
         if not name or not isinstance(getattr(node, "ctx", None), ast.Load):
             return None
@@ -223,7 +313,7 @@ class Site:
     def places(self) -> list[Place]:
         """All of them, the nearest of each statement."""
         found: dict[int, Place] = {}
-        for place in (*self.raising, *self.bindings, *self.builders):
+        for place in (*self.fault, *self.raising, *self.bindings, *self.builders, *self.mentioned):
             old = found.get(id(place.statement))
             if old is None or place.distance < old.distance:
                 found[id(place.statement)] = place
@@ -236,12 +326,14 @@ class Site:
     @cached_property
     def told(self) -> list[int]:
         """Numbers of the message."""
-        return [int(n) for n in re.findall(r"(?<![\w.])-?\d+", self.text)]
+        return [int(n) for n in re.findall(r"(?:(?<=\dx)|(?<![\w.])-?)\d+", self.text)]
 
     @cached_property
     def sizes(self) -> list[int]:
         """Numbers that a size could rather be: of the message, of shapes, of indices."""
         found = [n for n in self.told if n > 0]
+        if re.search(r"out of|outside", self.text):
+            found += [n + 1 for n in found]
         for place in self.raising[:2]:
             for node in place.parts():
                 value = place.value(node)
@@ -266,6 +358,10 @@ class Site:
                 if isinstance(v, Tensor) and v.dim() > 1
             ]
         return list(dict.fromkeys(int(n) for n in found if 0 < n < 1 << 20))
+
+
+def _is_return(node: ast.AST) -> bool:
+    return isinstance(node, ast.Return) and node.value is not None
 
 
 def _innermost(tree: ast.Module, line: int) -> ast.stmt | None:
@@ -362,13 +458,15 @@ def values(site: Site) -> Iterator[Candidate]:
         tensors = {_spelled(e): v for e, _ in operands if isinstance(v := place.value(e), Tensor)}
         for expression, role in operands:
             value = place.value(expression)
-            for cost, new in _forms(place.text(expression), value, tensors, site):
+            if value is MISSING and role == "value":
+                value = place.result()
+            for cost, new in _forms(place, expression, value, tensors, site):
                 plain = isinstance(
                     expression, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Tuple)
                 )
                 old = place.text(expression)
                 text = new if plain or not new.startswith(old) else f"({old}){new[len(old) :]}"
-                more = 0.0 if value is not MISSING else 0.5
+                more = 0.0 if value is not MISSING else 0.3
                 more += 0.2 if role == "value" else 0.0
                 yield place.replaced(cost + more, (expression, text))
                 alike = [
@@ -386,11 +484,26 @@ def values(site: Site) -> Iterator[Candidate]:
 
 
 def _forms(
-    old: str, value: Any, others: dict[str, Tensor], site: Site
+    place: Place, node: ast.expr, value: Any, others: dict[str, Tensor], site: Site
 ) -> Iterator[tuple[float, str]]:
     """Texts in the place of an expression: (cost, text)."""
+    old = place.text(node)
     if not old:
         return
+    if isinstance(node, ast.Call) and _called(node) in ("half", "bfloat16", "double"):
+        yield 0.7, place.text(node.func).rpartition(".")[0]
+    if isinstance(value, dict):
+        for key in (key for key in value if isinstance(key, str)):
+            yield 0.8, f"{old}[{key!r}]"
+    if isinstance(value, Iterator) and (bound := site.binding(place, node)) is not None:
+        yield 0.4, bound.text(bound.statement.value)  # type: ignore[attr-defined]
+    if isinstance(value, list) and len(value) in site.told and isinstance(node, ast.List):
+        for more in (n - len(value) for n in site.told if n > len(value)):
+            yield 1.4, f"{old[:-1]}{more * (', ' + place.text(node.elts[-1]))}]"
+    for kind in re.findall(r"\bnot an? (\w+)", site.text):
+        for name, other in place.names().items():
+            if kind in (base.__name__ for base in type(other).__mro__) and name != old:
+                yield 0.6, name
     if isinstance(value, np.ndarray):
         yield 0.8, f"{old}.copy()"
         yield 1.0, f'{old}.astype("float32")'
@@ -398,6 +511,9 @@ def _forms(
         yield 1.2, f"torch.tensor({old})"
     if isinstance(value, (list, tuple)) and value:
         yield 0.9, f"*{old}"
+        for name in dir(value):  # of a named tuple
+            if isinstance(getattr(value, name), Tensor):
+                yield 0.8 - 0.1 * (name in site.text), f"{old}.{name}"
         if all(isinstance(v, Tensor) for v in value):
             if isinstance(value, tuple):
                 yield 1.2, f"{old}[0]"
@@ -408,24 +524,68 @@ def _forms(
         yield 1.4, f"*{old}"
         if "tuple" in site.text:
             yield 1.6, f"{old}[0]"
-    elif not isinstance(value, Tensor):
+    elif isinstance(value, nn.Module) and len({p.dtype for p in value.parameters()}) == 1:
+        if any(p.dtype != torch.float32 for p in value.parameters()):
+            yield 1.0, f"{old}.float()"
+    if value is not MISSING and not isinstance(value, Tensor):
+        return
+    if isinstance(value, Tensor) and value.numel():
+        yield from _moved(old, value, site)
+    if "Complex" in site.text and (
+        value is MISSING or (isinstance(value, Tensor) and value.is_complex())
+    ):
+        yield 0.5, f"{old}.abs()"
         return
     kinds = re.search(r"type|Long|Float|Half|Double|Int|Bool|float|integer|bool", site.text)
-    yield from _cast(old, value, others, 0.7 if kinds else 2.0)
+    yield from _cast(old, value, others, site, 0.7 if kinds else 2.0)
     graph = re.search(r"grad|backward|inplace|in-place|leaf", site.text)
-    if graph:
+    whole = isinstance(place.statement, ast.Assign) and node is place.statement.value
+    if "differentiated" in site.text and whole:
+        yield 0.5, f"{old}.requires_grad_()"
+    if "non-leaf" in site.text and whole:
+        yield 0.5, f"{old}.detach().requires_grad_()"
+    elif "scalar outputs" in site.text:
+        yield 0.5, f"{old}.mean()"
+    elif graph and not re.search("does not require grad|second time|non-leaf", site.text):
         yield 0.8, f"{old}.detach()"
         yield 1.0, f"{old}.clone()"
-    yield from _shaped(old, value, others, site, 0.0 if not graph else 1.5)
+    indexed = re.search("^(?!Dimension).*out of (range|bounds)", site.text)
+    yield from _shaped(old, value, others, site, 1.5 if graph or indexed else 0.0)
+
+
+def _moved(old: str, value: Tensor, site: Site) -> Iterator[tuple[float, str]]:
+    """Numbers that count from one, or lie between others than those that are allowed."""
+    if value.is_complex():
+        return
+    with suppress(RuntimeError):  # it belongs to a transformation that has ended
+        yield from _inside_bounds(old, value, site)
+
+
+def _inside_bounds(old: str, value: Tensor, site: Site) -> Iterator[tuple[float, str]]:
+    low, high = float(value.detach().min()), float(value.detach().max())
+    whole = not value.is_floating_point() and value.dtype != torch.bool
+    if whole and low > 0 and int(high) in site.told and re.search(r"out of|outside", site.text):
+        yield 0.4, f"({old} - {int(low)})"
+    if whole and low < 0 and re.search(r"out of|outside", site.text):
+        yield 1.0, f"{old}.clamp(min=0)"
+    if "between 0 and 1" in site.text and value.unique().numel() == 2:
+        shifted = f"{old} {'-' if low > 0 else '+'} {abs(low):g}"
+        yield 0.4, f"({shifted})" if high - low == 1 else f"(({shifted}) / {high - low:g})"
 
 
 def _cast(
-    old: str, value: Any, others: dict[str, Tensor], cost: float
+    old: str, value: Any, others: dict[str, Tensor], site: Site, cost: float
 ) -> Iterator[tuple[float, str]]:
     dtype = value.dtype if value is not MISSING else None
     floats = dtype is not None and dtype.is_floating_point
+    for name in ("half", "bfloat16"):
+        if re.search(rf"\b(c10::)?{name}\b", site.text, re.I):
+            yield cost + 0.3, f"{old}.{name}()"
     if dtype != torch.float32:
         yield cost, f"{old}.float()"
+    graph = (value is not MISSING and value.requires_grad) or "grad" in site.text
+    if graph and not re.search("Long|long|int", site.text):
+        return
     if dtype != torch.int64:
         yield cost + (0.2 if floats else 0), f"{old}.long()"
     if dtype != torch.bool:
@@ -444,7 +604,19 @@ def _shaped(
         if shape is None or shape[d] == 1:
             yield more + 0.8, f"{old}.squeeze({d})"
     for d in (*range(rank), -1):
-        yield more + 1.0 + (0.05 if d not in (0, 1) else 0), f"{old}.unsqueeze({d})"
+        unlike = 0.05 * (d not in (0, 1))
+        if shape is not None:
+            new = list(value.unsqueeze(d).shape)
+            unlike += 0.1 * min(
+                [
+                    sum(a not in (1, b) for a, b in zip(new, other.shape, strict=True))
+                    + (0 if any(a == b > 1 for a, b in zip(new, other.shape, strict=True)) else 1)
+                    for other in others.values()
+                    if other.dim() == rank + 1
+                ],
+                default=0,
+            )
+        yield more + 1.0 + unlike, f"{old}.unsqueeze({d})"
     if rank > 1 or shape is None:
         yield more + 1.1, f"{old}.flatten(1)" if rank > 2 else f"{old}.flatten()"
         yield more + 1.2, f"{old}.flatten(0, 1)"
@@ -456,7 +628,8 @@ def _shaped(
         yield more + 1.6, f"{old}.mean(1)"
     if rank > 2:
         last = ", ".join(map(str, (0, rank - 1, *range(1, rank - 1))))
-        yield more + 1.2, f"{old}.permute({last})"
+        channels = shape is not None and "channels" in site.text and shape[-1] in site.told
+        yield more + (0.6 if channels else 1.2), f"{old}.permute({last})"
         if rank == 3:
             yield more + 1.3, f"{old}.permute(2, 0, 1)"
     for name, other in others.items():
@@ -466,6 +639,8 @@ def _shaped(
             nones = ", None" * (other.dim() - rank)
             yield more + 1.05, f"{old}[:{nones}]" if rank == 1 else f"{old}[..., None]"
             yield more + 1.3, f"{old}.unsqueeze(-1).expand_as({name})"
+        if shape is not None and other.dim() < rank and "shape" in site.text:
+            yield more + 1.2, f"{old}.mean(0)"
         if other.shape != shape and other.dim() == rank:
             yield more + 1.5, f"{old}.expand_as({name})"
             yield more + 1.6, f"{old}.reshape({name}.shape)"
@@ -505,7 +680,8 @@ def _signature(function: Any) -> dict[str, Any]:
 # Switches that silence an error and leave its cause, or are out of use.
 _NO_CURES = (
     "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
-    " track_running_stats training is_grads_batched full_graph drop_last"
+    " track_running_stats training is_grads_batched full_graph drop_last differentiable capturable"
+    " maximize foreach fused"
 ).split()
 
 
@@ -514,22 +690,49 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
         return
     own = {k.arg: k for k in call.keywords}
     for name, default in _signature(function).items():
-        if isinstance(default, bool) and name not in _NO_CURES:
-            given = own.get(name)
+        given = own.get(name)
+        lacks = name == "create_graph" and "does not require grad" in site.text
+        switch = given is not None and isinstance(getattr(given.value, "value", None), bool)
+        if (isinstance(default, bool) or switch) and (lacks or name not in _NO_CURES):
+            named = 0.6 if name in site.text else 0.0
             if given is None:
-                yield place.replaced(0.9, (call, _with(place, call, f"{name}={not default}")))
+                yield place.replaced(
+                    0.9 - named, (call, _with(place, call, f"{name}={not default}"))
+                )
             elif isinstance(given.value, ast.Constant):
-                yield place.replaced(1.5, (given.value, repr(not given.value.value)))
+                yield place.replaced(1.5 - named, (given.value, repr(not given.value.value)))
+        elif isinstance(default, str) and re.search(rf"\b{name}\b", site.text) and name not in own:
+            for word in reversed(re.findall(r"'(\w+)'", site.text)):
+                yield place.replaced(0.5, (call, _with(place, call, f"{name}={word!r}")))
         elif isinstance(default, int) and name not in own:
             for number in dict.fromkeys(site.told):
                 if number != default and number < 0 and "index" in name:
                     yield place.replaced(1.1, (call, _with(place, call, f"{name}={number}")))
+    if isinstance(function, type) and "self" not in place.names():
+        made, known = place.result(), _signature(function)
+        more_names = dir(made) if isinstance(made, function) else ()
+        for name in dict.fromkeys([*known, *(n for n in more_names if n[0] != "_")]):
+            size = known[name] if name in known else getattr(made, name, None)
+            size = getattr(made, name, size) if size is inspect.Parameter.empty else size
+            if name in own or type(size) is not int or size < 2:
+                continue
+            for at, number in enumerate(n for n in site.sizes[:8] if n > size):
+                if size in site.told or name not in known:
+                    more = _with(place, call, f"{name}={number}")
+                    yield place.replaced(0.9 + 0.02 * at, (call, more))
     for keyword in call.keywords:
         if keyword.arg is not None and keyword.arg in site.text:
+            parts = set(keyword.arg.split("_"))
+            for other, default in _signature(function).items():
+                if default is None and parts & set(other.split("_")) and other not in own:
+                    text = f"{other}={place.text(keyword.value)}"
+                    yield place.replaced(0.8, (keyword, text))
             rest = [place.text(a) for a in call.args]
             rest += [place.text(k) for k in call.keywords if k is not keyword]
             text = f"{place.text(call.func)}({', '.join(rest)})"
-            yield place.replaced(1.3 if not place.distance else 2.0, (call, text))
+            cost = 1.3 if not place.distance else 2.0
+            cost += 1.5 * isinstance(place.value(keyword.value), Tensor)  # it had a purpose
+            yield place.replaced(cost, (call, text))
             for near in difflib.get_close_matches(keyword.arg, list(_signature(function)), 2, 0.5):
                 if near != keyword.arg and "keyword" in site.text:
                     yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
@@ -582,7 +785,8 @@ def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate
     if name in ("numpy", "item", "tolist"):
         yield place.replaced(0.8, (call.func, f"{head}detach().{name}"))
     if name == "item":
-        yield place.replaced(1.0, (call.func, f"{head}mean().{name}"))
+        count = isinstance(getattr(call.func, "value", None), ast.Compare)
+        yield place.replaced(0.9, (call.func, f"{head}{'sum' if count else 'mean'}().{name}"))
     if name == "permute" and len(call.args) > 2:
         rank = 4 if len(call.args) == 3 else 3
         turned = (0, rank - 1, *range(1, rank - 1)) if rank == 4 else (0, 2, 1)
@@ -655,6 +859,7 @@ def numbers(site: Site) -> Iterator[Candidate]:
     top = site.raising[0].frame
     for source in (*site.program.sources, *site.program.modules.values()):
         made = {id(n) for call in ast.walk(source.tree) if _is_data(call) for n in ast.walk(call)}
+        drawn = {id(n) for call in ast.walk(source.tree) if _is_drawn(call) for n in ast.walk(call)}
         loaders = (call for call in ast.walk(source.tree) if _called(call) == "DataLoader")
         loads = {id(n) for call in loaders for n in ast.walk(call)}
         written: dict[int, list[ast.expr]] = {}
@@ -669,21 +874,70 @@ def numbers(site: Site) -> Iterator[Candidate]:
                     continue
                 place = Place(source, statement, top, min(distance or 0.0, 0.6))
                 more = (0.0 if distance is not None else 0.2) + 0.7 * (id(node) in made)
+                more += 0.8 * (id(node) in drawn)
                 for cost, size in _instead(value, site):
                     yield place.replaced(cost + more, (node, str(size)))
             if told and 1 < len(nodes) < 5 and value > 1:
                 for cost, size in _instead(value, site):
                     edits = _spliced(source, [(node, str(size)) for node in nodes])
                     more = 0.3 + 0.7 * any(id(node) in made for node in nodes)
+                    more += 0.8 * any(id(node) in drawn for node in nodes)
                     yield Candidate(cost + more, edits)
     for place in site.places:
         for part in place.parts():
             yield from _dimensions(place, part)
-    for place in site.builders:
-        for argument in [each for call in place.calls() for each in call.args]:
-            value = place.value(argument)
-            if not isinstance(argument, ast.Constant) and (value is MISSING or type(value) is int):
-                yield place.replaced(1.3, (argument, f"{place.text(argument)} + 1"))
+    for place in (*site.builders, *site.bindings, *site.mentioned):
+        for call in place.calls():
+            for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+                value = place.value(argument)
+                if not isinstance(argument, (ast.Constant, ast.Starred)):
+                    if value is MISSING or type(value) is int:
+                        for cost, new in _reckoned(place, argument, value, site):
+                            yield place.replaced(cost, (argument, new))
+    for place in site.raising:
+        yield from _taken(place, site)
+
+
+def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[tuple[float, str]]:
+    """A size that is computed, computed in another way."""
+    text = place.text(node)
+    loose = f"({text})" if isinstance(node, ast.BinOp) else text
+    told = list(dict.fromkeys(n for n in site.told if n > 1))[:6]
+    for a in told if value is MISSING else [value]:
+        for at, b in enumerate(told if value is MISSING else site.sizes[:12]):
+            cost = 1.0 + 0.3 * (value is MISSING) + 0.02 * at
+            if b > a and b % a == 0:
+                yield cost, f"{loose} * {b // a}"
+            elif b < a and a % b == 0:
+                yield cost, f"{loose} // {a // b}"
+            elif b != a:
+                yield cost + 0.1, f"{text} {'+' if b > a else '-'} {abs(b - a)}"
+    yield 1.3, f"{text} + 1"
+    if value in site.told:
+        for loop in ast.walk(site.raising[0].source.tree):
+            if isinstance(loop, ast.For) and hasattr(site.raising[-1].value(loop.iter), "__len__"):
+                if loop.lineno < site.raising[0].statement.lineno <= (loop.end_lineno or 0):
+                    yield 0.7, f"{loose} * len({ast.unparse(loop.iter)})"
+
+
+def _taken(place: Place, site: Site) -> Iterator[Candidate]:
+    """A size that is written in a function, taken from what the function was given."""
+    function = _function(place.source.tree, place.statement)
+    if not isinstance(function, ast.FunctionDef):
+        return
+    names = [each.arg for each in function.args.args]
+    given = {n: v for n in names if isinstance(v := place.frame.f_locals.get(n), Tensor)}
+    nodes: dict[int, list[ast.AST]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Constant, ast.Name)) and type(v := place.value(node)) is int:
+            if v in site.told and v > 1 and not isinstance(getattr(node, "ctx", None), ast.Store):
+                nodes.setdefault(v, []).append(node)
+    for old, same in nodes.items():
+        for name, tensor in given.items():
+            for d, size in enumerate(tensor.shape):
+                if size != old and size in site.told:
+                    own = ((node, f"{name}.size({d})") for node in same)
+                    yield place.replaced(0.6, *own)
 
 
 def _dimensions(place: Place, node: ast.AST) -> Iterator[Candidate]:
@@ -695,10 +949,15 @@ def _dimensions(place: Place, node: ast.AST) -> Iterator[Candidate]:
         number = node.slice
     elif isinstance(node, ast.keyword) and node.arg in ("dim", "axis"):
         number = node.value
-    old = _number(number) if number is not None else MISSING
-    for rank, other in enumerate((0, 1, -1, 2) if type(old) is int else ()):
+    elif isinstance(node, ast.Call) and len(node.args) == 1:
+        method = getattr(Tensor, _called(node), None) if isinstance(node.func, ast.Attribute) else 0
+        if re.match(r"\s*\w+\(dim\b", getattr(method, "__doc__", "") or ""):
+            number = node.args[0]
+    old: Any = _number(number) if number is not None else MISSING
+    for other in (0, 1, -1, 2) if type(old) is int else ():
         if other != old and number is not None:
-            yield place.replaced(0.95 + 0.02 * rank, (number, str(other)))
+            far = abs(other - old) if other >= 0 else 1.5
+            yield place.replaced(0.95 + 0.02 * far, (number, str(other)))
 
 
 def _is_data(node: ast.AST) -> bool:
@@ -707,11 +966,18 @@ def _is_data(node: ast.AST) -> bool:
     return name == "tensor" or name in having("makes")
 
 
+def _is_drawn(node: ast.AST) -> bool:
+    """Whether an expression stands for what a program would read."""
+    return _called(node) in ("tensor", "rand", "randn", "randint")
+
+
 def _instead(value: int, site: Site) -> Iterator[tuple[float, int]]:
     """Sizes in the place of one: (cost, size); what the message says of both is the likeliest."""
     common = [math.gcd(value, n) for n in site.sizes]
     lacking = [n - value for n in site.sizes]
-    for at, size in enumerate(dict.fromkeys([*site.sizes, *common, *lacking])):
+    fitting = [max(d for d in range(1, value + 1) if n % d == 0) for n in site.sizes]
+    parts = fitting if "divi" in site.text else []
+    for at, size in enumerate(dict.fromkeys([*parts, *site.sizes, *common, *lacking])):
         if 0 < size <= 64 * value and size != value and at < 20:
             cost = 0.8 if value in site.told else 1.3
             cost += 0.0 if size in site.told else 0.5
@@ -734,7 +1000,10 @@ def structures(site: Site) -> Iterator[Candidate]:
     for place in site.places:
         yield from _unpacked(place)
         yield from _registered(place)
+    yield from _loaded(site)
     for place in site.raising:
+        if place.distance == 0 and "has already been" in site.text:
+            yield place.written(0.6, "")
         if place.distance == 0 and "already exists" in site.text:
             for source in site.program.sources:
                 for node in ast.walk(source.tree):
@@ -749,11 +1018,49 @@ def structures(site: Site) -> Iterator[Candidate]:
                 for each in ast.walk(node):
                     if isinstance(each, ast.Return) and each.value and "gradients" in site.text:
                         own = Place(source, each, site.raising[0].frame, 0.0)
-                        yield own.replaced(0.5, (each.value, own.text(each.value) + ", None"))
+                        lacking = abs(site.told[0] - site.told[1]) if len(site.told) == 2 else 1
+                        text = own.text(each.value) + lacking * ", None"
+                        yield own.replaced(0.5, (each.value, text))
             if isinstance(node, ast.ClassDef) and any(
                 "Module" in ast.unparse(b) for b in node.bases
             ):
                 yield from _initialised(source, node, site)
+
+
+def _loaded(site: Site) -> Iterator[Candidate]:
+    """Batches made in another way, and modules that are not trained."""
+    rows = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
+    for place in site.places:
+        for call in place.calls():
+            name = place.text(call.func)
+            if _called(call) == "DataLoader" and "when training" in site.text:
+                yield place.replaced(0.9, (call, _with(place, call, "drop_last=True")))
+            elif _called(call) == "DataLoader" and rows and isinstance(rows[0], list):
+                more = f"collate_fn=lambda rows: {_padded(rows[0], 'rows')}"
+                yield place.replaced(0.9, (call, _with(place, call, more)))
+            elif isinstance(place.value(call.func), nn.Module) and "when training" in site.text:
+                top = site.raising[-1]
+                learns = "backward(" in "\n".join(top.source.lines[top.statement.lineno - 1 :])
+                above = [s for s in ast.walk(place.source.tree) if isinstance(s, ast.With)]
+                off = any(
+                    s.lineno < call.lineno <= (s.end_lineno or 0) and _OFF.search(ast.unparse(s))
+                    for s in above
+                )
+                cost = (0.4 if off else 1.0 + learns) + (place.frame is not site.frames[-1][0])
+                yield place.replaced(cost, (call.func, f"{name}.eval()"))
+
+
+def _padded(rows: list[Any], name: str) -> str:
+    """An expression of a batch of ``rows``, those of unequal size padded."""
+    first = rows[0]
+    if isinstance(first, tuple):
+        parts = (
+            _padded([r[i] for r in rows], f"[r[{i}] for r in {name}]") for i in range(len(first))
+        )
+        return f"({', '.join(parts)})"
+    if isinstance(first, Tensor) and len({r.shape for r in rows}) > 1:
+        return f"torch.nn.utils.rnn.pad_sequence({name}, batch_first=True)"
+    return f"torch.utils.data.default_collate({name})"
 
 
 def _unpacked(place: Place) -> Iterator[Candidate]:
@@ -804,9 +1111,16 @@ def _initialised(source: Source, node: ast.ClassDef, site: Site) -> Iterator[Can
 
 
 def graphs(site: Site) -> Iterator[Candidate]:
-    """Values cut from a graph, graphs kept, writes without gradient."""
-    if not re.search(r"grad|backward|inplace|in-place|leaf|graph", site.text):
+    """Values cut from a graph or left in it, graphs kept, writes without gradient."""
+    if not re.search(r"grad|backward|inplace|in-place|leaf|graph|inf checks", site.text):
         return
+    if re.search(r"does not require grad|inf checks", site.text):
+        for place in (*site.fault, *site.bindings):
+            yield from _uncut(place)
+        yield from _switched(site)
+        yield from _ordered(site)
+    for place in (*site.fault, *site.bindings) if re.search("in-?place", site.text) else ():
+        yield from _out_of_place(place)
     for place in site.raising[:1]:
         block = _function(place.source.tree, place.statement) or place.source.tree
         loops = [
@@ -823,19 +1137,152 @@ def graphs(site: Site) -> Iterator[Candidate]:
             own = Place(place.source, statement, place.frame, 0.0)
             for call in own.calls():
                 if getattr(call.func, "attr", "") == "backward":
-                    yield own.replaced(1.3, (call, _with(own, call, "retain_graph=True")))
-                for argument in call.args:
-                    name = _spelled(argument)
-                    if isinstance(argument, ast.Name) and isinstance(own.value(argument), Tensor):
-                        cost = 0.7 if name in carried else 1.0
-                        later = 0.3 * (statement.lineno >= place.statement.lineno - 1)
-                        yield own.replaced(cost + later, (argument, f"{name}.detach()"))
-        row = place.source.lines[place.statement.lineno - 1]
-        if place.statement.lineno == place.statement.end_lineno and "\n" not in row:
-            indent = row[: len(row) - len(row.lstrip())]
-            text = f"{indent}with torch.no_grad():\n{indent}    {row.strip()}"
-            line = place.statement.lineno
-            yield Candidate(1.2, (_lines(place.source, line, line, text),))
+                    cost = 0.75 if statement is not place.statement else 1.3
+                    yield own.replaced(cost, (call, _with(own, call, "retain_graph=True")))
+            for argument in own.parts():
+                name = _spelled(argument)
+                given = isinstance(argument, ast.Name) and isinstance(argument.ctx, ast.Load)
+                if given and name and isinstance(value := own.value(argument), Tensor):
+                    cost = 0.7 if name in carried else 1.0
+                    later = 0.3 * (statement.lineno >= place.statement.lineno - 1)
+                    later += 0.5 * (not value.requires_grad)
+                    yield own.replaced(cost + later, (argument, f"{name}.detach()"))
+        if "second time" in site.text and loops:
+            yield from _moved_into(place, around, carried)
+        if place.statement.lineno == place.statement.end_lineno:
+            yield place.written(1.2, f"with torch.no_grad():\n    {place.text(place.statement)}")
+
+
+_OFF = re.compile(r"(torch\.)?(no_grad|inference_mode|set_grad_enabled)\([^)]*\)")
+_LEAVES = "detach item tolist numpy float long int bool round sign cpu".split()
+_ANEW = "tensor as_tensor from_numpy array asarray".split()
+
+
+def _inside(node: ast.AST) -> ast.expr | None:
+    """What an expression was computed from that has no gradient of its own."""
+    if isinstance(node, ast.Call) and _called(node) in _LEAVES and not node.args:
+        return getattr(node.func, "value", None)
+    if isinstance(node, ast.Call) and _called(node) in _ANEW and node.args:
+        return node.args[0]
+    if isinstance(node, ast.Attribute) and node.attr == "data":
+        return node.value
+    return node.left if isinstance(node, ast.Compare) else None
+
+
+def _uncut(place: Place) -> Iterator[Candidate]:
+    """An expression without what cuts it from its graph."""
+    for node in place.parts():
+        inner, count = node, 0
+        while (deeper := _inside(inner)) is not None:
+            inner, count = deeper, count + 1
+            yield place.replaced(0.5 - 0.05 * count, (node, place.text(inner)))
+        if count:
+            yield place.replaced(0.6, (node, f"torch.stack(list({place.text(inner)}))"))
+        name = _called(node)
+        if name == "sample":
+            head = place.text(node.func)[: -len(name)]  # type: ignore[attr-defined]
+            yield place.replaced(0.5, (node, f"{head}rsample()"))
+        elif (
+            name == "argmax" and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        ):
+            of, d = place.text(node.func.value), place.text(node.args[0]) if node.args else "-1"
+            yield place.replaced(
+                0.9, (node, f"({of}.softmax({d}) * torch.arange({of}.shape[{d}])).sum({d})")
+            )
+
+
+def _switched(site: Site) -> Iterator[Candidate]:
+    """Gradients left on where they were switched off, for a block or for parameters."""
+    for place in site.fault:
+        for node in ast.walk(place.source.tree):
+            line, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+            parts = [item.context_expr for item in getattr(node, "items", [])]
+            parts += getattr(node, "decorator_list", [])
+            if line <= place.statement.lineno <= last:
+                for part in parts:
+                    if _OFF.search(place.text(part)):
+                        own = Place(place.source, place.statement, place.frame, 0.0)
+                        yield own.replaced(0.45, (part, "torch.enable_grad()"))
+    for place in site.statements():
+        for node in ast.walk(place.statement):
+            if isinstance(node, ast.Attribute) and node.attr == "parameters":
+                for name, value in place.names().items():
+                    if isinstance(value, nn.Module) and name != place.text(node.value):
+                        if place.frame is site.frames[-1][0]:
+                            yield place.replaced(0.9, (node.value, name))
+            if isinstance(node, ast.Constant) and node.value is False:
+                if "requires_grad" in place.text(place.statement):
+                    yield place.replaced(0.8, (node, "True"))
+
+
+def _ordered(site: Site) -> Iterator[Candidate]:
+    """What names the parameters of a model, after the model has its last layer."""
+    for source in site.program.sources + list(site.program.modules.values()):
+        for block in ast.walk(source.tree):
+            rows = (
+                [s for s in getattr(block, "body", []) if isinstance(s, ast.stmt)]
+                if isinstance(block, (ast.Module, ast.FunctionDef))
+                else []
+            )
+            for a, first in enumerate(rows):
+                for later in rows[a + 1 :]:
+                    pair = [(first, later), (later, first)]
+                    if any(_names_parameters(x) & _gives_layers(y) for x, y in pair):
+                        lines = source.lines
+                        begin, end = first.lineno, later.end_lineno or later.lineno
+                        own = first.end_lineno or begin
+                        text = "\n".join((*lines[own:end], *lines[begin - 1 : own]))
+                        yield Candidate(0.3, (_lines(source, begin, end, text),))
+
+
+def _names_parameters(statement: ast.stmt) -> set[str]:
+    text = ast.unparse(statement)
+    return set(re.findall(r"([\w.]+?)(?:\.\w+)?\.(?:parameters|requires_grad_)\(", text)) | set(
+        re.findall(r"([\w.]+)\.(?:parameters|requires_grad_)\(", text)
+    )
+
+
+def _gives_layers(statement: ast.stmt) -> set[str]:
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return {
+        ast.unparse(t.value) for t in targets if isinstance(t, (ast.Attribute, ast.Subscript))
+    } - {"self"}
+
+
+def _out_of_place(place: Place) -> Iterator[Candidate]:
+    """A write into a tensor as a new tensor."""
+    statement = place.statement
+    if isinstance(statement, ast.AugAssign) and not isinstance(statement.target, ast.Subscript):
+        name, value = place.text(statement.target), place.text(statement.value)
+        sign = re.search(r"(\S+)=$", place.text(statement)[len(name) :].split(value)[0].rstrip())
+        if sign is not None:
+            yield place.written(0.4, f"{name} = {name} {sign[1]} ({value})")
+    elif isinstance(statement, (ast.Assign, ast.AugAssign)):
+        target = [*getattr(statement, "targets", []), getattr(statement, "target", None)][0]
+        if isinstance(target, ast.Subscript) and (name := _spelled(target.value)):
+            yield place.written(0.4, f"{name} = {name}.clone()\n{{}}")
+    elif isinstance(statement, ast.Expr) and _called(statement.value).endswith("_"):
+        call = place.text(statement.value)
+        name, _, method = call.partition("(")[0].rpartition(".")
+        new = call.replace(f"{name}.{method}", f"{name}.{method[:-1]}", 1)
+        yield place.written(0.4, f"{name} = {new}")
+
+
+def _moved_into(place: Place, loop: ast.AST, carried: set[str]) -> Iterator[Candidate]:
+    """What was computed once before a loop, computed in each of its rounds."""
+    for before in place.source.tree.body:
+        last = before.end_lineno or before.lineno
+        if not isinstance(before, ast.Assign) or last >= loop.lineno:  # type: ignore[attr-defined]
+            continue
+        if carried.intersection(_bound(before)):
+            continue
+        value = Place(place.source, before, place.frame, 0.0).result()
+        if isinstance(value, Tensor) and value.grad_fn is not None:
+            lines, body = place.source.lines, loop.body[0]  # type: ignore[attr-defined]
+            own = [" " * body.col_offset + row for row in lines[before.lineno - 1 : last]]
+            text = "\n".join((*lines[last : body.lineno - 1], *own))
+            edit = _lines(place.source, before.lineno, body.lineno - 1, text)
+            yield Candidate(0.65, (edit,))
 
 
 def _carried(loop: ast.AST) -> set[str]:
@@ -858,12 +1305,16 @@ _KINDS: tuple[Callable[[Site], Iterator[Candidate]], ...] = (
 )
 
 
-def mend(error: BaseException, first: Sequence[tuple[Edit, ...]] = ()) -> tuple[Edit, ...] | None:
+def mend(
+    error: BaseException,
+    line: tuple[str, int] = ("", 0),
+    first: Sequence[tuple[Edit, ...]] = (),
+) -> tuple[Edit, ...] | None:
     """The smallest edits with which the program no longer raises; None where none was found.
 
-    first: tried before all others.
+    line: that is known to be at fault. first: edits that are tried before all others.
     """
-    site = Site.of(error)
+    site = Site.of(error, line)
     if site is None or not site.raising or isinstance(site.raising[0].statement, ast.Raise):
         return None
     found = [Candidate(0.0, edits) for edits in first]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import ctypes
+import io
 import linecache
 import os
 import pickle
 import re
 import resource
 import select
+import shutil
 import signal
 import struct
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -25,17 +29,22 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.capture.places import display_name, is_user
 from nanlab.findings.rule import Edit
 
+# Seconds of the processor, so that the answer does not depend on what else runs.
 SECONDS = 20.0  # for all that is tried for one exception; as a rule it takes less than one
-_LONGEST = 4.0  # for one run
+_LONGEST = 6.0  # for one run: the first step of an optimizer imports for seconds
 _SHORT = 0.5  # that a program took to raise: one that takes long with an edit does not end
+_PATIENCE = 5  # seconds of the clock for each: a program may wait for something
 _MEMORY = 2 << 30  # bytes that it may ask for
-# Statements that leave something behind, by the function that they call; they are left out.
-_EFFECTS = re.compile(r"(^|_)(save|dump|write|export|upload|push|log|show|print|nanwatch)|^to_")
+# Statements by the function that they call: what is sent or shown is left out, what cannot be
+# written is passed.
+_SENT = re.compile(r"(^|_)(export|upload|push|log|show|nanwatch)|^run_line_magic$|^system$")
+_WRITTEN = re.compile(r"(^|_)(save|dump|write)|^to_")
 Step = tuple[FrameType, int]  # a frame of the traceback, and the line in it
 Run = Callable[[], tuple[str, int]]  # what was raised, and the line; empty if nothing was
 # What the process may not do: audit events of Python.
@@ -82,7 +91,8 @@ class Program:
     names: dict[str, Any]
     error: BaseException
     line: int  # that raised, in whichever source
-    deadline: float = field(default_factory=lambda: time.monotonic() + SECONDS)
+    left: float = field(default_factory=lambda: SECONDS)
+    deadline: float = field(default_factory=lambda: time.monotonic() + _PATIENCE * SECONDS)
     _raised: dict[tuple[int, int], Outcome | None] = field(default_factory=dict)
 
     def source(self, filename: str) -> Source | None:
@@ -94,7 +104,7 @@ class Program:
 
     @property
     def is_over(self) -> bool:
-        return time.monotonic() > self.deadline
+        return self.left <= 0 or time.monotonic() > self.deadline
 
     def first(self, tries: Sequence[Sequence[Edit]]) -> int | None:
         """The number of the first of these edits with which the program no longer raises: that
@@ -107,14 +117,15 @@ class Program:
             if own is None:
                 at += 1
                 continue
-            limit = min(_LONGEST, 3 * own.seconds + 1)
+            limit = min(_LONGEST, 3 * own.seconds + 4)
             if control is not None:  # all from the beginning: many in one process
                 rest = tries[at:]
                 for outcome in apart([partial(self._execute, e, start) for e in rest], limit):
+                    self.left -= outcome.seconds
                     if outcome.kind != "raised" or self.is_over:
                         break
                     at += 1
-            if at < len(tries) and self.deadline - time.monotonic() > limit:
+            if at < len(tries) and not self.is_over:
                 kind = self._run(tries[at], start, limit).kind
                 if kind == "ran":
                     return at
@@ -141,7 +152,10 @@ class Program:
         return self._raised[start]
 
     def _run(self, edits: Sequence[Edit], start: tuple[int, int], limit: float) -> Outcome:
-        return next(apart([partial(self._execute, edits, start)], limit), Outcome("refused"))
+        run = partial(self._execute, edits, start)
+        outcome = next(apart([run], limit), Outcome("refused"))
+        self.left -= outcome.seconds
+        return outcome
 
     def _execute(self, edits: Sequence[Edit], start: tuple[int, int]) -> tuple[str, int]:
         names = dict(self.names)
@@ -166,7 +180,7 @@ def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameTyp
     steps = list(traceback.walk_tb(error.__traceback__))
     mine = [at for at, (frame, _) in enumerate(steps) if is_user(frame)]
     tops = [at for at in mine if steps[at][0].f_code.co_name[:5] in ("<modu", "<cell")]
-    alone = hasattr(os, "fork") and sys.platform == "linux" and not torch.cuda.is_initialized()
+    alone = hasattr(os, "fork") and sys.platform == "linux"
     spread = torch.distributed.is_available() and torch.distributed.is_initialized()
     if not tops or not alone or spread:
         return None
@@ -226,46 +240,58 @@ def _code(source: Source, edits: Sequence[Edit], skipped: int = 0) -> Any:
 
 
 class _Quiet(ast.NodeTransformer):
-    """Leaves out statements that print, save or send."""
+    """Leaves out statements that send or show something; goes on after one that cannot write."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         function = node.value.func if isinstance(node.value, ast.Call) else None
         name = getattr(function, "attr", getattr(function, "id", ""))
-        return ast.copy_location(ast.Pass(), node) if _EFFECTS.search(name) else node
+        if _SENT.search(name):
+            return ast.copy_location(ast.Pass(), node)
+        if not _WRITTEN.search(name):
+            return node
+        passed = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
+        return ast.copy_location(ast.Try([node], [passed], [], []), node)
 
 
 # A process of its own, that can leave nothing behind.
 
 
 def apart(runs: Sequence[Run], limit: float) -> Iterator[Outcome]:
-    """Call ``runs`` one after the other, in a fork of this process that writes no file and reaches
-    no network; no more after one that does not end in ``limit`` seconds."""
+    """Call ``runs`` one after the other, in a fork of this process that writes into a folder of
+    its own and reaches no network; no more after one that does not end in ``limit`` seconds."""
     ours, theirs = os.pipe()
+    folder = tempfile.mkdtemp(prefix="nanlab-")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         process = os.fork()
     if process == 0:
-        _child(runs, theirs)
+        _child(runs, theirs, limit, folder)
     os.close(theirs)
     try:
         with os.fdopen(ours, "rb", 0) as told:
             for _ in runs:
-                if not select.select([told], [], [], limit)[0]:
+                if not select.select([told], [], [], _PATIENCE * limit)[0]:
                     yield Outcome("late", seconds=limit)
                     return
                 try:
                     error, line, seconds = pickle.load(told)
                 except (EOFError, pickle.UnpicklingError):
+                    ended = os.waitpid(process, 0)[1]
+                    process = 0
+                    if os.WIFSIGNALED(ended) and os.WTERMSIG(ended) == signal.SIGPROF:
+                        yield Outcome("late", seconds=limit)
                     return
                 kind = "refused" if "nanlab tries" in error else "raised" if error else "ran"
                 yield Outcome(kind, error, line, seconds)
     finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
+        if process:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _child(runs: Sequence[Run], pipe: int) -> NoReturn:
+def _child(runs: Sequence[Run], pipe: int, limit: float, folder: str) -> NoReturn:
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
@@ -277,17 +303,21 @@ def _child(runs: Sequence[Run], pipe: int) -> NoReturn:
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + _MEMORY, size + _MEMORY))
         torch.set_num_threads(1)
-        torch.save = _refuse
         loader: Any = torch.utils.data.DataLoader
         loader._get_iterator = _in_this_process
-        _lock()
-        sys.addaudithook(_audit)
+        _lock(folder)
+        _Folder(folder).replace_files()
+        torch.cuda.is_available = lambda: False
+        torch.cuda.device_count = lambda: 0
         warnings.simplefilter("ignore")
         for run in runs:
-            start = time.monotonic()
-            with _disable_current_modes(), torch.enable_grad():
+            start = time.process_time()
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process
+            signal.setitimer(signal.ITIMER_PROF, limit)
+            with _disable_current_modes(), _OnCpu(), torch.enable_grad():
                 error, line = run()
-            os.write(pipe, pickle.dumps((error[:300], line, time.monotonic() - start)))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            os.write(pipe, pickle.dumps((error[:300], line, time.process_time() - start)))
     finally:
         os._exit(0)
 
@@ -301,23 +331,87 @@ def _in_this_process(loader: Any) -> Any:
     return torch.utils.data.dataloader._SingleProcessDataLoaderIter(loader)
 
 
-def _audit(event: str, args: tuple[Any, ...]) -> None:
-    if event == "open":
-        mode, flags = args[1], args[2]
-        if (isinstance(mode, str) and set(mode) & set("wax+")) or (
-            isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        ):
+class _OnCpu(TorchFunctionMode):
+    """Computes on the CPU what was on a device: a fork cannot go on with one."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not torch.cuda.is_initialized():  # of the process that was forked
+            return func(*args, **kwargs or {})
+        if getattr(func, "__name__", "") == "cuda":
+            return args[0]
+        args = [_cpu(each) for each in args]
+        return func(*args, **{name: _cpu(each) for name, each in (kwargs or {}).items()})
+
+
+def _cpu(given: Any) -> Any:
+    named = isinstance(given, (str, torch.device)) and str(given).partition(":")[0] == "cuda"
+    return "cpu" if named else given
+
+
+class _Folder:
+    """Where files go that the process writes; what it did not write is read where it is."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def path(self, path: Any, writes: bool = False) -> Any:
+        """Where a path is read, or written."""
+        if isinstance(path, int):
+            return path
+        real = os.path.abspath(os.fsdecode(path))
+        if real.startswith(self.folder):
+            return path
+        own = self.folder + real
+        parent = os.path.dirname(real)
+        if writes and not _LEXISTS(own) and (_ISDIR(parent) or _ISDIR(self.folder + parent)):
+            _MAKEDIRS(os.path.dirname(own), exist_ok=True)
+            if os.path.isfile(real):
+                shutil.copyfile(real, own)
+        return own if writes or _LEXISTS(own) else path
+
+    def replace_files(self) -> None:
+        """Let the functions of Python that open, make or look at files use this folder."""
+        opens, makes, stats, saves = io.open, os.mkdir, os.stat, torch.save
+
+        def opened(file: Any, mode: str = "r", *more: Any, **kwargs: Any) -> Any:
+            return opens(self.path(file, bool(set(mode) & set("wax+"))), mode, *more, **kwargs)
+
+        def made(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+            if os.path.exists(path):
+                raise FileExistsError(path)
+            makes(self.path(path, True), mode)
+
+        def looked(path: Any, *more: Any, **kwargs: Any) -> Any:
+            return stats(self.path(path), *more, **kwargs)
+
+        def saved(value: Any, file: Any, *more: Any, **kwargs: Any) -> None:
+            named = isinstance(file, (str, os.PathLike))
+            saves(value, self.path(file, True) if named else file, *more, **kwargs)
+
+        builtins.open = io.open = opened
+        os.mkdir, os.stat, torch.save = made, looked, saved  # type: ignore[assignment]
+        sys.addaudithook(self.audit)
+
+    def audit(self, event: str, args: tuple[Any, ...]) -> None:
+        """Refuse what would be written elsewhere, sent or started."""
+        if event == "open":
+            written = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+            writes = bool(set(args[1] or "") & set("wax+")) or bool((args[2] or 0) & written)
+        else:
+            writes = any(event.startswith(name) for name in _REFUSED_EVENTS)
+        if writes and not (args and str(args[0]).startswith(self.folder)):
             _refuse()
-    elif any(event.startswith(name) for name in _REFUSED_EVENTS):
-        _refuse()
 
 
 _REFUSED_EVENTS = tuple(_REFUSED.split())
+_LEXISTS, _ISDIR, _MAKEDIRS = os.path.lexists, os.path.isdir, os.makedirs
 
 
-def _lock() -> None:
-    """Let the kernel refuse what this process would write, where it can (Landlock)."""
-    create, _, restrict = range(444, 447)  # the same numbers on all processors
+def _lock(folder: str) -> None:
+    """Let the kernel refuse what this process would write elsewhere, where it can (Landlock)."""
+    create, add, restrict = range(444, 447)  # the same numbers on all processors
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(create, None, 0, 1)
     if version < 1:
@@ -326,5 +420,8 @@ def _lock() -> None:
     bits = (1 << (13 if version == 1 else 14 if version == 2 else 15)) - 1
     rules = struct.pack("QQ", bits & ~reads, 0b11)[: 16 if version >= 4 else 8]
     ruleset = libc.syscall(create, rules, len(rules), 0)
+    own = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    libc.syscall(add, ruleset, 1, struct.pack("=Qi", bits & ~reads, own), 0)
+    os.close(own)
     if ruleset >= 0 and libc.prctl(38, 1, 0, 0, 0) == 0:  # no new privileges
         libc.syscall(restrict, ruleset, 0)
