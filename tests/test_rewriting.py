@@ -107,6 +107,7 @@ LOGARITHMS = [
     "torch.log(1 - torch.sigmoid(x))",
     "torch.log(1 - torch.sigmoid(x).mean(1))",
     "torch.log(torch.softmax(x, 1))",
+    "torch.log(torch.where(x > 0, torch.sigmoid(x), 1 - torch.sigmoid(x)))",
     "torch.log(torch.softmax(x, 1)[:, 2])",
     "torch.log(torch.exp(x).sum(1))",
     "torch.log(torch.exp(x).sum(1, keepdim=True))",

@@ -219,3 +219,35 @@ def test_a_module_that_computes_between_its_layers_is_not_called_without_the_las
         ).backward()
     assert trace.culprit is not None
     assert not any("[:-1]" in fix.code for fix in trace.culprit.fixes)
+
+
+class Autoencoder(torch.nn.Module):
+    """Draws its noise in the step, and hands on what a sigmoid gives among others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mu, self.logvar = torch.nn.Linear(5, 3), torch.nn.Linear(5, 3)
+        self.decoder = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Sigmoid())
+        with torch.no_grad():
+            self.decoder[0].bias.fill_(-120.0)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mu, logvar = self.mu(x), self.logvar(x)
+        std = (0.5 * logvar).exp()
+        z = mu + torch.randn_like(std) * std
+        return self.decoder(z), mu, logvar
+
+
+def test_noise_that_is_drawn_like_a_tensor_with_gradients_is_the_same_for_the_truth() -> None:
+    torch.manual_seed(0)
+    model, x = Autoencoder(), torch.rand(4, 5)
+    with nanlab.watch(model, on_fault="record") as trace:
+        recon, mu, logvar = model(x)
+        loss = -(x * torch.log(recon) + (1 - x) * torch.log(1 - recon)).sum()
+        loss = loss + 0.5 * (mu.square() + logvar.exp() - 1 - logvar).sum()
+        loss.backward()
+    assert trace.culprit is not None and trace.culprit.cause == "log-of-zero"
+    best = trace.culprit.fixes[0]
+    assert best.verified, best.why
+    assert "return self.decoder[:-1](z), mu, logvar" in best.code
+    assert "x * torch.nn.functional.logsigmoid(recon)" in best.code

@@ -191,7 +191,7 @@ def cut(
                 continue
             count = sum(_numel(ref) for ref in made)
             read = list(refs_in((call.args, tuple(call.kwargs.values()))))
-            followed = call.grad and any(ref.tracked for ref in read)
+            followed = call.grad and any(ref.tracked for ref in made)
             # numbers drawn in another dtype would be others
             drawn = index in segment.states and not followed
             constant = (not read or drawn) and made[0].dtype.is_floating_point

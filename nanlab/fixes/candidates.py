@@ -216,14 +216,23 @@ def _over(call: ast.Call, operand: ast.expr, read: str) -> str:
 def _unassigned(scope: Scope, readers: Collection[ast.stmt]) -> set[str]:
     """What the statements read and the function does not compute itself: its parameters, and what
     calls give."""
+    unpacked = [
+        target.id
+        for statement in scope.statements()
+        for several in ast.walk(statement)
+        if isinstance(several, ast.Tuple) and isinstance(several.ctx, ast.Store)
+        for target in several.elts
+        if isinstance(target, ast.Name)
+    ]
+    given = (scope.parameters - {"self"}) | {n for n in unpacked if unpacked.count(n) == 1}
     found: set[str] = set()
     for statement in readers:
         for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and term_of(node).kind != "call":
+            if isinstance(node, ast.Call) and not is_pure(node):
                 found.add(ast.unparse(node))
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 assigned = scope.assignment(node.id, statement)
-                if assigned is None and node.id in scope.parameters - {"self"}:
+                if assigned is None and node.id in given:
                     found.add(node.id)
                 if assigned is not None and not is_pure(assigned[1]):
                     found.add(node.id)

@@ -106,6 +106,11 @@ def _of_call(t: Term) -> Term | None:
             return multiplied([(1, _HALF), (1, inner)]) if inner is not None else None
         case "expm1":
             return _of_sum([(1, called("exp", [("input", x)])), (-1, number(Fraction(1)))])
+        case "where" if len(t.parts) == 3:
+            if any(p.kind != "number" and log_of(p) is None for p in t.parts[1:]):
+                return None  # the gradient of what is not chosen may be no number
+            chosen = [x, *map(_log, t.parts[1:])]
+            return called("where", list(zip(map(str, t.marks), chosen, strict=True)))
         case "det":
             return called("logdet", [("input", x)])
         case "ndtr":

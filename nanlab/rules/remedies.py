@@ -344,7 +344,8 @@ def _helpful(fixes: Sequence[Fix]) -> list[Fix]:
 def _worth_telling(guards: Sequence[Fix], cured: bool) -> list[Fix]:
     """Of bounded operations what helps; else what could not be tried, and some that come near."""
     good = [f for f in guards if f.verified]
-    near = [f for f in guards if f.verdict == "finite"][:MOST_TOLD]
+    finite = (f for f in guards if f.verdict == "finite")
+    near = sorted(finite, key=lambda f: f.distortion or 0.0)[:MOST_TOLD]
     open_ = [f for f in guards if f.verdict == "untried"][:MOST_TOLD]
     if good or cured:
         return [*good, *near]
