@@ -78,6 +78,11 @@ def late_nan(model: nn.ModuleDict, x: torch.Tensor, i: int) -> torch.Tensor:
     return model["last"]((y - (y if i == 7 else 0.0 * y)).sqrt()).square().mean()
 
 
+def masked(model: nn.ModuleDict, x: torch.Tensor, i: int) -> torch.Tensor:
+    hidden = torch.full((5,), 0.0).masked_fill(torch.arange(5) > 2, -torch.inf)
+    return -(model["last"](model["first"](x)) + hidden).softmax(-1)[:, 0].log().mean()
+
+
 def bad_batch(model: nn.ModuleDict, x: torch.Tensor, i: int) -> torch.Tensor:
     return model["last"](model["first"](x).exp()).square().mean()
 
@@ -95,6 +100,7 @@ PROGRAMS: dict[str, Forward] = {
         read,
         seen_as_data,
         targets,
+        masked,
         late_nan,
         bad_batch,
     )

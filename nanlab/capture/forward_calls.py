@@ -155,7 +155,6 @@ class ForwardCalls:
             program is None
             or not recording.passes
             or recording.pending
-            or recording.bad
             or not recording.puts_off
             or ops.flying
             or ops.views.odd
@@ -296,9 +295,8 @@ class ForwardCalls:
             or entry.serial in segment.known
             or entry.nbytes != leaf.nbytes
             or (leaf.fixed and entry.serial != leaf.number)
-            or (entry.views and leaf.nbytes != value.numel() * value.itemsize)
+            or ((entry.views or entry.bad) and leaf.nbytes != value.numel() * value.itemsize)
             or not _is_simple(entry)
-            or ops.recording.bad
         ):
             return False
         self._numbers[slot], self._sources[slot] = entry.serial, entry.last
@@ -441,12 +439,11 @@ class ForwardCalls:
         seen = [-1 if entry is None else entry.serial for entry in entries]
         if (
             seen != numbers
-            or ops.recording.bad
             or self._segment.lost is not None
             or ops.views.odd
             or len(calls) > _MOST_CALLS
         ):
-            return self.stop(matched=self._active and bool(ops.recording.bad))
+            return self.stop()
         worked = _Worked(call, place, args, kwargs, out, numbers, entries, effects)
         if self._learning is not None:
             self._learn(self._learning, worked)
@@ -725,5 +722,5 @@ def _results(known: _Known, args: Any, out: Any) -> list[Tensor]:
 
 
 def _is_simple(entry: Entry) -> bool:
-    """Whether its latest row tells all of it, and nothing is known to be bad."""
-    return not (entry.parts or entry.odd or entry.uninit or entry.bad > 0 or entry.grad)
+    """Whether its latest row tells all of it."""
+    return not (entry.parts or entry.odd or entry.uninit or entry.grad)

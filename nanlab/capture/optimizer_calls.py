@@ -105,7 +105,7 @@ class OptimizerCalls:
             or ops.flying
             or ops.views.odd
             or ops.recording.pending
-            or ops.recording.bad
+            or (ops.recording.bad and not ops.recording.puts_off)
             or program.segment.lost is not None
             or optimizer.defaults.get("differentiable", False)
             or self._attempts.get(key, 0) > _ATTEMPTS
