@@ -1514,3 +1514,13 @@ chosen = torch.multinomial(scaled.softmax(-1), 1)
         run(tmp_path / "program.py", text)
     told = nanlab.explain(caught.value)
     assert told is not None and told.line == 3
+
+
+def test_what_was_tried_and_does_not_run_is_not_told(tmp_path: Path) -> None:
+    text = """
+x = torch.randn(2, 3, 4)
+y = x.view(7, 7)
+"""
+    told = nanlab.explain(failed(tmp_path / "program.py", text))
+    assert told is not None and told.change is None
+    assert not any(fix.edits for fix in told.fixes)

@@ -20,8 +20,8 @@ def with_change(
 ) -> Explanation | None:
     """The explanation, with the line to change written anew as its first fix where known.
 
-    What the message suggests is tried first, then other small edits; where the message has no
-    meaning, what was found by trying explains it.
+    What the message suggests is tried first, then other small edits; it is told untried only where
+    nothing can be. Where the message has no meaning, what was found by trying explains it.
     """
     suggested: list[tuple[Edit, ...]] = []
     line = ("", 0)
@@ -30,7 +30,8 @@ def with_change(
         suggested += [(edit,) for edit in _rewritten(explanation)]
         line = (explanation.file, explanation.line)
     edits = mend(error, line, suggested) if error is not None else None
-    edits = edits or (suggested[0] if suggested else None)
+    if edits is None and suggested:
+        edits = suggested[0]
     if not edits:
         return explanation
     explanation = explanation or _unknown(failure, edits[0])

@@ -1310,7 +1310,8 @@ def mend(
     line: tuple[str, int] = ("", 0),
     first: Sequence[tuple[Edit, ...]] = (),
 ) -> tuple[Edit, ...] | None:
-    """The smallest edits with which the program no longer raises; None where none was found.
+    """The smallest edits with which the program no longer raises; none where none was found;
+    None where nothing could be tried.
 
     line: that is known to be at fault. first: edits that are tried before all others.
     """
@@ -1325,7 +1326,9 @@ def mend(
     ordered = dict.fromkeys(each.edits for each in sorted(found, key=lambda each: each.cost))
     tries = [edits for edits in ordered if _parses(site.program, edits)][:_MOST]
     at = site.program.first(tries)
-    return tries[at] if at is not None else None
+    if at is not None:
+        return tries[at]
+    return () if any(site.program.controls.values()) else None
 
 
 def _parses(program: Program, edits: Sequence[Edit]) -> bool:

@@ -93,7 +93,8 @@ class Program:
     line: int  # that raised, in whichever source
     left: float = field(default_factory=lambda: SECONDS)
     deadline: float = field(default_factory=lambda: time.monotonic() + _PATIENCE * SECONDS)
-    _raised: dict[tuple[int, int], Outcome | None] = field(default_factory=dict)
+    # runs without an edit, by where they start; None: it did not raise as it had
+    controls: dict[tuple[int, int], Outcome | None] = field(default_factory=dict)
 
     def source(self, filename: str) -> Source | None:
         """The source with this file name, as code has it or as it is shown."""
@@ -144,12 +145,12 @@ class Program:
 
     def _control(self, start: tuple[int, int]) -> Outcome | None:
         """The run without an edit, where it raises what was raised, at the same line."""
-        if start not in self._raised:
+        if start not in self.controls:
             found = self._run((), start, _LONGEST)
             same = found.kind == "raised" and found.line == self.line
             same = same and found.error.split(":")[0] == type(self.error).__name__
-            self._raised[start] = found if same else None
-        return self._raised[start]
+            self.controls[start] = found if same else None
+        return self.controls[start]
 
     def _run(self, edits: Sequence[Edit], start: tuple[int, int], limit: float) -> Outcome:
         run = partial(self._execute, edits, start)
