@@ -251,3 +251,16 @@ def test_noise_that_is_drawn_like_a_tensor_with_gradients_is_the_same_for_the_tr
     assert best.verified, best.why
     assert "return self.decoder[:-1](z), mu, logvar" in best.code
     assert "x * torch.nn.functional.logsigmoid(recon)" in best.code
+
+
+def test_a_bias_that_cancels_out_is_right_where_no_other_gradient_has_a_limit() -> None:
+    torch.manual_seed(1)
+    model, x, y = torch.nn.Linear(8, 4), torch.randn(16, 8), torch.randint(4, (16,))
+    with nanlab.watch(model, on_fault="record") as trace:
+        z = model(x)
+        d = torch.sqrt((z[:, None] - z[None]).square().sum(-1))
+        same = (y[None] == y[:, None]).float()
+        loss = (d * same).sum() / same.sum() - (d * (1 - same)).mean()
+        loss.backward()
+    assert trace.culprit is not None and trace.culprit.cause == "sqrt-at-zero"
+    assert trace.culprit.fixes[0].verified

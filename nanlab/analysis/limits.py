@@ -84,11 +84,14 @@ class Truth:
         limits = [*self.values, *(t for t in self.gradients if t is not None)]
         return all(bool(limit.exists.all()) for limit in limits)
 
-    @property
-    def largest(self) -> float:
-        """Of the gradients' limits, in magnitude."""
-        known = [t.value[t.exists].abs() for t in self.gradients if t is not None]
-        return max((float(t.max()) for t in known if t.numel()), default=0.0)
+    def largest(self, found: Evaluation) -> float:
+        """Of the gradients' limits, in magnitude; of what was found where there is none."""
+        sizes = [
+            torch.where(limit.exists, limit.value, got.detach().cpu()).abs()
+            for limit, got in zip(self.gradients, found.gradients, strict=True)
+            if limit is not None and got is not None and got.numel()
+        ]
+        return max((float(t.max()) for t in sizes), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -857,7 +860,7 @@ def agrees(
         a.shape != b.shape for a, b in zip(new.tensors, old.tensors, strict=False)
     ):
         return Agreement("value", "its result has another shape")
-    unknown, largest = 0, true.largest
+    unknown, largest = 0, true.largest(new)
     for a, before, known_value in zip(new.values, old.values, true.values, strict=True):
         if removed is not None and any(r is not None for r in removed):
             continue

@@ -644,10 +644,11 @@ class Judge:
             off = _off(value, limit.value)
             if off is not None:
                 return Agreement("value", f"the loss is {off[0]:.4g}, its limit {off[1]:.4g}")
+        largest = true.largest(got)
         for ref, gradient, known in zip(whole.operands, got.gradients, true.gradients, strict=True):
             if gradient is None or known is None:
                 continue
-            off = _off(gradient, known.value, true.largest)
+            off = _off(gradient, known.value, largest)
             if off is not None:
                 name = names.get(ref.storage, "")
                 short = f" of {name}" if name else ""
