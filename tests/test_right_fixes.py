@@ -68,6 +68,7 @@ WRITTEN = {
     "a generator over what the caller has put into a list": "l630",
     "a factor that overflows where another vanishes": "l633",
     "numbers that two others are made of": "l658",
+    "a name that a branch not taken assigns too": "l213",
     "two operands whose product is the variable": "l661",
     "a constant 0 times what diverges": "l671",
     "a method that is called with two indices": "l693",

@@ -363,20 +363,21 @@ class _Rewrite:
 
     @cached_property
     def _plain_numbers(self) -> frozenset[str]:
-        """Keys of names that the function assigns from arithmetic that made no call."""
+        """Keys of names that the function assigns from arithmetic alone that made no call."""
         if self.edit.file not in self.shared.computing:
             calls = (call for segment in self.segments for call in segment.calls)
             ops = (self.recording.op(call.position) for call in calls)
             own = {op.line for op in ops if op is not None and op.file == self.edit.file}
             self.shared.computing[self.edit.file] = own
         lines = self.shared.computing[self.edit.file]
-        return frozenset(
-            key_of(name)
-            for statement in ast.walk(_function_around(self.text, self.edit.first))
-            for name, value in _assignments(statement)
-            if isinstance(value, ast.BinOp | ast.UnaryOp | ast.Constant)
-            and lines.isdisjoint(range(value.lineno, (value.end_lineno or value.lineno) + 1))
-        )
+        plain: dict[str, bool] = {}
+        for statement in ast.walk(_function_around(self.text, self.edit.first)):
+            for name, value in _assignments(statement):
+                rows = range(value.lineno, (value.end_lineno or value.lineno) + 1)
+                arithmetic = isinstance(value, ast.BinOp | ast.UnaryOp | ast.Constant)
+                known = arithmetic and lines.isdisjoint(rows)
+                plain[key_of(name)] = known and plain.get(key_of(name), True)
+        return frozenset(key for key, known in plain.items() if known)
 
     def _regions(
         self,
