@@ -264,3 +264,22 @@ def test_a_bias_that_cancels_out_is_right_where_no_other_gradient_has_a_limit() 
         loss.backward()
     assert trace.culprit is not None and trace.culprit.cause == "sqrt-at-zero"
     assert trace.culprit.fixes[0].verified
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_derivative_that_cancels_out_as_a_whole_is_no_change_of_healthy_values(
+    seed: int,
+) -> None:
+    torch.manual_seed(seed)
+    model, x, y = torch.nn.Linear(8, 4), torch.randn(16, 8), torch.randint(4, (16,))
+    x[2] = 0  # a row of its biases, all alike
+    with torch.no_grad():
+        model.bias.fill_(0.25)
+    with nanlab.watch(model, on_fault="record") as trace:
+        h = model(x)
+        mean, var = h.mean(-1, keepdim=True), h.var(-1, keepdim=True)
+        z = (h - mean) / torch.sqrt(var)
+        torch.nn.functional.cross_entropy(z, y).backward()
+    assert trace.culprit is not None and trace.culprit.cause == "std-of-constant"
+    assert trace.culprit.fixes[0].verified
+    assert "torch.sqrt(var + 1e-" in trace.culprit.fixes[0].code

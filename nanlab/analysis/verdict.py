@@ -406,6 +406,7 @@ def _spread(rows: Tensor, count: int) -> Tensor:
 RAISES = "it raises"  # how the reason of a fix begins that cannot be run
 WITHIN = 0.01  # how far a healthy element may move
 NUDGE = 1e-7  # relative, of operands in float64: a value that it moves by more than WITHIN jumps
+FEW_ERRORS = 4  # of an expression's own rounding are no change
 SMALL = 1e-3  # of the largest element: what is below is compared with that
 WHOLE = 60_000  # elements of a step whose truth is sought in exact numbers, and as a whole
 LOCAL = 400_000  # elements of the expression and what it is made of, where the step is larger
@@ -954,8 +955,10 @@ def _change(new: Tensor, old: Tensor, wide: Tensor, near: Sequence[Tensor]) -> f
         middle = max(float(size[size > 0].median()), SMALL * float(size.max()))
     else:
         middle = 1.0
-    # what the expression itself gets wrong by rounding is no change
+    # what the expression itself gets wrong by rounding is no change, nor what is of its size
+    # elsewhere: all of a derivative may cancel out
     own = (old - wide).abs()[healthy]
+    middle = max(middle, FEW_ERRORS / WITHIN * float(own.max()))
     gap = ((new - wide).abs()[healthy] - own).clamp_min(0.0)
     return float((gap / size.clamp_min(middle)).max())
 
