@@ -283,3 +283,24 @@ def test_a_derivative_that_cancels_out_as_a_whole_is_no_change_of_healthy_values
     assert trace.culprit is not None and trace.culprit.cause == "std-of-constant"
     assert trace.culprit.fixes[0].verified
     assert "torch.sqrt(var + 1e-" in trace.culprit.fixes[0].code
+
+
+def test_what_lines_of_another_step_read_as_it_is_keeps_its_last_layer() -> None:
+    torch.manual_seed(0)
+    critic = torch.nn.Sequential(torch.nn.Linear(5, 1), torch.nn.Sigmoid())
+
+    def judged(x: torch.Tensor) -> torch.Tensor:
+        return critic(x)
+
+    def generator_loss(p: torch.Tensor) -> torch.Tensor:
+        return -torch.log(p).mean()
+
+    x = torch.randn(4, 5)
+    with nanlab.watch(critic, on_fault="record") as trace:
+        torch.nn.functional.binary_cross_entropy(judged(x), torch.ones(4, 1)).backward()
+        with torch.no_grad():
+            critic[0].bias.fill_(-200.0)
+        critic.zero_grad()
+        generator_loss(judged(x)).backward()
+    assert trace.culprit is not None and trace.culprit.cause == "log-of-zero"
+    assert not any("[:-1]" in fix.code for fix in trace.culprit.fixes)

@@ -140,11 +140,13 @@ def _last_layer(recording: Recording, last: Op) -> tuple[str, tuple[Any, ...] | 
 
 
 def _lines_that_read(recording: Recording, maker: Op) -> set[int] | None:
-    """The lines that compute with a result; None where another file does."""
+    """The lines that compute with what a call gives, in any step; None where another file does."""
     lines: set[int] = set()
-    same = {maker.position}
+    same: set[int] = set()
     for row in recording.all_ops():
-        if row.backward or row.step != maker.step or not same & set(row.inputs):
+        if row.place == maker.place and row.base_name == maker.base_name and not row.backward:
+            same.add(row.position)
+        if row.backward or not same & set(row.inputs):
             continue
         if row.base_name in _SAME:
             same.add(row.position)
