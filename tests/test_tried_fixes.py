@@ -304,3 +304,39 @@ def test_what_lines_of_another_step_read_as_it_is_keeps_its_last_layer() -> None
         generator_loss(judged(x)).backward()
     assert trace.culprit is not None and trace.culprit.cause == "log-of-zero"
     assert not any("[:-1]" in fix.code for fix in trace.culprit.fixes)
+
+
+class Critic(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(5, 1), torch.nn.Sigmoid())
+        with torch.no_grad():
+            self.net[0].weight.mul_(300.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x).squeeze(1)
+
+
+def by_names(critic: Critic, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    real = critic(x)
+    fake = critic(z)
+    return -torch.mean(torch.log(real) + torch.log(1 - fake))
+
+
+def in_place(critic: Critic, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    return -torch.mean(torch.log(critic(x)) + torch.log(1 - critic(z)))
+
+
+@pytest.mark.parametrize("loss_of", [by_names, in_place])
+def test_all_calls_of_one_module_lose_their_last_layer_together(loss_of: Any) -> None:
+    torch.manual_seed(0)
+    critic, x, z = Critic(), torch.randn(8, 5), torch.randn(8, 5)
+    with nanlab.watch(critic, on_fault="record") as trace:
+        loss_of(critic, x, z).backward()
+    assert trace.culprit is not None and trace.culprit.cause == "log-of-zero"
+    best = trace.culprit.fixes[0]
+    assert best.verified and best.code.startswith("return self.net[:-1](x).squeeze(1)\n")
+    logits = critic.net[0](x), critic.net[0](z)
+    sure = torch.nn.functional.logsigmoid
+    right = -(sure(logits[0]) + sure(-logits[1])).mean()
+    assert trace.replay(best).loss == pytest.approx(right.item(), rel=1e-5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -146,8 +146,9 @@ def carried_over(text: str, span: Span, line: int, lines: Collection[int]) -> li
     if any(not any(s.lineno <= n <= (s.end_lineno or 0) for s in readers) for n in lines):
         return []
     found: list[Candidate] = []
-    for read in sorted(_unassigned(here, readers)):
-        changed = _text_with_call(text, here, readers, read, _over(call, operand, read))
+    for _, reads in sorted(_unassigned(here, readers).items()):
+        calls_of = {read: _over(call, operand, read) for read in reads}
+        changed = _text_with_calls(text, here, readers, calls_of)
         rows = changed.splitlines()
         for r in rewritings(changed, line):
             rest = [
@@ -213,9 +214,9 @@ def _over(call: ast.Call, operand: ast.expr, read: str) -> str:
     return ast.unparse(Replace().visit(made))
 
 
-def _unassigned(scope: Scope, readers: Collection[ast.stmt]) -> set[str]:
+def _unassigned(scope: Scope, readers: Collection[ast.stmt]) -> dict[str, set[str]]:
     """What the statements read and the function does not compute itself: its parameters, and what
-    calls give."""
+    calls give, all of one function together."""
     unpacked = [
         target.id
         for statement in scope.statements()
@@ -225,29 +226,35 @@ def _unassigned(scope: Scope, readers: Collection[ast.stmt]) -> set[str]:
         if isinstance(target, ast.Name)
     ]
     given = (scope.parameters - {"self"}) | {n for n in unpacked if unpacked.count(n) == 1}
-    found: set[str] = set()
+    found: dict[str, set[str]] = {}
     for statement in readers:
         for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and not is_pure(node):
-                found.add(ast.unparse(node))
+            made: ast.AST | None = node if isinstance(node, ast.Call) else None
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 assigned = scope.assignment(node.id, statement)
+                made = assigned[1] if assigned else None
                 if assigned is None and node.id in given:
-                    found.add(node.id)
-                if assigned is not None and not is_pure(assigned[1]):
-                    found.add(node.id)
+                    found[node.id] = {node.id}
+            if made is not None and not is_pure(made):
+                of = getattr(made, "func", None)
+                group = f"{ast.unparse(of)}()" if of is not None else ast.unparse(node)
+                found.setdefault(group, set()).add(ast.unparse(node))
     return found
 
 
-def _text_with_call(
-    text: str, scope: Scope, readers: Collection[ast.stmt], read: str, call: str
+def _text_with_calls(
+    text: str, scope: Scope, readers: Collection[ast.stmt], calls: Mapping[str, str]
 ) -> str:
-    """The file with a call of what some statements read in its place."""
+    """The file with a call of each thing that some statements read in its place."""
     rows = text.splitlines()
     for s in readers:
-        own = [n for n in ast.walk(s) if isinstance(n, ast.expr) and ast.unparse(n) == read]
-        loaded = [n for n in own if isinstance(getattr(n, "ctx", ast.Load()), ast.Load)]
-        new = scope.replaced(s, [(n, call) for n in loaded])
+        read = [(n, calls.get(ast.unparse(n))) for n in ast.walk(s) if isinstance(n, ast.expr)]
+        loaded = [
+            (node, call)
+            for node, call in read
+            if call is not None and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+        ]
+        new = scope.replaced(s, loaded)
         indent = rows[s.lineno - 1][: s.col_offset]
         rows[s.lineno - 1 : s.end_lineno] = [indent + row for row in new.split("\n")]
     return "\n".join(rows) + "\n"

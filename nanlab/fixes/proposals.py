@@ -112,8 +112,9 @@ def carried(recording: Recording, position: int, text: str, dtype: torch.dtype) 
             span = recording.spans[maker.place] if maker.place < len(recording.spans) else None
             if span is None:
                 continue
-            spelled = spelled_out(text, span, *_last_layer(recording, maker))
-            if spelled is not None:
+            name, numbers, several = _last_layer(recording, maker)
+            spelled = spelled_out(text, span, name, numbers, several)
+            if spelled is not None and several and name in having("compresses", "softmax"):
                 made = candidates(spelled[0], op.line, dtype)
                 found += [c for c in made if takes_all_but_last(c)]
             if lines is not None:
@@ -150,6 +151,8 @@ def _lines_that_read(recording: Recording, maker: Op) -> set[int] | None:
             continue
         if row.base_name in _SAME:
             same.add(row.position)
+            if row.line == maker.line and row.file == maker.file:  # moved where it is made
+                continue
         if row.base_name in having("silent"):
             continue
         if row.file != maker.file or not row.line:
