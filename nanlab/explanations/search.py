@@ -968,7 +968,8 @@ def _is_data(node: ast.AST) -> bool:
 
 def _is_drawn(node: ast.AST) -> bool:
     """Whether an expression stands for what a program would read."""
-    return _called(node) in ("tensor", "rand", "randn", "randint")
+    name = _called(node)
+    return name == "tensor" or ("rand" in name and name in having("makes"))
 
 
 def _instead(value: int, site: Site) -> Iterator[tuple[float, int]]:
