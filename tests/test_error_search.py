@@ -1524,3 +1524,21 @@ y = x.view(7, 7)
     told = nanlab.explain(failed(tmp_path / "program.py", text))
     assert told is not None and told.change is None
     assert not any(fix.edits for fix in told.fixes)
+
+
+def test_a_cell_after_one_that_raised_is_tried_from_its_beginning() -> None:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    shell.run_cell(
+        "import torch, nanlab\nw = torch.ones(3, requires_grad=True)\n", store_history=True
+    )
+    shell.run_cell("1 / 0", store_history=True)
+    broken = (
+        "with nanlab.watch():\n    shared = (w * w).sum()\n    shared.backward()\n"
+        "    (shared * 2).backward()\n"
+    )
+    raised = shell.run_cell(broken, store_history=True).error_in_exec
+    told = nanlab.explain(raised)
+    assert told is not None
+    assert told.fixes[0].code == "shared.backward(retain_graph=True)"

@@ -20,8 +20,9 @@ def with_change(
 ) -> Explanation | None:
     """The explanation, with the line to change written anew as its first fix where known.
 
-    What the message suggests is tried first, then other small edits; it is told untried only where
-    nothing can be. Where the message has no meaning, what was found by trying explains it.
+    What the message suggests is tried first, then other small edits; where nothing can be tried,
+    the suggestion stands untried. Where the message has no meaning, what was found by trying
+    explains it.
     """
     suggested: list[tuple[Edit, ...]] = []
     line = ("", 0)

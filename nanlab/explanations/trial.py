@@ -21,7 +21,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -115,6 +115,9 @@ class Program:
         while at < len(tries) and not self.is_over:
             start = (0, 0) if control is not None else min(self._start(e) for e in tries[at])
             own = control or self._control(start)
+            if own is None:  # what the cell has used up, as a graph, it makes anew
+                start = (start[0], 0)
+                own = self._control(start)
             if own is None:
                 at += 1
                 continue
@@ -166,8 +169,12 @@ class Program:
                 if any(edit.file == source.shown for edit in edits):
                     module = next(m for m in sys.modules.values() if _file(m) == file)
                     exec(_code(source, edits), vars(module))
-            for at, source in enumerate(self.sources[start[0] :]):
-                exec(_code(source, edits, start[1] if not at else 0), names)
+            *before, last = self.sources[start[0] :]
+            for at, source in enumerate((*before, last)):
+                # a notebook goes on after a cell that raised
+                own = any(edit.file == source.shown for edit in edits)
+                with nullcontext() if own or source is last else suppress(Exception):
+                    exec(_code(source, edits, start[1] if not at else 0), names)
         except BaseException as error:
             for frame, number in traceback.walk_tb(error.__traceback__):
                 line = number if self.source(frame.f_code.co_filename) is not None else line

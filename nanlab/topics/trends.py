@@ -165,7 +165,7 @@ def _of_line(
 ) -> tuple[float, float, float, float]:
     """(slope, steps left, least, most) of a line that is that many bits from the limit."""
     _, left, least, most = line
-    return distance / max(left, 1.0), left, least, most
+    return distance / left if left > 0 else distance, left, least, most
 
 
 def _line(
