@@ -413,3 +413,16 @@ def test_a_value_that_a_mask_gives_at_the_point_alone_stays() -> None:
 
     found = truth(masked, [torch.zeros(1)])
     assert float(found.values[0].value) == 5.0
+
+
+def test_a_label_is_what_it_is_and_a_sure_probability_shows_what_it_lacks() -> None:
+    def loss(z: Tensor, y: Tensor) -> Tensor:
+        p = torch.sigmoid(z)
+        return -torch.log(torch.where(y == 1, p, 1 - p)).mean()
+
+    z = torch.tensor([73.0, 216.0, 800.0], requires_grad=True)
+    known = truth(loss, [z, torch.tensor([1.0, 0.0, 0.0])], None, [True, False])
+    gradient = known.gradients[0]
+    assert float(known.values[0].value) == pytest.approx((216.0 + 800.0) / 3)
+    assert gradient is not None and bool(gradient.exists.all())
+    assert gradient.value.tolist() == pytest.approx([0.0, 1 / 3, 1 / 3], abs=1e-30)

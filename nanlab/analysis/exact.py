@@ -52,6 +52,9 @@ def count_work(calls: int, elements: int) -> None:
     _work.done += 6 * calls + elements // 500
 
 
+MOST_DIGITS = 700
+
+
 class NotExact(NanlabError):
     """An operator that exact numbers do not know, or a tensor too large for them."""
 
@@ -176,14 +179,15 @@ class AllExact(_Directly):
 
     deadline: of :func:`work`; an operator that starts later raises NotExact.
     moved: which result of the forward part is moved, and by what, a function of its shape.
-    masks: what the comparisons of the forward part gave elsewhere, and are to give again.
+    masks: what the comparisons of the forward part gave elsewhere, and are to give again; None for
+    those that are free.
     """
 
     def __init__(
         self,
         deadline: float = math.inf,
         moved: Moved | None = None,
-        masks: Sequence[Tensor] | None = None,
+        masks: Sequence[Tensor | None] | None = None,
     ) -> None:
         super().__init__()
         self.deadline, self.moved, self.masks = deadline, moved, masks
@@ -214,9 +218,10 @@ class AllExact(_Directly):
         self.seen.append(made)
         if self.masks is None or len(self.seen) > len(self.masks):  # behind the expression
             return made
-        if self.masks[len(self.seen) - 1].shape != made.shape:
+        held = self.masks[len(self.seen) - 1]
+        if held is not None and held.shape != made.shape:
             raise NotExact("the expression compares something else here")
-        return self.masks[len(self.seen) - 1]
+        return made if held is None else held
 
     def _counted(self, made: Exact) -> Exact:
         if torch._C._current_autograd_node() is not None:  # in the backward part
@@ -339,7 +344,10 @@ def _power(a: Any, b: Any) -> Any:
 
 
 def _sigmoid(x: Any) -> Any:
-    return 1 / (1 + mpmath.exp(-x)) if x > -INF else mpf(0)
+    y = 1 / (1 + mpmath.exp(-x)) if x > -INF else mpf(0)
+    if y == 1 and x < INF and mp.dps < MOST_DIGITS:  # what 1 - y is, it does not show
+        raise NotExact("a probability next to 1 takes more digits")
+    return y
 
 
 def _erfinv(x: Any) -> Any:

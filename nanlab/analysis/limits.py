@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from nanlab.analysis.exact import (
+    MOST_DIGITS,
     AllExact,
     Exact,
     Moved,
@@ -41,7 +42,7 @@ ROUNDING = 100  # units of the dtype's eps: of a sum that cancels out
 WITHIN = 0.01  # a fix may differ by that much from the limit
 SAME = 1e-3  # limits along different directions that differ by no more are one
 # digits, and distances from the singular point, evenly spaced in their logarithm
-EXACT = ((80, (1e-4, 1e-8, 1e-12, 1e-16)), (700, (1e-12, 1e-20, 1e-28, 1e-36)))
+EXACT = ((80, (1e-4, 1e-8, 1e-12, 1e-16)), (MOST_DIGITS, (1e-12, 1e-20, 1e-28, 1e-36)))
 DISTANCES = tuple(4.0**-k for k in range(1, 14))  # in float64, which cancels nearer by
 CONSTANTS = (1e-24, 1e-12, 1e-7)  # distances: nearer than the rounding of a constant, and farther
 MOST_DIFFERENCES = 24  # elements
@@ -287,7 +288,7 @@ class _Arithmetic:
 
     @contextmanager
     def active(
-        self, moved: Moved | None = None, masks: Sequence[Tensor] | None = None
+        self, moved: Moved | None = None, masks: Sequence[Tensor | None] | None = None
     ) -> Iterator[AllExact | None]:
         """Evaluate in these numbers; moved, masks: as of AllExact."""
         with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
@@ -323,7 +324,8 @@ class _Problem:
         self.doubted: list[Tensor] = []
         self.results = 0  # of operators, in the evaluation that was last
         self.seen: list[Tensor] = []  # results of comparisons, in the evaluation that was last
-        self.masks: list[Tensor] | None = None  # what comparisons give, wherever operands are moved
+        # what comparisons give, wherever operands are moved; None: what they find there
+        self.masks: list[Tensor | None] | None = None
         self.cost = 0.0  # of one evaluation in the numbers that were last
         self.movable = [m for m in (wanted, held, real) if any(m)]
         self.lifted: dict[int, tuple[Tensor, np.ndarray]] = {}  # by identity
@@ -386,9 +388,10 @@ class _Problem:
         """The limit of each tensor of the evaluation."""
         still: list[Tensor | None] = [None] * len(self.operands)
         outside: list[Tensor] = []
+        decided: list[Tensor | None] | None = None
         began = work()
         limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
-        self.cost = work() - began
+        self.cost, here = work() - began, self.seen
         # what is finite exactly is true; in float64 it may have cancelled
         trusted = bool(arithmetic.digits)
         for movable in self._ways(arithmetic):
@@ -400,14 +403,22 @@ class _Problem:
                     raise NotExact("it takes too long")
                 self.late = True
                 break
+            self.masks = decided
             try:
                 limits = self._approached(arithmetic, movable, limits, trusted)
             except NotExact:  # too much work: what is finite at the operands is known
                 if not trusted:
                     raise
                 break
+            finally:
+                self.masks = None
             if movable is self.movable[0]:
                 outside = [limit.unknown for limit in limits]
+                # what only constants decide stays where they are moved too: a label is what it is
+                decided = [
+                    a if a.shape == b.shape and bool((a == b).all()) else None
+                    for a, b in zip(here, self.seen, strict=False)
+                ]
             trusted = True
         self.doubted = [
             o & ~limit.exists & ~limit.unknown for o, limit in zip(outside, limits, strict=False)
@@ -522,7 +533,7 @@ class _Problem:
         self.at(arithmetic, still, 0.0)
         if not self.seen:
             return limits
-        self.masks = self.seen
+        self.masks = list(self.seen)
         try:
             held = [replace(limit, unknown=~limit.exists) for limit in limits]
             for movable in self._ways(arithmetic):
