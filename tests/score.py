@@ -27,7 +27,7 @@ from programs import Program, programs
 
 import nanlab
 from nanlab.analysis.provenance import harmful_origins
-from nanlab.findings.evidence import finding_of
+from nanlab.findings.fault import finding_of
 from nanlab.rules import BUILTIN, Fault, explained, ranked
 
 GIVEN = ("init", "data")

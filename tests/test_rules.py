@@ -14,7 +14,7 @@ from torch import nn
 
 import nanlab
 from nanlab.analysis.provenance import harmful_origins
-from nanlab.findings.evidence import finding_of
+from nanlab.findings.fault import finding_of
 from nanlab.findings.rule import ranked
 from nanlab.rules import BUILTIN, Fault, Match, Rule, diagnose, rule
 from nanlab.trace import Trace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -28,18 +27,6 @@ if TYPE_CHECKING:
 MOST_ROWS = 100_000  # rows that are walked over
 
 
-def place_of(recording: Recording, position: int) -> tuple[str, int, str]:
-    """(file, line, source text) of a row."""
-    row = recording.op(position)
-    return ("", 0, "") if row is None else place(recording, row.place)
-
-
-def place(recording: Recording, number: int) -> tuple[str, int, str]:
-    """(file, line, source text) of a numbered place."""
-    file, line, real = recording.places[number]
-    return file, line, linecache.getline(real, line).strip() if line else ""
-
-
 def last_root(recording: Recording) -> int | None:
     """The row (or source) that the last ``backward()`` began with."""
     for run in reversed(recording.passes):
@@ -62,38 +49,29 @@ class GraphFlow:
 
         That is read from outside, made while the model was built, or updated by an optimizer.
         """
-        if position < 0:
-            source = self.recording.sources.get(position)
-            return position in self.parameters or (
-                source is not None and source.kind == "parameter"
-            )
-        row = self.recording.op(position)
-        if row is None or position in self.parameters:
-            return position in self.parameters
-        in_place = bool(row.inplace)
+        row, source = self.recording.at(position), self.recording.sources.get(position)
+        if position in self.parameters or not row:
+            known = source is not None and source.kind == "parameter"
+            return position in self.parameters or known
         if row.phase == OPTIMIZER:
-            return in_place
+            return row.inplace
         # A tensor that was computed and then asked for a gradient is "owned" too, and no parameter.
-        return position in self.recording.owned and (
-            in_place or not self.recording.parents(position)
-        )
+        return position in self.recording.owned and (row.inplace or not row.inputs)
 
     def carries(self, position: int) -> bool:
         """Whether a row is part of a graph, or a parameter."""
         if self.is_parameter(position):
             return True
-        row = self.recording.op(position)
-        if row is None or row.phase != FORWARD:
+        row = self.recording.at(position)
+        if row.phase != FORWARD:
             return False
-        return row.node >= 0 or (bool(row.without_grad) and self._in_custom(position))
+        return row.node >= 0 or (row.without_grad and self._in_custom(position))
 
     def _in_custom(self, position: int) -> bool:
         """Whether a row without gradient is inside the forward of a torch.autograd.Function."""
         at = bisect_right(self._custom, position) - 1
-        if at < 0:
-            return False
-        rows = (self.recording.op(p) for p in range(self._custom[at], position))
-        return all(row is not None and row.without_grad for row in rows)
+        rows = range(self._custom[at], position) if at >= 0 else ()
+        return at >= 0 and all(self.recording.at(p).without_grad for p in rows)
 
     def walk(self, root: int, follow: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
         """(row or source, operations to the root) of what leads to it, where ``follow(parent,
@@ -124,11 +102,10 @@ class GraphFlow:
         """Whether a row carries gradient that an operation which reads it does not hand on."""
         if not self.carries(parent):
             return False
-        row = self.recording.op(child)
-        if row is None or row.phase != FORWARD or not self.carries(child):
+        row, made = self.recording.at(child), self.recording.at(parent)
+        if row.phase != FORWARD or not self.carries(child):
             return True
-        made = self.recording.op(parent) if parent >= 0 and not self.is_parameter(parent) else None
-        if made is None or made.node < 0 or row.node not in self._live:
+        if self.is_parameter(parent) or made.node < 0 or row.node not in self._live:
             return False
         return made.node not in self._live
 
@@ -145,11 +122,6 @@ class GraphFlow:
     def _is_wanted(self, position: int) -> bool:
         return position in self.parameters if self.parameters else self.is_parameter(position)
 
-    def op(self, position: int) -> str:
-        """Name of a row's operation; "" for a source."""
-        row = self.recording.op(position)
-        return "" if row is None else row.name
-
 
 def dead_ends(flow: GraphFlow, before: int) -> list[int]:
     """Rows since the last update that carry or lost gradient, and that nothing has read."""
@@ -158,27 +130,26 @@ def dead_ends(flow: GraphFlow, before: int) -> list[int]:
     used = set(chunk.edge_table()[:, 1].tolist())
     ends = []
     for position in range(_since(flow, before), before):
-        row = recording.op(position)
-        if row is None or position in used or row.phase != FORWARD or flow.is_parameter(position):
+        row = recording.at(position)
+        if position in used or row.phase != FORWARD or flow.is_parameter(position):
             continue
-        if row.view and all(flow.is_parameter(p) for p in recording.parents(position)):
+        if row.view and all(flow.is_parameter(p) for p in row.inputs):
             continue
-        if _detached_by_program(flow, position, row) or flow.carries(position):
+        if _detached_by_program(flow, row) or flow.carries(position):
             ends.append(position)
     return ends
 
 
-def _detached_by_program(flow: GraphFlow, position: int, row: Op) -> bool:
+def _detached_by_program(flow: GraphFlow, row: Op) -> bool:
     """Whether a row is a ``detach`` that the program wrote.
 
     Autograd detaches what it saves, right after the operation that made it.
     """
-    recording = flow.recording
-    if flow.op(position) != "detach":
+    if row.name != "detach":
         return False
-    parents = recording.parents(position)
-    written = any(word in place(recording, row.place)[2] for word in ("detach", "numpy", ".data"))
-    return any(flow.carries(p) for p in parents) and (written or position - 1 not in parents)
+    written = any(word in row.source for word in ("detach", "numpy", ".data"))
+    carries = any(flow.carries(p) for p in row.inputs)
+    return carries and (written or row.position - 1 not in row.inputs)
 
 
 def read_before(flow: GraphFlow, position: int, ends: list[int]) -> tuple[int, int] | None:
@@ -197,8 +168,8 @@ def _since(flow: GraphFlow, position: int) -> int:
     chunk = recording.chunk_of(position)
     first = max(chunk.start, position - MOST_ROWS)
     for at in range(position - 1, first - 1, -1):
-        row = recording.op(at)
-        if row is not None and row.phase == OPTIMIZER and row.inplace:
+        row = recording.at(at)
+        if row.phase == OPTIMIZER and row.inplace:
             return at + 1
     return first
 
@@ -285,12 +256,9 @@ def cuts_off_parameters(flow: GraphFlow, cut: Cut) -> bool:
 def _cut(flow: GraphFlow, reader: int, carrier: int, steps: int) -> Cut:
     recording = flow.recording
     at = _detached(flow, carrier, reader)
-    row = recording.op(at)
-    assert row is not None
-    op, module = row.name, row.module
-    file, line, source = place(recording, row.place)
-    kind = _kind(flow, row, carrier, source)
-    return Cut(kind, at, op, module, file, line, source, carrier, True, steps)
+    row = recording.at(at)
+    kind, place = _kind(flow, row, carrier), recording.line_at(row.place)
+    return Cut(kind, at, row.name, row.module, *place, carrier, True, steps)
 
 
 def _detached(flow: GraphFlow, carrier: int, reader: int) -> int:
@@ -300,19 +268,19 @@ def _detached(flow: GraphFlow, carrier: int, reader: int) -> int:
     A detached tensor is an alias, so that the edge of its reader does not name the row of
     ``detach``.
     """
-    row = flow.recording.op(reader)
-    if row is not None and row.without_grad:
+    if flow.recording.at(reader).without_grad:
         return reader
     for position in range(reader - 1, max(carrier, flow.recording.chunk_of(reader).start - 1), -1):
-        if flow.op(position) == "detach" and carrier in flow.recording.parents(position):
+        row = flow.recording.at(position)
+        if row.name == "detach" and carrier in row.inputs:
             return position
     return reader
 
 
-def _kind(flow: GraphFlow, row: Op, carrier: int, source: str) -> Kind:
+def _kind(flow: GraphFlow, row: Op, carrier: int) -> Kind:
     op = row.name.rstrip("_")
     if op == "detach":
-        return _kind_of_detach(source)
+        return _kind_of_detach(row.source)
     if row.without_grad:
         return "no-grad"
     if op in _COMPARISONS:
@@ -348,30 +316,17 @@ def _literal(flow: GraphFlow, number: int, steps: int) -> Cut:
     ends = dead_ends(flow, position)
     held = held_by(flow, number, ends)
     read = read_before(flow, position, held or ends)
-    arrays = [end for end in held or ends if flow.op(end) == "detach"]
-    row = recording.op(position)
-    module = row.module if row is not None else ""
-    spot = place_of(recording, position)
+    arrays = [end for end in held or ends if recording.at(end).name == "detach"]
+    row = recording.at(position)
+    kind: Kind = "literal"
+    place, op, carrier = row.place, "lift_fresh", held[-1] if held else 0
     if read is not None:
-        return Cut(
-            "number", position, "item", module, *place(recording, read[1]), read[0], True, steps
-        )
-    if arrays:
-        return Cut(
-            "numpy",
-            position,
-            "numpy",
-            module,
-            *place_of(recording, arrays[-1]),
-            arrays[-1],
-            True,
-            steps,
-        )
-    if held:
-        return Cut(
-            "literal", position, "lift_fresh", module, *spot, held[-1], True, steps, tuple(held)
-        )
-    return Cut("literal", position, "lift_fresh", module, *spot, 0, False, steps)
+        kind, op, (carrier, place), held = "number", "item", read, []
+    elif arrays:
+        kind, op, carrier, held = "numpy", "numpy", arrays[-1], []
+        place = recording.at(carrier).place
+    known, where = kind != "literal" or bool(held), recording.line_at(place)
+    return Cut(kind, position, op, row.module, *where, carrier, known, steps, tuple(held))
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,7 +394,8 @@ def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwrit
         return None
     saver = recording.program.call_at(made.position)
     saved: dict[int, bool] = {}  # storage that it may have saved -> whether it is an operand's
-    for refs, is_operand in ((_read_by(saver), True), (_made_by(saver), False)):
+    made_by = [] if saver is None else list(refs_in(saver.out))
+    for refs, is_operand in ((_read_by(saver), True), (made_by, False)):
         fit = [ref for ref in refs if shape is None or sorted(ref.size) == sorted(shape)]
         saved |= {ref.storage: is_operand for ref in fit}
     for call in recording.program.calls(made.position + 1, run.position):
@@ -453,18 +409,13 @@ def _read_by(call: Call | None) -> list[Ref]:
     return [] if call is None else list(refs_in((call.args, tuple(call.kwargs.values()))))
 
 
-def _made_by(call: Call | None) -> list[Ref]:
-    return [] if call is None else list(refs_in(call.out))
-
-
 def op_of(recording: Recording, info: NodeInfo | None) -> str:
     """Name of the operation that created a node."""
     if info is None:
         return "an operation before the watch began"
     if info.custom:
         return "a custom autograd.Function"
-    row = recording.op(info.position)
-    return str(recording.ops.items[info.op]) if row is None else row.name
+    return recording.at(info.position).name or str(recording.ops.items[info.op])
 
 
 # What an autograd node keeps of its forward operation: the operands and results, and under
@@ -564,8 +515,8 @@ def _judged(tensor: ForwardTensor, fields: set[str] | None, left_out: set[str]) 
 def _seen(recording: Recording, node: int, name: str) -> dict[str, Any]:
     """What the node had saved, by name; known only for a failed, kept operation."""
     for kept in recording.kept.values():
-        row = recording.op(kept.position)
-        if kept.node_name == name and row is not None and row.node == node and row.backward:
+        row = recording.at(kept.position)
+        if kept.node_name == name and row.node == node and row.backward:
             return {
                 field: value
                 for field, value in kept.saved.items()
@@ -610,8 +561,8 @@ def _results(recording: Recording, info: NodeInfo, call: Call | None) -> Iterato
     ]
     position = info.position
     for name in chain(names, repeat("")):
-        row = recording.op(position)
-        if row is None or row.call != info.position:
+        row = recording.at(position)
+        if row.call != info.position:
             break
         yield _of_row(recording, position, row, name, "result")
         position += 1
@@ -635,8 +586,4 @@ def _of_row(
     recording: Recording, position: int, row: Op, name: str, kind: SavedKind
 ) -> ForwardTensor:
     dtype = str(row.dtype).removeprefix("torch.")
-    shape = tuple(row.shape)
-    origin = row.name
-    return ForwardTensor(
-        name, kind, origin, position, shape, dtype, recording.stats(position), "unknown"
-    )
+    return ForwardTensor(name, kind, row.name, position, row.shape, dtype, row.stats, "unknown")

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from nanlab.trace.chunk import Span
+from nanlab.trace.op import Op, walk
 from nanlab.trace.recording import Recording
 
 # Where inside an installed package, or inside torch, an operation stands that the user's line
@@ -29,19 +30,11 @@ def library_of(recording: Recording, position: int) -> Place | None:
 
     Of a backward row it is that of the forward operation of its node.
     """
-    row = recording.op(position) if position >= 0 else None
-    if row is None:
-        return None
-    info = recording.nodes.get(row.node) if row.backward and row.node >= 0 else None
-    forward = info.position if info is not None else position
-    if (inside := recording.inside_torch.get(forward)) is not None:
+    made = recording.made_by(position)
+    if (inside := recording.inside_torch.get(made.position)) is not None:
         return inside
-    site = info.site if info is not None else row.site
-    user = info.line if info is not None else row.place
-    shown, line, real = recording.places[site]
-    if not line or site == user:
-        return None
-    return shown, line, function_at(real, line)
+    shown, line, real = recording.places[made.site]
+    return None if not line or made.site == made.line else (shown, line, function_at(real, line))
 
 
 def asked_at(recording: Recording, position: int) -> int | None:
@@ -50,42 +43,30 @@ def asked_at(recording: Recording, position: int) -> int | None:
 
     So a probabilistic program is run first, and the densities of what it sampled come after it.
     """
-    row = recording.op(position) if position >= 0 else None
-    given = recording.given.get(row.call, ()) if row is not None else ()
-    if row is None or not given:
+    given = recording.given.get(recording.at(position).call, ())
+    if not given:
         return None
-    info = recording.nodes.get(row.node) if row.backward and row.node >= 0 else None
-    first = info.position if info is not None else position
-    outer = recording.places[info.line if info is not None else row.place]
+    made = recording.made_by(position)
+    outer = recording.places[made.line][:2]
 
-    seen, waiting = {first}, [first]
-    found: list[int] = []  # rows of those functions that made or read the operands
-    while waiting:
-        for operand in recording.parents(waiting.pop()):
-            op = recording.op(operand)
-            if operand in seen:
-                continue
-            seen.add(operand)
-            if op is not None and recording.places[op.place][:2] == outer[:2]:
-                waiting.append(operand)
-            else:
-                found += [
-                    number
-                    for number in (operand, *recording.readers(operand))
-                    if number < first and _is_in(recording, number, given)
-                ]
-    last = recording.op(max(found)) if found else None
-    return None if last is None else last.place
+    def inner(at: int) -> bool:
+        row = recording.at(at)
+        return at == made.position or (bool(row) and (row.file, row.line) == outer)
+
+    reached = walk([made.position], lambda at: recording.parents(at) if inner(at) else ())
+    operands = [at for at in reached if not inner(at)]
+    # rows of those functions that made or read the operands
+    near = {number for at in operands for number in (at, *recording.readers(at))}
+    found = [at for at in near if at < made.position and _is_in(recording.at(at), given)]
+    return recording.at(max(found)).place if found else None
 
 
 def scripted_at(recording: Recording, position: int, op: str) -> tuple[str, int] | None:
     """(file, line) of an operator in a function that torch.jit compiled; None if ambiguous."""
-    row = recording.op(position) if position >= 0 else None
-    known = recording.scripted.get(row.call, ()) if row is not None else ()
-    if row is None or not known:
+    known = recording.scripted.get(recording.at(position).call, ())
+    if not known:
         return None
-    info = recording.nodes.get(row.node) if row.backward and row.node >= 0 else None
-    place = info.line if info is not None else row.place
+    place = recording.made_by(position).line
     span, (_, _, real) = recording.spans[place], recording.places[place]
     text = "" if span is None else linecache.getline(real, span[0])[span[1] :]
     lines = {(file, line) for name, kind, file, line in known if kind == op and f"{name}(" in text}
@@ -97,12 +78,9 @@ def is_told_elsewhere(recording: Recording, position: int, op: str) -> bool:
     return bool(scripted_at(recording, position, op) or asked_at(recording, position))
 
 
-def _is_in(recording: Recording, number: int, functions: tuple[tuple[str, int, int], ...]) -> bool:
+def _is_in(row: Op, functions: tuple[tuple[str, int, int], ...]) -> bool:
     """Whether a row was computed by a line of one of these functions."""
-    op = recording.op(number)
-    if op is None:
-        return False
-    _, line, real = recording.places[op.place]
+    _, line, real = row.recording.places[row.place]
     return any(real == file and first <= line <= last for file, first, last in functions)
 
 

@@ -45,10 +45,10 @@ def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) ->
         if source is None or any(parent in came_from for parent in source.parents):
             return None
         return _source_kind(recording, source, came_from)
-    row = recording.op(position)
-    if row is None:
+    row = recording.at(position)
+    if not row:
         return None
-    status = recording.status.get(position)
+    status = row.status
     if row.uninitialised:
         return "uninitialised"
     if status == INTENDED:
@@ -108,18 +108,16 @@ def _first_computation(
     """The first operator on the way that computes with a value; whether it made inf NaN."""
     while position in came_from and came_from[position] != position:
         position = came_from[position]
-        row = recording.op(position)
-        name = row.name if row is not None else ""
-        if name and name not in MOVES:
-            return name, recording.status.get(position) == TURNED
+        row = recording.at(position)
+        if row and row.name not in MOVES:
+            return row.name, row.status == TURNED
     return "", False
 
 
 def _wrote_nan(recording: Recording, position: int) -> bool:
     """Whether the program wrote NaN itself: ``torch.full(..., nan)``."""
-    row = recording.op(position)
-    stats = recording.stats(position)
-    return row is not None and row.name in MOVES and bool(stats.nan)
+    row = recording.at(position)
+    return row.name in MOVES and bool(row.stats.nan)
 
 
 def hides_nothing(recording: Recording, position: int, guilty: list[tuple[int, Kind]]) -> bool:
@@ -127,8 +125,7 @@ def hides_nothing(recording: Recording, position: int, guilty: list[tuple[int, K
     source = recording.sources.get(position)
     if source is None or source.kind not in ("data", "buffer") or not is_mask(recording, position):
         return False
-    rows = [recording.op(p) for p, _ in guilty if p >= 0]
-    return any(row is not None and row.name in _SOFTMAXES for row in rows)
+    return any(recording.at(p).name in _SOFTMAXES for p, _ in guilty)
 
 
 def derivative_unseen(recording: Recording, number: int) -> int:
@@ -139,20 +136,13 @@ def derivative_unseen(recording: Recording, number: int) -> int:
     pass.
     """
     source = recording.sources.get(number)
-    reader = recording.op(source.first) if source is not None else None
-    info = recording.nodes.get(reader.node) if reader is not None and reader.backward else None
-    if (
-        source is None
-        or reader is None
-        or info is None
-        or info.op < 0
-        or info.custom
-        or info.line != reader.place
-    ):
+    reader = recording.at(source.first if source is not None else -1)
+    info = recording.nodes.get(reader.node) if reader.backward else None
+    if info is None or info.op < 0 or info.custom or info.line != reader.place:
         return -1
-    for position in range(source.first - 1, -1, -1):
-        row = recording.op(position)
-        if row is None or not row.backward or row.backward_pass != reader.backward_pass:
+    for position in range(reader.position - 1, -1, -1):
+        row = recording.at(position)
+        if not row.backward or row.backward_pass != reader.backward_pass:
             return -1
         if row.node != reader.node:
             return position if recording.nodes.get(row.node) is not None else -1
@@ -201,22 +191,16 @@ def skipped_by_hand(recording: Recording, position: int) -> bool:
 def scaler_skipped(recording: Recording, position: int) -> bool:
     """Whether a scaler's check found the gradients of this training step non-finite."""
     step = recording.step_of(position)
-    for check in recording.training.unscales:
-        if (
-            check.found_inf
-            and check.position >= position
-            and recording.step_of(check.position) == step
-        ):
-            return True
-    return False
+    found = (c.position for c in recording.training.unscales if c.found_inf)
+    return any(at >= position and recording.step_of(at) == step for at in found)
 
 
 def depends_on_scale(recording: Recording, origin: Origin) -> bool:
     """Whether it overflows at this loss scale only, judged by a run on smaller gradients."""
     if origin.kind != "operation":
         return False
-    row = recording.op(origin.position)
-    if row is None:
+    row = recording.at(origin.position)
+    if not row:
         return False
     if origin.position == origin.sink.position and any(
         loss.scaled and origin.sink.kind == "loss" and loss.source not in recording.bad
@@ -232,19 +216,8 @@ def depends_on_scale(recording: Recording, origin: Origin) -> bool:
     gradients = {
         slot
         for source, slot in recording.operands(origin.position)
-        if is_gradient(recording, source)
+        if recording.at(source).backward
     }
-    return finite_when_scaled(kept, gradients)
-
-
-def is_gradient(recording: Recording, source: int) -> bool:
-    """Whether a row was made by a backward operation."""
-    row = recording.op(source)
-    return row is not None and row.backward
-
-
-def finite_when_scaled(kept: Any, gradients: set[int]) -> bool:
-    """Whether a kept operation is finite with these operands 2^-k as large, k up to 40."""
     return any(finite_after(kept, gradients, k) for k in (4, 8, 16, 24, 40))
 
 
@@ -282,9 +255,7 @@ class Origin:
     def first_use(self, recording: Recording) -> int:
         """The first row on the path that computes with the value, rather than move it."""
         rows = [p for p in self.path if p >= 0]
-        computing = [
-            p for p in rows if (row := recording.op(p)) is not None and row.name not in MOVES
-        ]
+        computing = [p for p in rows if recording.at(p).name not in ("", *MOVES)]
         training = [p for p in computing if p >= recording.began]
         return next(iter(training or computing or rows), self.sink.step_position)
 
@@ -329,9 +300,9 @@ def _way_to_first_use(recording: Recording, position: int, among: dict[int, int]
     """From what came as it is to the earliest row that computes with it."""
     moved: dict[int, list[int]] = {position: [position]}
     for here in sorted(p for p in among if p >= 0 and p != position):
-        row = recording.op(here)
+        row = recording.at(here)
         taken = next((moved[p] for p in recording.parents(here) if p in moved), None)
-        if row is None or taken is None:
+        if not row or taken is None:
             continue
         moved[here] = [*taken, here]
         if here >= recording.began and row.name not in MOVES:
@@ -346,30 +317,18 @@ def _swallowed(recording: Recording, position: int) -> bool:
     One that the program took out itself, by ``where`` or a clamp, was known to be there: its own
     derivative is told.
     """
-    row = recording.op(position)
-    if row is None or not row.backward or recording.status.get(position) != TURNED:
+    row = recording.at(position)
+    if not row.backward or row.status != TURNED:
         return False
-    step = recording.step_of(position)
-    healers = (
-        recording.op(p) for p, status in recording.status.items() if status == HEALED and p >= 0
-    )
-    named = {
-        r.name.rstrip("_")
-        for r in healers
-        if r is not None and not r.backward and recording.step_of(r.call) == step
-    }
+    healers = (recording.at(p) for p, status in recording.status.items() if status == HEALED)
+    named = {r.name.rstrip("_") for r in healers if r and not r.backward and r.step == row.step}
     return bool(named) and not named & CHOICES
 
 
 def _hands_on(recording: Recording, position: int, kind: Kind) -> bool:
     """Whether a backward row hands on a forward infinity that the loss never saw."""
-    row = recording.op(position)
-    return (
-        kind == "operation"
-        and row is not None
-        and row.backward
-        and recording.status.get(position) == CARRIED
-    )
+    row = recording.at(position)
+    return kind == "operation" and row.backward and row.status == CARRIED
 
 
 def _time(recording: Recording, position: int) -> int:
@@ -416,16 +375,11 @@ def _crosses_back(recording: Recording, position: int, parent: int) -> bool:
     What came from outside the graph (an input that is infinite) is no such value: it is bad in
     itself.
     """
-    row = recording.op(position)
-    if row is None or not row.backward:
+    row, made = recording.at(position), recording.at(parent)
+    if not row.backward or not made or made.backward:
         return False
-    parent_row = recording.op(parent)
-    if parent_row is None or parent_row.backward:
-        return False
-    if 0 <= row.backward_pass < len(recording.passes):
-        roots = recording.passes[row.backward_pass].roots
-    else:
-        roots = ()
+    known = 0 <= row.backward_pass < len(recording.passes)
+    roots = recording.passes[row.backward_pass].roots if known else ()
     # the cheap question first: the others walk the graph
     if any(r in recording.bad for r in roots):
         return False
@@ -438,8 +392,7 @@ def _from_outside(recording: Recording, position: int) -> bool:
     waiting = [position]
     for here in waiting:
         kind = leaf_kind(recording, here, seen)
-        row = recording.op(here)
-        if kind is not None and kind != "intended" and (row is None or row.node < 0):
+        if kind is not None and kind != "intended" and recording.at(here).node < 0:
             stats = recording.stats(here)
             return stats is None or bool(stats.nan or stats.posinf)
         for parent in recording.parents(here):
@@ -452,8 +405,7 @@ def _from_outside(recording: Recording, position: int) -> bool:
 def _born_in_graph(recording: Recording, position: int) -> bool:
     """Whether a bad forward value was born in the graph, not before its first node."""
     bad = walk([position], lambda at: (p for p in recording.parents(at) if p in recording.bad))
-    rows = (recording.op(at) for at in bad)
-    return any(row is not None and row.node >= 0 and row.status != CARRIED for row in rows)
+    return any((row := recording.at(p)).node >= 0 and row.status != CARRIED for p in bad)
 
 
 def harmful_origins(recording: Recording) -> Iterator[Origin]:
@@ -470,8 +422,8 @@ def harmful_origins(recording: Recording) -> Iterator[Origin]:
         time = _time(recording, origin.position)
         for position in _ancestors(recording, sink, among=told):
             told.setdefault(position, time)
-        row = recording.op(origin.position)
-        call = origin.position if row is None else row.call
+        row = recording.at(origin.position)
+        call = row.call if row else origin.position
         if call not in seen:
             seen.add(call)
             yield origin
@@ -505,8 +457,8 @@ def phase_of(recording: Recording, origin: Origin) -> str:
     if origin.kind in ("parameter", "buffer"):
         return "init"
     arrived = origin.kind == "rank" and origin.position < 0
-    row = recording.op(origin.first_use(recording) if arrived else origin.position)
-    if row is None:
+    row = recording.at(origin.first_use(recording) if arrived else origin.position)
+    if not row:
         return "forward" if origin.kind == "intended" else "data"
     if origin.kind == "uninitialised":
         return (
@@ -523,9 +475,8 @@ def phase_of(recording: Recording, origin: Origin) -> str:
     if comes_back(recording, origin):
         return "backward"
     # a search without gradients has no update apart from what it computes
-    trained = bool(recording.passes)
     if (
-        trained
+        recording.passes
         and origin.sink.kind == "parameter"
         and not row.backward
         and _by_hand(recording, origin.position, row)
@@ -537,10 +488,8 @@ def phase_of(recording: Recording, origin: Origin) -> str:
 
 def _taken_by_update(recording: Recording, origin: Origin) -> bool:
     """Whether what came from outside went into a parameter or state by an update."""
-    rows = [recording.op(p) for p in origin.path if p >= 0]
-    return origin.sink.kind in ("parameter", "state") and any(
-        row is not None and row.phase == OPTIMIZER for row in rows
-    )
+    rows = map(recording.at, origin.path)
+    return origin.sink.kind in ("parameter", "state") and any(r.phase == OPTIMIZER for r in rows)
 
 
 def _by_hand(recording: Recording, position: int, row: Op) -> bool:
@@ -564,14 +513,8 @@ def comes_back(recording: Recording, origin: Origin) -> bool:
     """Whether a forward value harmed only the gradient of the operation that kept it."""
     if origin.sink.kind != "gradient" or len(origin.path) < 2:
         return False
-    born, after = recording.op(origin.position), recording.op(origin.path[1])
-    return (
-        born is not None
-        and after is not None
-        and not born.backward
-        and after.backward
-        and born.node == after.node >= 0
-    )
+    born, after = recording.at(origin.position), recording.at(origin.path[1])
+    return not born.backward and after.backward and born.node == after.node >= 0
 
 
 def operator_of_node(node: str) -> str:
@@ -590,36 +533,28 @@ def in_hook(recording: Recording, position: int) -> bool:
     of backward; a hook bears its own. Nor is it a formula where the node is that of a whole
     scripted function, which begins with a detach.
     """
-    row = recording.op(position)
-    if row is None or not row.backward:
+    row = recording.at(position)
+    if not row.backward:
         return False
-    info = recording.nodes.get(row.node) if row.node >= 0 else None
+    info = recording.nodes.get(row.node)
     if info is not None:
         # torch.jit: has no derivative of its own
         scripted = info.op >= 0 and recording.ops.items[info.op] == "detach"
         return info.op >= 0 and not info.custom and (info.line != row.place or scripted)
     kept = recording.kept.get(row.call)
-    if 0 <= row.backward_pass < len(recording.passes):
-        called = recording.passes[row.backward_pass].line
-    else:
-        called = row.place
+    known = 0 <= row.backward_pass < len(recording.passes)
+    called = recording.passes[row.backward_pass].line if known else row.place
     return kept is not None and kept.node_name.endswith(ACCUMULATES) and row.place != called
 
 
 def operator_name(recording: Recording, position: int) -> str:
     """The operator to name: for a backward row the forward operator of its node, else its own."""
-    row = recording.op(position)
-    if row is None:
-        return ""
+    row = recording.at(position)
     if row.backward and row.node >= 0 and not in_hook(recording, position):
         info = recording.nodes.get(row.node)
         if info is not None and info.op >= 0 and not info.custom:
             return str(recording.ops.items[info.op])
         kept = recording.kept.get(row.call)  # a node that no forward row names, as under torch.func
-        if (
-            (info is None or info.op < 0)
-            and kept is not None
-            and (name := operator_of_node(kept.node_name))
-        ):
-            return name
+        if (info is None or info.op < 0) and kept is not None:
+            return operator_of_node(kept.node_name) or row.name
     return row.name

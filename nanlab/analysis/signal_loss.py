@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -16,8 +15,8 @@ import pandas as pd
 import torch
 
 from nanlab.analysis.precision import cast_shares
-from nanlab.analysis.provenance import finite_after, is_gradient, origin_of
-from nanlab.analysis.training import place_text, where
+from nanlab.analysis.provenance import finite_after, origin_of
+from nanlab.analysis.training import where
 from nanlab.capture.flushes import CASTS
 from nanlab.capture.magnitudes import place_of
 from nanlab.errors import UsageError
@@ -67,14 +66,11 @@ def skips(recording: Recording) -> list[Skip]:
         if update is not None and recording.step_of(update.position) != step:
             update = None
         sink = next((s for s in sinks if recording.step_of(s.step_position) == step), None)
-        if sink is not None and sink.position in recording.bad:
-            origin = origin_of(recording, sink)
-        else:
-            origin = None
+        seen = sink is not None and sink.position in recording.bad
+        origin = origin_of(recording, sink) if sink is not None and seen else None
+        place = None
         if origin is not None and origin.position >= 0:
             place = place_of(recording, origin.position)
-        else:
-            place = None
         scale = update.before if update else scale_of(recording, step)
         finite, known_by = _finite_at(recording, step, scale)
         after = update.after if update else scale
@@ -119,21 +115,17 @@ def skips_frame(recording: Recording) -> pd.DataFrame:
     """
     rows = []
     for skip in skips(recording):
-        at: dict[str, Any] = where(recording, skip.place) if skip.place is not None else {}
-        file, line, source = (at["file"], at["line"], at["source"]) if at else ("", 0, "")
-        scales = {"step": skip.step, "scale_before": skip.scale, "scale_after": skip.after}
-        place = {
-            "parameter": skip.parameter,
-            "op": at.get("op", ""),
-            "file": file,
-            "line": line,
-            "source": source,
-        }
-        rows.append({**scales, **place, "finite_at": skip.finite_at, "known_by": skip.known_by})
+        at = {"op": "", "file": "", "line": 0, "source": ""}
+        at |= where(recording, skip.place) if skip.place is not None else {}
+        told = (skip.step, skip.scale, skip.after, skip.parameter)
+        rows.append((*told, *map(at.get, _WHERE), skip.finite_at, skip.known_by))
     names = "step scale_before scale_after parameter op file line source finite_at known_by"
     frame = pd.DataFrame(rows, columns=names.split())
     frame["finite_at"] = frame["finite_at"].astype("Float64")
     return frame
+
+
+_WHERE = ("op", "file", "line", "source")
 
 
 def scale_of(recording: Recording, step: int) -> float:
@@ -153,7 +145,7 @@ def _finite_at(recording: Recording, step: int, scale: float) -> tuple[float | N
     low = recording.starts[step]
     high = recording.starts[step + 1] if step + 1 < len(recording.starts) else recording.end
     births = [p for p, code in recording.status.items() if low <= p < high and code == BORN]
-    births = [p for p in births if (row := recording.op(p)) is not None and row.backward]
+    births = [p for p in births if recording.at(p).backward]
     answers = [_halvings(recording, p) for p in births]
     if not answers or not all(known_by for _, known_by in answers) or scale <= 0:
         return None, ""
@@ -165,18 +157,13 @@ def _finite_at(recording: Recording, step: int, scale: float) -> tuple[float | N
 
 def _halvings(recording: Recording, position: int) -> tuple[int | None, KnownBy]:
     """How often the gradients must be halved for an operation to be finite; None: never."""
-    row = recording.op(position)
-    assert row is not None
+    row = recording.at(position)
     kept = recording.kept.get(row.call)
-    operands = recording.operands(position)
+    operands = row.operands
     if kept is not None:
-        slots = {slot for source, slot in operands if is_gradient(recording, source)}
-        if not slots:
-            return None, "replay"
-        return (
-            next((k for k in range(1, MOST_HALVINGS + 1) if finite_after(kept, slots, k)), None),
-            "replay",
-        )
+        slots = {slot for source, slot in operands if recording.at(source).backward}
+        tried = range(1, MOST_HALVINGS + 1) if slots else ()
+        return next((k for k in tried if finite_after(kept, slots, k)), None), "replay"
     stats = recording.stats(operands[0][0]) if operands else None
     if row.name != "_to_copy" or stats is None or stats.min is None or not stats.is_finite:
         return None, ""
@@ -271,7 +258,7 @@ def first_losses(trace: Trace) -> pd.DataFrame:
     for row in _narrow_rows(recording) if recording is not None else ():
         position, key = row.position, (row.name, row.place, row.module)
         if key not in found and (loss := _loss_of(trace, position, row)) is not None:
-            found[key] = _columns(trace, position, row, loss)
+            found[key] = _columns(row, loss)
     frame = pd.DataFrame(list(found.values()), columns=FIRST_LOSS_COLUMNS).sort_values(
         "position", ignore_index=True
     )
@@ -281,7 +268,7 @@ def first_losses(trace: Trace) -> pd.DataFrame:
 def flushed_at(trace: Trace, position: int) -> int:
     """Values of a row that became zero when computed; 0 if they look like true zeros."""
     recording: Recording | None = getattr(trace, "recording", None)
-    row = recording.op(position) if recording is not None else None
+    row = recording.at(position) if recording is not None else None
     if recording is None or row is None or row.dtype not in NARROW:
         return 0
     loss = _loss_of(trace, position, row)
@@ -329,18 +316,13 @@ def _loss_of(trace: Trace, position: int, row: Op) -> _Loss | None:
 def _twin(recording: Recording, position: int) -> _Loss | None:
     """What the float32 twin of the operation holds and the result does not."""
     shadow = recording.shadows.get(position)
-    if shadow is None or not shadow.flushed:
+    result = recording.at(position)
+    if shadow is None or not shadow.flushed or not result:
         return None
     twin = shadow.stats
-    result = recording.op(position)
-    if result is None:
-        return None
     whole = shadow.flushed == twin.numel - twin.zero
     known = whole and twin.min is not None and twin.max is not None
-    if known:
-        largest = twin.largest
-    else:
-        largest = format_of(result.dtype).rounds_to_zero
+    largest = twin.largest if known else format_of(result.dtype).rounds_to_zero
     return _Loss(shadow.flushed, twin.numel - twin.zero, largest, "float32 twin")
 
 
@@ -358,25 +340,23 @@ def _counts(recording: Recording, position: int, op: str, stats: TensorStats) ->
         return None
     if op in SUMS:
         if 2 * (stats.zero + stats.subnormal) < stats.numel or not _of_small_terms(
-            recording, position, operands
+            recording.at(position), operands
         ):
             return None
     elif op not in ELEMENTWISE or any(
         s.numel > stats.numel for s in operands
     ):  # a view of a larger tensor
         return None
-    if len(operands) == 1 and op in SCALES:
-        row = recording.op(position)
-        if len(recording.operands(position)) == 1 and row is not None and not row.scaled:
-            return None  # times a number that may be zero
+    row = recording.at(position)
+    if len(operands) == len(row.operands) == 1 and op in SCALES and not row.scaled:
+        return None  # times a number that may be zero
     accounted = min(stats.numel, sum(-(-s.zero * stats.numel // s.numel) for s in operands))
     return _Loss(stats.zero - accounted, stats.numel - accounted, None, "counts")
 
 
-def _of_small_terms(recording: Recording, position: int, operands: list[TensorStats]) -> bool:
+def _of_small_terms(row: Op, operands: list[TensorStats]) -> bool:
     """Whether summed products lie at the dtype's lower end: zeros are no cancellation."""
-    row = recording.op(position)
-    if row is None or len(operands) < 2:
+    if len(operands) < 2:
         return True
     size = (operands[-1].rms or 0.0) * (operands[-2].rms or 0.0)
     return bool(size <= MOST_TERM * format_of(row.dtype).smallest_normal)
@@ -396,25 +376,17 @@ def _epsilon(trace: Trace, position: int, row: Op, op: str, stats: TensorStats) 
         return None
     limit = format_of(row.dtype).rounds_to_zero
     vanished = [abs(x) for x in recording.scalars.get(position, ()) if 0.0 < abs(x) <= limit]
-    spelled = {float(number) for number in _NUMBER.findall(_text(trace, row))}
+    spelled = {float(number) for number in _NUMBER.findall(row.source)}
     matters = stats.zero > 0 and row.phase != OPTIMIZER
     told = [x for x in vanished if matters or x in spelled]
     return _Loss(stats.numel, stats.numel, max(told), "epsilon") if told else None
 
 
-def _text(trace: Trace, row: Op) -> str:
-    _, line, real = trace.recording.places[row.place]
-    return linecache.getline(real, line).strip() if line else ""
-
-
-def _columns(trace: Trace, position: int, row: Op, loss: _Loss) -> tuple[Any, ...]:
-    recording = trace.recording
-    file, line = row.file, row.line
+def _columns(row: Op, loss: _Loss) -> tuple[Any, ...]:
     dtype = str(row.dtype).removeprefix("torch.")
-    place = (row.name, row.module, file, line, _text(trace, row))
-    stats = recording.stats(position)
-    size = (dtype, stats.numel, loss.lost, loss.lost / loss.of, loss.largest, loss.told_by)
-    return (position, recording.step_of(position), PHASES[row.phase], *place, *size)
+    place = (row.name, row.module, row.file, row.line, row.source)
+    size = (dtype, row.stats.numel, loss.lost, loss.lost / loss.of, loss.largest, loss.told_by)
+    return (row.position, row.step, PHASES[row.phase], *place, *size)
 
 
 # Where along the backward pass the gradient of each parameter was flushed to zero, and what
@@ -507,13 +479,11 @@ class _Pass:
         )
         found = {}
         for position in range(started, self.end):
-            row = recording.op(position)
-            if row is None or not row.backward or row.view:
+            row = recording.at(position)
+            if not row.backward or row.view or row.dtype not in HALF_PRECISION:
                 continue
-            dtype = row.dtype
-            gradients = [s for s, _ in recording.operands(position) if s >= started]
-            if dtype in HALF_PRECISION and gradients:
-                loss = _loss(recording, position, row.name, dtype)
+            if any(source >= started for source, _ in row.operands):
+                loss = _loss(recording, position, row.name, row.dtype)
                 if loss is not None and loss.share > KEPT:
                     found[position] = loss
         return found
@@ -522,22 +492,16 @@ class _Pass:
         """The power of two that gradients could gain without an overflow in float16."""
         recording, largest = self.recording, 0.0
         for position in range(self.start, self.end):
-            row = recording.op(position)
-            if row is not None and row.backward and row.dtype == torch.float16:
-                stats = recording.stats(position)
-                if stats is not None and not stats.is_finite:
+            row = recording.at(position)
+            if row.backward and row.dtype == torch.float16 and (stats := row.stats) is not None:
+                if not stats.is_finite:
                     return -1
-                if stats is not None and stats.min is not None and self._is_gradient(position):
-                    largest = max(largest, abs(stats.min), abs(stats.max))
+                # it comes from another backward row, not from saved values alone
+                made = (s >= self.start and recording.at(s).backward for s, _ in row.operands)
+                if stats.min is not None and any(made):
+                    largest = max(largest, stats.largest)
         limit = format_of(torch.float16).max
         return math.floor(math.log2(limit / largest)) if largest > 0 else 64
-
-    def _is_gradient(self, position: int) -> bool:
-        """Whether a row comes from another backward row, not from saved values alone."""
-        return any(
-            (row := self.recording.op(source)) is not None and source >= self.start and row.backward
-            for source, _ in self.recording.operands(position)
-        )
 
     def losses_before(self, gradient: int) -> list[Flushed]:
         """The losses on the way from the loss to a gradient, in the order of the backward pass."""
@@ -548,10 +512,10 @@ class _Pass:
         """By backward row: the losses on its way. Rows follow what they come from."""
         found: dict[int, frozenset[int]] = {}
         for position in range(min(self.losses), self.end) if self.losses else ():
-            row = self.recording.op(position)
-            if row is None or not row.backward:
+            row = self.recording.at(position)
+            if not row.backward:
                 continue
-            here = {found[p] for p in self.recording.parents(position) if p in found}
+            here = {found[p] for p in row.inputs if p in found}
             if position in self.losses:
                 here.add(frozenset([position]))
             if here:
@@ -561,10 +525,9 @@ class _Pass:
     def told(self, loss: Flushed) -> dict[str, Any]:
         """The columns that say where a loss is and what would have kept the values."""
         recording = self.recording
-        row = recording.op(loss.position)
-        assert row is not None
+        row = recording.at(loss.position)
         info = recording.nodes.get(row.node)
-        file, line, source = place_text(recording, info.line if info is not None else row.place)
+        file, line, source = recording.line_at(info.line if info is not None else row.place)
         dtype = str(row.dtype).removeprefix("torch.")
         power = round(math.log2(self.scale)) + loss.needed
         fits = loss.needed <= self.room or dtype != "float16"

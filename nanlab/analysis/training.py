@@ -16,7 +16,7 @@ from nanlab.operators import having, with_forms
 from nanlab.trace.frames import parameter_columns
 from nanlab.trace.history import SCALED, Loss, OptimizerStep, Place, Series
 from nanlab.trace.op import BACKWARD, OPTIMIZER, walk
-from nanlab.trace.recording import Recording
+from nanlab.trace.recording import PHASES, Recording
 
 # a parameter whose rms grew by this factor, and to more than this, has run away
 GREW, LARGE = 10.0, 5.0
@@ -91,12 +91,12 @@ def comes_from_gradients(recording: Recording, position: int) -> bool:
     """Whether what was read came from gradients, outside the graph and the optimizers."""
 
     def outside(at: int) -> list[int]:
-        row = recording.op(at)
-        passed = at == position or (row is not None and row.node < 0 and row.phase != OPTIMIZER)
-        return recording.parents(at) if passed else []
+        row = recording.at(at)
+        passed = at == position or (row and row.node < 0 and row.phase != OPTIMIZER)
+        return row.inputs if passed else []
 
-    rows = (recording.op(at) for at in walk([position], outside, MOST_VISITS) if at != position)
-    return any(row is not None and row.backward for row in rows)
+    reached = walk([position], outside, MOST_VISITS)
+    return any(recording.at(at).backward for at in reached if at != position)
 
 
 def _grown(
@@ -120,8 +120,7 @@ def _grown(
 
 def runaway(recording: Recording, position: int) -> Runaway | None:
     """Whether updates had driven the weights away before a position; None if not."""
-    row = recording.op(position)
-    low = row is not None and row.dtype in (torch.float16, torch.bfloat16)
+    low = recording.at(position).dtype in (torch.float16, torch.bfloat16)
     grown = _grown(recording, position, *((GREW_LOW, LARGE_LOW) if low else (GREW, LARGE)))
     if grown is None:
         return _by_hand(recording, position)
@@ -266,19 +265,9 @@ def rises_in_a_chain(recording: Recording, position: int) -> bool:
     )
 
 
-def place_text(recording: Recording, line: int) -> tuple[str, int, str]:
-    """(shown file, line, source text) of a place."""
-    import linecache
-
-    file, number, real = recording.places[line]
-    return file, number, linecache.getline(real, number).strip() if number else ""
-
-
 def where(recording: Recording, place: Place) -> dict[str, Any]:
     """The fields of a Finding that say where something is."""
-    from nanlab.trace.recording import PHASES
-
-    file, line, source = place_text(recording, place.line)
+    file, line, source = recording.line_at(place.line)
     return {
         "op": _operator(recording, place),
         "phase": PHASES[place.phase],
@@ -321,8 +310,8 @@ def finite_at_rate(recording: Recording, position: int, rate: float) -> bool:
     - rate * decay)``. Of weights that it had overwritten already the largest magnitude is known,
     which stands for all of them.
     """
-    row, running = recording.op(position), optimizer_step_at(recording, position)
-    kept = recording.kept.get(row.call) if row is not None else None
+    row, running = recording.at(position), optimizer_step_at(recording, position)
+    kept = recording.kept.get(row.call)
     if kept is None or running is None:
         return False
     decay = float(dict(running.settings).get("weight_decay") or 0.0)
@@ -331,7 +320,7 @@ def finite_at_rate(recording: Recording, position: int, rate: float) -> bool:
     args = [_replaced(a, number) for a in kept.args]
     kwargs = {k: _replaced(v, number) for k, v in kept.kwargs.items()}
     target = args[0] if isinstance(args[0], list) else [args[0]]
-    if row is None or not all(isinstance(t, torch.Tensor) for t in target):
+    if not all(isinstance(t, torch.Tensor) for t in target):
         return False
     try:
         with torch.no_grad():
@@ -405,15 +394,15 @@ def depends_on_gradient(recording: Recording, line: int, op: str, position: int)
         return True
     seen, waiting = set(own[:1]), [s for s in own[1:] if s != own[0]]
     for at in waiting:
-        made = recording.op(at)
-        if made is None and at not in seen and at >= 0:
+        made = recording.at(at)
+        if not made and at not in seen and at >= 0:
             return True
-        if made is None or at in seen or made.name in SIGNS or len(seen) > MOST_VISITS:
+        if not made or at in seen or made.name in SIGNS or len(seen) > MOST_VISITS:
             continue
         if made.backward:
             return True
         seen.add(at)
-        waiting.extend(recording.parents(at))
+        waiting.extend(made.inputs)
     return False
 
 
@@ -513,8 +502,7 @@ def inner_updates(recording: Recording, position: int) -> InnerUpdates | None:
     """
     start = recording.starts[max(recording.step_of(position), 0)] if recording.starts else 0
     for update in _updates_before(recording, position, start):
-        row = recording.op(update)
-        assert row is not None
+        row = recording.at(update)
         alike = (row.place, row.name, row.shape)
         rows = [
             r.position
@@ -534,25 +522,22 @@ def _updates_before(recording: Recording, position: int, start: int) -> Iterator
     """Sums upstream of a result, the nearest first, in which a multiple of a gradient is added."""
 
     def is_update(at: int) -> bool:
-        row = recording.op(at)
-        adds = row is not None and not row.backward and row.name in ADDS
-        return adds and any(_is_gradient(recording, p) for p in recording.parents(at))
+        row = recording.at(at)
+        adds = not row.backward and row.name in ADDS
+        return adds and any(_is_gradient(recording, p) for p in row.inputs)
 
     def onward(at: int) -> list[int]:  # what came before an update belongs to earlier ones
-        known = recording.op(at) is not None and not is_update(at)
-        return [p for p in recording.parents(at) if p >= start] if known else []
+        row = recording.at(at)
+        return [p for p in row.inputs if p >= start] if row and not is_update(at) else []
 
     yield from filter(is_update, walk([position], onward, MOST_VISITS))
 
 
 def _is_gradient(recording: Recording, position: int) -> bool:
     """Whether a row is one of a backward pass, or a multiple of one."""
-    row = recording.op(position)
-    if row is None or row.backward:
-        return row is not None
-    linear = row.name in LINEAR
-    made = [recording.op(p) for p in recording.parents(position) if p >= 0] if linear else []
-    return any(r is not None and r.backward for r in made)
+    row = recording.at(position)
+    made = row.inputs if row.name in LINEAR else []
+    return row.backward or any(recording.at(p).backward for p in made)
 
 
 def _largest(recording: Recording, position: int) -> float:

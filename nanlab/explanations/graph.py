@@ -12,8 +12,6 @@ from nanlab.analysis.graph import (
     last_root,
     op_of,
     overwritten,
-    place,
-    place_of,
     reused_graph,
 )
 from nanlab.analysis.provenance import harmful_origins
@@ -189,7 +187,7 @@ def no_inf_checks(case: Case) -> Explanation | None:
 
 def _other_parameters(case: Case, recording: Recording, symptom: str) -> Explanation:
     last = recording.passes[-1]
-    file, line, source = place(recording, last.line)
+    file, line, source = recording.line_at(last.line)
     return case.explain(
         "optimizer-without-gradients",
         f"the backward pass at {spot(file, line)} gave gradients to other parameters than those of"
@@ -359,8 +357,8 @@ def second_backward(case: Case) -> Explanation | None:
 def _reuse_explanation(
     case: Case, recording: Recording, found: Reused, why: str, remedies: list[tuple[str, str]]
 ) -> Explanation:
-    first, second = place(recording, found.first.line), place(recording, found.second.line)
-    made = place(recording, found.made.line) if found.made is not None else ("", 0, "")
+    first, second = recording.line_at(found.first.line), recording.line_at(found.second.line)
+    made = recording.line_at(found.made.line) if found.made is not None else ("", 0, "")
     op = op_of(recording, found.made)
     same_step = recording.step_of(found.first.position) == recording.step_of(found.second.position)
     again = found.first.line == found.second.line
@@ -414,7 +412,7 @@ def _named_writer(case: Case, recording: Recording, found: Overwritten) -> Expla
     saver, at = op_of(recording, found.made), ("", 0, "")
     rows = []
     if found.made is not None:
-        at = place(recording, found.made.line)
+        at = recording.line_at(found.made.line)
         rows.append(("saved it", found.made.position))
     if found.written is None:
         title = (
@@ -424,7 +422,7 @@ def _named_writer(case: Case, recording: Recording, found: Overwritten) -> Expla
         return case.explain(
             "inplace-modification", title, _SAVED, evidence=frame, fixes=advice(*_NO_OVERWRITING)
         )
-    file, line, source = place_of(recording, found.written)
+    file, line, source = recording.line_at(recording.at(found.written).place)
     frame = places_frame(recording, [*rows, ("overwrote it", found.written)])
     writer = frame["op"].iloc[-1]
     what = {True: " (its operand)", False: " (its result)", None: ""}[found.operand]

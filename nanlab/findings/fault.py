@@ -1,24 +1,30 @@
-"""A Fault: one origin of a symptom with everything that a rule wants to read."""
+"""A Fault: one origin of a symptom, all that a rule reads of it, and the finding it becomes."""
 
 from __future__ import annotations
 
-import linecache
 import re
-from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import pandas as pd
 import torch
 
-from nanlab.analysis.provenance import MOVES, Origin, in_hook, operator_of_node
-from nanlab.findings.rule import Finding
+from nanlab.analysis.provenance import (
+    MOVES,
+    Origin,
+    in_hook,
+    operator_name,
+    operator_of_node,
+    phase_of,
+)
+from nanlab.findings.rule import Finding, Match, Rule
 from nanlab.operators import having
 from nanlab.trace import Trace
 from nanlab.trace.op import FORWARD, HEALED, OPTIMIZER, Op, location, walk
-from nanlab.trace.recording import Kept, Recording
+from nanlab.trace.recording import PHASES, Kept, NodeInfo, Recording
 
 # The operations around a fault: what its operands were made from, and what was made from its
 # result.
@@ -27,158 +33,6 @@ from nanlab.trace.recording import Kept, Recording
 # shifted.
 THROUGH = having("hands_on", in_place=True)
 ON_LISTS = "_foreach_"  # how the name of an operator on lists of tensors begins
-
-
-class Neighbourhood(ABC):
-    """The data flow of a trace around one operation of the forward pass."""
-
-    trace: Trace
-
-    @property
-    @abstractmethod
-    def forward_position(self) -> int:
-        """Its row; -1 if it is gone."""
-
-    @property
-    def recording(self) -> Recording:
-        return self.trace.recording
-
-    def op_at(self, position: int) -> str:
-        """The operator of a row: ``div``, also where it ran in place or on lists of tensors."""
-        row = self.recording.op(position)
-        return "" if row is None else _plain(row.name)
-
-    def numel_at(self, position: int) -> int:
-        """How many elements a row or source has; 0 if it is gone."""
-        stats = self.recording.stats(position)
-        return stats.numel if stats is not None else 0
-
-    def text_at(self, position: int) -> str:
-        """The user's line of a row; "" where it is not at hand."""
-        row = self.recording.op(position)
-        if row is None:
-            return ""
-        file, line = row.file, row.line
-        return " ".join(text for _, text in self.trace.source(file, line, 0)).split("#")[0]
-
-    def parents(self, position: int) -> list[int]:
-        """The rows that an operation read, in the order of its arguments."""
-        return self.recording.parents(position)
-
-    def operand_row(self, slot: int) -> int:
-        """The row of one operand of the forward operation; -1 if gone or from outside."""
-        if self.forward_position < 0:
-            return -1
-        row = self.recording.op(self.forward_position)
-        own = self.recording.own_operands(self.forward_position)
-        if row is not None and row.name.startswith(ON_LISTS):
-            own = [(source, at) for at, (source, _) in enumerate(own)]
-        return next((source for source, at in own if at == slot), -1)
-
-    def upstream(self, position: int, depth: int = 8) -> Iterator[tuple[int, str]]:
-        """(position, op) of a row and what it was made from, through mere hand-overs."""
-        level, seen = [position], {position}
-        for _ in range(depth):
-            following = []
-            for at in level:
-                if at < 0:
-                    following += [p for p in self.parents(at) if p not in seen]
-                    continue
-                op = self.op_at(at)
-                if not op:
-                    continue
-                yield at, op
-                if op in THROUGH:
-                    following += [p for p in self.parents(at) if p not in seen]
-            seen.update(following)
-            level = following
-
-    def consumers(self, position: int) -> list[int]:
-        """The forward rows that read a row or source."""
-        source = self.recording.sources.get(position)
-        chunk = self.recording.chunk_of(position if source is None else source.first)
-        edges = chunk.edge_table()
-        calls = edges[edges[:, 1] == position, 0].tolist()
-        rows = [(c, self.recording.op(c)) for c in dict.fromkeys(calls)]
-        return [c for c, row in rows if row is not None and not row.backward]
-
-    def downstream(self) -> Iterator[tuple[int, str]]:
-        """(position, op) of what was made from the result of the forward operation, the nearest
-        first.
-
-        A tensor that was written piece by piece is a source, with the op "".
-        """
-        level, seen = ([self.forward_position] if self.forward_position >= 0 else []), set()
-        for _ in range(5):  # operations downstream
-            following = []
-            for at in level:
-                tables = list(self._tables(at))
-                yield from ((table, "") for table in tables if table not in seen)
-                seen.update(tables)
-                for reader in (r for holder in (at, *tables) for r in self.consumers(holder)):
-                    if reader in seen:
-                        continue
-                    seen.add(reader)
-                    yield reader, self.op_at(reader)
-                    following.append(reader)
-            level = following[:16]
-
-    @cached_property
-    def _snapshots(self) -> dict[int, list[int]]:
-        """What was written into tensors in parts, and the sources that these then were."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for number, source in self.recording.sources.items():
-            for part in source.parents:
-                found[part].append(number)
-        return found
-
-    def _tables(self, position: int) -> Iterator[int]:
-        """The tensors of which a row became a part, while it was one that could be bad."""
-        for number in self._snapshots.get(position, ()):
-            yield number
-            if number in self.recording.bad:
-                yield from self._tables(number)
-
-    def wrote_over(self, position: int) -> int:
-        """The row whose write left nothing bad in a tensor of parts; -1: none, or still bad."""
-        source, bad = self.recording.sources.get(position), self.recording.bad
-        if source is None or position in bad or not any(part in bad for part in source.parents):
-            return -1
-        for at in range(source.first - 1, max(source.parents), -1):
-            row = self.recording.op(at)
-            if row is not None and row.inplace:
-                return at
-        return -1
-
-    def comes_from_gradient(self, position: int, node: int) -> bool:
-        """Whether what a derivative reads was made from the incoming gradient, not from saved."""
-
-        def of_node(at: int) -> list[int]:
-            row = self.recording.op(at)
-            return self.parents(at) if row is not None and row.backward and row.node == node else []
-
-        rows = (self.recording.op(at) for at in walk([position], of_node))
-        return any(row is not None and row.backward and row.node != node for row in rows)
-
-    def negative_determinant(self, position: int) -> int:
-        """The row of the negative determinant for which torch.logdet writes NaN; else -1."""
-        if self.op_at(position) != "scalar_tensor":
-            return -1
-        chosen = [c for c in self.consumers(position) if self.op_at(c) == "where"]
-        rows = [p for c in chosen for p in self.parents(c) if self.op_at(p) == "_linalg_slogdet"]
-        return next(iter(rows), -1)
-
-    def healed(self, position: int) -> bool:
-        """Whether a row is finite although something it read was not."""
-        return self.recording.status.get(position) == HEALED
-
-    def value_was_bad(self) -> bool:
-        """Whether the result of the forward operation was itself non-finite."""
-        return self.forward_position in self.recording.bad
-
-
-def _plain(name: str) -> str:
-    return name.removeprefix(ON_LISTS).rstrip("_") or name
 
 
 NORMS = having("norm")
@@ -190,7 +44,7 @@ _SAME_NUMBERS = THROUGH | having("complex_view")
 _MOST_ROWS = 400
 
 
-def measured(around: Neighbourhood, divisor: int) -> set[int]:
+def measured(around: Fault, divisor: int) -> set[int]:
     """The rows (and sources) whose length a divisor is; empty if it is no length."""
     found: set[int] = set()
     level, seen = {divisor}, set[int]()
@@ -213,13 +67,13 @@ def measured(around: Neighbourhood, divisor: int) -> set[int]:
     return found
 
 
-def nowhere_zero(around: Neighbourhood, position: int) -> bool:
+def nowhere_zero(around: Fault, position: int) -> bool:
     """Whether a row is known to hold no zero."""
     stats = around.recording.stats(position)
     return stats is not None and stats.known and not stats.zero
 
 
-def rooted(around: Neighbourhood, position: int) -> set[int]:
+def rooted(around: Fault, position: int) -> set[int]:
     """The vectors of which a row is the magnitude, or the root of the sum of squares."""
     op, parents = around.op_at(position), around.parents(position)
     if op in {"sqrt", "rsqrt"} | {"pow"} and parents:
@@ -227,9 +81,7 @@ def rooted(around: Neighbourhood, position: int) -> set[int]:
     return set(parents) if op == "abs" and parents and _complex(around, parents[0]) else set()
 
 
-def squared(
-    around: Neighbourhood, position: int, depth: int = _DEPTH, summed: bool = False
-) -> set[int]:
+def squared(around: Fault, position: int, depth: int = _DEPTH, summed: bool = False) -> set[int]:
     """The vectors whose squares alone were added up to make a row; empty if not such a sum."""
     op, parents = around.op_at(position), around.parents(position)
     if not depth or not parents:
@@ -245,7 +97,7 @@ def squared(
     return set().union(*(squared(around, p, depth - 1, summed or op == "sum") for p in onward))
 
 
-def _square_of(around: Neighbourhood, position: int) -> set[int]:
+def _square_of(around: Fault, position: int) -> set[int]:
     """What a row is the square of, a weight apart."""
     op, parents = around.op_at(position), around.parents(position)
     if op in ("pow", "square"):
@@ -257,7 +109,7 @@ def _square_of(around: Neighbourhood, position: int) -> set[int]:
     return set().union(*(_square_of(around, p) for p in parents))
 
 
-def _same(around: Neighbourhood, one: int, other: int) -> bool:
+def _same(around: Fault, one: int, other: int) -> bool:
     """Whether two rows hold the same elements: made alike from the same, or views of these."""
     while around.op_at(one) in MOVES and len(around.parents(one)) == 1:
         one = around.parents(one)[0]
@@ -269,7 +121,7 @@ def _same(around: Neighbourhood, one: int, other: int) -> bool:
     )
 
 
-def _carriers(around: Neighbourhood, position: int) -> list[int]:
+def _carriers(around: Fault, position: int) -> list[int]:
     """Operands that are zero where a row is; an epsilon that is added must have vanished."""
     op, parents = around.op_at(position), around.parents(position)
     if op in _KEEPS_ZERO:
@@ -277,7 +129,7 @@ def _carriers(around: Neighbourhood, position: int) -> list[int]:
     return parents[:1] if op == "div" or (op == "add" and _adds_no_less(around, position)) else []
 
 
-def _adds_no_less(around: Neighbourhood, position: int) -> bool:
+def _adds_no_less(around: Fault, position: int) -> bool:
     """Whether what an addition adds is a number that is not negative."""
     others = around.parents(position)[1:]
     numbers = [around.recording.value(p) for p in others] + [
@@ -288,13 +140,13 @@ def _adds_no_less(around: Neighbourhood, position: int) -> bool:
     )
 
 
-def _complex(around: Neighbourhood, position: int) -> bool:
-    row, source = around.recording.op(position), around.recording.sources.get(position)
-    dtype = row.dtype if row is not None else source.dtype if source is not None else ""
+def _complex(around: Fault, position: int) -> bool:
+    source = around.recording.sources.get(position)
+    dtype = around.recording.at(position).dtype if source is None else source.dtype
     return "complex" in str(dtype)
 
 
-def normalises(around: Neighbourhood, dividend: int, vectors: set[int]) -> bool:
+def normalises(around: Fault, dividend: int, vectors: set[int]) -> bool:
     """Whether a dividend was made, in the division's step, from what made these vectors."""
     start = around.recording.starts[around.recording.step_of(around.forward_position)]
     origin = _behind(around, vectors, start, _NEAR, only=_SAME_NUMBERS)
@@ -302,7 +154,7 @@ def normalises(around: Neighbourhood, dividend: int, vectors: set[int]) -> bool:
 
 
 def _behind(
-    around: Neighbourhood,
+    around: Fault,
     rows: set[int],
     start: int,
     depth: int,
@@ -386,7 +238,7 @@ def _flat(values: Any) -> Iterator[Any]:
             yield value
 
 
-class Fault(Neighbourhood):
+class Fault:
     """One origin, read for rules. Tensors are copies of failed operands; None if too large."""
 
     def __init__(self, trace: Trace, origin: Origin, finding: Finding) -> None:
@@ -394,15 +246,17 @@ class Fault(Neighbourhood):
         self.kind = origin.kind
         self.position = origin.position
 
+    @property
+    def recording(self) -> Recording:
+        return self.trace.recording
+
     @cached_property
-    def row(self) -> Op | None:
-        return self.recording.op(self.position)
+    def row(self) -> Op:
+        return self.recording.at(self.position)
 
     @cached_property
     def kept(self) -> Kept | None:
         """The guilty call: op, args, kwargs, outputs, saved; of lists only the bad member."""
-        if self.row is None:
-            return None
         return on_host(self.recording.kept.get(self.row.call), self.position - self.row.call)
 
     @property
@@ -412,19 +266,13 @@ class Fault(Neighbourhood):
     @cached_property
     def backward(self) -> bool:
         """Whether a derivative failed; what a hook computes in the backward pass is none."""
-        return (
-            self.row is not None
-            and self.row.backward
-            and not in_hook(self.recording, self.position)
-        )
+        return self.row.backward and not in_hook(self.recording, self.position)
 
     @cached_property
     def in_update(self) -> bool:
         """Whether a parameter is being updated, by an optimizer or by hand."""
-        return self.row is not None and (
-            self.row.phase == OPTIMIZER
-            or (self.origin.sink.kind == "parameter" and bool(self.row.without_grad))
-        )
+        by_hand = self.origin.sink.kind == "parameter" and self.row.without_grad
+        return self.row.phase == OPTIMIZER or by_hand
 
     @cached_property
     def name(self) -> str:
@@ -434,23 +282,27 @@ class Fault(Neighbourhood):
     @cached_property
     def forward(self) -> str:
         """The operator of the forward pass: of a backward fault the one whose derivative it was."""
-        if not self.backward or self.row is None:
+        if not self.backward:
             return self.name
         node = self.kept.node_name if self.kept else ""
         if name := operator_of_node(node):
             return name
-        info = self.recording.nodes.get(self.row.node)
+        info = self.node
         if info is not None and info.op >= 0:
             return str(self.recording.ops.items[info.op]).rstrip("_")
         return self.name
 
     @property
+    def node(self) -> NodeInfo | None:
+        """What made the node of its row."""
+        return self.recording.nodes.get(self.row.node)
+
+    @property
     def forward_position(self) -> int:
         """The row of the forward operation, in the forward pass its own; -1 if it is gone."""
-        if not self.backward or self.row is None:
+        if not self.backward:
             return self.position
-        info = self.recording.nodes.get(self.row.node)
-        at = info.position if info is not None else -1
+        at = self.node.position if self.node is not None else -1
         copied = self.op_at(at) == "clone" and self.parents(at) == self.parents(at + 1)
         # in place: its operand is saved first
         return at + 1 if copied and self.op_at(at + 1) == self.forward else at
@@ -458,28 +310,22 @@ class Fault(Neighbourhood):
     @cached_property
     def custom(self) -> bool:
         """Whether it is the backward of a ``torch.autograd.Function`` written in Python."""
-        if not self.backward or self.row is None:
-            return False
-        info = self.recording.nodes.get(self.row.node)
-        node = self.kept.node_name if self.kept else ""
-        return bool(info is not None and info.custom) or (
-            node.endswith("Backward") and not node.startswith(("Checkpoint", "torch::"))
-        )
+        name = self.kept.node_name if self.kept else ""
+        named = name.endswith("Backward") and not name.startswith(("Checkpoint", "torch::"))
+        return self.backward and ((self.node is not None and self.node.custom) or named)
 
     @property
     def call_of_function(self) -> str:
         """Where the Function of this backward was applied; empty if on the fault's line."""
-        info = self.recording.nodes.get(self.row.node) if self.row is not None else None
-        if info is None or not info.line or self.row is None or info.line == self.row.place:
+        info = self.node
+        if info is None or not info.line or info.line == self.row.place:
             return ""
-        file, line, real = self.recording.places[info.line]
-        return (
-            f"It was applied at {location(file, line)}: `{linecache.getline(real, line).strip()}`."
-        )
+        file, line, source = self.recording.line_at(info.line)
+        return f"It was applied at {location(file, line)}: `{source}`."
 
     @cached_property
     def dtype(self) -> str:
-        return str(self.row.dtype).removeprefix("torch.") if self.row is not None else ""
+        return str(self.row.dtype).removeprefix("torch.") if self.row else ""
 
     @property
     def low(self) -> bool:
@@ -520,7 +366,7 @@ class Fault(Neighbourhood):
     def result(self) -> Tensor | None:
         """The output in which the bad elements are."""
         outputs = [] if self.kept is None else [_dense(o) for o in self.kept.outputs if floating(o)]
-        if self.row is not None and self.kept is not None:
+        if self.kept is not None:
             at = self.position - self.row.call
             if at < len(self.kept.outputs) and floating(self.kept.outputs[at]):
                 return _dense(self.kept.outputs[at])  # type: ignore[no-any-return]
@@ -546,13 +392,14 @@ class Fault(Neighbourhood):
     @property
     def count(self) -> int:
         """How many elements are bad."""
-        return (
-            int(self.bad.sum())
-            if self.bad is not None
-            else self.finding.path[0]["nonfinite"]
-            if self.finding.path
-            else 0
-        )
+        if self.bad is not None:
+            return int(self.bad.sum())
+        return self.finding.path[0]["nonfinite"] if self.finding.path else 0
+
+    @property
+    def elements(self) -> str:
+        """``3 elements of 512``: how many of its result are bad."""
+        return f"{plural(self.count, 'element')} of {self.numel:,}"
 
     @property
     def numel(self) -> int:
@@ -581,7 +428,7 @@ class Fault(Neighbourhood):
     @cached_property
     def incoming(self) -> Tensor | None:
         """The gradient that the guilty backward call read, if it read it."""
-        if not self.backward or self.row is None or self.kept is None:
+        if not self.backward or self.kept is None:
             return None
         tensors = [v for v in _flat(self.kept.args) if isinstance(v, Tensor)]
         for source, slot in self.recording.operands(self.row.call):
@@ -611,6 +458,137 @@ class Fault(Neighbourhood):
         fitting = [o for o in outputs if isinstance(o, Tensor) and o.shape == self.result.shape]
         return fitting[0] if fitting else None
 
+    # -- the operations around it
+
+    def op_at(self, position: int) -> str:
+        """The operator of a row: ``div``, also where it ran in place or on lists of tensors."""
+        name = self.recording.at(position).name.removeprefix(ON_LISTS)
+        return name.rstrip("_") or name
+
+    def numel_at(self, position: int) -> int:
+        """How many elements a row or source has; 0 if it is gone."""
+        stats = self.recording.stats(position)
+        return stats.numel if stats is not None else 0
+
+    def text_at(self, position: int) -> str:
+        """The user's line of a row; "" where it is not at hand."""
+        row = self.recording.at(position)
+        found = self.trace.source(row.file, row.line, 0) if row else []
+        return " ".join(text for _, text in found).split("#")[0]
+
+    def parents(self, position: int) -> list[int]:
+        """The rows that an operation read, in the order of its arguments."""
+        return self.recording.parents(position)
+
+    def operand_row(self, slot: int) -> int:
+        """The row of one operand of the forward operation; -1 if gone or from outside."""
+        if self.forward_position < 0:
+            return -1
+        own = self.recording.own_operands(self.forward_position)
+        if self.recording.at(self.forward_position).name.startswith(ON_LISTS):
+            own = [(source, at) for at, (source, _) in enumerate(own)]
+        return next((source for source, at in own if at == slot), -1)
+
+    def upstream(self, position: int, depth: int = 8) -> Iterator[tuple[int, str]]:
+        """(position, op) of a row and what it was made from, through mere hand-overs."""
+        level, seen = [position], {position}
+        for _ in range(depth):
+            following = []
+            for at in level:
+                if at < 0:
+                    following += [p for p in self.parents(at) if p not in seen]
+                    continue
+                op = self.op_at(at)
+                if not op:
+                    continue
+                yield at, op
+                if op in THROUGH:
+                    following += [p for p in self.parents(at) if p not in seen]
+            seen.update(following)
+            level = following
+
+    def consumers(self, position: int) -> list[int]:
+        """The forward rows that read a row or source."""
+        source = self.recording.sources.get(position)
+        chunk = self.recording.chunk_of(position if source is None else source.first)
+        edges = chunk.edge_table()
+        calls = edges[edges[:, 1] == position, 0].tolist()
+        rows = [(c, self.recording.at(c)) for c in dict.fromkeys(calls)]
+        return [c for c, row in rows if row and not row.backward]
+
+    def downstream(self) -> Iterator[tuple[int, str]]:
+        """(position, op) of what was made from the result of the forward operation, the nearest
+        first.
+
+        A tensor that was written piece by piece is a source, with the op "".
+        """
+        level, seen = ([self.forward_position] if self.forward_position >= 0 else []), set()
+        for _ in range(5):  # operations downstream
+            following = []
+            for at in level:
+                tables = list(self._tables(at))
+                yield from ((table, "") for table in tables if table not in seen)
+                seen.update(tables)
+                for reader in (r for holder in (at, *tables) for r in self.consumers(holder)):
+                    if reader in seen:
+                        continue
+                    seen.add(reader)
+                    yield reader, self.op_at(reader)
+                    following.append(reader)
+            level = following[:16]
+
+    @cached_property
+    def _snapshots(self) -> dict[int, list[int]]:
+        """What was written into tensors in parts, and the sources that these then were."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for number, source in self.recording.sources.items():
+            for part in source.parents:
+                found[part].append(number)
+        return found
+
+    def _tables(self, position: int) -> Iterator[int]:
+        """The tensors of which a row became a part, while it was one that could be bad."""
+        for number in self._snapshots.get(position, ()):
+            yield number
+            if number in self.recording.bad:
+                yield from self._tables(number)
+
+    def wrote_over(self, position: int) -> int:
+        """The row whose write left nothing bad in a tensor of parts; -1: none, or still bad."""
+        source, bad = self.recording.sources.get(position), self.recording.bad
+        if source is None or position in bad or not any(part in bad for part in source.parents):
+            return -1
+        for at in range(source.first - 1, max(source.parents), -1):
+            if self.recording.at(at).inplace:
+                return at
+        return -1
+
+    def comes_from_gradient(self, position: int, node: int) -> bool:
+        """Whether what a derivative reads was made from the incoming gradient, not from saved."""
+
+        def of_node(at: int) -> list[int]:
+            row = self.recording.at(at)
+            return row.inputs if row.backward and row.node == node else []
+
+        rows = map(self.recording.at, walk([position], of_node))
+        return any(row.backward and row.node != node for row in rows)
+
+    def negative_determinant(self, position: int) -> int:
+        """The row of the negative determinant for which torch.logdet writes NaN; else -1."""
+        if self.op_at(position) != "scalar_tensor":
+            return -1
+        chosen = [c for c in self.consumers(position) if self.op_at(c) == "where"]
+        rows = [p for c in chosen for p in self.parents(c) if self.op_at(p) == "_linalg_slogdet"]
+        return next(iter(rows), -1)
+
+    def healed(self, position: int) -> bool:
+        """Whether a row is finite although something it read was not."""
+        return self.recording.status.get(position) == HEALED
+
+    def value_was_bad(self) -> bool:
+        """Whether the result of the forward operation was itself non-finite."""
+        return self.forward_position in self.recording.bad
+
     # -- the program
 
     @property
@@ -626,14 +604,11 @@ class Fault(Neighbourhood):
     def batch(self) -> int:
         """Batch size: the step's commonest leading dimension; 0 if not at hand."""
         starts, step = [*self.recording.starts, self.recording.end], self.finding.step
-        rows = [self.recording.op(at) for at in range(*starts[step : step + 2])]
-        if None in rows:  # the step was folded: the few rows left of it tell nothing
+        rows = [self.recording.at(at) for at in range(*starts[step : step + 2])]
+        if not all(rows):  # the step was folded: the few rows left of it tell nothing
             return 0
-        sizes = Counter(
-            int(row.shape[0])
-            for row in rows
-            if row is not None and row.phase == FORWARD and not row.view and row.shape
-        )
+        forward = (row for row in rows if row.phase == FORWARD and not row.view)
+        sizes = Counter(int(row.shape[0]) for row in forward if row.shape)
         del sizes[0], sizes[1]
         return sizes.most_common(1)[0][0] if sizes else 0
 
@@ -642,12 +617,8 @@ class Fault(Neighbourhood):
         """Batch indices of offending elements, where the batch (or its heads) leads."""
         if self.bad is None or self.bad.dim() == 0 or self.batch < 2:
             return []
-        size = self.bad.shape[0]
-        if (
-            size == 0
-            or size % self.batch
-            or (size != self.batch and self.name not in having("split_heads"))
-        ):
+        size, splits = self.bad.shape[0], self.name in having("split_heads")
+        if size == 0 or size % self.batch or (size != self.batch and not splits):
             return []
         rows = self.bad.flatten(1).any(1) if self.bad.dim() > 1 else self.bad
         return sorted({int(i) // (size // self.batch) for i in rows.nonzero().flatten()})
@@ -672,3 +643,213 @@ def _wide(value: Any) -> Any:
     if isinstance(value, torch.dtype) and (value.is_floating_point or value.is_complex):
         return torch.complex128 if value.is_complex else torch.float64
     return value
+
+
+# The finding of an origin: its place and path, and its cause once a rule knows it.
+
+_SYMPTOMS = {"gradient": "grad", "parameter": "param"}  # the others under their own names
+
+
+def finding_of(trace: Trace, origin: Origin) -> Finding:
+    """What, where and which step; cause "unknown"."""
+    recording = trace.recording
+    arrived = origin.kind == "rank" and origin.position >= 0
+    made_here = origin.kind in ("operation", "uninitialised") or arrived
+    position = origin.position if made_here else origin.first_use(recording)
+    stats = recording.stats(origin.sink.position)
+    what = "nan" if stats is not None and stats.nan else "inf"
+    place = place_of(trace, position)
+    # A bad value among new parameters is a symptom in the step that made them, though no gradient
+    # of torch's own shows it.
+    apart = recording.updates_apart and origin.position >= 0
+    shown = origin.position if apart else origin.sink.step_position
+    return Finding(
+        cause="unknown",
+        severity="error",
+        title=f"{place['op']} made a non-finite value",
+        explanation="",
+        phase=phase_of(recording, origin),
+        step=recording.step_of(shown),
+        symptom=f"{_SYMPTOMS.get(origin.sink.kind, origin.sink.kind)}-{what}",
+        path=path_rows(recording, origin),
+        harmful=True,
+        **place,
+    )
+
+
+def place_of(trace: Trace, position: int) -> dict[str, Any]:
+    """Fields of a Finding that its row gives: op, node, module, file, line, source, position."""
+    recording = trace.recording
+    row = recording.at(position)
+    place = dict(zip(("file", "line", "source"), recording.line_at(row.place), strict=True))
+    node = row.node if row.node >= 0 else None
+    own = {"op": operator_name(recording, position), "node": node, "module": row.module}
+    return own | place | {"position": position}
+
+
+def matched(trace: Trace, finding: Finding, rule: Rule, match: Match | Finding) -> Finding:
+    """The finding of a fault, now that a rule knows its cause."""
+    if isinstance(match, Finding):
+        return match
+    place = {} if match.position is None else place_of(trace, match.position)
+    given = {"step": match.step, "phase": match.phase, "op": match.op, "symptom": match.symptom}
+    place |= {name: value for name, value in given.items() if value is not None}
+    return replace(
+        finding,
+        cause=rule.name,
+        severity=match.severity or rule.severity,
+        title=match.title,
+        explanation=" ".join(text for text in (rule.explanation, match.explanation) if text),
+        evidence=match.evidence,
+        samples=match.samples,
+        **place,
+    )
+
+
+def surveyed(trace: Trace, rule: Rule, match: Match | Finding) -> Finding:
+    """The finding of a rule that looked at the whole trace."""
+    if isinstance(match, Finding):
+        return match
+    recording = trace.recording
+    position = -1 if match.position is None else match.position
+    bare = Finding(
+        cause="",
+        severity="note",
+        title="",
+        explanation="",
+        phase=PHASES[recording.at(position).phase],
+        step=recording.step_of(max(position, 0)),
+        symptom="",
+        harmful=match.harmful,
+        **place_of(trace, position),
+    )
+    return matched(trace, bare, rule, match)
+
+
+def path_rows(recording: Recording, origin: Origin) -> list[dict[str, Any]]:
+    """The rows from the origin to the symptom: what ran, where, and how many elements were bad."""
+    rows: list[dict[str, Any]] = []
+    for position in origin.path:
+        stats = recording.stats(position)
+        nonfinite, numel = (stats.nonfinite, stats.numel) if stats is not None else (0, 0)
+        entry: dict[str, Any] = {"position": position, "nonfinite": nonfinite, "numel": numel}
+        row, source = recording.at(position), recording.sources.get(position)
+        op, module = (row.name, row.module) if source is None else (source.kind, source.name)
+        entry |= {"op": op, "phase": PHASES[row.phase] if row else "data", "module": module}
+        rows.append(entry | {"file": row.file, "line": row.line})
+    return rows
+
+
+# The table that proves a fault: the offending elements, what they were made from, what became
+# of them.
+
+SHOWN = 20  # offending elements in the table
+
+
+def number(value: Any) -> str:
+    """A number as a sentence writes it."""
+    value = value.item() if isinstance(value, torch.Tensor) else value
+    if isinstance(value, complex):
+        return f"{value:.4g}"
+    return "NaN" if value != value else f"{value:.6g}"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """``1 zero``, ``3 zeros``."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def bad_values(nans: int, infinities: int) -> str:
+    """``1 NaN and 2 infinities``."""
+    parts = [plural(nans, "NaN")] if nans else []
+    parts += [plural(infinities, "infinity", "infinities")] if infinities else []
+    return " and ".join(parts)
+
+
+def verb(count: int, one: str, many: str) -> str:
+    """The form of a verb that agrees with a count."""
+    return one if count == 1 else many
+
+
+def table(
+    fault: Fault, columns: Mapping[str, Any], only: torch.Tensor | None = None
+) -> pd.DataFrame:
+    """A row for each of the most extreme offending elements: its index, these operands at it, its
+    value.
+
+    Columns that cannot be broadcast to the result are left out. ``attrs["total"]`` says how many
+    elements there are in all.
+    only: mask in the shape of the result, of the elements that show this cause; None: all that are
+    bad.
+    """
+    mask = fault.bad if only is None or fault.bad is None else fault.bad & only
+    if mask is None or fault.result is None:
+        return pd.DataFrame()
+    where = _extreme_first(fault, mask, columns)[:SHOWN]
+    index = [tuple(i) if len(i) != 1 else i[0] for i in where.tolist()]
+    found: dict[str, Any] = {"index": index}
+    at = tuple(where.T)
+    for name, operand in columns.items():
+        if isinstance(operand, (int, float)):
+            found[name.replace("_", " ")] = [operand] * len(index)
+        elif isinstance(operand, torch.Tensor) and (wide := fault.spread(operand)) is not None:
+            found[name.replace("_", " ")] = _listed(wide[at])
+    found["value"] = _listed(fault.result[at])
+    frame = pd.DataFrame(found)
+    frame.attrs["total"] = int(mask.sum())
+    return frame
+
+
+def _extreme_first(fault: Fault, mask: torch.Tensor, columns: Mapping[str, Any]) -> torch.Tensor:
+    """Offending elements, the farthest from healthy ones first, by value if on one side."""
+    where = mask.nonzero()
+    operand = next((c for c in columns.values() if isinstance(c, torch.Tensor)), None)
+    wide = None if operand is None else fault.spread(operand)
+    if wide is None or not wide.is_floating_point() or len(where) < 2:
+        return where
+    bad, good = wide[tuple(where.T)].double(), wide[~mask].double()
+    if len(good) and bool(bad.isfinite().all() and good.isfinite().all()):
+        above = bool(bad.min() >= good.max())
+        if above or bool(bad.max() <= good.min()):
+            return where[bad.argsort(descending=above, stable=True)]
+    sizes, healthy = bad.abs().nan_to_num(nan=-1.0), good.abs()
+    smaller = len(healthy) > 0 and bool(sizes.median() < healthy.median())
+    return where[sizes.argsort(descending=not smaller, stable=True)]
+
+
+def _listed(values: torch.Tensor) -> list[Any]:
+    if values.dtype.itemsize == 1 and values.is_floating_point():
+        values = values.float()
+    listed = values.reshape(-1).tolist()
+    return [str(v) if isinstance(v, complex) else v for v in listed]
+
+
+def algebra(fault: Fault, derivative: str, only: torch.Tensor | None = None) -> str:
+    """The local derivative times the gradient that came in: "the derivative is inf; incoming 0 x
+    inf = NaN".
+
+    only: mask in the shape of the result, of the elements that show this cause; None: all that are
+    bad.
+    """
+    incoming, result = fault.at(fault.incoming), fault.at(fault.result)
+    if incoming is None or not len(incoming) or result is None or len(incoming) != len(result):
+        return f"Its derivative there is {derivative}"
+    first = 0 if only is None or fault.bad is None else int(only[fault.bad].int().argmax())
+    product = f"incoming {number(incoming[first])} × {derivative} = {number(result[first])}"
+    return f"Its derivative there is {derivative}; {product}"
+
+
+def match(
+    fault: Fault,
+    title: str,
+    explanation: str = "",
+    columns: Mapping[str, Any] | None = None,
+    only: torch.Tensor | None = None,
+    **more: Any,
+) -> Match:
+    """A Match with its table of these operands (and incoming gradient), and samples."""
+    shown = {**(columns or {}), **more}
+    if fault.backward and fault.incoming is not None:
+        shown = {name: v for name, v in shown.items() if v is not fault.incoming}
+        shown["incoming_gradient"] = fault.incoming
+    return Match(title, table(fault, shown, only), explanation, fault.samples)

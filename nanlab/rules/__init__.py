@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from nanlab.analysis.libraries import asked_at, library_of, scripted_at
 from nanlab.analysis.provenance import harmful_origins
 from nanlab.capture.places import display_name
-from nanlab.findings.evidence import finding_of, matched, surveyed
-from nanlab.findings.fault import LOW, Fault
+from nanlab.findings.fault import LOW, Fault, finding_of, matched, surveyed
 from nanlab.findings.rule import (
     Edit,
     Finding,

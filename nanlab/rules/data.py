@@ -10,11 +10,10 @@ from itertools import pairwise
 import pandas as pd
 
 from nanlab.analysis.provenance import is_mask, skipped_by_hand
-from nanlab.analysis.training import optimizer_step_of, place_text
-from nanlab.findings.evidence import plural, verb
-from nanlab.findings.fault import Fault
+from nanlab.analysis.training import optimizer_step_of
+from nanlab.findings.fault import Fault, bad_values, plural, verb
 from nanlab.findings.rule import Finding, Fix, Match, rule
-from nanlab.operators import base_name, card, having
+from nanlab.operators import card, having
 from nanlab.topics.training import SCALE_FREE
 from nanlab.trace import Trace
 from nanlab.trace.op import FORWARD, OPTIMIZER, walk
@@ -42,11 +41,8 @@ def _role(fault: Fault) -> str:
     """What the bad tensor is: "parameter", "buffer", "target" or "input"."""
     if fault.kind in ("parameter", "buffer"):
         return _owned(fault)
-    use, slot = _first_use(fault)
-    op = fault.op_at(use)
-    if _of_optimizer(fault) or (
-        op == "native_batch_norm" and slot >= len(fault.recording.operands(use)) - 2 > 0
-    ):
+    use, _ = _first_use(fault)
+    if _of_optimizer(fault) or _is_running(fault):
         return "buffer"
     if (
         _is_weight(fault)
@@ -61,13 +57,8 @@ def _of_optimizer(fault: Fault) -> bool:
     """Whether an optimizer first computed with it, in place: a moment from a checkpoint."""
     use, slot = _first_use(fault)
     # the first operands of a call in place
-    result = fault.recording.op(use + slot) if slot >= 0 else None
-    return (
-        result is not None
-        and result.call == use
-        and result.phase == OPTIMIZER
-        and bool(result.inplace)
-    )
+    result = fault.recording.at(use + slot if slot >= 0 else -1)
+    return result.call == use and result.phase == OPTIMIZER and result.inplace
 
 
 def _shown(fault: Fault, role: str) -> str:
@@ -96,13 +87,15 @@ def _is_weight(fault: Fault) -> bool:
     return False
 
 
-def _owned(fault: Fault) -> str:
+def _is_running(fault: Fault) -> bool:
+    """Whether a batch norm first computed with it, as one of its running statistics."""
     use, slot = _first_use(fault)
-    running = (
-        fault.op_at(use) == "native_batch_norm"
-        and slot >= len(fault.recording.operands(use)) - 2 > 0
-    )
-    if running or fault.kind == "buffer":
+    count = len(fault.recording.operands(use))
+    return fault.op_at(use) == "native_batch_norm" and slot >= count - 2 > 0
+
+
+def _owned(fault: Fault) -> str:
+    if _is_running(fault) or fault.kind == "buffer":
         return "buffer"
     made_here = (
         fault.position >= 0
@@ -130,12 +123,9 @@ def _meets_parameter(fault: Fault, use: int) -> bool:
 def _reads_parameter(fault: Fault, position: int) -> bool:
     for source, _ in fault.recording.operands(position):
         known = fault.recording.sources.get(source)
-        row = fault.recording.op(source)
-        if (
-            known is not None and known.kind in ("parameter", "buffer")
-        ) or source in fault.recording.owned:
-            return True
-        if row is not None and row.phase == OPTIMIZER:
+        outside = known is not None and known.kind in ("parameter", "buffer")
+        updated = fault.recording.at(source).phase == OPTIMIZER
+        if outside or updated or source in fault.recording.owned:
             return True
     return False
 
@@ -177,10 +167,6 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     nans, infinities, numel = _counts(fault)
     if nan is not None and nan != bool(nans):
         return None
-    parts = [plural(nans, "NaN")] * bool(nans) + [
-        plural(infinities, "infinity", "infinities")
-    ] * bool(infinities)
-    used = f"first used by {fault.finding.op}"
     born = fault.recording.step_of(fault.position) if fault.position >= 0 else fault.finding.step
     first = fault.recording.step_of(0)
     if role in ("parameter", "buffer") and born <= first:
@@ -194,8 +180,8 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
         "init" if role in ("parameter", "buffer") else "data" if fault.kind == "intended" else None
     )
     return Match(
-        f"the {_shown(fault, role)} holds {' and '.join(parts)} among {plural(numel, 'value')},"
-        f" {used}",
+        f"the {_shown(fault, role)} holds {bad_values(nans, infinities)} among"
+        f" {plural(numel, 'value')}, first used by {fault.finding.op}",
         explanation=text,
         phase=phase,
     )
@@ -329,18 +315,15 @@ def poisoned_gradient(fault: Fault) -> Match | None:
     if fault.origin.sink.kind != "gradient":
         return None
     kept = _kept_from_a_skipped_step(fault)
-    row = fault.recording.op(fault.finding.position if kept is None else kept)
-    if row is None or not row.backward or row.node >= 0 or base_name(row.name) not in _ADDS:
+    row = fault.recording.at(fault.finding.position if kept is None else kept)
+    if not row.backward or row.node >= 0 or row.base_name not in _ADDS:
         return None
     if kept is None and fault.position not in fault.recording.parents(row.position):
         return None
     held_by = fault.origin.path[-2:-1] if kept is not None else ()
     nans, infinities, numel = _counts_among(fault, held_by) if held_by else _counts(fault)
-    parts = [plural(nans, "NaN")] * bool(nans) + [
-        plural(infinities, "infinity", "infinities")
-    ] * bool(infinities)
     name = fault.origin.sink.name or "a parameter"
-    held = " and ".join(parts) or "values that are not finite"
+    held = bad_values(nans, infinities) or "values that are not finite"
     title = (
         f"the gradient of {name} held {held} among {plural(numel, 'value')} before backward added"
         " to it"
@@ -410,13 +393,11 @@ def with_data(fault: Fault, finding: Finding) -> Finding:
     """The finding, told to be the data's where no parameter had a part in the operands."""
     if finding.phase != "forward" or not _from_data(fault):
         return finding
-    which = (
-        f" ({'sample' if len(finding.samples) == 1 else 'samples'}"
-        f" {', '.join(map(str, finding.samples[:5]))}"
-        + (f" and {len(finding.samples) - 5} more)" if len(finding.samples) > 5 else ")")
-    )
+    which = ", ".join(map(str, finding.samples[:5]))
+    more = f" and {len(finding.samples) - 5} more" if len(finding.samples) > 5 else ""
+    named = f" ({'sample' if len(finding.samples) == 1 else 'samples'} {which}{more})"
     text = (
-        f"No parameter took part in its operands: it is the data{which if finding.samples else ''},"
+        f"No parameter took part in its operands: it is the data{named if finding.samples else ''},"
         " not the model."
     )
     return replace(finding, explanation=f"{finding.explanation} {text}".strip())
@@ -429,13 +410,13 @@ def _from_data(fault: Fault) -> bool:
         return False
     for at in walk([fault.position], recording.parents, MOST_VISITS):
         source = recording.sources.get(at) if at < 0 else None
-        row = recording.op(at)
+        row = recording.at(at)
         if source is not None:
             if source.kind not in ("data", "literal"):
                 return False
             # an array that was turned into a tensor
             outside |= source.kind == "data" or len(source.shape) > 0
-        elif row is None or row.node >= 0 or row.phase != FORWARD or at in recording.owned:
+        elif row.node >= 0 or row.phase != FORWARD or at in recording.owned:
             return False
         else:
             outside |= not recording.parents(at)  # drawn at random
@@ -474,7 +455,7 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
     if found is None:
         return None
     step, rate = found
-    file, line, source = place_text(recording, step.line)
+    file, line, source = recording.line_at(step.line)
     at = f" at a learning rate of {rate:g}" if rate is not None else ""
     series = frame[frame["parameter"] == name]
     series = series[(series["step"] < finding.step) & (series["step"] >= finding.step - SHOWN)]
@@ -502,16 +483,12 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
         line=line,
         source=source,
         symptom=finding.symptom,
-        evidence=_run_up(series),
+        # the parameter's size, gradient and update in the steps before
+        evidence=series[
+            ["step", "value_absmax", "gradient_absmax", "update_absmax", "lr"]
+        ].reset_index(drop=True),
         fixes=[] if step.optimizer in SCALE_FREE else [_CLIPPED],
         position=step.position,
-    )
-
-
-def _run_up(series: pd.DataFrame) -> pd.DataFrame:
-    """The parameter's size, gradient and update in the steps before."""
-    return series[["step", "value_absmax", "gradient_absmax", "update_absmax", "lr"]].reset_index(
-        drop=True
     )
 
 
@@ -542,10 +519,8 @@ def _parameters_behind(fault: Fault) -> set[str]:
     names = set()
 
     def onward(at: int) -> Sequence[int]:
-        row = recording.op(at)
-        return (
-            [] if at in owner_of or row is None or row.phase == OPTIMIZER else recording.parents(at)
-        )
+        row = recording.at(at)
+        return [] if at in owner_of or not row or row.phase == OPTIMIZER else row.inputs
 
     for at in walk([fault.position], onward, MOST_VISITS):
         source = recording.sources.get(at) if at < 0 else None
@@ -553,8 +528,6 @@ def _parameters_behind(fault: Fault) -> set[str]:
             names.add(recording.parameter_names[owner_of[at]])
         elif source is not None and source.kind == "parameter":
             names.add(source.name)
-        elif (
-            row := recording.op(at)
-        ) is not None and row.phase == OPTIMIZER:  # the step that wrote it was folded
+        elif (row := recording.at(at)).phase == OPTIMIZER:  # the step that wrote it was folded
             names.update(frame[frame["numel"] == math.prod(row.shape)]["parameter"].unique())
     return names

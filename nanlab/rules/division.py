@@ -6,8 +6,19 @@ from dataclasses import replace
 
 import torch
 
-from nanlab.findings.evidence import algebra, match, number, plural, verb
-from nanlab.findings.fault import NORMS, Fault, measured, normalises, nowhere_zero, squared
+from nanlab.findings.fault import (
+    NORMS,
+    Fault,
+    algebra,
+    match,
+    measured,
+    normalises,
+    nowhere_zero,
+    number,
+    plural,
+    squared,
+    verb,
+)
 from nanlab.findings.rule import Match, rule
 from nanlab.operators import card, having
 from nanlab.rules.domain import power_of_tiny
@@ -339,7 +350,7 @@ def _tangent(fault: Fault) -> Match | None:
     """A root's derivative t / (2 sqrt(x)), scripted or forward-mode: no division is written."""
     if not zeros(fault) or not _divides_by_twice_a_root(fault):
         return None
-    scripted = fault.row is not None and fault.row.backward
+    scripted = fault.row.backward
     title = (
         f"the derivative of sqrt, in {'a scripted function' if scripted else 'forward mode'}, at"
         f" {plural(zeros(fault), 'zero')} among {fault.numel:,} is infinite"

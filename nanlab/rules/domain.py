@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nanlab.findings.evidence import algebra, match, number, plural, verb
-from nanlab.findings.fault import Fault
+from nanlab.findings.fault import Fault, algebra, match, number, plural, verb
 from nanlab.findings.rule import Match, rule
 from nanlab.operators import card, having
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from nanlab.analysis.provenance import comes_back
-from nanlab.findings.evidence import algebra, match, number, plural, verb
-from nanlab.findings.fault import Fault
+from nanlab.findings.fault import Fault, algebra, match, number, plural, verb
 from nanlab.findings.rule import Match, rule
 from nanlab.formats import format_of
 from nanlab.operators import having

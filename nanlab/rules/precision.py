@@ -9,8 +9,7 @@ from dataclasses import replace
 import torch
 
 from nanlab.errors import TypeMismatchError
-from nanlab.findings.evidence import match, matched, number, plural
-from nanlab.findings.fault import LOW, Fault, floating
+from nanlab.findings.fault import LOW, Fault, floating, match, matched, number, plural
 from nanlab.findings.rule import Finding, Match, rule
 from nanlab.formats import FloatFormat, format_of
 from nanlab.operators import card, having

@@ -6,10 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
-import torch
 
-from nanlab.findings.evidence import plural
-from nanlab.findings.fault import Fault
+from nanlab.findings.fault import Fault, bad_values, plural
 from nanlab.findings.rule import Edit, Finding, Fix, Match, rule
 from nanlab.formats import format_of
 from nanlab.trace.history import ARRIVED, Ranks
@@ -43,11 +41,7 @@ def from_another_rank(fault: Fault) -> Match | None:
     given = [s for s in map(fault.recording.stats, fault.parents(fault.position)) if s is not None]
     name = fault.name or "a collective"
     rows = [_counted("given by this rank", s) for s in given] + [_counted(f"after {name}", stats)]
-    bad = " and ".join(
-        [plural(stats.nan, "NaN")] * bool(stats.nan)
-        + [plural(stats.posinf + stats.neginf, "infinity", "infinities")]
-        * bool(stats.posinf + stats.neginf)
-    )
+    bad = bad_values(stats.nan, stats.posinf + stats.neginf)
     return Match(
         f"{name} brought {bad} among {plural(stats.numel, 'value')} from another rank",
         evidence=pd.DataFrame(rows),
@@ -89,12 +83,11 @@ def _overflow_of_sum(recording: Recording, finding: Finding) -> Finding | None:
     """A sum over ranks, too large for its dtype though each gave finite values."""
     if finding.cause != ARRIVED or "reduce" not in finding.op:
         return None
-    op, stats = recording.op(finding.position), recording.stats(finding.position)
-    dtype = op.dtype if op is not None else None
+    stats, dtype = recording.stats(finding.position), recording.at(finding.position).dtype
     given = [s for s in map(recording.stats, recording.parents(finding.position)) if s is not None]
     largest = max((abs(v) for s in given for v in (s.min, s.max) if v is not None), default=0.0)
     ranks = recording.ranks
-    if ranks is None or not isinstance(dtype, torch.dtype) or stats is None or stats.nan:
+    if ranks is None or stats is None or stats.nan or not dtype.is_floating_point:
         return None
     if largest * ranks.world <= format_of(dtype).max:
         return None

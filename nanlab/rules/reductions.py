@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nanlab.findings.evidence import match, number, plural
-from nanlab.findings.fault import Fault
+from nanlab.findings.fault import Fault, match, number, plural
 from nanlab.findings.rule import Match, rule
 from nanlab.operators import base_name, having
 from nanlab.trace.op import OPTIMIZER

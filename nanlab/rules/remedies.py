@@ -22,7 +22,7 @@ from nanlab.analysis.libraries import is_told_elsewhere, patch, rewritings, text
 from nanlab.analysis.training import runaway, stable_rate
 from nanlab.analysis.verdict import RAISES, Judge
 from nanlab.errors import NanlabError, NotReplayable
-from nanlab.findings.evidence import plural
+from nanlab.findings.fault import plural
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
 from nanlab.fixes.example import Place

@@ -349,7 +349,7 @@ _REFUSE = Fix(
 def clip_nonfinite_norm(fault: Fault) -> Finding | None:
     """Clipping multiplies every gradient by max_norm / norm; a norm that is NaN or inf makes all of
     them NaN or zero."""
-    if fault.row is None or fault.origin.sink.kind != "gradient":
+    if fault.origin.sink.kind != "gradient":
         return None
     if fault.row.phase != OPTIMIZER or fault.name not in _NORMS:
         return None

@@ -12,7 +12,7 @@ import torch
 from nanlab.analysis.signal_loss import first_losses
 from nanlab.analysis.training import where
 from nanlab.capture.flushes import QUOTIENTS, SQUARES
-from nanlab.findings.evidence import place_of
+from nanlab.findings.fault import place_of
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import FloatFormat, format_of
 from nanlab.operators import spoken

@@ -13,10 +13,8 @@ from nanlab.analysis.training import (
     comes_from_gradients,
     inner_updates,
     optimizer_step_at,
-    place_text,
 )
-from nanlab.findings.evidence import place_of, plural, table
-from nanlab.findings.fault import Fault, floating, nonfinite
+from nanlab.findings.fault import Fault, floating, nonfinite, place_of, plural, table
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import format_of
 from nanlab.operators import card, having
@@ -77,7 +75,7 @@ def _role(name: str, i: int) -> str:
 
 def _named_operands(fault: Fault) -> dict[str, torch.Tensor]:
     """The tensors of an update by what they are to it; of a list's call, the failed one's."""
-    if fault.kept is None or fault.row is None:
+    if fault.kept is None:
         return {}
     place, found = fault.position - fault.row.call, {}
     for i, value in enumerate(fault.kept.args):
@@ -133,7 +131,7 @@ def optimizer_eps_underflow(fault: Fault) -> Finding | None:
     """The optimizer's eps is rounded to zero in the dtype of the parameters, and the update divides
     by zero."""
     step = optimizer_step_at(fault.recording, fault.position)
-    if step is None or fault.row is None or fault.row.name not in _DIVIDES:
+    if step is None or fault.row.name not in _DIVIDES:
         return None
     found = _eps_underflow(fault.recording, fault.origin, fault.finding, step)
     return (
@@ -245,7 +243,7 @@ def learning_rate_(fault: Fault) -> Finding | None:
     No wider dtype helps what grows from update to update; the inner rate must come down, or the
     gradients be clipped.
     """
-    if fault.row is None or fault.low or not overflowed(fault.recording, fault.position):
+    if not fault.row or fault.low or not overflowed(fault.recording, fault.position):
         return None
     inner = inner_updates(fault.recording, fault.position)
     if inner is None:
@@ -302,7 +300,7 @@ def _decayed_dtypes(recording: Recording, step: OptimizerStep) -> list[torch.dty
 def _idle_decay(
     recording: Recording, step: OptimizerStep, decay: float, rate: float, dtype: str
 ) -> Finding:
-    file, line, source = place_text(recording, step.line)
+    file, line, source = recording.line_at(step.line)
     return absorbed_update_.finding(
         f"weight decay {decay:g} at a learning rate of at most {rate:g} does nothing to {dtype}"
         " weights",

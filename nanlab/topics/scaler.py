@@ -12,10 +12,9 @@ import torch
 
 from nanlab.analysis.provenance import Origin, depends_on_scale, harmful_origins
 from nanlab.analysis.signal_loss import Skip, below_one, collapse, scale_of, skips
-from nanlab.analysis.training import place_text, undivided_factor, where
+from nanlab.analysis.training import undivided_factor, where
 from nanlab.capture.gradient_edits import UNSCALES
-from nanlab.findings.evidence import plural
-from nanlab.findings.fault import Fault
+from nanlab.findings.fault import Fault, plural
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import format_of
 from nanlab.topics.training import blame_update, drove_away, growth_of
@@ -90,7 +89,7 @@ def _written_factor(recording: Recording, root: int) -> float:
 def loss_scale_overflow(fault: Fault) -> Finding | None:
     """The gradients overflow at the loss scale in use, but not at a smaller one."""
     recording, origin, finding = fault.recording, fault.origin, fault.finding
-    if fault.row is None:
+    if not fault.row:
         return None
     if _is_reciprocal_of_zero_scale(recording, origin):
         return _scale_is_zero(finding)
@@ -347,7 +346,7 @@ def _never_divided(fault: Fault) -> Finding | None:
     # any other number may be the weight of a loss
     if away is None or loss is None or math.frexp(loss.factor)[0] != 0.5:
         return None
-    file, line, _ = place_text(recording, loss.line)
+    file, line, _ = recording.line_at(loss.line)
     scale = f"{loss.factor:.10g}"
     return replace(
         blame_update(fault, away, "scaler-misuse", ""),
@@ -402,7 +401,7 @@ def _ignored_check(fault: Fault) -> OptimizerStep | None:
 
 
 def _bypass_of_check(fault: Fault, step: OptimizerStep) -> Finding:
-    file, line, source = place_text(fault.recording, step.line)
+    file, line, source = fault.recording.line_at(step.line)
     return scaler_misuse.retold(
         fault.finding,
         f"{step.optimizer}.step() took gradients that had overflowed; scaler.step would have"

@@ -15,15 +15,13 @@ from nanlab.analysis.training import (
     last_finite_rate,
     optimizer_step_at,
     optimizer_step_that_began,
-    place_text,
     rises_gradually,
     runaway,
     stable_rate,
     undivided_factor,
     where,
 )
-from nanlab.findings.evidence import plural
-from nanlab.findings.fault import Fault
+from nanlab.findings.fault import Fault, plural
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import format_of
 from nanlab.operators import having, with_forms
@@ -134,10 +132,10 @@ def learning_rate(fault: Fault) -> Finding | None:
     The operation that overflowed is only where it showed; the update is the cause.
     """
     recording, origin = fault.recording, fault.origin
-    if fault.row is None:
+    if not fault.row:
         return None
     step = optimizer_step_at(recording, origin.position)
-    bad = bool(fault.row.literal) if step is None else not all(map(_finite, step.rates))
+    bad = fault.row.literal if step is None else not all(map(_finite, step.rates))
     if bad and fault.in_update:
         return bad_rate(fault, step, learning_rate.explanation)
     away = drove_away(fault)
@@ -188,7 +186,7 @@ def exploding_gradient(fault: Fault) -> Finding | None:
 
 def drove_away(fault: Fault) -> Runaway | None:
     """The update that drove the weights away before this overflow; None if none did."""
-    if fault.row is None or fault.kind != "operation":
+    if not fault.row or fault.kind != "operation":
         return None
     if (
         fault.row.phase == OPTIMIZER
@@ -243,7 +241,7 @@ def overflowed(recording: Recording, position: int) -> bool:
 
 def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> Finding:
     recording, finding = fault.recording, fault.finding
-    file, line, source = place_text(recording, away.place)
+    file, line, source = recording.line_at(away.place)
     grown = growth_of(away)
     if away.rate is not None:
         rate = f"a learning rate of {away.rate:.3g} drives"
@@ -287,7 +285,7 @@ def _factor_left(fault: Fault, away: Runaway) -> str:
     loss = undivided_factor(fault.recording, away)
     if loss is None:
         return ""
-    file, line, _ = place_text(fault.recording, loss.line)
+    file, line, _ = fault.recording.line_at(loss.line)
     return (
         f" The loss is multiplied by {loss.factor:.6g} ({location(file, line)}), and so is each"
         " update: nothing divides the gradients by it."

@@ -12,8 +12,7 @@ import numpy.typing as npt
 import torch
 
 from nanlab.analysis.training import where
-from nanlab.findings.evidence import plural
-from nanlab.findings.fault import Fault
+from nanlab.findings.fault import Fault, plural
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import format_of
 from nanlab.operators import having
@@ -703,7 +702,7 @@ def _fixes(recording: Recording, column: int) -> list[Fix]:
 )
 def dtype_overflow(fault: Fault) -> Finding | None:
     """A result grew from step to step until it left the range of its dtype."""
-    if fault.row is None or fault.name not in _SCALES:
+    if fault.name not in _SCALES:
         return None
     series, column = fault.recording.training.series, _column(fault)
     if column is None or growth(series, column) < GROWN:
@@ -733,13 +732,10 @@ def dtype_overflow(fault: Fault) -> Finding | None:
 
 def _column(fault: Fault) -> int | None:
     """The series of the result that failed."""
-    if fault.row is None:
-        return None
     series = fault.recording.training.series
-    op = fault.row.name
     for column, place in enumerate(series.places):
         if (
-            place.op == op
+            place.op == fault.row.name
             and place.line == fault.row.place
             and np.isposinf(series.table[:, column]).any()
         ):

@@ -31,6 +31,7 @@ from nanlab.trace.chunk import (
     STAT,
     UNINIT,
     VIEW,
+    WIDTH,
 )
 
 if TYPE_CHECKING:
@@ -151,8 +152,8 @@ class Op:
 
     @property
     def source(self) -> str:
-        """Text of the user's line."""
-        return self.recording.places[self._row[LINE]][2]
+        """Text of the user's line; "" where it is not at hand."""
+        return self.recording.line_at(self.place)[2]
 
     # -- what came out
 
@@ -215,6 +216,22 @@ class Op:
 
     node = _Number(NODE)  # autograd sequence number that ties it to its node; -1: none
     backward_pass = _Number(PASS)  # number of the engine's run that computed it; -1 outside of one
+
+
+class Gone(Op):
+    """What stands for a row that was folded away, or for a source: nothing ran there."""
+
+    __slots__ = ()
+    name, shape, dtype, device = "", (), torch.uint8, ""
+
+    def __init__(self, recording: Recording, position: int) -> None:
+        super().__init__(recording, position, _NOTHING)
+
+    def __bool__(self) -> bool:
+        return False
+
+
+_NOTHING = tuple(-1 if c in (PHASE, CALL, NODE, PASS, STAT) else 0 for c in range(WIDTH))
 
 
 def walk(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from nanlab.stats import StatsTable, TensorStats
 from nanlab.trace.chunk import (
     CALL,
     FLAGS,
+    MODULE,
     NODE,
     OP,
     OUTPUT,
@@ -25,10 +27,7 @@ from nanlab.trace.chunk import (
     Span,
 )
 from nanlab.trace.history import Escapes, History, Ranks
-from nanlab.trace.op import (
-    BACKWARD,
-    Op,
-)
+from nanlab.trace.op import BACKWARD, Gone, Op
 from nanlab.trace.program import Program
 
 if TYPE_CHECKING:
@@ -439,6 +438,23 @@ class Recording:
         """The result at a position; None for a source (negative), and where it was folded away."""
         row = self.row(position) if position >= 0 else None
         return None if row is None else Op(self, position, row)
+
+    def at(self, position: int) -> Op:
+        """The same, with one that is false and says nothing in the place of None."""
+        return self.op(position) or Gone(self, position)
+
+    def made_by(self, position: int) -> NodeInfo:
+        """The forward operation of a backward row's node; of any other row what it is itself."""
+        row = self.at(position)
+        info = self.nodes.get(row.node) if row.backward else None
+        if info is not None:
+            return info
+        return NodeInfo(position, row._row[OP], row.place, row.site, row._row[MODULE])
+
+    def line_at(self, place: int) -> tuple[str, int, str]:
+        """(shown file, line, source text) of a place."""
+        file, line, real = self.places[place]
+        return file, line, linecache.getline(real, line).strip() if line else ""
 
     def all_ops(self) -> Iterator[Op]:
         """Every result at hand, in order."""
