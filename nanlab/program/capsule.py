@@ -10,10 +10,12 @@ import os
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import safetensors.torch
@@ -41,6 +43,7 @@ from nanlab.trace.chunk import (
 from nanlab.trace.history import Guarded, Ranks
 from nanlab.trace.program import (
     Call,
+    Calls,
     EngineRun,
     FunctionRun,
     FunctionUse,
@@ -278,10 +281,8 @@ class _Writer:
         """The operands that fit, and that are plain tensors."""
         found = []
         for key, each in kept.items():
-            size = sum(
-                t.numel() * t.itemsize
-                for t in _tensors_in([each.args, each.kwargs, each.outputs, each.saved])
-            )
+            tensors = (part for part in _parts(each) if isinstance(part, torch.Tensor))
+            size = sum(t.numel() * t.itemsize for t in tensors)
             if size > self.left:
                 continue
             try:
@@ -495,14 +496,17 @@ class _Writer:
         return ["array", key, array.dtype.str, [*array.shape]]
 
 
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from _tensors_in(list(value.values()))
-    elif isinstance(value, list | tuple):
+def _parts(value: Any) -> Iterator[Any]:
+    """What a value holds, through lists, tuples, tables and records."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    elif is_dataclass(value):
+        value = [getattr(value, f.name) for f in fields(value)]
+    if value.__class__ in (list, tuple):
         for each in value:
-            yield from _tensors_in(each)
+            yield from _parts(each)
+    else:
+        yield value
 
 
 def _texts(source: Recording) -> dict[str, str]:
@@ -572,6 +576,11 @@ def _members(path: Path) -> dict[str, bytes]:
     return found
 
 
+T = TypeVar("T")
+# the lists of what ran in a segment, beside its calls
+_RUNS = ("engine", "functions", "hooks", "function_runs", "optimizers", "looks")
+
+
 def _expect(condition: object, what: str) -> None:
     if not condition:
         raise CapsuleError(f"the capsule is damaged: {what}")
@@ -583,6 +592,42 @@ def _whole(value: Any, low: int = 0, high: int = 1 << 62) -> int:
         f"{value!r} is no number from {low} to {high}",
     )
     return int(value)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is what a type hint says; so is all that it holds."""
+    kind, inside = get_origin(hint) or hint, get_args(hint)
+    if kind is Any:
+        return True
+    if kind is Literal:
+        return value in inside
+    if kind in (Union, UnionType):
+        return any(fits(value, each) for each in inside)
+    if kind is float:
+        return value.__class__ in (int, float)
+    if not isinstance(value, kind) or (kind is int and value.__class__ is bool):
+        return False
+    if kind is dict:
+        return not inside or all(
+            fits(k, inside[0]) and fits(v, inside[1]) for k, v in value.items()
+        )
+    if kind is tuple and inside[1:] != (...,):
+        return len(value) == len(inside) and all(map(fits, value, inside))
+    return not inside or not isinstance(value, Iterable) or all(fits(v, inside[0]) for v in value)
+
+
+@cache
+def hints_of(kind: Any) -> dict[str, Any]:
+    """The type of each field of a record."""
+    return get_type_hints(kind)
+
+
+def _conforming(record: T) -> T:
+    """A record whose fields are what its class says."""
+    kind: Any = record.__class__
+    for name, hint in hints_of(kind).items():
+        _expect(fits(getattr(record, name), hint), f"{name} of a {kind.__name__}")
+    return record
 
 
 class _Reader:
@@ -638,13 +683,7 @@ class _Reader:
             f"it has other columns: {', '.join(sorted(plain.keys() ^ names))}",
         )
         for name in names:
-            value = self.unpack(plain[name])
-            have = getattr(made, name)
-            _expect(
-                have is None or value.__class__ is have.__class__,
-                f"{name} is a {type(value).__name__}",
-            )
-            setattr(made, name, value)
+            setattr(made, name, self.unpack(plain[name]))
         made.chunks = [
             self.chunk(each, made, len(self.head["chunks"])) for each in self.head["chunks"]
         ]
@@ -653,15 +692,10 @@ class _Reader:
         made.node_runs.rows = self.unpack(self.head["node_runs"])
         made.nodes.rows = self.unpack(self.head["nodes"])
         calls = [self.unpack(each) for each in self.head["guilty"]]
-        _expect(
-            all(isinstance(each, recording.GuiltyCall) for each in calls), "a guilty call is none"
-        )
-        made.guilty = {call.position: call for call in calls}
+        made.guilty = {getattr(call, "position", -1): call for call in calls}
         made.evidence = {key: self.unpack(each) for key, each in self.head["evidence"]}
-        sound = all(isinstance(each, recording.Kept) for each in made.evidence.values())
-        _expect(sound, "evidence is none")
         made.program = self.program(self.head["program"])
-        self.sources(made)
+        self.sources(_conforming(made))
         trace = Trace(made)
         trace.guarded = self.unpack(self.head["guarded"])
         return trace
@@ -677,10 +711,8 @@ class _Reader:
         made.texts = texts
         places: list[tuple[str, int, str]] = []
         for shown, line, _ in made.places:
-            _expect(isinstance(shown, str), "a file has no name")
-            places.append(
-                (shown, _whole(line), real.get(shown, f"<capsule {number}>" if shown else ""))
-            )
+            name = real.get(shown, f"<capsule {number}>" if shown else "")
+            places.append((shown, _whole(line), name))
         made.places = places
         _expect(len(made.spans) == len(places), "a place has no span")
 
@@ -730,13 +762,12 @@ class _Reader:
         return array.reshape(-1, width)
 
     def program(self, head: dict[str, Any]) -> Program:
-        names, reason = self.unpack(head["names"]), head["reason"]
-        _expect(isinstance(names, dict) and isinstance(reason, str), "its program has no names")
         segments = [self.segment(each) for each in head["segments"]]
         if self.foreign:
             for segment in segments:
                 segment.lost = 0, f"it ran on {self.foreign}, which this machine does not have"
-        return Program(segments, names, _whole(head["forgotten"]), reason)
+        names, forgotten = self.unpack(head["names"]), _whole(head["forgotten"])
+        return _conforming(Program(segments, names, forgotten, head["reason"]))
 
     def segment(self, head: dict[str, Any]) -> Segment:
         made = Segment(_whole(head["start"]), _whole(head["threads"], 1, _MOST_THREADS))
@@ -748,72 +779,51 @@ class _Reader:
             room = torch.empty(size, dtype=torch.uint8, device=self._device(device))
             made.leaves[_whole(number)] = room.untyped_storage()
             made.unmade.add(number)
-        blank = self.unpack(head["blank"])
-        for nbytes, device in blank.values():
+        made.blank = self.unpack(head["blank"])
+        for nbytes, device in made.blank.values():
             _whole(nbytes, 0, _MOST_BYTES)
             self._device(device)
-        made.blank = blank
         made.known = {_whole(each) for each in head["known"]}
-        for func, args, kwargs, out, position, grad, given in head["calls"]:
-            _expect(isinstance(grad, bool) and isinstance(given, str), "a call is no call")
-            operator = self.unpack(func)
-            _expect(operator is None or isinstance(operator, OpOverload), "a call has no operator")
-            _expect(given or operator is not None, "a call has no operator")
-            taken = (self.unpack(args), self.unpack(kwargs)) if not given else ((), {})
-            _expect(
-                isinstance(taken[0], tuple) and isinstance(taken[1], dict),
-                "a call has no arguments",
-            )
-            made.calls.append(
-                Call(operator, taken[0], taken[1], self.unpack(out), _whole(position), grad, given)
-            )
-        made.engine = [self.unpack(each) for each in head["engine"]]
-        made.functions = [_function(self.unpack(each)) for each in head["functions"]]
-        made.hooks = [_hook(self.unpack(each)) for each in head["hooks"]]
-        made.function_runs = [_function_run(self.unpack(each)) for each in head["function_runs"]]
-        made.optimizers = [_optimizer(self.unpack(each)) for each in head["optimizers"]]
-        made.looks = [self.unpack(each) for each in head["looks"]]
-        _expect(all(isinstance(run, EngineRun) for run in made.engine), "a backward pass is none")
-        _expect(all(isinstance(look, Look) for look in made.looks), "a value that was read is none")
+        made.calls = Calls(self.call(*each) for each in head["calls"])
+        for name in _RUNS:
+            setattr(made, name, [self.unpack(each) for each in head[name]])
+        for name in ("results", "states", "generators"):
+            setattr(made, name, {_whole(i): self.unpack(each) for i, each in head[name]})
         made.loads = {
             _whole(i): (_whole(number), self.storage(key)) for i, (number, key) in head["loads"]
         }
-        made.results = {_whole(i): self.unpack(each) for i, each in head["results"]}
-        made.states = {_whole(i): self.unpack(each) for i, each in head["states"]}
-        made.generators = {_whole(i): self.unpack(each) for i, each in head["generators"]}
-        if head["lost"] is not None:
-            index, reason = head["lost"]
-            _expect(isinstance(reason, str), "what was lost has no reason")
-            made.lost = _whole(index), reason
-        self._check(made)
+        made.lost = None if head["lost"] is None else (_whole(head["lost"][0]), head["lost"][1])
+        self._check(_conforming(made))
         return made
 
+    def call(
+        self, func: Any, args: Any, kwargs: Any, out: Any, position: Any, grad: Any, given: Any
+    ) -> Call:
+        operator = self.unpack(func)
+        known = isinstance(operator, OpOverload)
+        _expect(known or (operator is None and given), "a call has no operator")
+        args, kwargs = ((), {}) if given else (self.unpack(args), self.unpack(kwargs))
+        made = Call(operator, args, kwargs, self.unpack(out), _whole(position), grad, given)
+        return _conforming(made)
+
     def _check(self, segment: Segment) -> None:
-        """Every view of a storage lies inside of it."""
+        """Every view of a storage lies inside of it, and every optimizer is one of torch."""
+        runs: list[Any] = [*segment.functions, *segment.function_runs]
+        for run in runs:
+            _whole(run.last, _whole(run.first))
+        for step in segment.optimizers:
+            kind = getattr(torch.optim, step.kind, None) if step.kind else None
+            ours = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+            _expect(step.reason or ours, "an optimizer is not of torch")
+            _expect(step.own.keys() <= {"grad_scale", "found_inf"}, "it has other tensors")
+            for group in step.groups:
+                counts = {len(group.parameters), len(group.gradients), len(group.state)}
+                _expect(len(counts) == 1, "a group of parameters has no state")
         sizes = {number: storage.nbytes() for number, storage in segment.leaves.items()}
         sizes |= {number: nbytes for number, (nbytes, _) in segment.blank.items()}
-        values: list[Any] = [(c.args, tuple(c.kwargs.values())) for c in segment.calls]
-        for run in segment.engine:
-            values.append(
-                (
-                    run.roots,
-                    run.gradients,
-                    run.inputs,
-                    tuple(run.before),
-                    tuple(run.before.values()),
-                )
-            )
-            values.append(tuple(run.after))
-        values += [(use.inputs, tuple(use.outputs.values())) for use in segment.functions]
-        values += [hook.tensor for hook in segment.hooks]
-        values += [(run.arrived, run.left) for run in segment.function_runs]
-        for step in segment.optimizers:
-            for group in step.groups:
-                values.append((group.parameters, group.gradients))
-                values += [tuple(each.values()) for each in (group.settings, *group.state)]
-            values.append(tuple(step.own.values()))
-        values += [look.ref for look in segment.looks]
-        for ref in refs_in(values):
+        read = [[call.args, call.kwargs] for call in segment.calls]
+        parts = _parts([read, *(getattr(segment, name) for name in _RUNS)])
+        for ref in (part for part in parts if isinstance(part, Ref)):
             size = sizes.get(ref.storage, _MOST_BYTES)
             if 0 in ref.size:
                 end = 0
@@ -842,19 +852,12 @@ class _Reader:
         names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
         _expect(len(names) == len(x) - 1, f"a {x[0]} has {len(names)} fields")
         values = [self.unpack(each) for each in x[1:]]
-        made = kind(**dict(zip(names, values, strict=True)))  # type: ignore[misc]
+        made = _conforming(kind(**dict(zip(names, values, strict=True))))  # type: ignore[misc]
         if isinstance(made, recording.Kept):  # a program is written from it, and run
             _expect(isinstance(made.op, OpOverload), "evidence has no operator")
-            _expect(
-                isinstance(made.args, tuple) and isinstance(made.outputs, tuple),
-                "evidence has no operands",
-            )
             # torch::autograd::AccumulateGrad
-            node = made.node_name.replace("::", "_") if isinstance(made.node_name, str) else ""
-            words = [*made.kwargs, *made.saved, node or "none"]
-            _expect(
-                all(isinstance(w, str) and w.isidentifier() for w in words), "evidence has no names"
-            )
+            words = [*made.kwargs, *made.saved, made.node_name.replace("::", "_") or "none"]
+            _expect(all(word.isidentifier() for word in words), "evidence has no names")
         return made
 
     def _ref(
@@ -906,59 +909,6 @@ class _Reader:
         _expect(table.shape == (len(made.steps), len(made.places)), "its series have another shape")
         made.values = table
         return made
-
-
-def _function(use: Any) -> FunctionUse:
-    """One application of a custom Function."""
-    _expect(isinstance(use, FunctionUse) and isinstance(use.name, str), "a Function is none")
-    _whole(use.number)
-    _whole(use.last, _whole(use.first))
-    _expect(isinstance(use.inputs, tuple) and isinstance(use.outputs, dict), "a Function is none")
-    for output, ref in use.outputs.items():
-        _whole(output)
-        _expect(isinstance(ref, Ref), "a Function gives no tensor")
-    return use  # type: ignore[no-any-return]
-
-
-def _hook(use: Any) -> HookUse:
-    """A hook that may give a tensor another gradient."""
-    _expect(isinstance(use, HookUse) and isinstance(use.late, bool), "a hook is none")
-    _expect(isinstance(use.tensor, Ref), "a hook has no tensor")
-    _whole(use.number, -(1 << 62), -1)
-    _whole(use.index)
-    return use  # type: ignore[no-any-return]
-
-
-def _function_run(run: Any) -> FunctionRun:
-    """One run of the backward of a custom Function."""
-    _expect(isinstance(run, FunctionRun), "a run of a Function is none")
-    _whole(run.number, -(1 << 62))
-    _whole(run.last, _whole(run.first))
-    gradients = (run.arrived, run.left)
-    _expect(all(isinstance(each, tuple) for each in gradients), "a run of a Function is none")
-    return run  # type: ignore[no-any-return]
-
-
-def _optimizer(run: Any) -> OptimizerRun:
-    """A step of an optimizer of torch itself; no other class is looked up."""
-    _expect(isinstance(run, OptimizerRun), "a step of an optimizer is none")
-    kind = getattr(torch.optim, run.kind, None) if isinstance(run.kind, str) and run.kind else None
-    ours = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
-    _expect(isinstance(run.reason, str) and (run.reason or ours), "an optimizer is not of torch")
-    _whole(run.first)
-    _whole(run.last, -1)
-    _expect(isinstance(run.grad, bool) and isinstance(run.own, dict), "an optimizer has no state")
-    _expect(run.own.keys() <= {"grad_scale", "found_inf"}, "an optimizer has other tensors")
-    for group in run.groups:
-        _expect(isinstance(group, ParameterGroup), "a group of parameters is none")
-        count = len(group.parameters)
-        _expect(
-            isinstance(group.settings, dict)
-            and len(group.gradients) == count == len(group.state)
-            and all(isinstance(each, dict) for each in group.state),
-            "a group of parameters has no state",
-        )
-    return run  # type: ignore[no-any-return]
 
 
 def _operator(name: Any) -> Any:

@@ -67,7 +67,7 @@ class OptimizerStep:
     number: int  # which optimizer, from 0 in the order of their first step
     rates: tuple[float | None, ...]  # learning rate of each parameter group
     # of the first group: eps, weight_decay, momentum, ...
-    settings: tuple[tuple[str, float | bool], ...]
+    settings: tuple[tuple[str, Any], ...]
     line: int
     site: int
     writer: str = ""  # operation that wrote the parameters last, e.g. "add_"
