@@ -479,16 +479,14 @@ _runs("isfinite")(_test(mpmath.isfinite))
 
 @_runs("add")
 def _add(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> Exact:
-    return Exact(
-        _mapped(lambda x, y: x + y * alpha if alpha != 1 else x + y, *map(_numbers, (a, b)))
-    )
+    plus = operator.add if alpha == 1 else lambda x, y: x + y * alpha
+    return Exact(_mapped(plus, _numbers(a), _numbers(b)))
 
 
 @_runs("sub")
 def _sub(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> Exact:
-    return Exact(
-        _mapped(lambda x, y: x - y * alpha if alpha != 1 else x - y, *map(_numbers, (a, b)))
-    )
+    minus = operator.sub if alpha == 1 else lambda x, y: x - y * alpha
+    return Exact(_mapped(minus, _numbers(a), _numbers(b)))
 
 
 @_runs("rsub")

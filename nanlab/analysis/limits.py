@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import mpmath
@@ -348,9 +349,12 @@ class _Problem:
             if not _is_real(x):
                 found.append(x)
             elif arithmetic.digits:
-                near = direction is None or not distance
-                step = mpf(0) if near else self._numbers(direction) * mpf(distance)
-                found.append(Exact(np.asarray(self._numbers(x) + step, dtype=object)))
+                numbers = self._numbers(x)
+                if direction is None or not distance:
+                    found.append(Exact(numbers.copy()))
+                    continue
+                step = self._numbers(direction) * mpf(distance)
+                found.append(Exact(np.asarray(numbers + step, dtype=object)))
             else:
                 here = x.detach().double()
                 found.append(here if direction is None else here + distance * direction)
@@ -491,10 +495,10 @@ class _Problem:
                 break
             began = work()
             try:
-                near = self.at(
+                away = self.at(
                     arithmetic, still, 0.0, _nudge(place, arithmetic.distances[0], 0)
                 ).tensors
-                pairs = list(zip(limits, near, strict=True))
+                pairs = list(zip(limits, away, strict=True))
                 if not any(bool((limit.unknown & t.isfinite()).any()) for limit, t in pairs):
                     continue
                 now = work()
@@ -503,9 +507,10 @@ class _Problem:
                     break
                 paths = []
                 for way in range(4):
-                    seen = [
+                    seen = [] if way else [away]
+                    seen += [
                         self.at(arithmetic, still, 0.0, _nudge(place, h, way)).tensors
-                        for h in arithmetic.distances
+                        for h in arithmetic.distances[len(seen) :]
                     ]
                     paths.append(
                         [_path_exact(torch.stack(list(a))) for a in zip(*seen, strict=True)]
@@ -608,8 +613,10 @@ class _Problem:
         self, arithmetic: _Arithmetic, movable: list[bool], limits: list[Limit], trusted: bool
     ) -> list[Limit]:
         """The limits, those that are not known yet found by moving the given operands."""
-        follow = _path_exact if arithmetic.digits else _path
-        paths = self._paths(arithmetic, movable, arithmetic.distances, follow)
+        exact = bool(arithmetic.digits)
+        follow = _path_exact if exact else _path
+        told = limits if exact and trusted else None
+        paths = self._paths(arithmetic, movable, arithmetic.distances, follow, told)
         found = [_agreed(list(along), trusted) for along in zip(*paths, strict=True)]
         if trusted:  # what torch masks where it divides by 0 is finite at the operands alone
             return [
@@ -632,11 +639,19 @@ class _Problem:
         movable: list[bool],
         distances: Sequence[float],
         follow: Callable[[Tensor], _Path],
+        told: list[Limit] | None = None,
     ) -> list[list[_Path]]:
-        """What each tensor does along several directions."""
+        """What each tensor does along several directions.
+
+        told: what is known; a direction ends at its nearest place where that tells nothing else.
+        """
         paths = []
         for moving in _directions(self.operands, movable):
-            seen = [self.at(arithmetic, moving, h).tensors for h in distances]
+            last, compared = self.at(arithmetic, moving, distances[-1]).tensors, self.seen
+            seen = [last] * len(distances)
+            if told is None or not all(map(_tells_nothing, told, last)):
+                seen[:-1] = [self.at(arithmetic, moving, h).tensors for h in distances[:-1]]
+                self.seen = compared
             paths.append([follow(torch.stack(list(along))) for along in zip(*seen, strict=True)])
         return paths
 
@@ -661,15 +676,23 @@ class _Problem:
 def _nudge(place: int, distance: float, way: int) -> Moved:
     """A move of one result: up, down, and two ways at random."""
 
-    def step(shape: tuple[int, ...]) -> np.ndarray:
-        generator = torch.Generator().manual_seed(way)
-        size = 0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)
-        sign = torch.where(torch.rand(shape, generator=generator) < 0.5, -1.0, 1.0)
-        direction = size if way == 0 else -size if way == 1 else size * sign
-        numbers = np.asarray(lift(direction).numbers * mpf(distance), dtype=object)
-        return numbers
+    return place, lambda shape: np.asarray(_away(way, shape) * mpf(distance), dtype=object)
 
-    return place, step
+
+@lru_cache(maxsize=8)
+def _away(way: int, shape: tuple[int, ...]) -> np.ndarray:
+    """A direction to move a result in, as exact numbers."""
+    generator = torch.Generator().manual_seed(way)
+    size = 0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)
+    sign = torch.where(torch.rand(shape, generator=generator) < 0.5, -1.0, 1.0)
+    return lift(size if way == 0 else -size if way == 1 else size * sign).numbers
+
+
+def _tells_nothing(known: Limit, last: Tensor) -> bool:
+    """Whether the nearest place of a direction is outside wherever a limit is sought, and as at
+    the operands elsewhere."""
+    alike = (last - known.value).abs() <= 1e-9 * known.value.abs()
+    return bool(torch.where(known.unknown, last.isnan(), alike).all())
 
 
 def _same(a: Tensor, b: Tensor) -> Tensor:

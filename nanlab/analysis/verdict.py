@@ -292,7 +292,8 @@ def narrowed(part: Slice, elements: int) -> Slice | None:
             keep = elements * count // max(size, 1)
             if max(keep, least) >= count:
                 continue
-            wide = dim > 0 and keep == 0  # one row alone has more elements
+            # one row alone has more elements
+            wide = keep == 0 and (dim > 0 or size > elements * old.values[0].numel())
             rows = _telling(part, old, dim, least if wide else max(keep, least), wide)
             given = {ref: _rows(t, dim, count, rows) for ref, t in part.operands.items()}
             fewer = replace(part, given=given, size=part.size * len(rows) // count)
@@ -541,7 +542,11 @@ class Judge:
         places = [(p.segment, min((*p.skipped, p.at))) for p in edited.patches]
         segments = self.where.segments
         at, index = min(places, default=(1, 0))
-        index = index if not at else len(segments[0].calls)
+        return self._made_before(index if not at else len(segments[0].calls))
+
+    def _made_before(self, index: int) -> Beginning | None:
+        """What comes before a call of the first segment, made once."""
+        segments = self.where.segments
         earlier = max((i for i in self._beginnings if i <= index), default=None)
         found = Beginning.up_to(
             segments, index, None if earlier is None else self._beginnings[earlier]
@@ -554,7 +559,24 @@ class Judge:
         self.values.beginning = found
         return found
 
+    @cached_property
+    def _first_calls(self) -> dict[tuple[str, int], int]:
+        """By line, the first call of the module or function that runs it for the first time."""
+        found: dict[tuple[str, int], int] = {}
+        module, begin = None, 0
+        for index, call in enumerate(self.where.segments[0].calls):
+            op = self.recording.op(call.position)
+            if op is not None:
+                module, begin = op.module, begin if op.module == module else index
+                found.setdefault((op.file, op.line), begin)
+        return found
+
     def _judged(self, edits: Sequence[EditLike]) -> Judgement:
+        firsts = [self._first_calls.get((e.file, n)) for e in edits for n in (e.first, e.last)]
+        known = [first for first in firsts if first is not None]
+        if self._askers and not self._beginnings and known:
+            with suppress(Exception):  # why it cannot be built is told below
+                self._made_before(min(known))
         try:
             edited = apply(self.recording, self.where.segments, edits, self.values)
             replay, graph, _ = self._run(edited, FiniteGate(self.where))
