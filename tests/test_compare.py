@@ -143,6 +143,112 @@ def test_weights_optimizer_and_random_state_are_as_before() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
+def test_the_step_itself_runs_once_or_a_second_time_under_autocast() -> None:
+    for build, times in ((lambda: cnn(True), 1), (lambda: gpt(1), 2)):
+        net, step = build()
+        calls: list[int] = []
+        handle = net.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        found = compare_step(step)
+        handle.remove()
+        assert len(calls) == times < found.trials
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_errors_of_gradients_are_those_of_the_two_programs_run_for_real(planted: bool) -> None:
+    net, step = cnn(planted)
+
+    def gradients(enabled: bool) -> dict[str, torch.Tensor]:
+        state = torch.get_rng_state()
+        before = {name: p.detach().clone() for name, p in net.named_parameters()}
+        autocast = torch.autocast
+        torch.autocast = lambda *a, **k: autocast("cpu", dtype=torch.float16, enabled=enabled)  # type: ignore[misc,assignment]
+        try:
+            step()
+        finally:
+            torch.autocast = autocast  # type: ignore[misc]
+        found = {
+            n: p.grad.detach().double() for n, p in net.named_parameters() if p.grad is not None
+        }
+        for name, p in net.named_parameters():
+            p.data.copy_(before[name])
+            p.grad = None
+        torch.set_rng_state(state)
+        return found
+
+    found = compare_step(step, search=False).gradients.set_index("parameter")
+    wide, low = gradients(False), gradients(True)
+    checked = 0
+    for name, true in wide.items():
+        if not bool(low[name].isfinite().all()):
+            assert found.error[name] == float("inf")
+        elif float(true.norm()) > 1e-3:  # else it is compared with the largest gradient
+            error = float((low[name] - true).norm() / true.norm())
+            assert found.error[name] == pytest.approx(error, rel=0.02)
+        checked += 1
+    assert checked == len(wide) >= 6
+
+
+class Widened(Cnn):
+    """The planted line in float32."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.first(x)) + 0.1
+        energy = (h.float() * 1e-4) ** 2
+        h = torch.relu(self.second(energy.sqrt() * 1e4))
+        return self.head(h.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def test_a_program_with_the_lines_in_float32_agrees() -> None:
+    _, step = cnn(True)
+    assert [line for _, line in compare_step(step).minimal] == [planted_line()["cnn"]]
+    torch.manual_seed(0)
+    net, (x, y) = Widened(True), (torch.randn(4, 1, 12, 12) + 0.5, torch.randint(0, 4, (4,)))
+
+    def widened() -> torch.Tensor:
+        net.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x)
+        loss = 100.0 * nn.functional.cross_entropy(out.float(), y)
+        loss.backward()
+        return loss
+
+    assert compare_step(widened).agrees
+
+
+def test_the_step_finds_gradients_optimizer_scaler_schedule_and_counters_as_they_were() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 1))
+    opt = torch.optim.Adam(net.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.StepLR(opt, 1, 0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    x, seen, counts = torch.randn(6, 4), [0], {"steps": 0}
+
+    def step() -> torch.Tensor:
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = net(x).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        schedule.step()
+        seen[0] += 1
+        counts["steps"] += 1
+        net.eval()
+        return loss
+
+    step()
+    net.train()
+
+    def state() -> str:
+        grads = [None if p.grad is None else p.grad.tolist() for p in net.parameters()]
+        held = (opt.state_dict(), schedule.state_dict(), scaler.state_dict(), net.state_dict())
+        return repr((held, grads, seen, counts, net.training, torch.get_rng_state().tolist()))
+
+    before = state()
+    compare_step(step)
+    assert state() == before
+
+
 def test_delta_debugging_finds_a_set_of_which_nothing_can_be_left_out() -> None:
     for needed in ({3}, {2, 11}, {0, 7, 15}, set(range(16))):
         found = delta_debug(list(range(16)), lambda items, needed=needed: needed <= set(items))  # type: ignore[misc]

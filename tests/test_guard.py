@@ -804,7 +804,7 @@ def test_files_are_written_where_they_are_asked_for(tmp_path: Any) -> None:
 
 
 def test_state_is_reached_through_functions_closures_and_containers() -> None:
-    from nanlab.guards.state import Reached
+    from nanlab.capture.state import Reached
 
     drawn, bank = torch.Generator(), {"h": torch.zeros(2)}
 
@@ -819,7 +819,7 @@ def test_state_is_reached_through_functions_closures_and_containers() -> None:
 def test_a_failure_inside_the_guard_leaves_the_run_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from nanlab.guards.state import Reached
+    from nanlab.capture.state import Reached
 
     results = []
     for breaks in (False, True):

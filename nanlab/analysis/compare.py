@@ -2,147 +2,32 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import inspect
-import random
-import sys
 import time
-import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
-from nanlab.capture.places import SourceLines
-from nanlab.errors import TypeMismatchError, UsageError
+from nanlab.capture.state import Rewind
+from nanlab.capture.watching import watch
+from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.formats import format_of
 from nanlab.operators import having
-
-MOST_OBJECTS = 2000  # that are looked through for models and optimizers
-
-
-def held_by(step: Callable[..., Any]) -> list[Any]:
-    """Models, optimizers, scalers, schedulers, generators and tensors that a step can reach."""
-    found: list[Any] = []
-    seen: set[int] = set()
-    waiting: list[tuple[Any, int]] = [(step, 0)]
-    for value, depth in waiting:
-        if id(value) in seen or len(seen) > MOST_OBJECTS:
-            continue
-        seen.add(id(value))
-        if isinstance(value, (nn.Module, torch.Generator, torch.Tensor)) or _stateful(value):
-            found.append(value)
-        elif depth < 4:
-            waiting.extend((part, depth + 1) for part in _parts(value))
-    return found
-
-
-def _stateful(value: Any) -> bool:
-    return (
-        hasattr(value, "state_dict")
-        and hasattr(value, "load_state_dict")
-        and not isinstance(value, (type, types.ModuleType))
-    )
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    if isinstance(value, types.MethodType):
-        yield value.__self__
-        value = value.__func__
-    if isinstance(value, functools.partial):
-        yield from (value.func, *value.args, *value.keywords.values())
-    elif isinstance(value, types.FunctionType):
-        closed = inspect.getclosurevars(value)
-        yield from closed.nonlocals.values()
-        yield from (
-            v for v in closed.globals.values() if not isinstance(v, (types.ModuleType, type))
-        )
-    elif isinstance(value, (list, tuple, set)):
-        yield from value
-    elif isinstance(value, dict):
-        yield from value.values()
-    elif hasattr(value, "__dict__") and not isinstance(value, (types.ModuleType, type)):
-        yield from vars(value).values()
-
-
-class Rewind:
-    """The state before a step, to go back to."""
-
-    def __init__(self, step: Callable[..., Any]) -> None:
-        self.held = held_by(step)
-        self.modules = [m for m in self.held if isinstance(m, nn.Module)]
-        self._tensors = {id(t): t for m in self.modules for t in (*m.parameters(), *m.buffers())}
-        self._tensors |= {id(t): t for t in self.held if isinstance(t, torch.Tensor)}
-        self._values = [
-            (t, t.detach().clone(), None if t.grad is None else t.grad.clone())
-            for t in self._tensors.values()
-        ]
-        others = [h for h in self.held if _stateful(h) and not isinstance(h, nn.Module)]
-        self._states = [(h, copy.deepcopy(h.state_dict())) for h in others]
-        self._generators = [(g, g.get_state()) for g in self.held if isinstance(g, torch.Generator)]
-        self._modes = [(m, m.training) for root in self.modules for m in root.modules()]
-        self._random = (
-            random.getstate(),
-            np.random.get_state(),  # noqa: NPY002  # the user's global state
-            torch.get_rng_state(),
-        )
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-
-    def parameters(self) -> dict[str, torch.Tensor]:
-        """The parameters of all models, by name; those outside of a model by number."""
-        named = {n: p for m in self.modules for n, p in m.named_parameters()}
-        known = {id(p) for p in named.values()}
-        loose = [
-            t
-            for t in self._tensors.values()
-            if t.requires_grad and t.is_leaf and id(t) not in known
-        ]
-        return named | {f"tensor {i}": t for i, t in enumerate(loose)}
-
-    def back(self) -> None:
-        """Put everything back."""
-        with torch.no_grad():
-            for tensor, value, grad in self._values:
-                if tensor.dtype != value.dtype or tensor.shape != value.shape:
-                    tensor.grad, tensor.data = None, value.clone()  # the step has converted it
-                elif not torch.equal(tensor.detach(), value):
-                    tensor.detach().copy_(value)
-                tensor.grad = None if grad is None else grad.clone()
-        for holder, state in self._states:
-            holder.load_state_dict(copy.deepcopy(state))
-        for generator, state in self._generators:
-            generator.set_state(state)
-        for module, training in self._modes:
-            module.training = training
-        random.setstate(self._random[0])
-        np.random.set_state(self._random[1])  # noqa: NPY002  # the user's global state
-        torch.set_rng_state(self._random[2])
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
-
-    @contextmanager
-    def run(self) -> Iterator[None]:
-        """A block after which all is as it was."""
-        try:
-            yield
-        finally:
-            self.back()
-
+from nanlab.program.replay import gradient_runs, loss_of
+from nanlab.program.rerun import Memory, Window, operate, rerun
+from nanlab.trace.op import RECOMPUTE, Op
+from nanlab.trace.program import Call, Ref, refs_in
+from nanlab.trace.recording import Recording
 
 LOW = (torch.float16, torch.bfloat16)
 Site = tuple[str, int]  # (file, line) of the innermost line outside torch
 _CASTS = having("copies") | {"copy_"}
 _UNWRITTEN = having("uninitialised")
-_sequence = torch._C._autograd._get_sequence_nr  # the number that the next autograd node gets
-_node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
 
 
 @contextmanager
@@ -174,16 +59,7 @@ def autocast(device: str, dtype: torch.dtype, enabled: bool) -> Iterator[None]:
             setattr(place, "_engine_run_backward", original)  # noqa: B010
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One output of one operation."""
-
-    op: str
-    phase: str
-    site: Site
-    shown: tuple[str, int]  # the user's own line
-    dtype: str
-    value: torch.Tensor  # float32 copy, on the CPU
+# The recorded step run again below autograd, some of its lines in float32.
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,127 +77,165 @@ class Cast:
     overflowed: float
 
 
-class Tap(TorchDispatchMode):
-    """Keeps every floating-point result; lines in ``wide`` (None: all) compute in float32."""
+class _Widened(Memory):
+    """A step with these lines in float32 (None: all), until its last gradient is there.
 
-    def __init__(self, lines: SourceLines, wide: frozenset[Site] | None, keep: bool = True) -> None:
+    A result of such a line stays in float32 wherever it is read; an operation that does not take
+    it beside half precision rounds it. A derivative is computed in the dtype of its operation.
+    """
+
+    def __init__(self, where: Window, lines: frozenset[Site] | None) -> None:
         super().__init__()
-        self.lines, self.wide, self.keep = lines, wide, keep
-        self.results: list[Result] = []
-        self.casts: list[Cast] = []
-        self.low_sites: dict[Site, None] = {}  # lines on which something was in low precision
-        self._places: dict[int, tuple[Site, tuple[str, int]]] = {}
-        self._sequence = _sequence()
+        self.where, self.lines = where, lines
+        self.gradients: dict[str, torch.Tensor] = {}
+        self._wide: set[int] = set()  # storages that are in float32 and were not
+        self._nodes: set[int] = set()  # of the graph, whose operations ran in float32
+        self._runs = [(at, run) for at, run in gradient_runs(where) if run.last > run.first]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        node = _node()
-        site, shown = self._place(node)
-        given = args, kwargs
-        if self.wide is None or site in self.wide:
-            # The engine casts a gradient to the dtype of the forward value that it belongs to, and
-            # insists on that.
-            widen = _widen if node is None else _widen_tensor
-            args, kwargs = tree_map(widen, args), tree_map(widen, kwargs)
-        try:
-            out = func(*args, **kwargs)
-        except RuntimeError as error:
-            if "dtype" not in str(error) and "type" not in str(error):
-                raise
-            out = _in_one_dtype(func, *given)
-        self._note(func, out, node is not None, site, shown)
-        if (
-            self.keep
-            and isinstance(out, torch.Tensor)
-            and out.dtype in LOW
-            and args
-            and _is_cast(func, args[0], out)
-        ):
-            self.casts.append(
-                _cast(args[0], out, "backward" if node is not None else "forward", shown)
+    def run(
+        self, visit: Callable[[Call, Op, tuple[Any, ...], Any], None] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Loss and gradients. Raises NotReplayable, and what an operator raises."""
+        last = max((at, run.last - 1) for at, run in self._runs)
+        given: tuple[Any, ...] = ()
+
+        def make(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            nonlocal given
+            given = args
+            return self._made(call, args, kwargs)
+
+        def after(at: int, index: int, call: Call, out: Any) -> bool:
+            op = self.where.recording.op(call.position)
+            if visit is not None and op is not None:
+                visit(call, op, given, out)
+            self._take(at, index)
+            return (at, index) >= last
+
+        rerun(self.where.segments, after, make, self)
+        loss = loss_of(self.where, self.tensor)
+        found = {} if loss is None else {"loss": torch.tensor([loss])}
+        return self.gradients | found
+
+    def tensor(self, ref: Any) -> Any:
+        """The tensor of a reference, in the dtype that it has here."""
+        if ref.__class__ is Ref and ref.storage in self._wide and ref.dtype in LOW:
+            ref = Ref((*ref[:4], torch.float32, *ref[5:]))
+        return super().tensor(ref)
+
+    def place(self, ref: Any, made: Any) -> None:
+        """Bind what a call returned."""
+        if ref.__class__ is Ref and ref.storage not in self.storages:
+            if _is_wider(ref, made):
+                self._wide.add(ref.storage)
+        super().place(ref, made)
+
+    def _take(self, at: int, index: int) -> None:
+        """Keep the gradients that a run of the engine has left."""
+        names = self.where.recording.program.names
+        for segment, run in self._runs:
+            if (segment, run.last - 1) != (at, index):
+                continue
+            pairs = (
+                run.after.items() if run.accumulates else zip(run.inputs, run.results, strict=False)
             )
+            for leaf, gradient in pairs:
+                if leaf.__class__ is Ref and gradient.__class__ is Ref:
+                    value = self.tensor(gradient)
+                    # a leaf in half precision has a gradient in half precision
+                    value = value if self.lines is None else value.to(gradient.dtype)
+                    name = names.get(leaf.storage, f"tensor {leaf.storage}")
+                    self.gradients[name] = value.float().clone()
+
+    def _made(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        op, refs = self.where.recording.op(call.position), (call.args, call.kwargs)
+        given = args, kwargs
+        backward = op is not None and op.backward
+        wide = self.lines is None or (op is not None and site_of(op) in self.lines)
+        if backward and op is not None and op.node >= 0 and not wide:
+            wide = op.node in self._nodes
+            if not wide:  # the engine rounds what arrives to the dtype of the operation's result
+                given = tuple(map(_as_recorded, args, call.args)), kwargs
+        mutable = call.func._schema.is_mutable
+        if wide and not mutable:
+            given = _widen(args), _widen(kwargs)
+        try:
+            out = operate(call.func, *given)
+        except RuntimeError as error:
+            if "type" not in str(error):
+                raise
+            out = _in_one_dtype(call, args, kwargs)
+        if op is not None and not backward:
+            casts = op.name in _CASTS
+            if _is_wider(call.out, out) or (casts and _is_wider(refs[0], args)):
+                self._nodes.add(op.node)
         return out
 
-    def _place(self, node: Any) -> tuple[Site, tuple[str, int]]:
-        if node is not None and (known := self._places.get(node._sequence_nr())) is not None:
-            return known
-        line, site = self.lines.here(sys._getframe(2))
-        places = self.lines.places
-        found = (places[site][2], places[site][1]), (places[line][0], places[line][1])
-        now = _sequence()
-        for made in range(max(self._sequence, now - 64), now):
-            self._places[made] = found
-        self._sequence = now
-        return found
 
-    def _note(
-        self, func: Any, out: Any, backward: bool, site: Site, shown: tuple[str, int]
-    ) -> None:
-        name = func._opname if hasattr(func, "_opname") else str(func)
-        for value in out if isinstance(out, (tuple, list)) else (out,):
-            if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-                continue
-            if value.dtype in LOW:
-                self.low_sites.setdefault(site)
-            # an optimizer's operations are not the step's signal
-            updating = not backward and not torch.is_grad_enabled()
-            told = name not in _UNWRITTEN and name not in _CASTS - {"_to_copy"}
-            if self.keep and not updating and told and not value.is_meta:
-                phase = "backward" if backward else "forward"
-                copy = value.detach().to("cpu", torch.float32, copy=True)
-                self.results.append(
-                    Result(name, phase, site, shown, str(value.dtype).removeprefix("torch."), copy)
-                )
+def _is_wider(ref: Any, made: Any) -> bool:
+    """Whether something that was in half precision is in float32."""
+    if ref.__class__ is Ref:
+        return isinstance(made, torch.Tensor) and ref.dtype in LOW and made.dtype is torch.float32
+    if isinstance(ref, tuple | list) and isinstance(made, tuple | list):
+        return any(map(_is_wider, ref, made))
+    return False
 
 
-def _in_one_dtype(func: Any, args: Any, kwargs: Any) -> Any:
-    """Operands that differ in dtype since a line was widened: in the lowest, as before."""
-    lows = {
-        t.dtype
-        for t in torch.utils._pytree.tree_leaves((args, kwargs))
-        if isinstance(t, torch.Tensor) and t.dtype in LOW
-    }
-    dtype = next(iter(lows), torch.float32)
+def _as_recorded(value: Any, ref: Any) -> Any:
+    """A value in the dtype that it was recorded in."""
+    if ref.__class__ is Ref:
+        return value.to(ref.dtype) if _is_wider(ref, value) else value
+    if isinstance(value, tuple | list):
+        return value.__class__([*map(_as_recorded, value, ref)])
+    return value
 
-    def narrow(v: Any) -> Any:
-        return v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
 
+def _widen(value: Any) -> Any:
+    """A value with float32 for half precision."""
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in LOW else value
+    if isinstance(value, torch.dtype):
+        return torch.float32 if value in LOW else value
+    if isinstance(value, dict):
+        return {name: _widen(each) for name, each in value.items()}
+    return value.__class__([*map(_widen, value)]) if isinstance(value, tuple | list) else value
+
+
+def _in_one_dtype(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Operands that differ in dtype since a line was widened: as recorded, else in float32."""
+    narrow = tuple(map(_as_recorded, args, call.args))
     try:
-        return func(*tree_map(narrow, args), **tree_map(narrow, kwargs))
+        out = operate(call.func, narrow, kwargs)
     except RuntimeError:
-        return func(*tree_map(_widen, args), **tree_map(_widen, kwargs))
+        return operate(call.func, _widen(args), _widen(kwargs))
+    for actual, rounded in zip(args, narrow, strict=True):
+        if actual is not rounded and isinstance(actual, torch.Tensor) and out is rounded:
+            return actual.copy_(rounded)
+    return out
 
 
-def _is_cast(func: Any, operand: Any, out: torch.Tensor) -> bool:
-    narrower = isinstance(operand, torch.Tensor) and operand.dtype in (
-        torch.float32,
-        torch.float64,
-        *LOW,
-    )
-    return getattr(func, "_opname", "") == "_to_copy" and narrower and operand.dtype != out.dtype
+def site_of(op: Op) -> Site:
+    """The innermost line outside torch, of a derivative that of its operation."""
+    _, line, real = op.recording.places[op.site]
+    return real, line
 
 
-def _cast(operand: torch.Tensor, out: torch.Tensor, phase: str, shown: tuple[str, int]) -> Cast:
+def _phase(op: Op) -> str:
+    return "backward" if op.backward or op.phase == RECOMPUTE else "forward"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _cast(op: Op, operand: torch.Tensor, out: torch.Tensor) -> Cast:
     wide, narrow = operand.detach().double(), out.detach().double()
     finite, numel = torch.isfinite(wide) & torch.isfinite(narrow), max(wide.numel(), 1)
     size = float(torch.where(finite, wide, 0.0).norm())
     gap = float(torch.where(finite, narrow - wide, 0.0).norm())
     lost = float(((narrow == 0) & (wide != 0)).sum()) / numel
     over = float((torch.isfinite(wide) & ~torch.isfinite(narrow)).sum()) / numel
-    dtypes = [str(t.dtype).removeprefix("torch.") for t in (operand, out)]
-    return Cast(
-        phase, *shown, dtypes[0], dtypes[1], wide.numel(), gap / size if size else gap, lost, over
-    )
-
-
-def _widen(value: Any) -> Any:
-    if isinstance(value, torch.dtype):
-        return torch.float32 if value in LOW else value
-    return _widen_tensor(value)
-
-
-def _widen_tensor(value: Any) -> Any:
-    return value.float() if isinstance(value, torch.Tensor) and value.dtype in LOW else value
+    place = _phase(op), op.file, op.line, _name(operand.dtype), _name(out.dtype)
+    return Cast(*place, wide.numel(), gap / size if size else gap, lost, over)
 
 
 TOLERANCE = (
@@ -348,7 +262,7 @@ class Comparison:
     minimal: list[tuple[str, int]]  # the fewest lines which, kept in float32, make the step agree
     # a row per line of ``minimal``: what the largest error is when it alone goes back
     proof: pd.DataFrame
-    trials: int  # runs of the step
+    trials: int  # replays of the step
     seconds: float
     dtype: str
     # the first row in which signal is lost for good
@@ -392,19 +306,20 @@ def compare_step(
     tolerance: float = TOLERANCE,
     search: bool = True,
 ) -> Comparison:
-    """Run ``step`` in ``dtype`` and in float32 on the same weights, data and random state, and
-    match the results.
+    """Run ``step`` in ``dtype``, and what was recorded of it again in float32, and match the
+    results.
 
-    step: one training step, called without arguments (or with 0); its models, optimizers, scalers
-    and generators are found in what it refers to, and put back afterwards. A step that uses half
-    precision itself runs as it is; any other runs under torch.autocast with ``dtype``.
+    step: one training step, called once without arguments (or with 0); its models, optimizers,
+    scalers and generators are found in what it refers to, and put back afterwards. A step that
+    uses half precision itself runs as it is; any other a second time, under torch.autocast with
+    ``dtype``.
     tolerance: largest relative error of the loss and of each parameter's gradient at which the two
     steps agree.
     search: look for the fewest lines that must stay in float32, by delta debugging (Zeller and
     Hildebrandt 2002).
 
     Raises TypeMismatchError if ``step`` cannot be called or ``dtype`` is not float16 or bfloat16,
-    UsageError if no parameter gets a gradient.
+    UsageError if no parameter gets a gradient, NotReplayable if the step cannot be run again.
     """
     if not callable(step):
         raise TypeMismatchError(
@@ -418,39 +333,81 @@ def compare_step(
 class _Comparer:
     def __init__(self, step: Callable[..., Any], dtype: torch.dtype, tolerance: float) -> None:
         self.step, self.dtype, self.tolerance = step, dtype, tolerance
-        self.rewind, self.lines = Rewind(step), SourceLines()
         self.trials = 0
-        self.autocast = False
+        self.where = self._recorded()
         self.reference: dict[str, torch.Tensor] = {}
         self.largest = 0.0, 0.0  # root mean square of the largest gradient; and of that or the loss
 
+    def _recorded(self) -> Window:
+        """The step's calls, in low precision. Raises UsageError."""
+        for enabled in (False, True):
+            rewind = Rewind(self.step)
+            modules, parameters = rewind.reached.modules, rewind.reached.parameters
+            device = next((p.device.type for p in parameters), "cpu")
+            model = modules[0] if len(modules) == 1 else None
+            try:
+                with (
+                    watch(model, on_fault="record", keep=1000) as trace,
+                    autocast(device, self.dtype, enabled),
+                ):
+                    self.step(0) if _takes_argument(self.step) else self.step()
+            finally:
+                rewind.back()
+            where = _everything(trace.recording)
+            if not any(run.last > run.first for _, run in gradient_runs(where)):
+                raise UsageError(
+                    "no parameter got a gradient in this step; expected a function that calls"
+                    " backward"
+                )
+            calls = (call for segment in where.segments for call in segment.calls)
+            if any(ref.dtype in LOW for call in calls for ref in refs_in(call.out)):
+                break
+        return where
+
     def compare(self, search: bool) -> Comparison:
         start = time.perf_counter()
-        low, found = self._run(frozenset())
-        if not any(r.dtype in ("float16", "bfloat16") for r in low.results):
-            self.autocast = True
-            low, found = self._run(frozenset())
-        wide, self.reference = self._run(None)
-        if not self.reference.keys() - {"loss"}:
-            raise UsageError(
-                "no parameter got a gradient in this step; expected a function that calls backward"
-            )
+        wide: dict[int, list[torch.Tensor]] = {}
+        rows: list[dict[str, Any]] = []
+        casts: list[Cast] = []
+        counts: Counter[Any] = Counter()
+        low_sites: dict[Site, None] = {}  # lines on which something was in low precision
+        reference, low = _Widened(self.where, None), _Widened(self.where, frozenset())
+
+        def keep(call: Call, op: Op, args: tuple[Any, ...], out: Any) -> None:
+            if _is_compared(call, op):
+                wide[call.position] = [t.cpu().float().clone() for t in _floats(out)]
+
+        def match(call: Call, op: Op, args: tuple[Any, ...], out: Any) -> None:
+            made = _floats(out)
+            if any(t.dtype in LOW for t in made):
+                low_sites.setdefault(site_of(op))
+                if op.name == "_to_copy" and args[0].dtype != out.dtype:
+                    casts.append(_cast(op, args[0], out))
+            for now, twin in zip(made, wide.pop(call.position, ()), strict=False):
+                key = _phase(op), op.name, site_of(op)
+                counts[key] += 1
+                if twin.shape == now.shape and now.numel():
+                    rows.append(_row(op, now, twin, counts[key], self.dtype))
+
+        self.reference, found = self._run(reference, keep), self._run(low, match)
         rms = {name: float(g.double().square().mean().sqrt()) for name, g in self.reference.items()}
         self.largest = (
-            max(value for name, value in rms.items() if name != "loss"),
-            max(rms.values()),
+            max((value for name, value in rms.items() if name != "loss"), default=0.0),
+            max(rms.values(), default=0.0),
         )
-        table = _matched(low.results, wide.results, self.dtype)
+        columns = [*_KEYS, "dtype", "error", "ulps", "flushed", "overflowed", "site"]
+        table = pd.DataFrame(rows, columns=columns)
         agrees = self._error(found) <= self.tolerance
         finite = all(bool(torch.isfinite(value).all()) for value in self.reference.values())
         minimal: list[Site] = []
         if search and finite and not agrees:
-            minimal = self._fewest(list(low.low_sites), table)
+            minimal = self._fewest(list(low_sites), table)
         proof = self._proof(minimal)
-        shown = {r.site: r.shown for r in low.results}
+        places = zip(table.site, table.file, table.line, strict=True)
+        shown = {site: (file, line) for site, file, line in places}
         return Comparison(
             table.drop(columns="site"),
-            pd.DataFrame(low.casts, columns=[f.name for f in fields(Cast)]),
+            pd.DataFrame(casts, columns=[f.name for f in fields(Cast)]),
             self._gradient_table(found),
             agrees,
             [shown.get(site, site) for site in minimal],
@@ -460,40 +417,20 @@ class _Comparer:
             ),
             self.trials,
             time.perf_counter() - start,
-            str(self.dtype).removeprefix("torch."),
+            _name(self.dtype),
             _first_lost(table),
             finite,
         )
 
-    def _run(
-        self, wide: frozenset[Site] | None, keep: bool = True
-    ) -> tuple[Tap, dict[str, torch.Tensor]]:
-        """(the run, loss and gradients) with these lines in float32; None: all."""
+    def _run(self, trial: _Widened, visit: Any = None) -> dict[str, torch.Tensor]:
+        """Loss and gradients of a trial. Raises NotReplayable."""
         self.trials += 1
-        tap = Tap(self.lines, wide, keep)
-        taken: dict[str, torch.Tensor] = {}
-        names = {id(p): n for n, p in self.rewind.parameters().items()}
-        handles = [
-            p.register_post_accumulate_grad_hook(
-                lambda p: taken.update({names[id(p)]: p.grad.detach().float().clone()})
-            )
-            for p in self.rewind.parameters().values()
-            if p.requires_grad
-        ]
-        device = next((p.device.type for p in self.rewind.parameters().values()), "cpu")
         try:
-            with (
-                self.rewind.run(),
-                tap,
-                autocast(device, self.dtype, self.autocast and wide is not None),
-            ):
-                result = self.step(0) if _takes_argument(self.step) else self.step()
-        finally:
-            for handle in handles:
-                handle.remove()
-        if isinstance(result, torch.Tensor) and result.numel() == 1:
-            taken["loss"] = result.detach().float().reshape(1).clone()
-        return tap, taken
+            return trial.run(visit)
+        except RuntimeError as error:
+            raise NotReplayable(
+                f"the step cannot be run in another precision: {str(error).splitlines()[0][:160]}"
+            ) from error
 
     def _error(self, found: dict[str, torch.Tensor]) -> float:
         """Largest relative error of loss and gradients; inf where one is lost or not finite."""
@@ -517,7 +454,14 @@ class _Comparer:
         return error / size if size else error
 
     def _agrees(self, sites: list[Site]) -> bool:
-        return self._error(self._run(frozenset(sites), keep=False)[1]) <= self.tolerance
+        return self._error_with(sites) <= self.tolerance
+
+    def _error_with(self, sites: list[Site]) -> float:
+        """The error with these lines in float32; inf where the step does not run so."""
+        try:
+            return self._error(self._run(_Widened(self.where, frozenset(sites))))
+        except NotReplayable:
+            return float("inf")
 
     def _fewest(self, sites: list[Site], table: pd.DataFrame) -> list[Site]:
         """A set of lines that makes the step agree, and none of them is superfluous."""
@@ -538,7 +482,7 @@ class _Comparer:
         rows = []
         for site in minimal:
             others = [s for s in minimal if s != site]
-            error = self._error(self._run(frozenset(others), keep=False)[1])
+            error = self._error_with(others)
             rows.append({"error_without": error, "breaks": error > self.tolerance})
         return pd.DataFrame(rows, columns=["error_without", "breaks"])
 
@@ -602,32 +546,28 @@ def _takes_argument(step: Callable[..., Any]) -> bool:
     return False
 
 
-def _matched(low: list[Result], wide: list[Result], dtype: torch.dtype) -> pd.DataFrame:
-    """Results of the two runs side by side, without casts; known by line, operator, count."""
-    counts: dict[Any, int] = {}
-    reference: dict[Any, Result] = {}
-    for result in wide:
-        key = (result.phase, result.op, result.site)
-        counts[key] = counts.get(key, 0) + 1
-        reference[(*key, counts[key])] = result
-    rows, counts = [], {}
-    for result in low:
-        key = (result.phase, result.op, result.site)
-        counts[key] = counts.get(key, 0) + 1
-        twin = reference.get((*key, counts[key]))
-        if (
-            result.op != "_to_copy"
-            and twin is not None
-            and twin.value.shape == result.value.shape
-            and result.value.numel()
-        ):
-            rows.append(_row(result, twin, counts[key], dtype))
-    columns = [*_KEYS, "dtype", "error", "ulps", "flushed", "overflowed", "site"]
-    return pd.DataFrame(rows, columns=columns)
+def _everything(recording: Recording) -> Window:
+    """All that was recorded."""
+    segments = recording.program.between(0, 1 << 62)
+    if recording.program.reason:
+        raise NotReplayable(f"the step was not recorded: {recording.program.reason}")
+    return Window(recording, 0, 0, 1 << 62, segments)
 
 
-def _row(result: Result, twin: Result, call: int, dtype: torch.dtype) -> dict[str, Any]:
-    got, wanted = result.value, twin.value
+def _is_compared(call: Call, op: Op) -> bool:
+    """Whether a call makes a part of the signal: no cast, and no part of an update."""
+    return (op.backward or call.grad) and op.name not in _UNWRITTEN | _CASTS
+
+
+def _floats(out: Any) -> list[torch.Tensor]:
+    flat = out if isinstance(out, tuple | list) else (out,)
+    return [t.detach() for t in flat if isinstance(t, torch.Tensor) and t.is_floating_point()]
+
+
+def _row(
+    op: Op, now: torch.Tensor, wanted: torch.Tensor, call: int, dtype: torch.dtype
+) -> dict[str, Any]:
+    got = now.cpu().float()
     known = torch.isfinite(wanted)
     both = known & torch.isfinite(got)
     gap = torch.where(both, (got - wanted).abs(), torch.zeros_like(got)).double()
@@ -638,17 +578,17 @@ def _row(result: Result, twin: Result, call: int, dtype: torch.dtype) -> dict[st
     )
     numel = wanted.numel()
     return {
-        "phase": result.phase,
-        "op": result.op,
-        "file": result.shown[0],
-        "line": result.shown[1],
+        "phase": _phase(op),
+        "op": op.name,
+        "file": op.file,
+        "line": op.line,
         "call": call,
-        "dtype": result.dtype,
+        "dtype": _name(now.dtype),
         "error": float(gap.norm()) / size if size else float(gap.norm()),
         "ulps": float((gap / ulp).max()),
         "flushed": int((known & (wanted != 0) & (got == 0)).sum()) / numel,
         "overflowed": int((known & ~torch.isfinite(got)).sum()) / numel,
-        "site": result.site,
+        "site": site_of(op),
     }
 
 

@@ -27,11 +27,11 @@ from torch.optim.optimizer import (
 from nanlab.capture import FaultFound, Stop, announce, watch
 from nanlab.capture.ranks import Agreement
 from nanlab.capture.sinks import is_refusal
+from nanlab.capture.state import LOOK_EVERY, Reached, are_finite, held, same, same_bits, total
 from nanlab.capture.steps import MOST_TURNS as MOST_PARTS
 from nanlab.capture.training import OptimizerCopy, closure_of, size_of, with_closure
 from nanlab.capture.watching import stopped
 from nanlab.errors import NotReplayable
-from nanlab.guards.state import LOOK_EVERY, Reached, are_finite, held, same, same_bits, total
 from nanlab.stats.memory import local_part
 from nanlab.trace import Trace
 from nanlab.trace.history import Guarded

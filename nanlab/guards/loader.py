@@ -15,11 +15,11 @@ from torch import nn
 
 from nanlab.capture import Stop
 from nanlab.capture.places import Models, is_user, joined
+from nanlab.capture.state import Reached, held
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.guards import loops
 from nanlab.guards.engine import Guard, Turn, Window, outcome
 from nanlab.guards.loops import TURNS, Loop, cells_of, loop_at, repeat
-from nanlab.guards.state import Reached, held
 
 # functions that hand on the items of what they are given
 _HANDING_ON = frozenset(("tqdm", "track", "progress_bar", "alive_it", "iter"))

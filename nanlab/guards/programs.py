@@ -19,12 +19,12 @@ from typing import Any, Literal
 
 from nanlab.capture import FaultFound, Stop, watch
 from nanlab.capture.places import Models, is_user_code, joined
+from nanlab.capture.state import all_names, held
 from nanlab.errors import UsageError
 from nanlab.guards import loops
 from nanlab.guards.engine import Guard, headline, outcome
 from nanlab.guards.loader import Loops
 from nanlab.guards.loops import BACKWARD, instrument, source_of, training_names
-from nanlab.guards.state import all_names, held
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
 

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from torch import nn
 
 from nanlab.capture import announce, watch
+from nanlab.capture.state import Reached
 from nanlab.errors import UsageError
 from nanlab.guards.engine import Guard, Turn, Window, write_files
-from nanlab.guards.state import Reached
 from nanlab.trace import Trace
 
 Mode = Literal["guard", "watch"]

@@ -499,8 +499,8 @@ def try_rate(recording: Recording, first: int, last: int, position: int, rate: f
         raise
     except RuntimeError:  # an operator refuses a NaN, as it did when the program ran
         return RateTrial(False, math.nan, math.nan)
-    before, reached = _loss(begin, memory.tensor), _loss(end, memory.tensor)
-    after = _loss(begin, moved.tensor)
+    before, reached = loss_of(begin, memory.tensor), loss_of(end, memory.tensor)
+    after = loss_of(begin, moved.tensor)
     if before is None or after is None:
         raise NotReplayable(f"step {first} has no loss")
     fine = not bad and (reached is None or math.isfinite(reached))
@@ -586,7 +586,7 @@ def _again(where: Window, change: Change, dtype: torch.dtype | None) -> Replay:
     return Replay(
         where.step,
         not different if unchanged else None,
-        _loss(where, get),
+        loss_of(where, get),
         _by_name(where, get, True),
         _by_name(where, get, False),
         list(dict.fromkeys(looked)),
@@ -766,7 +766,7 @@ def patched(
     found = Replay(
         where.step,
         None,
-        _loss(where, graph.get),
+        loss_of(where, graph.get),
         gate.found if gate and result.ended else _by_name(where, graph.get, True, True),
         {} if result.ended else _by_name(where, graph.get, False, True),
         list(dict.fromkeys(looked)),
@@ -793,7 +793,7 @@ def place_of(recording: Recording, place: int) -> str:
     return location(file, line)
 
 
-def _loss(where: Window, get: Any) -> float | None:
+def loss_of(where: Window, get: Any) -> float | None:
     """The loss of the step, before a loss scale."""
     for loss in reversed(_losses(where)):
         known = _value_of(loss, where, get)

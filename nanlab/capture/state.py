@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import random
@@ -310,6 +311,7 @@ class Reached:
         self.optimizers: list[torch.optim.Optimizer] = []
         self.holders: list[Any] = []
         self.cells: list[types.CellType] = []
+        self.stateful: list[Any] = []  # scalers, and what else can be put into a checkpoint
         self.loose: list[Tensor] = []
         self.global_names: set[str] = set()
         self._seen: dict[int, Any] = {}
@@ -374,6 +376,8 @@ class Reached:
         elif _is_object(value):
             self.holders.append(vars(value))
             return list(vars(value).values())
+        elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            self.stateful.append(value)
         return ()
 
     def _module(self, module: nn.Module) -> Iterable[Any]:
@@ -401,6 +405,40 @@ class Reached:
         """The state at the head of a step's first turn; random states are taken every turn."""
         self.tensors.take()
         return self.python.take()
+
+
+class Rewind:
+    """What a step begins with, to go back to: parameters, gradients and optimizers too."""
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self.reached = reached = Reached([step])
+        others = [t for t, _ in reached.tensors.others]
+        every = [*reached.parameters, *reached.tensors.kept, *others]
+        every += [p for o in reached.optimizers for g in o.param_groups for p in g["params"]]
+        self._tensors = [
+            (t, t.detach().clone(), t.grad.clone() if t.is_leaf and t.grad is not None else None)
+            for t in {id(t): t for t in every}.values()
+        ]
+        held = [*reached.optimizers, *reached.stateful]
+        self._states = [(each, copy.deepcopy(each.state_dict())) for each in held]
+        self._modes = [(m, m.training) for root in reached.modules for m in root.modules()]
+        self._random, self._python = reached.random.take(), reached.python.take()
+
+    def back(self) -> None:
+        """Put everything back."""
+        self.reached.python.put(self._python)
+        for tensor, value, gradient in self._tensors:
+            if tensor.dtype != value.dtype or tensor.shape != value.shape:
+                tensor.grad, tensor.data = None, value.clone()  # the step has converted it
+            elif not same_bits(tensor.detach(), value):
+                write(tensor, value)
+            if tensor.is_leaf:
+                tensor.grad = None if gradient is None else gradient.clone()
+        for each, state in self._states:
+            each.load_state_dict(copy.deepcopy(state))
+        for module, training in self._modes:
+            module.training = training
+        self.reached.random.put(self._random)
 
 
 def all_names(code: types.CodeType) -> set[str]:
