@@ -16,6 +16,7 @@ import torch
 from programs import Program, programs
 
 import nanlab
+from nanlab.program.edit import _bytes
 
 pytestmark = pytest.mark.usefixtures("untried")
 FAULTS, HEALTHY = programs(kind="f"), programs(kind="h")
@@ -34,6 +35,7 @@ FEW = (
     "heads_margin_angle_of_a_prototype_taken_from_the_batch",
     "trainers_gradient_kept_from_a_rejected_batch",
     "forums_every_unit_of_a_layer_dies",
+    "scripts_layer_killed_by_the_first_updates",
 )
 
 
@@ -72,10 +74,11 @@ def test_operands_without_a_parameter_are_told_to_be_data() -> None:
 
 
 # A closed gate, a branch that is left out, a hinge that is satisfied, a factor of zero, an adapter
-# that begins at zero.
+# that begins at zero; an expert, a task and a reward that are there in some steps only.
 IDLE = (
     "gate_that_opens stochastic_depth satisfied_hinge zero_weight_term low_rank_adapter"
-    " idle_limit_penalty solved_before_the_watch".split()
+    " idle_limit_penalty solved_before_the_watch switch_of_experts two_tasks_by_turns"
+    " reward_that_comes_seldom margins_that_are_all_kept".split()
 )
 
 
@@ -89,6 +92,17 @@ def test_gradient_that_is_zero_for_a_reason_is_no_fault(program: Program) -> Non
 def test_bad_batch_that_the_program_leaves_out_is_no_fault() -> None:
     (program,) = (p for p in FAULTS if p.build.__name__ == "gradient_kept_from_a_rejected_batch")
     assert score.watch(program, fixed=True).cause == ""
+
+
+def test_optimizer_of_sparse_gradients_is_watched_to_the_end() -> None:
+    (program,) = (p for p in HEALTHY if p.build.__name__ == "table_of_users_with_sparse_updates")
+    answer = score.watch(program)
+    assert (answer.cause, answer.notes) == ("", ())
+
+
+def test_labels_expanded_from_one_are_compared_byte_for_byte() -> None:
+    one = torch.tensor([7]).expand(1).as_strided((1,), (0,))
+    assert torch.equal(_bytes(one), torch.tensor([7, 0, 0, 0, 0, 0, 0, 0], dtype=torch.uint8))
 
 
 @cache

@@ -13,7 +13,7 @@ from nanlab.capture.magnitudes import StepRows, place_of
 from nanlab.formats import format_of
 from nanlab.operators import base_name, having, in_place, with_forms
 from nanlab.stats import TensorStats
-from nanlab.trace.history import Cost, Dead, Flush, History
+from nanlab.trace.history import FEWEST_ZERO_LATE, Cost, Dead, Flush, History
 from nanlab.trace.op import BACKWARD, BORN, FORWARD, OPTIMIZER, walk
 from nanlab.trace.recording import Recording
 
@@ -301,32 +301,29 @@ def note_dead(rows: StepRows, history: History, gradients: dict[int, int]) -> No
     gradients: row of the gradient by number of the parameter.
     """
     recording = rows.recording
-    zero: set[int] | None = None
+    zero = set((np.flatnonzero(rows.all_zero()) + rows.start).tolist())
     for owner, gradient in gradients.items():
         known = history.dead.get(owner)
-        if known is not None and known.alive:
+        if gradient not in zero:
+            stats = None if known is not None and known.alive else recording.stats(gradient)
+            if stats is not None and stats.numel:
+                shape = row.shape if (row := recording.op(gradient)) is not None else ()
+                history.dead[owner] = Dead(True, True, sum(size > 1 for size in shape) < 2)
             continue
-        stats = recording.stats(gradient)
-        if stats is None or not stats.numel:
-            continue
-        if not stats.all_zero:
-            shape = row.shape if (row := recording.op(gradient)) is not None else ()
-            history.dead[owner] = Dead(True, offset=sum(size > 1 for size in shape) < 2)
-            continue
-        if known is not None and (known.steps >= MOST_LOOKS or known.blockers):
-            known.steps += 1
-            continue
-        if zero is None:
-            zero = set((np.flatnonzero(rows.all_zero()) + rows.start).tolist())
-        found = _died(recording, gradient, zero)
         known = history.dead.setdefault(owner, Dead())
+        known.alive = False
         known.steps += 1
+        known.first = gradient if known.steps == 1 else known.first
+        looks = known.steps - (FEWEST_ZERO_LATE - 1 if known.lived else 0)
+        if looks < 1 or looks > MOST_LOOKS or known.blockers:
+            continue
+        found = _died(recording, gradient, zero)
         if found is None:
             known.unknown += 1
         elif known.at is None:
             place = place_of(recording, found.position)
             assert place is not None  # the step that has just ended is never folded
-            known.at, known.why, known.first = replace(place, op=found.op), found.why, gradient
+            known.at, known.why = replace(place, op=found.op), found.why
             known.numel = recording.stats(found.position).numel
             known.blockers = found.blockers
 

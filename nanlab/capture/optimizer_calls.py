@@ -176,7 +176,7 @@ class OptimizerCalls:
         """What is known of their storages; None unless each is shown whole and healthy."""
         known, found, ours = self.ops.ledger.entries, [], self.ops.recording.puts_off
         for t in tensors:
-            if not t.is_cpu:
+            if not t.is_cpu or t.layout is not torch.strided:
                 return None
             entry = known.get(t.untyped_storage()._cdata)
             if (

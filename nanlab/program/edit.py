@@ -1597,7 +1597,9 @@ def _paired(refs: Any, made: Any) -> Iterator[tuple[Any, Tensor]]:
 
 
 def _bytes(t: Tensor) -> Tensor:
-    return t.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
+    # a copy: what is expanded from one element counts as contiguous with a stride of 0
+    plain = t.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    return plain.flatten().view(torch.uint8)
 
 
 def _tensors(out: Any) -> Iterator[Tensor]:

@@ -365,28 +365,30 @@ _FIXES = {
     fix={"torch.round(p)": "p + (torch.round(p) - p).detach()"},
 )
 def dead_gradient(trace: Trace) -> Iterator[Finding]:
-    """The parameter is used, and its gradient is exactly zero in every step: it never moves."""
+    """The parameter is used, and its gradient is exactly zero: it never moves."""
     recording = trace.recording
     history = recording.training
     flushed = {flush.name for flush in history.flushes.values() if flush.cost == "gradient"}
-    groups: dict[tuple[int, str], list[int]] = {}
+    groups: dict[tuple[int, str, bool], list[int]] = {}
     lasting = {recording.parameter_names[owner]: owner for owner in history.starved}
     for name, owner in lasting.items():
         dead = history.dead[owner]
         if name not in flushed and all(blocker in lasting for blocker in dead.blockers):
             assert dead.at is not None
-            groups.setdefault((dead.at.line, dead.why), []).append(owner)
+            groups.setdefault((dead.at.line, dead.why, dead.lived), []).append(owner)
     # a product with what died gives its weights nothing either: what learns then is no offset
     ends = any(dead.unknown and not dead.alive for dead in history.dead.values())
-    learns = any(dead.alive and not (ends and dead.offset) for dead in history.dead.values())
-    for (_, why), owners in groups.items():
-        if why != "choice" or not _converged(trace):
-            yield _finding(
-                trace,
-                [recording.parameter_names[o] for o in owners],
-                history.dead[owners[0]],
-                learns,
-            )
+    others = [d for d in history.dead.values() if d.lived and not (ends and d.offset)]
+    for (_, why, _), owners in groups.items():
+        dead = history.dead[owners[0]]
+        learns = any(other.alive or not dead.lived for other in others)
+        # what lived goes on where the next batch, or another part, has something to learn
+        rests = dead.lived and (
+            why != "choice" or learns or not any(d.alive for d in history.dead.values())
+        )
+        if not rests and (why != "choice" or not _converged(trace)):
+            names = [recording.parameter_names[owner] for owner in owners]
+            yield _finding(trace, names, dead, learns)
 
 
 def _converged(trace: Trace) -> bool:
@@ -406,7 +408,8 @@ def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Findin
         op=place["op"], numel=dead.numel, blockers=" and ".join(dead.blockers)
     )
     return dead_gradient.finding(
-        f"no gradient arrives at {shown}: it is exactly 0 in all {dead.steps} steps. {told}",
+        f"no gradient arrives at {shown}: it is exactly 0 in"
+        f" {'the last' if dead.lived else 'all'} {dead.steps} steps. {told}",
         severity="error" if error else "warning",
         step=recording.step_of(dead.first),
         symptom="silent-underflow",

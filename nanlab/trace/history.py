@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nanlab.trace.recording import Recording
 
 FEWEST_ZERO = 2  # steps in which a gradient must be zero to be told
+FEWEST_ZERO_LATE = 5  # the same for one that was not zero before
 SCALED = 64.0  # a factor on the loss from which on it is taken for a loss scale
 
 
@@ -119,11 +120,12 @@ class Flush:
 
 @dataclass(slots=True)
 class Dead:
-    """A parameter whose gradient was zero throughout in every step up to now."""
+    """A parameter whose gradient was zero throughout in the last steps."""
 
-    alive: bool = False  # it was not
+    alive: bool = False  # it was not, in the last step
+    lived: bool = False  # nor in another
     offset: bool = False  # and it has one dimension at most: a bias
-    steps: int = 0  # with such a gradient
+    steps: int = 0  # with such a gradient, up to now
     unknown: int = 0  # steps in which no operation was to blame: the program wrote the zero
     at: Place | None = None  # where the signal died
     why: str = ""  # "blocked", "flat", "choice", "value", "saturated"
@@ -337,7 +339,7 @@ class History:
             owner
             for owner, dead in self.dead.items()
             if not dead.alive
-            and dead.steps >= FEWEST_ZERO
+            and dead.steps >= (FEWEST_ZERO_LATE if dead.lived else FEWEST_ZERO)
             and not dead.unknown
             and dead.at is not None
         ]
