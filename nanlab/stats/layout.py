@@ -48,11 +48,7 @@ EXPONENT_OFFSET = 2048
 STATE_WIDTH = 13
 ONE_PART = -1
 
-BLOCK = (
-    # elements that stay in the first-level cache between the loops over them; ``avx512`` can
-    # count 7936
-    4096
-)
+BLOCK = 4096  # elements that stay in the first-level cache between the loops over them
 MOST_BINS = 2 * (2046 + 52)  # float64: every normal and subnormal exponent, both signs
 # The scratch: two float64 histograms (or sixteen float32 ones), the subnormal exponents, and the
 # tally of one tensor.
