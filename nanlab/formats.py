@@ -78,15 +78,10 @@ def format_of(dtype: torch.dtype) -> FloatFormat:
         ulp=info.eps,
         rounds_to_zero=smallest_subnormal / 2,
         overflows_from=info.max + half_step,
-        overflows_to=_cast_beyond_range(dtype),
+        overflows_to=torch.tensor(math.inf).to(dtype).item(),
     )
 
 
 def _exponent(value: float) -> int:
     """floor(log2(value)) of a positive value, exactly."""
     return math.frexp(value)[1] - 1
-
-
-def _cast_beyond_range(dtype: torch.dtype) -> float:
-    """What torch's cast makes of a magnitude beyond the range; float8_e4m3fn saturates in 2.13."""
-    return float(torch.tensor([math.inf], dtype=torch.float64).to(dtype).double().item())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import io
 import re
-import struct
-import zlib
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import nanlab
 from nanlab.notebook.cell import picture
@@ -38,15 +39,13 @@ def trace() -> nanlab.Trace:
 
 
 def pixels_of(html: str) -> list[list[int]]:
-    """The palette numbers of the picture in a page, read as PNG files are."""
+    """The palette numbers of the picture in a page."""
     found = re.search(r"base64,([^\"]+)", html)
     assert found is not None
-    png = base64.b64decode(found[1])
-    width, height = struct.unpack(">II", png[16:24])
-    at = png.index(b"IDAT")
-    (length,) = struct.unpack(">I", png[at - 4 : at])
-    raw = zlib.decompress(png[at + 4 : at + 4 + length])
-    return [list(raw[i * (width + 1) + 1 : (i + 1) * (width + 1)]) for i in range(height)]
+    picture = Image.open(io.BytesIO(base64.b64decode(found[1])))
+    assert picture.mode == "P"
+    rows: list[list[int]] = np.asarray(picture).tolist()
+    return rows
 
 
 def test_a_row_is_a_step_and_what_was_flushed_or_bad_there_has_its_colour(

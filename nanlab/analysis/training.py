@@ -267,17 +267,18 @@ def rises_in_a_chain(recording: Recording, position: int) -> bool:
 
 def where(recording: Recording, place: Place) -> dict[str, Any]:
     """The fields of a Finding that say where something is."""
-    file, line, source = recording.line_at(place.line)
-    return {
+    return line_fields(recording, place.line) | {
         "op": _operator(recording, place),
         "phase": PHASES[place.phase],
         "module": recording.modules.items[place.module],
         "node": place.node if place.node >= 0 else None,
-        "file": file,
-        "line": line,
-        "source": source,
         "position": place.position,
     }
+
+
+def line_fields(recording: Recording, line: int) -> dict[str, Any]:
+    """The fields of a Finding that say which line: file, line, source."""
+    return dict(zip(("file", "line", "source"), recording.line_at(line), strict=True))
 
 
 def _operator(recording: Recording, place: Place) -> str:

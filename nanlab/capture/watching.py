@@ -32,7 +32,7 @@ from nanlab.trace import Trace
 from nanlab.trace.history import ARRIVED, as_sent
 from nanlab.trace.op import BORN, TURNED, location
 from nanlab.trace.program import Segment
-from nanlab.trace.recording import Recording, no_more
+from nanlab.trace.recording import Recording
 
 
 def announce(trace: Trace) -> None:
@@ -304,7 +304,7 @@ class watch:
             if self._ops.program is not None:
                 self._ops.program.ended()
             self.recording.puts_off = self.recording.pending = False
-            self.recording.catch_up = no_more  # a recorder's would keep the model alive
+            self.recording.catch_up = None  # a recorder's would keep the model alive
         if self.is_last and (self.recording.end or nanlab.last is None):
             nanlab.last = self.trace
         if isinstance(error, FaultFound) and self.announces:
@@ -361,7 +361,7 @@ class watch:
         self._look_closer()
         if error is not None and not isinstance(error, Stop):
             note_rejected_value(recording, error, recording.escapes.failure)
-        recording.catch_up()
+        self._training.step_checks.catch_up()
         if not recording.passes:
             idle = self._clock.idle
             recording.began = min(
@@ -450,7 +450,7 @@ class watch:
             )
             last = min(last, recording.step_of(kept))
         if position - recording.chunks[-1].start >= CHUNK_ROWS:
-            self.recording.catch_up()
+            self._training.step_checks.catch_up()
             self._ops.new_chunk(position)
             fold(
                 recording,

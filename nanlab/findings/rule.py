@@ -204,7 +204,7 @@ def diff_of(edits: Sequence[Edit]) -> str:
     return "\n".join(parts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One fault: what, where, why, the evidence, and the fixes that were tried."""
 
@@ -213,13 +213,13 @@ class Finding:
     title: str
     explanation: str
     phase: str
-    op: str
-    node: int | None
-    module: str
+    op: str = ""
+    node: int | None = None
+    module: str = ""
     step: int
-    file: str
-    line: int
-    source: str
+    file: str = ""
+    line: int = 0
+    source: str = ""
     symptom: str
     evidence: pd.DataFrame = field(default_factory=pd.DataFrame)
     samples: list[int] = field(default_factory=list)

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pandas as pd
 
 from nanlab.analysis.provenance import is_mask, skipped_by_hand
-from nanlab.analysis.training import optimizer_step_of
+from nanlab.analysis.training import line_fields, optimizer_step_of
 from nanlab.findings.fault import Fault, bad_values, plural, verb
 from nanlab.findings.rule import Finding, Fix, Match, rule
 from nanlab.operators import card, having
@@ -455,7 +455,6 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
     if found is None:
         return None
     step, rate = found
-    file, line, source = recording.line_at(step.line)
     at = f" at a learning rate of {rate:g}" if rate is not None else ""
     series = frame[frame["parameter"] == name]
     series = series[(series["step"] < finding.step) & (series["step"] >= finding.step - SHOWN)]
@@ -476,12 +475,8 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
         ),
         phase="optimizer",
         op=step.writer,
-        node=None,
-        module="",
         step=finding.step - 1,
-        file=file,
-        line=line,
-        source=source,
+        **line_fields(recording, step.line),
         symptom=finding.symptom,
         # the parameter's size, gradient and update in the steps before
         evidence=series[

@@ -132,7 +132,6 @@ def _told(ranks: Ranks, first: dict[str, Any], struck: Finding | None) -> Findin
         cause=ARRIVED,
         title=f"rank {first['rank']}: {first['title']}",
         explanation=f"{first['cause']}: {first['explanation']}{came}{others}",
-        node=None,
         symptom=struck.symptom if struck is not None else first["symptom"],
         evidence=struck.evidence if struck is not None else pd.DataFrame(),
         path=struck.path if struck is not None else [],

@@ -18,7 +18,7 @@ from nanlab.findings.fault import Fault
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.operators import having
 from nanlab.trace import Trace
-from nanlab.trace.frames import parameter_columns
+from nanlab.trace.frames import numbers_array, parameter_columns
 from nanlab.trace.history import GradientEdit
 from nanlab.trace.op import OPTIMIZER
 from nanlab.trace.recording import Recording
@@ -154,11 +154,7 @@ def clipping(trace: Trace) -> Clipping:
     kind = _kind(history)
     history["clipped"] = history["clipped"] & (kind != "")
     for name in ("before", "after", "factor", "top_share", "largest"):
-        values = [row[name] for row in rows]
-        missing = np.array([v is None for v in values], bool)
-        history[name] = pd.arrays.FloatingArray(
-            np.array([v if v is not None else 0.0 for v in values], float), missing
-        )
+        history[name] = numbers_array([row[name] for row in rows])
     done, clipped = history[~history.after.isna()], history[history.clipped]
     bound = _known(clipped["after" if kind == "norm" else "largest"])
     return Clipping(

@@ -12,6 +12,7 @@ from nanlab.analysis.provenance import Origin
 from nanlab.analysis.training import (
     comes_from_gradients,
     inner_updates,
+    line_fields,
     optimizer_step_at,
 )
 from nanlab.findings.fault import Fault, floating, nonfinite, place_of, plural, table
@@ -300,19 +301,14 @@ def _decayed_dtypes(recording: Recording, step: OptimizerStep) -> list[torch.dty
 def _idle_decay(
     recording: Recording, step: OptimizerStep, decay: float, rate: float, dtype: str
 ) -> Finding:
-    file, line, source = recording.line_at(step.line)
     return absorbed_update_.finding(
         f"weight decay {decay:g} at a learning rate of at most {rate:g} does nothing to {dtype}"
         " weights",
         f"Here the factor is 1 - {rate * decay:.2g}.",
         phase="optimizer",
         op="mul_",
-        node=None,
-        module="",
         step=recording.step_of(step.position),
-        file=file,
-        line=line,
-        source=source,
+        **line_fields(recording, step.line),
         symptom="silent-underflow",
         fixes=[
             Fix(

@@ -12,7 +12,7 @@ import torch
 
 from nanlab.analysis.provenance import Origin, depends_on_scale, harmful_origins
 from nanlab.analysis.signal_loss import Skip, below_one, collapse, scale_of, skips
-from nanlab.analysis.training import undivided_factor, where
+from nanlab.analysis.training import line_fields, undivided_factor, where
 from nanlab.capture.gradient_edits import UNSCALES
 from nanlab.findings.fault import Fault, plural
 from nanlab.findings.rule import Finding, Fix, rule
@@ -207,16 +207,7 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
         return  # a scale of zero is told as the fault that it makes
     first = entries[0]
     fatal = collapse(entries)
-    place: dict[str, Any] = {
-        "op": "",
-        "phase": "backward",
-        "module": "",
-        "node": None,
-        "file": "",
-        "line": 0,
-        "source": "",
-        "position": -1,
-    }
+    place: dict[str, Any] = {"phase": "backward"}
     if first.place is not None:
         place = where(trace.recording, first.place)
     at = f", first by the gradient of {first.parameter}" if first.parameter else ""
@@ -401,7 +392,6 @@ def _ignored_check(fault: Fault) -> OptimizerStep | None:
 
 
 def _bypass_of_check(fault: Fault, step: OptimizerStep) -> Finding:
-    file, line, source = fault.recording.line_at(step.line)
     return scaler_misuse.retold(
         fault.finding,
         f"{step.optimizer}.step() took gradients that had overflowed; scaler.step would have"
@@ -413,10 +403,8 @@ def _bypass_of_check(fault: Fault, step: OptimizerStep) -> Finding:
         op=step.writer,
         node=None,
         module="",
-        file=file,
-        line=line,
-        source=source,
         position=step.position,
+        **line_fields(fault.recording, step.line),
         fixes=[Fix("step through the scaler", "scaler.step(optimizer); scaler.update()")],
     )
 
@@ -439,9 +427,6 @@ def _no_update(trace: Trace) -> Finding:
         "scaler.update() ends each iteration: it forgets which"
         " optimizers have stepped, and adapts the scale.",
         phase="optimizer",
-        op="",
-        node=None,
-        module="",
         step=trace.recording.step_of(trace.recording.end - 1),
         file=failure.file,
         line=failure.line,

@@ -13,6 +13,7 @@ from nanlab.analysis.training import (
     enlarged_gradients,
     finite_at_rate,
     last_finite_rate,
+    line_fields,
     optimizer_step_at,
     optimizer_step_that_began,
     rises_gradually,
@@ -241,7 +242,6 @@ def overflowed(recording: Recording, position: int) -> bool:
 
 def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> Finding:
     recording, finding = fault.recording, fault.finding
-    file, line, source = recording.line_at(away.place)
     grown = growth_of(away)
     if away.rate is not None:
         rate = f"a learning rate of {away.rate:.3g} drives"
@@ -272,10 +272,8 @@ def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> F
         op=away.op,
         node=None,
         module="",
-        file=file,
-        line=line,
-        source=source,
         position=away.position,
+        **line_fields(recording, away.place),
         fixes=_update_fixes(fault, away),
     )
 

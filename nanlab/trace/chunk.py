@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container
 from functools import cache
 from typing import Any
@@ -176,26 +177,13 @@ class Chunk:
     def edges_from(self, call: int) -> int:
         """Where the edges of a call begin: they are in the order of their calls."""
         edges = self.edges
-        low, high = 0, len(edges) // 3
-        while low < high:
-            middle = (low + high) // 2
-            if edges[middle * 3] < call:
-                low = middle + 1
-            else:
-                high = middle
-        return low * 3
+        return bisect_left(range(0, len(edges), 3), call, key=edges.__getitem__) * 3
 
     def outputs_of(self, call: int) -> int:
         """How many outputs a call has; its rows stand together, and are folded together."""
         meta, first = self.meta, self.index(call)
-        low, high = first, len(meta) // WIDTH
-        while low < high:
-            middle = (low + high) // 2
-            if meta[middle * WIDTH + CALL] <= call:
-                low = middle + 1
-            else:
-                high = middle
-        return low - first
+        calls = range(first * WIDTH + CALL, len(meta), WIDTH)
+        return bisect_right(calls, call, key=meta.__getitem__)
 
     def stat_row(self, stat: int) -> int:
         row = stat & 0xFFFFFFFF

@@ -49,6 +49,12 @@ def values_array(values: Array) -> Any:
     return pd.arrays.FloatingArray(values, np.isnan(values))
 
 
+def numbers_array(values: list[float | None]) -> Any:
+    """Float64 with <NA> for None; NaN stays."""
+    missing = np.array([v is None for v in values], bool)
+    return pd.arrays.FloatingArray(np.array([v or 0.0 for v in values], np.float64), missing)
+
+
 def stat_columns(recording: Recording, stats: Array) -> dict[str, Array]:
     """The numbers of these statistics (-1: gone), by column of ``StatsTable.columns``."""
     size, chunks = len(stats), stats >> 32
@@ -169,36 +175,21 @@ def ops_frame(recording: Recording) -> pd.DataFrame:
 
 def _merged(recording: Recording, groups: list[tuple[int, ...]]) -> dict[str, Array]:
     """Counts, rms and largest magnitude over the gradients of each node."""
-    flat = np.array([p for group in groups for p in group], dtype=np.int64)
-    owner = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
-    stats = (
-        np.array([recording.stat_of(int(p)) for p in flat], dtype=np.int64) if len(flat) else flat
-    )
+    stats = np.array([recording.stat_of(p) for group in groups for p in group], np.int64)
+    owner = np.repeat(np.arange(len(groups)), np.array([len(g) for g in groups], np.int64))
     numbers = stat_columns(recording, stats)
-    total: dict[str, Array] = {}
-    for name in ("numel", "nan", "zero", "fp16_zero"):
-        total[name] = (
-            np.bincount(owner, numbers[name], len(groups)).astype(np.int64)
-            if len(flat)
-            else np.zeros(len(groups), np.int64)
-        )
-    infinite = numbers["posinf"] + numbers["neginf"]
-    total["inf"] = (
-        np.bincount(owner, infinite, len(groups)).astype(np.int64)
-        if len(flat)
-        else np.zeros(len(groups), np.int64)
-    )
-    finite = numbers["numel"] - numbers["nan"] - infinite
+    numbers["inf"] = numbers["posinf"] + numbers["neginf"]
+
+    def added(values: Array) -> Array:
+        return np.bincount(owner, values, len(groups))
+
+    total = {n: added(numbers[n]).astype(np.int64) for n in "numel nan inf zero fp16_zero".split()}
+    finite = numbers["numel"] - numbers["nan"] - numbers["inf"]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         squares = np.where(finite > 0, np.nan_to_num(numbers["rms"]) ** 2 * finite, 0.0)
-        count = np.bincount(owner, finite, len(groups)) if len(flat) else np.zeros(len(groups))
-        total["rms"] = np.sqrt(
-            (np.bincount(owner, squares, len(groups)) if len(flat) else count) / count
-        )
-    largest = np.full(len(groups), np.nan)
-    if len(flat):
-        np.fmax.at(largest, owner, np.fmax(np.abs(numbers["min"]), np.abs(numbers["max"])))
-    total["max"] = largest
+        total["rms"] = np.sqrt(added(squares) / added(finite))
+    total["max"] = np.full(len(groups), np.nan)
+    np.fmax.at(total["max"], owner, np.fmax(np.abs(numbers["min"]), np.abs(numbers["max"])))
     return total
 
 
@@ -538,8 +529,5 @@ def steps_frame(recording: Recording) -> pd.DataFrame:
     rows += [step_numbers(recording, s) for s in range(len(rows), len(recording.starts))]
     frame = pd.DataFrame(rows)
     for name in ("loss", "gradient_norm", "loss_scale", "seconds", "lr"):
-        values = [row[name] for row in rows]
-        missing = np.array([v is None for v in values], bool)
-        numbers = np.array([0.0 if v is None else v for v in values], np.float64)
-        frame[name] = pd.arrays.FloatingArray(numbers, missing)
+        frame[name] = numbers_array([row[name] for row in rows])
     return frame

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -25,21 +25,10 @@ class Ref(tuple[Any, ...]):
 
     __slots__ = ()
 
-    @property
-    def storage(self) -> int:
-        return self[0]  # type: ignore[no-any-return]
-
-    @property
-    def size(self) -> tuple[int, ...]:
-        return self[2]  # type: ignore[no-any-return]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self[4]  # type: ignore[no-any-return]
-
-    @property
-    def tracked(self) -> int | None:
-        return self[5]  # type: ignore[no-any-return]
+    storage: int = property(itemgetter(0))  # type: ignore[assignment]
+    size: tuple[int, ...] = property(itemgetter(2))  # type: ignore[assignment]
+    dtype: torch.dtype = property(itemgetter(4))  # type: ignore[assignment]
+    tracked: int | None = property(itemgetter(5))  # type: ignore[assignment]
 
     @property
     def view(self) -> tuple[Any, ...]:

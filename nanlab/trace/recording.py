@@ -261,10 +261,6 @@ class Operands(Mapping[int, Kept]):
         return sum(1 for _ in self)
 
 
-def no_more() -> None:
-    """Nothing is left to catch up with."""
-
-
 @dataclass(slots=True)
 class Recording:
     """All that one watch recorded. Capture appends to it, everything else reads it."""
@@ -323,7 +319,7 @@ class Recording:
     make_operands: Callable[[Recording, int], None] = lambda recording, step: None
     make_twins: Callable[[Recording], dict[int, Shadow]] = lambda recording: {}
     # brings the history up to date: looks through steps that wait for it
-    catch_up: Callable[[], None] = no_more
+    catch_up: Callable[[], None] | None = None
     folded: list[dict[str, Any]] = field(default_factory=list)  # a summary of each folded step
     # folded steps that keep every row: of the first faults
     whole: set[int] = field(default_factory=set)
@@ -376,7 +372,8 @@ class Recording:
     @property
     def training(self) -> History:
         """The events of the training loop."""
-        self.catch_up()
+        if self.catch_up is not None:
+            self.catch_up()
         return self.history
 
     def may_be_bad(self, position: int) -> bool:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import math
-import struct
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +12,7 @@ from nanlab.errors import NanlabError
 from nanlab.program.rerun import Window, window
 from nanlab.trace.op import location
 from nanlab.trace.program import Ref, Segment, refs_in
+from nanlab.views.charts import png
 from nanlab.views.columns import as_typed, excerpt, known
 from nanlab.views.html import TINTS, capital, escape, inline, plural, sentence
 
@@ -335,7 +333,7 @@ def guilty_samples(trace: Trace, finding: Finding) -> str:
     if images is not None:
         step = _every(images, len(chosen))
         body = "".join(
-            f"<figure>{_png(images[i, ::step, ::step])}"
+            f"<figure>{_picture(images[i, ::step, ::step])}"
             f'<figcaption class="nl-dim">{i}</figcaption></figure>'
             for i in chosen
         )
@@ -400,23 +398,13 @@ def _every(images: torch.Tensor, shown: int) -> int:
     return max(1, math.ceil(math.sqrt(rows * columns * channels * shown / BYTES)))
 
 
-def _png(image: torch.Tensor) -> str:
+def _picture(image: torch.Tensor) -> str:
     rows, columns, channels = image.shape
-    raw = b"".join(b"\0" + bytes(row.reshape(-1).tolist()) for row in image)
-    kind = 2 if channels == 3 else 0
-    chunks = [
-        (b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, kind, 0, 0, 0)),
-        (b"IDAT", zlib.compress(raw, 9)),
-        (b"IEND", b""),
-    ]
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in chunks
-    )
     wide = max(1, round(TALL * columns / rows))
+    cells = image.numpy() if channels == 3 else image[..., 0].numpy()
     return (
         f'<img alt="" width="{wide}" height="{TALL}" style="image-rendering:pixelated"'
-        f' src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+        f' src="{png(cells)}">'
     )
 
 

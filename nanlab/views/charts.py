@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
+import io
 import math
-import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -273,25 +272,23 @@ def pixels(
     height: int,
 ) -> str:
     """A picture of a pixel a cell. cells: (rows, columns) of numbers; palette: RGBA."""
-    rows, columns = cells.shape
-    raw = b"".join(b"\0" + cells[row].tobytes() for row in range(rows))
-    chunks = [
-        (b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)),
-        (b"PLTE", bytes(part for colour in palette for part in colour[:3])),
-        (b"tRNS", bytes(colour[3] for colour in palette)),
-        (b"IDAT", zlib.compress(raw, 9)),
-        (b"IEND", b""),
-    ]
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
-    address = base64.b64encode(png).decode()
     style = f"image-rendering:pixelated;width:100%;height:{height}px"
     return (
-        f'<img class="nl-pixels" alt="{escape(told)}" style="{style}"'
-        f' src="data:image/png;base64,{address}">'
+        f'<img class="nl-pixels" alt="{escape(told)}" style="{style}" src="{png(cells, palette)}">'
     )
+
+
+def png(cells: npt.NDArray[np.uint8], palette: Sequence[tuple[int, int, int, int]] = ()) -> str:
+    """The address of a picture. cells: (rows, columns) of grey or of numbers in a palette of RGBA,
+    or (rows, columns, 3) of RGB."""
+    from PIL import Image  # here, for a cell that shows no picture has no use for it
+
+    image, file = Image.fromarray(cells), io.BytesIO()
+    if palette:
+        image.putpalette([part for colour in palette for part in colour[:3]])
+        image.info["transparency"] = bytes(colour[3] for colour in palette)
+    image.save(file, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 # Exponent histograms as the browser draws them.
