@@ -644,7 +644,7 @@ def test_an_interrupt_in_mid_backward_keeps_what_was_recorded() -> None:
         "nanlab.capture.training.TrainingRecorder.start",
         "nanlab.capture.places.ModuleRecorder.start",
         "nanlab.capture.backward.BackwardRecorder.start",
-        "nanlab.capture.training.note_flushes",
+        "nanlab.topics.note_flushes",
         "nanlab.capture.watching.fold",
     ],
 )

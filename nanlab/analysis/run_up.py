@@ -13,10 +13,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from nanlab.capture.magnitudes import place_of
 from nanlab.formats import format_of
 from nanlab.operators import card, having
-from nanlab.trace.history import Place
+from nanlab.trace.history import Place, place_at
 from nanlab.trace.op import FORWARD
 from nanlab.trace.recording import Recording
 
@@ -135,13 +134,13 @@ def _column(recording: Recording, position: int) -> int | None:
     row, step = recording.op(position), recording.step_of(position)
     if row is None or row.phase != FORWARD:
         return None
-    turn, key = 0, _identity(place_of(recording, position))
+    turn, key = 0, _identity(place_at(recording, position))
     for p in range(recording.starts[step], position):
         other = recording.op(p)
         turn += (
             other is not None
             and other.output == row.output
-            and _identity(place_of(recording, p)) == key
+            and _identity(place_at(recording, p)) == key
         )
     places = recording.training.series.places
     same = [i for i, place in enumerate(places) if _identity(place) == key]

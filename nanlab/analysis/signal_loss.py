@@ -16,16 +16,14 @@ import torch
 
 from nanlab.analysis.precision import cast_shares
 from nanlab.analysis.provenance import finite_after, origin_of
-from nanlab.analysis.training import where
-from nanlab.capture.flushes import CASTS
-from nanlab.capture.magnitudes import place_of
+from nanlab.analysis.training import CASTS, where
 from nanlab.errors import UsageError
 from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
 from nanlab.operators import having
 from nanlab.stats import TensorStats
 from nanlab.trace import Trace
 from nanlab.trace.frames import stat_columns
-from nanlab.trace.history import Place
+from nanlab.trace.history import Place, place_at
 from nanlab.trace.op import BORN, OPTIMIZER, Op
 from nanlab.trace.recording import PHASES, Recording
 
@@ -70,7 +68,7 @@ def skips(recording: Recording) -> list[Skip]:
         origin = origin_of(recording, sink) if sink is not None and seen else None
         place = None
         if origin is not None and origin.position >= 0:
-            place = place_of(recording, origin.position)
+            place = place_at(recording, origin.position)
         scale = update.before if update else scale_of(recording, step)
         finite, known_by = _finite_at(recording, step, scale)
         after = update.after if update else scale

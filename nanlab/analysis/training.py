@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nanlab.capture.flushes import CASTS
 from nanlab.operators import having, with_forms
 from nanlab.trace.frames import parameter_columns
 from nanlab.trace.history import SCALED, Loss, OptimizerStep, Place, Series
@@ -361,6 +360,7 @@ ADDS = having("updates", in_place=True) - with_forms("addcdiv", in_place=True) |
     "_foreach_add",
     "_foreach_sub",
 }
+CASTS = having("casts", in_place=True)
 LINEAR = with_forms("mul", "div", lists=True) | {"neg"}
 RISES = 3  # inner updates in a row after each of which the weights are larger ...
 ROSE = 20.0  # ... and bits by which they are in the end

@@ -13,9 +13,17 @@ import numpy.typing as npt
 import torch
 
 from nanlab.capture.ledger import storage_of
-from nanlab.capture.magnitudes import StepRows, place_of
 from nanlab.operators import having, in_place, with_forms
-from nanlab.trace.history import SCALED, GradientEdit, History, Misuse, ParameterStep, Place
+from nanlab.trace.frames import StepRows
+from nanlab.trace.history import (
+    SCALED,
+    GradientEdit,
+    History,
+    Misuse,
+    ParameterStep,
+    Place,
+    place_at,
+)
 from nanlab.trace.op import Op, walk
 from nanlab.trace.recording import Recording, Sink
 
@@ -55,7 +63,7 @@ def changed_before_unscale(recording: Recording, history: History, position: int
         ratio = _rms(recording, before) / after if before is not None and after else 1.0
         if ratio <= 1.01:
             continue
-        place = place_of(recording, gradient)
+        place = place_at(recording, gradient)
         if place is not None:
             history.misuses.append(Misuse("clip-before-unscale", place, position, 0.0, ratio))
         return gradient
@@ -130,7 +138,7 @@ def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -
         assert step.used is not None and step.gradient is not None and step.value is not None
         if _unscaled(recording, step.used, step.gradient, scale):
             continue
-        place = place_of(recording, step.value)
+        place = place_at(recording, step.value)
         if place is not None and place.position >= rows.start:
             name = recording.parameter_names[step.owner]
             before = _was_unscaled(recording, step.gradient)
@@ -176,7 +184,7 @@ def note_unscaled_parts(rows: StepRows, history: History) -> None:
         scale = _scaled_term(recording, loss.root) or (
             max(scales, default=0.0) if loss.factor < SCALED else 0.0
         )
-        place = place_of(recording, loss.root)
+        place = place_at(recording, loss.root)
         if scale and place is not None:
             call = next(
                 (p for p in reversed(recording.passes) if p.position <= loss.position), None
@@ -233,7 +241,7 @@ def note_clipping(rows: StepRows, history: History, steps: list[ParameterStep]) 
 def _note_spread(rows: StepRows, history: History, steps: list[ParameterStep], used: int) -> None:
     recording = rows.recording
     guilty = [recording.parameter_names[s.owner] for s in steps if s.gradient in recording.bad]
-    place = place_of(recording, used)
+    place = place_at(recording, used)
     if guilty and place is not None and not any(m.kind == "clip-spread" for m in history.misuses):
         shown = ", ".join(guilty[:3]) + (f" and {len(guilty) - 3} more" if len(guilty) > 3 else "")
         history.misuses.append(
@@ -376,7 +384,7 @@ def _way_back(
         if source < 0:
             break
         position = source
-    return scale, place_of(recording, at) if at >= 0 else None, constant
+    return scale, place_at(recording, at) if at >= 0 else None, constant
 
 
 def _source(recording: Recording, position: int, output: int, gradient: int) -> int:

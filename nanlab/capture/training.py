@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,10 +15,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from nanlab.capture.absorbed_updates import note_absorbed_updates
 from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.execution import is_watched
-from nanlab.capture.flushes import note_dead, note_flushes
 from nanlab.capture.gradient_edits import (
     adds_to_last,
     bad_moments,
@@ -34,9 +30,9 @@ from nanlab.capture.gradient_edits import (
     still_scaled,
 )
 from nanlab.capture.ledger import Entry, storage_of
-from nanlab.capture.magnitudes import StepRows, follow
 from nanlab.capture.steps import StepClock
 from nanlab.stats.memory import unobserved
+from nanlab.trace.frames import StepRows
 from nanlab.trace.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
 from nanlab.trace.recording import Recording, Sink
 
@@ -165,7 +161,7 @@ class StepChecks:
         if start == recording.end:
             return
         rows = StepRows(recording, start, recording.end)
-        steps = self._parameter_steps(rows.start, rows.end)
+        steps = history.parameter_steps(rows.start, rows.end)
         note_factors(rows, history)
         still_scaled(rows, history, steps)
         note_edits(rows, history, steps)
@@ -188,26 +184,14 @@ class StepChecks:
             written = before.then(written)
         self._waiting.append((start, end, written, self._is_summarised(start, end)))
 
-    def _parameter_steps(self, start: int, end: int) -> list[ParameterStep]:
-        """What became of each parameter between two positions, the last first."""
-        steps = self._history.parameters
-        first, last = (bisect_left(steps, at, key=attrgetter("position")) for at in (start, end))
-        return steps[first:last][::-1]
-
     def catch_up(self) -> None:
         """Follow the series, and look for what was lost, in the steps that wait for it."""
         waiting, self._waiting = self._waiting, []
         try:
             for start, end, written, summarised in waiting:
                 rows = StepRows(self._recording, start, end)
-                follow(self._history.series, rows, written.all)
-                if not summarised and not self._is_summarised(rows.start, rows.end):
-                    continue
-                note_flushes(rows, self._history, written.gradients, written.by_hand)
-                note_dead(rows, self._history, written.gradients)
-                note_absorbed_updates(
-                    rows, self._history, self._parameter_steps(start, end), written.by_hand
-                )
+                measured = summarised or self._is_summarised(rows.start, rows.end)
+                self._recording.look_through(rows, written, measured)
         except Exception as error:
             self.failed(error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import wraps
 from operator import attrgetter
 from types import ModuleType
@@ -204,7 +204,7 @@ def diff_of(edits: Sequence[Edit]) -> str:
     return "\n".join(parts)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """One fault: what, where, why, the evidence, and the fixes that were tried."""
 
@@ -212,6 +212,7 @@ class Finding:
     severity: Severity
     title: str
     explanation: str
+    _: KW_ONLY
     phase: str
     op: str = ""
     node: int | None = None

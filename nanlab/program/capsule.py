@@ -11,7 +11,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import KW_ONLY, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -107,7 +107,7 @@ _KEPT_APART = frozenset(
     {
         *("catch_up", "chunks", "program", "guilty", "evidence"),
         *("node_runs", "nodes", "texts", "trusted"),
-        *("twins_made", "make_operands", "make_twins"),
+        *("twins_made", "make_operands", "make_twins", "look_through"),
     }
 )
 _loads = itertools.count(1)
@@ -619,7 +619,7 @@ def fits(value: Any, hint: Any) -> bool:
 @cache
 def hints_of(kind: Any) -> dict[str, Any]:
     """The type of each field of a record."""
-    return get_type_hints(kind)
+    return {name: hint for name, hint in get_type_hints(kind).items() if hint is not KW_ONLY}
 
 
 def _conforming(record: T) -> T:

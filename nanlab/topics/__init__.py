@@ -1,1 +1,23 @@
 """What is wrong with a run although each operation may be right: Trace -> Findings."""
+
+from __future__ import annotations
+
+from nanlab.capture.training import Written
+from nanlab.topics.absorbed_updates import note_absorbed_updates
+from nanlab.topics.flushes import note_dead, note_flushes
+from nanlab.topics.trends import follow
+from nanlab.trace.frames import StepRows
+
+
+def look_through(rows: StepRows, written: Written, measured: bool) -> None:
+    """Add what grows in a closed step, and what was lost, to the history.
+
+    measured: whether its rows have statistics; without them only the large results are followed.
+    """
+    history = rows.recording.history
+    follow(history.series, rows, written.all)
+    if measured:
+        steps = history.parameter_steps(rows.start, rows.end)
+        note_flushes(rows, history, written.gradients, written.by_hand)
+        note_dead(rows, history, written.gradients)
+        note_absorbed_updates(rows, history, steps, written.by_hand)

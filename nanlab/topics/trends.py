@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 
 from nanlab.analysis.training import where
@@ -18,9 +19,58 @@ from nanlab.formats import format_of
 from nanlab.operators import having
 from nanlab.topics.scaler import scaled_loss
 from nanlab.trace import Trace
-from nanlab.trace.history import FEWEST_STEPS, Place, Series
+from nanlab.trace.frames import StepRows
+from nanlab.trace.history import FEWEST_STEPS, Place, Series, place_at
 from nanlab.trace.op import BACKWARD, OPTIMIZER, location, walk
 from nanlab.trace.recording import Recording
+
+# How large each result is, step after step: one vector for each training step, made when it
+# ends.
+
+_FACTOR = np.uint64(1_000_003)
+
+
+def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> None:
+    """Add a step to the series. ``written``: (owner, position) of parameters and buffers."""
+    chosen = np.flatnonzero(rows.floating & rows.numbers["known"] & ~rows.columns.view)
+    if not len(chosen):
+        return
+    columns, new = series.columns_of(rows.columns[chosen].identity, _keys)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        magnitudes = np.log2(
+            np.where(np.isnan(rows.largest[chosen]), 0.0, rows.largest[chosen])
+        ).astype(np.float32)
+    numbers = rows.numbers
+    magnitudes[(numbers["nan"] + numbers["posinf"] + numbers["neginf"])[chosen] > 0] = np.inf
+    column_at = (
+        dict(zip((chosen + rows.start).tolist(), columns.tolist(), strict=True)) if len(new) else {}
+    )
+    for i in new.tolist():
+        position = rows.start + int(chosen[i])
+        place = place_at(rows.recording, position)
+        assert place is not None  # the step that has just ended is never folded
+        series.places.append(place)
+        series.parents.append(_parents(rows.recording, position, column_at))
+    if len(new):
+        for owner, position in written:
+            series.owners.setdefault(column_at.get(position, -1), owner)
+    series.add(rows.start + len(rows), columns, magnitudes)
+
+
+def _keys(identity: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """One number for each identity that is the same in every step for the same result."""
+    key = np.zeros(len(identity), np.uint64)
+    for column in identity.T:
+        key = key * _FACTOR + column.astype(np.uint64)
+    occurrence = pd.Series(key).groupby(key).cumcount().to_numpy().astype(np.uint64)
+    return key * _FACTOR + occurrence
+
+
+def _parents(recording: Recording, position: int, column_at: dict[int, int]) -> tuple[int, ...]:
+    """Columns of what a row was computed from, views looked through."""
+    sources = [recording.unviewed(source) for source, _ in recording.own_operands(position)]
+    return tuple(dict.fromkeys(column_at[s] for s in sources if s in column_at))
+
 
 # Where magnitudes are heading: which result will overflow its dtype or be flushed to zero, and
 # in about how many steps.

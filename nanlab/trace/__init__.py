@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     import torch
 
     from nanlab.analysis.loss_scale import LossScale
+    from nanlab.capture.training import Written
     from nanlab.program.replay import Replay
     from nanlab.program.why import Origin
     from nanlab.rules import Finding, Findings
     from nanlab.rules.cure import Chain, Cure
     from nanlab.topics.clipping import Clipping
+    from nanlab.trace.frames import StepRows
     from nanlab.trace.history import Guarded
     from nanlab.views.report import Report
     from nanlab.views.stepper import Stepper
@@ -133,6 +135,7 @@ class Trace:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         recording.make_operands, recording.make_twins = _make_operands, _make_twins
+        recording.look_through = _look_through
         self.selection = Selection()
         self.is_read = False  # whether somebody looked at a table or at the findings
         self.guarded: Guarded | None = None  # which step of a guarded run this is the replay of
@@ -498,3 +501,9 @@ def _make_twins(recording: Recording) -> dict[int, Shadow]:
     from nanlab.program.evidence import make_twins
 
     return make_twins(recording)
+
+
+def _look_through(rows: StepRows, written: Written, measured: bool) -> None:
+    from nanlab.topics import look_through
+
+    look_through(rows, written, measured)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import linecache
 import math
 from bisect import bisect_left
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import torch
 
 from nanlab.stats.layout import BINNED
 from nanlab.trace.chunk import (
@@ -25,6 +27,7 @@ from nanlab.trace.chunk import (
     SITE,
     STAT,
     WIDTH,
+    Columns,
 )
 from nanlab.trace.history import Loss, OptimizerStep, ParameterStep
 from nanlab.trace.op import BORN, CARRIED, TURNED
@@ -97,6 +100,52 @@ def lookup(items: list[Any], codes: Array) -> Array:
     table = np.empty(max(len(items), 1), dtype=object)
     table[: len(items)] = items
     return table[codes]
+
+
+class StepRows:
+    """The rows of one training step, and their numbers."""
+
+    def __init__(self, recording: Recording, start: int, end: int) -> None:
+        self.recording = recording
+        self.start, self.end = max(start, recording.chunks[-1].start), end
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The numbers of each row, a copy."""
+        return self.recording.chunks[-1].columns(self.start, self.end)
+
+    @cached_property
+    def numbers(self) -> dict[str, Array]:
+        """The statistics of each row, by column."""
+        return stat_columns(self.recording, self.columns.stat)
+
+    @cached_property
+    def floating(self) -> npt.NDArray[np.bool_]:
+        """Whether each row is of a floating-point dtype."""
+        floating = [
+            isinstance(d, torch.dtype) and d.is_floating_point for d in self.recording.dtypes.items
+        ]
+        return np.array([*floating, False])[self.columns.dtype]
+
+    @cached_property
+    def largest(self) -> npt.NDArray[np.float64]:
+        """The largest magnitude of each row; NaN where it has no finite element."""
+        with np.errstate(invalid="ignore"):
+            found: npt.NDArray[np.float64] = np.fmax(
+                np.abs(self.numbers["min"]), np.abs(self.numbers["max"])
+            )
+        return found
+
+    def all_zero(self) -> npt.NDArray[np.bool_]:
+        """Rows whose elements are all zero."""
+        numbers = self.numbers
+        zero: npt.NDArray[np.bool_] = (
+            self.floating & (numbers["numel"] > 0) & (numbers["zero"] == numbers["numel"])
+        )
+        return zero
 
 
 # The numbers of a recording as DataFrames.

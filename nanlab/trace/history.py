@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -100,6 +102,16 @@ class Place:
     line: int
     site: int
     dtype: str
+
+
+def place_at(recording: Recording, position: int) -> Place | None:
+    """Where a row is, in a form that outlives the row."""
+    row = recording.op(position)
+    if row is None:
+        return None
+    dtype = str(row.dtype).removeprefix("torch.")
+    module = recording.modules(row.module)
+    return Place(position, row.name, row.phase, module, row.node, row.place, row.site, dtype)
 
 
 @dataclass(slots=True)
@@ -331,6 +343,12 @@ class History:
     misuses: list[Misuse] = field(default_factory=list)
     edits: list[GradientEdit] = field(default_factory=list)
     series: Series = field(default_factory=Series)
+
+    def parameter_steps(self, start: int, end: int) -> list[ParameterStep]:
+        """What became of each parameter between two positions, the last first."""
+        steps, place = self.parameters, attrgetter("position")
+        first, last = (bisect_left(steps, at, key=place) for at in (start, end))
+        return steps[first:last][::-1]
 
     @property
     def starved(self) -> list[int]:

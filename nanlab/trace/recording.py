@@ -318,6 +318,9 @@ class Recording:
     # of a recording and a step: puts the operands of its guilty calls into ``evidence``
     make_operands: Callable[[Recording, int], None] = lambda recording, step: None
     make_twins: Callable[[Recording], dict[int, Shadow]] = lambda recording: {}
+    # of the StepRows of a closed step, what was Written in it, and whether the rows have
+    # statistics: adds to the history what grows, and what was lost
+    look_through: Callable[[Any, Any, bool], None] = lambda rows, written, measured: None
     # brings the history up to date: looks through steps that wait for it
     catch_up: Callable[[], None] | None = None
     folded: list[dict[str, Any]] = field(default_factory=list)  # a summary of each folded step
