@@ -66,8 +66,8 @@ def run_up(trace: Trace, position: int) -> RunUp | None:
 
 def _grown(recording: Recording, at: int) -> Iterator[RunUp]:
     """The operands of an operation that grew."""
-    row = recording.op(at)
-    if row is None:
+    row = recording.at(at)
+    if not row:
         return
     op, dtype = row.name, row.dtype
     limit = limit_of(op, dtype)
@@ -131,17 +131,14 @@ def _history(
 
 def _column(recording: Recording, position: int) -> int | None:
     """The series' column of a row's result: the same line, operator, module and turn."""
-    row, step = recording.op(position), recording.step_of(position)
-    if row is None or row.phase != FORWARD:
+    row, step = recording.at(position), recording.step_of(position)
+    if row.phase != FORWARD:
         return None
     turn, key = 0, _identity(place_at(recording, position))
     for p in range(recording.starts[step], position):
-        other = recording.op(p)
-        turn += (
-            other is not None
-            and other.output == row.output
-            and _identity(place_at(recording, p)) == key
-        )
+        other = recording.at(p)
+        same_output = bool(other) and other.output == row.output
+        turn += same_output and _identity(place_at(recording, p)) == key
     places = recording.training.series.places
     same = [i for i, place in enumerate(places) if _identity(place) == key]
     return same[turn] if turn < len(same) else None

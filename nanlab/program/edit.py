@@ -334,8 +334,8 @@ class _Rewrite:
                 if any(low <= index < high for low, high in windows):
                     if not any(low <= index < high for low, high in customs):
                         continue
-                op = self.recording.op(call.position)
-                if op is not None and op.place in wanted:
+                op = self.recording.at(call.position)
+                if op and op.place in wanted:
                     group.append((index, call, wanted[op.place]))
             results.want(at, [index for index, _, _ in group])
             found.append((at, group))
@@ -366,8 +366,8 @@ class _Rewrite:
         """Keys of names that the function assigns from arithmetic alone that made no call."""
         if self.edit.file not in self.shared.computing:
             calls = (call for segment in self.segments for call in segment.calls)
-            ops = (self.recording.op(call.position) for call in calls)
-            own = {op.line for op in ops if op is not None and op.file == self.edit.file}
+            ops = (self.recording.at(call.position) for call in calls)
+            own = {op.line for op in ops if op.file == self.edit.file}
             self.shared.computing[self.edit.file] = own
         lines = self.shared.computing[self.edit.file]
         plain: dict[str, bool] = {}
@@ -431,7 +431,7 @@ class _Rewrite:
         own = [m for m in group if m.span == span and not is_silent(m.call.func)]
 
         def layer(m: Made) -> tuple[Any, str]:
-            return m.call.func, getattr(self.recording.op(m.call.position), "module", "")
+            return m.call.func, self.recording.at(m.call.position).module
 
         return [m for m in own if layer(m) == layer(own[-1])]
 
@@ -688,9 +688,9 @@ class _Rewrite:
 
     def _is_own(self, made: Made, ref: Ref) -> bool:
         """Whether a call reads a parameter of the very module that makes it."""
-        op = self.recording.op(made.call.position)
+        op = self.recording.at(made.call.position)
         owner = self.recording.program.names.get(ref.storage, "").rpartition(".")[0]
-        return bool(owner) and op is not None and f".{op.module}".endswith(f".{owner}")
+        return bool(owner) and f".{op.module}".endswith(f".{owner}")
 
     def _elsewhere(self, path: ast.expr, at: int, index: int) -> Any:
         """The value of a name that only other lines read, when calls from ``index`` ran."""
@@ -828,8 +828,8 @@ class _Rewrite:
         end = min((r.first for r in segment.engine if r.first > first), default=len(segment.calls))
         for index, call in enumerate(segment.calls[first:end], first):
             if any(r.storage == ref.storage for r in refs_in((call.args, call.kwargs))):
-                op = self.recording.op(call.position)
-                own = op is not None and op.file == self.edit.file and hasattr(around, "lineno")
+                op = self.recording.at(call.position)
+                own = op.file == self.edit.file and hasattr(around, "lineno")
                 inside_it = own and around.lineno <= op.line <= around.end_lineno  # type: ignore
                 if not inside_it or runs > 1:
                     raise NotReplayable("other lines read the parameter that the edit names anew")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from nanlab.capture.plans import local_parts, plan_of, read_by_derivative, tensors_of
 from nanlab.errors import NotReplayable
@@ -54,8 +55,8 @@ def make_operands(recording: Recording, step: int) -> None:
 
 def _tell(recording: Recording, position: int, reason: str) -> None:
     """Say once for each reason why a guilty call has no operands."""
-    op = recording.op(position)
-    if op is None or any(note.endswith(reason) for note in recording.notes):
+    op = recording.at(position)
+    if not op or any(note.endswith(reason) for note in recording.notes):
         return
     recording.notes.append(
         f"no cause and no fixes for {op.name} (row {position}), for its operands are not known:"
@@ -104,7 +105,7 @@ class _EvidenceRun:
         if not self._as_bad(guilty.position, results):
             self._give_up(guilty.position, "the step gave other numbers when it was run again")
             return not self.asked
-        outputs = _copy(tuple(results), {})
+        outputs = _copy(tuple(results))
         if call.func is not None and plan_of(call.func).overwrites and outputs:
             args = (outputs[0], *args[1:])  # what was there before is no operand
         if "self" not in saved:
@@ -135,7 +136,7 @@ class _EvidenceRun:
             except TypeError:
                 key = id(value)
             if (value.__class__, key) not in copies:
-                copies[value.__class__, key] = _copy(local_parts(self.memory.unpack(value)), {})
+                copies[value.__class__, key] = _copy(local_parts(self.memory.unpack(value)))
             return copies[value.__class__, key]
 
         self._given[id(call)] = (
@@ -156,14 +157,16 @@ class _EvidenceRun:
         return True
 
 
-def _copy(value: Any, copies: dict[int, Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        if id(value) not in copies:
-            copies[id(value)] = value.detach().clone()
-        return copies[id(value)]
-    if type(value) in (list, tuple):
-        return type(value)(_copy(v, copies) for v in value)
-    return value
+def _copy(value: Any) -> Any:
+    """The value with a copy of each tensor."""
+    copies: dict[int, Tensor] = {}
+
+    def copied(tensor: Tensor) -> Tensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.detach().clone()
+        return copies[id(tensor)]
+
+    return tree_map_only(Tensor, copied, value)
 
 
 def _size(kept: Kept) -> int:
@@ -176,8 +179,8 @@ def _size(kept: Kept) -> int:
 
 def _hidden(where: Window, guilty: GuiltyCall) -> dict[str, Any]:
     """What a node had saved behind a hook, by name, as far as it was replayed."""
-    recording, op = where.recording, where.recording.op(guilty.position)
-    info = recording.nodes.get(op.node) if op is not None else None
+    recording = where.recording
+    info = recording.nodes.get(recording.at(guilty.position).node)
     if info is None or info.op < 0 or recording.ops.items[info.op].rstrip("_") not in _SINGULAR:
         return {}
     for again, call in _again(where, guilty.position):
@@ -189,11 +192,8 @@ def _hidden(where: Window, guilty: GuiltyCall) -> dict[str, Any]:
         found = dict(zip(names, call.args, strict=False)) | dict(call.kwargs)
         returns = [result.name for result in call.func._schema.returns]
         results = call.out if call.out.__class__ is tuple else (call.out,)
-        found |= (
-            {"result": results[0]}
-            if len(results) == 1
-            else dict(zip(returns, results, strict=False))
-        )
+        returns = ["result"] if len(results) == 1 else returns
+        found |= dict(zip(returns, results, strict=False))
         return {name: value for name, value in found.items() if name in guilty.hidden}
     found = {}
     for source, slot in recording.operands(info.position):
@@ -208,16 +208,16 @@ def _again(where: Window, end: int) -> Iterator[tuple[Op, Call]]:
     """The recomputed calls of a step up to a position, the latest first."""
     for segment in reversed(where.segments):
         for call in reversed(segment.calls):
-            op = where.recording.op(call.position) if call.position < end else None
-            if op is not None and op.phase == RECOMPUTE and call.func is not None:
+            op = where.recording.at(call.position)
+            if call.position < end and op.phase == RECOMPUTE and call.func is not None:
                 yield op, call
 
 
 def _made_again(where: Window, end: int, source: int) -> Any:
     """A Ref to the recomputed result of a row of the forward pass."""
-    row = where.recording.op(source)
-    for again, call in _again(where, end) if row is not None else ():
-        if row is not None and (again.place, again.name) == (row.place, row.name):
+    row = where.recording.at(source)
+    for again, call in _again(where, end) if row else ():
+        if (again.place, again.name) == (row.place, row.name):
             results = list(refs_in(call.out))
             if row.output < len(results):
                 same = _same(where.recording, again.call + row.output, source)
@@ -325,14 +325,12 @@ def _twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Ten
         or func.namespace != "aten"
     ):
         return None
-    if not any(t.dtype in HALF for a in args for t in _tensors(a)) and not any(
-        v in HALF for v in kwargs.values() if isinstance(v, torch.dtype)
-    ):
+    named = any(v in HALF for v in kwargs.values() if isinstance(v, torch.dtype))
+    if not named and not any(t.dtype in HALF for t in _tensors(args)):
         return None
     try:
         copies = _copies_of_written(func, plan, args, kwargs)
-        wide_args = _upcast(tuple(args), copies)
-        wide_kwargs = {k: _upcast(v, copies) for k, v in kwargs.items()}
+        wide_args, wide_kwargs = _upcast(tuple(args), copies), _upcast(kwargs, copies)
         result = operate(func, wide_args, wide_kwargs)
     except Exception:
         return None
@@ -343,20 +341,19 @@ def _twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Ten
 
 def _upcast(value: Any, copies: dict[int, Tensor]) -> Any:
     """The value with half precision in float32, by the ``copies``; one per tensor."""
-    if isinstance(value, Tensor):
-        if id(value) not in copies and value.dtype in HALF:
-            copies[id(value)] = value.float()
-        return copies.get(id(value), value)
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-        return type(value)(_upcast(v, copies) for v in value)
-    return torch.float32 if value in HALF else value
+
+    def wide(part: Any) -> Any:
+        if not isinstance(part, Tensor):
+            return torch.float32 if part in HALF else part
+        if id(part) not in copies and part.dtype in HALF:
+            copies[id(part)] = part.float()
+        return copies.get(id(part), part)
+
+    return tree_map_only((Tensor, torch.dtype), wide, value)
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    found = (
-        [value] if isinstance(value, Tensor) else value if isinstance(value, (list, tuple)) else []
-    )
-    return [v for v in found if isinstance(v, Tensor)]
+    return [v for v in tree_leaves(value) if isinstance(v, Tensor)]
 
 
 def _copies_of_written(func: Any, plan: Any, args: Any, kwargs: Any) -> dict[int, Tensor]:
@@ -415,17 +412,12 @@ class _UpdateRun:
         """Which member of the lists of a call is the parameter that it updates; -1: none is."""
         if call.func is None or call.func.overloadpacket.__name__ != self._op or not call.args:
             return -1
-        targets = call.args[0] if isinstance(call.args[0], list | tuple) else (call.args[0],)
-        if call.args[0].__class__ is Ref:
-            targets = (call.args[0],)
-        return next(
-            (
-                i
-                for i, ref in enumerate(targets)
-                if ref.__class__ is Ref and ref.storage in self._storages
-            ),
-            -1,
-        )
+        first = call.args[0]
+        targets = enumerate(first if first.__class__ in (list, tuple) else (first,))
+        return next((i for i, ref in targets if self._is_own(ref)), -1)
+
+    def _is_own(self, ref: Any) -> bool:
+        return ref.__class__ is Ref and ref.storage in self._storages
 
     def before(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Copy the operands of an update, and run it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -388,10 +387,7 @@ def batch_of(where: Window, without: Sequence[int]) -> Batch:
     lines = {}
     for segment in where.segments:
         for call in segment.calls:
-            op = table.op(call.position)
-            if op is not None:
-                _, number, real = table.places[op.place]
-                lines[call.position] = linecache.getline(real, number).strip()
+            lines[call.position] = table.at(call.position).source
     return Batch(rows, kept, frozenset(n for n, size in data.items() if size == rows), lines)
 
 

@@ -363,8 +363,7 @@ def _out(ref: Ref | None) -> Any:
 
 
 def _node(where: Window, call: Call) -> int:
-    op = where.recording.op(call.position)
-    return -1 if op is None else op.node
+    return where.recording.at(call.position).node
 
 
 def _factor(call: Call) -> float | None:

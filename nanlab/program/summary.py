@@ -108,10 +108,9 @@ def _fill(recording: Recording, segment: Segment, first: int) -> str:
                 chunk.stats.fill(row, result)
             elif not different and stat not in compared and _comparable(result):
                 compared.add(stat)
-                op = recording.op(position)
-                if op is not None and not chunk.stats.agrees(row, result):
-                    file, line = recording.places[op.place][:2]
-                    different.append(f"{op.name} at {location(file, line)}")
+                op = recording.at(position)
+                if op and not chunk.stats.agrees(row, result):
+                    different.append(f"{op.name} at {location(op.file, op.line)}")
             if chunk.stats.nonfinite(row):
                 recording.bad.add(position)
         return False
@@ -132,8 +131,7 @@ def _choose_parents(recording: Recording, first: int) -> None:
         if source.kind != "snapshot" or source.first < first or len(source.parents) < 2:
             continue
         chosen = tuple(p for p in source.parents if p in recording.bad)
-        row = recording.op(source.parents[0]) if source.parents[0] >= 0 else None
-        if not chosen and row is not None and row.uninitialised:
+        if not chosen and recording.at(source.parents[0]).uninitialised:
             chosen = source.parents
             if number in recording.bad:
                 recording.bad.add(source.parents[0])
@@ -158,8 +156,8 @@ def _judge(recording: Recording, first: int, end: int, judge: Judge, sparing: bo
     wanted: dict[int, int] = {}  # index of a forward call -> its node
     names = {run[0]: run[1] for run in recording.node_runs.rows if run[3] >= segment.start}
     for position in range(first, end):
-        op = recording.op(position)
-        if op is None or op.call != position:
+        op = recording.at(position)
+        if op.call != position:
             continue
         sources = [source for source, _ in op.operands]
         rows = range(position, position + recording.outputs_of(position))
@@ -167,9 +165,8 @@ def _judge(recording: Recording, first: int, end: int, judge: Judge, sparing: bo
             continue
         index = indices.get(position)
         if index is None or (sparing and _is_settled(op, rows, segment.calls[index].func)):
-            call = (
-                Call(None, (), {}, None, position, False) if index is None else segment.calls[index]
-            )
+            unseen = Call(None, (), {}, None, position, False)
+            call = unseen if index is None else segment.calls[index]
             judge(_call(recording, call, sources, None, None, None, nodes))
             continue
         touched[index] = sources
@@ -240,29 +237,18 @@ def _call(
     nodes: dict[int, SavedValues],
 ) -> JudgedCall:
     """The call as it was when it ran, to be judged."""
-    op = recording.op(call.position)
-    assert op is not None
+    op = recording.at(call.position)
     plan = plan_of(call.func) if call.func is not None else _unseen(op.name)
     outputs = recording.outputs_of(call.position)
     flags = recording.flags(call.position)
+    known = (call.func, plan, call.position, outputs)
     if memory is None:
         lost = "its step could not be run again"
-        return JudgedCall(
-            call.func, plan, call.position, outputs, [], sources, (), {}, None, flags, None, lost
-        )
-    return JudgedCall(
-        call.func,
-        plan,
-        call.position,
-        outputs,
-        results_of(call, out, memory),
-        sources,
-        memory.unpack(call.args),
-        {name: memory.unpack(value) for name, value in call.kwargs.items()},
-        old,
-        flags,
-        nodes.get(op.node) if op.phase == BACKWARD else None,
-    )
+        return JudgedCall(*known, [], sources, (), {}, None, flags, None, lost)
+    results, args = results_of(call, out, memory), memory.unpack(call.args)
+    kwargs = {name: memory.unpack(value) for name, value in call.kwargs.items()}
+    saved = nodes.get(op.node) if op.phase == BACKWARD else None
+    return JudgedCall(*known, results, sources, args, kwargs, old, flags, saved)
 
 
 def _note_place(recording: Recording, segment: Segment, index: int, call: Call) -> None:

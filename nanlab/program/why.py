@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -15,7 +19,7 @@ from nanlab.operators import base_name, having
 from nanlab.program.replay import results_of
 from nanlab.program.rerun import Memory, rerun, window
 from nanlab.trace.op import location
-from nanlab.trace.program import Call, Ref
+from nanlab.trace.program import Call, Ref, refs_in
 from nanlab.trace.recording import Recording
 
 if TYPE_CHECKING:
@@ -150,20 +154,18 @@ def _ancestors(recording: Recording, position: int, start: int) -> set[int]:
     waiting = [position]
     while waiting and len(found) < 4 * LONGEST:
         at = waiting.pop(0)
-        op = recording.op(at) if at >= start else None
-        if op is None or op.call in found:
+        op = recording.at(at if at >= start else -1)
+        if not op or op.call in found:
             continue
         found.add(op.call)
-        waiting += [source for source, _ in recording.own_operands(at)]
+        waiting += op.inputs
     return found
 
 
 def _result(recording: Recording, held: dict[int, _Held], position: int) -> Tensor | None:
-    op = recording.op(position) if position >= 0 else None
-    known = held.get(op.call) if op is not None else None
-    if op is None or known is None or op.output >= len(known.results):
-        return None
-    return known.results[op.output]
+    op = recording.at(position)
+    known = held.get(op.call)
+    return known.results[op.output] if known and op.output < len(known.results) else None
 
 
 def _number(result: Tensor, index: Any) -> int:
@@ -174,10 +176,7 @@ def _number(result: Tensor, index: Any) -> int:
         fits = len(given) == len(shape) and all(isinstance(i, int) for i in given)
         if not fits or any(not -n <= i < n for i, n in zip(given, shape, strict=True)):
             raise UsageError(f"expected an index within {shape}, got {given}")
-        number = 0
-        for i, n in zip(given, shape, strict=True):
-            number = number * n + i % n
-        return number
+        return _flat([i % n for i, n in zip(given, shape, strict=True)], shape)
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeMismatchError(f"expected an index such as (0, 3), or a number, got {given!r}")
     if not 0 <= given < result.numel():
@@ -189,8 +188,7 @@ def _made_of(
     recording: Recording, held: dict[int, _Held], position: int, number: int, value: float
 ) -> list[_Made]:
     """The operand elements of an element: of a bad one the bad ones, else the largest."""
-    op = recording.op(position)
-    assert op is not None
+    op = recording.at(position)
     known = held[op.call]
     tensors = [t for t in tree_flatten((known.args, known.kwargs))[0] if isinstance(t, Tensor)]
     floating = [t for t in tensors if t.is_floating_point() and t.numel()]
@@ -205,16 +203,12 @@ def _made_of(
     else:
         chosen = poisoned.search(order)
     sources = _sources(recording, held, position, tensors)
-    starts = [0]
-    for t in floating:
-        starts.append(starts[-1] + t.numel())
+    ends = [*itertools.accumulate(t.numel() for t in floating)]
     made = []
     for i in chosen:
-        which = next(k for k in range(len(floating)) if starts[k] <= i < starts[k + 1])
-        if id(floating[which]) in sources:
-            told = sources[id(floating[which])](i - starts[which])
-        else:
-            told = None
+        operand = floating[bisect_right(ends, i)]
+        place = sources.get(id(operand))
+        told = place(i - ends[bisect_right(ends, i)] + operand.numel()) if place else None
         if told is not None:
             made.append((told[0], told[1], float(values[i]), told[2]))
     return made
@@ -231,9 +225,7 @@ def _sources(
     The row is the one that wrote the storage; an operand that is a view of it has its elements
     elsewhere.
     """
-    op = recording.op(position)
-    assert op is not None
-    call = held[op.call].call
+    call = held[recording.at(position).call].call
     refs = [each for each in tree_flatten((call.args, call.kwargs))[0] if isinstance(each, Ref)]
     found: dict[int, Callable[[int], _Place | None]] = {}
     for i, ((source, _), tensor) in enumerate(
@@ -255,29 +247,22 @@ def _in_source(
     made = _ref_of(recording, held, source)
     if ref is None or made is None or made.storage != ref.storage or made.view == ref.view:
         stats = recording.stats(source)
-        size = 1
-        for n in shape:
-            size *= n
-        return (source, number, shape) if stats is None or stats.numel == size else None
+        same = stats is None or stats.numel == math.prod(shape)
+        return (source, number, shape) if same else None
     offset = ref[1] + sum(
         i * stride for i, stride in zip(_index(number, shape), ref[3], strict=True)
     )
     index = _at_offset(made, offset)
     if index is None:
         return None
-    number = 0
-    for i, n in zip(index, made.size, strict=True):
-        number = number * n + i
-    return source, number, made.size
+    return source, _flat(index, made.size), made.size
 
 
 def _ref_of(recording: Recording, held: dict[int, _Held], source: int) -> Ref | None:
     """The result of a row as a view of its storage."""
-    op = recording.op(source) if source >= 0 else None
-    known = held.get(op.call) if op is not None else None
-    if op is None or known is None:
-        return None
-    outs = [each for each in tree_flatten(known.call.out)[0] if isinstance(each, Ref)]
+    op = recording.at(source)
+    known = held.get(op.call)
+    outs = [] if known is None else [*refs_in(known.call.out)]
     return outs[op.output] if op.output < len(outs) else None
 
 
@@ -349,8 +334,7 @@ def _element(
     value: float,
     made: Sequence[_Made],
 ) -> Element:
-    op = recording.op(position)
-    assert op is not None
+    op = recording.at(position)
     parts = tuple(_source(recording, *each) for each in made)
     index = _index(number, tuple(result.shape))
     return Element(position, index, value, op.name, location(op.file, op.line), parts)
@@ -361,25 +345,20 @@ def _source(
 ) -> Element:
     """An element of an operand: the result of a row, or what the step read."""
     index = _index(number, shape)
-    if position >= 0:
-        op = recording.op(position)
-        if op is None:
-            return Element(position, index, value, "a row that is gone")
-        return Element(position, index, value, op.name, location(op.file, op.line))
-    source = recording.sources.get(position)
+    op, source = recording.at(position), recording.sources.get(position)
     if source is not None:
         name = " ".join(part for part in (source.kind, source.name) if part)
     else:
-        name = "data"
-    return Element(position, index, value, name)
+        name = op.name or ("a row that is gone" if position >= 0 else "data")
+    return Element(position, index, value, name, location(op.file, op.line))
 
 
 def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    found = []
-    for size in reversed(shape):
-        found.append(number % size)
-        number //= size
-    return tuple(reversed(found))
+    return tuple(map(int, np.unravel_index(number, shape)))
+
+
+def _flat(index: Sequence[int], shape: tuple[int, ...]) -> int:
+    return int(np.ravel_multi_index(tuple(index), shape)) if shape else 0
 
 
 def _value(result: Tensor, number: int) -> float:

@@ -151,13 +151,12 @@ def _placed(recording: Recording, finding: Finding) -> Finding:
         if scripted is None:
             return finding
         (real, line), told = scripted, f"torch.jit compiled it; it was called in {outer}"
-        file = display_name(real)
+        file, source = display_name(real), linecache.getline(real, line).strip()
     else:
         asked = asked_at(recording, finding.position)
         if asked is None:
             return finding
-        (file, line, real), told = recording.places[asked], f"It was computed later, in {outer}"
-    source = linecache.getline(real, line).strip()
+        (file, line, source), told = recording.line_at(asked), f"It was computed later, in {outer}"
     explanation = f"{finding.explanation} {told}"
     return replace(finding, file=file, line=line, source=source, explanation=explanation)
 
@@ -165,10 +164,10 @@ def _placed(recording: Recording, finding: Finding) -> Finding:
 def qualified(trace: Trace, finding: Finding) -> Finding:
     """What a low-precision finding means in code that runs compiled without the watch."""
     recording = trace.recording
-    op = recording.op(finding.position) if finding.position >= 0 else None
-    if op is None or not recording.would_be_compiled(finding.position):
+    op = recording.at(finding.position)
+    if not op or not recording.would_be_compiled(finding.position):
         return finding
-    ops = [op, *filter(None, map(recording.op, recording.parents(finding.position)))]
+    ops = [op, *map(recording.at, op.inputs)]
     if not any(str(each.dtype).removeprefix("torch.") in LOW for each in ops):
         return finding
     return replace(

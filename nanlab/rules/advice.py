@@ -106,7 +106,7 @@ _WIDE_NORM = Fix(
 def _optimizer(recording: Recording, finding: Finding, op: Op) -> list[Fix]:
     """Settings of the optimizer whose arithmetic failed."""
     step, name = optimizer_step_at(recording, finding.position), op.base_name
-    dtypes = [op.dtype, *(r.dtype for p in op.inputs if (r := recording.op(p)) is not None)]
+    dtypes = [op.dtype, *(recording.at(p).dtype for p in op.inputs)]
     narrow = min((d for d in dtypes if d.is_floating_point), key=lambda d: d.itemsize)
     if name == "addcmul":
         bound = "1e2" if narrow.itemsize < 4 else "1e6"
@@ -147,8 +147,8 @@ def _lower_scale(recording: Recording, finding: Finding, factor: float | None) -
 
     factor: the loss scale, inf or NaN where there is one that is not known; None: there is none.
     """
-    op = recording.op(finding.position)
-    if op is None or op.dtype != torch.float16:
+    op = recording.at(finding.position)
+    if op.dtype != torch.float16:
         return []
     try:
         true = tensor_at(recording, finding.position, torch.float32).abs().max()

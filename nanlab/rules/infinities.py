@@ -398,8 +398,7 @@ def _by_zeros(fault: Fault, position: int, readers: list[int]) -> bool:
 
 def repairs(fault: Fault, position: int, op: str) -> bool:
     """Whether a row repairs a value after the fact: ``nan_to_num``, or a write into the result."""
-    row = fault.recording.op(position)
-    return op in _REPAIRS or (row is not None and bool(row.inplace))
+    return op in _REPAIRS or fault.recording.at(position).inplace
 
 
 def _derivative(fault: Fault) -> str:

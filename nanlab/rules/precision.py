@@ -126,8 +126,8 @@ def vanished_epsilon(fault: Fault) -> int | None:
     mirrored = fault.forward in _MIRRORED
     for position, op in fault.upstream(start, 6) if start != -1 else ():
         mirrored = mirrored or op in {"rsub", "sub"} | {"neg"}
-        row, stats = fault.recording.op(position), fault.recording.stats(position)
-        if row is None or stats is None:
+        row, stats = fault.recording.at(position), fault.recording.stats(position)
+        if not row or stats is None:
             continue
         dtype = row.dtype
         if stats.zero and _meant_to_keep_off_zero(fault, position, op, dtype):
@@ -192,8 +192,8 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
     position = vanished_epsilon(fault)
     if position is None:
         return None
-    row = fault.recording.op(position)
-    dtype = str(row.dtype).removeprefix("torch.") if row is not None else fault.dtype
+    row = fault.recording.at(position)
+    dtype = str(row.dtype).removeprefix("torch.") if row else fault.dtype
     limits = format_of(getattr(torch, dtype))
     stats = fault.recording.stats(position)
     if stats is not None and stats.max == 1.0 and not stats.zero:

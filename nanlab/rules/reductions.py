@@ -136,9 +136,9 @@ def _of_value(fault: Fault) -> bool:
     if fault.backward or fault.forward not in _LOGARITHMS or fault.calls(*_LOGARITHMS):
         return False
     argument = fault.operand_row(1 if "xlog" in fault.forward else 0)
-    row = fault.recording.op(argument)
+    row = fault.recording.at(argument)
     source = fault.recording.sources.get(argument)
-    if row is None:
+    if not row:
         return source is None or source.kind != "parameter"
     return row.node < 0 and row.phase != OPTIMIZER
 

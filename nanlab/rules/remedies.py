@@ -437,8 +437,7 @@ def passed_otherwise(trace: Trace, finding: Finding, text: str) -> list[Fix]:
     if finding.library is None or not finding.file or not finding.line:
         return []
     library, recording = finding.library, trace.recording
-    op = recording.op(finding.position)
-    span = recording.spans[op.place] if op is not None else None
+    span = recording.spans[recording.at(finding.position).place]
     probable = reads_probabilities(recording, finding.position)
     found = rewritings(text, finding.line, library, library[0], finding.cause, probable, span)
     return [
@@ -469,9 +468,9 @@ def rewritten(trace: Trace, finding: Finding, text: str) -> list[Fix]:
     """The line, or what feeds it, in a form that keeps its signal: catalogue or series."""
     if not finding.file or not finding.line:
         return []
-    row = trace.recording.op(finding.position)
-    low = row is not None and row.dtype in (torch.float16, torch.bfloat16, torch.float64)
-    dtype = row.dtype if row is not None and low else torch.float32
+    dtype = trace.recording.at(finding.position).dtype
+    if dtype not in (torch.float16, torch.bfloat16, torch.float64):
+        dtype = torch.float32
     found = candidates(text, finding.line, dtype)[:MOST_REWRITTEN]
     found += carried(trace.recording, finding.position, text, dtype)
     return [_as_fix(c, finding.file, text) for c in found]
