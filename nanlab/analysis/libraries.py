@@ -10,10 +10,10 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 
+from nanlab.program.expression import functions_around, names_in
 from nanlab.trace.chunk import Span
 from nanlab.trace.op import Op, walk
 from nanlab.trace.recording import Recording
@@ -87,24 +87,20 @@ def _is_in(row: Op, functions: tuple[tuple[str, int, int], ...]) -> bool:
 @lru_cache(maxsize=256)
 def function_at(file: str, line: int) -> str:
     """Qualified name of the innermost function around a line; empty outside of one."""
+    tree = _parsed(file)
+    classes = (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
+    outer = [n for n in classes if n.lineno <= line <= (n.end_lineno or 0)]
+    around = sorted([*outer, *functions_around(tree, line)], key=lambda n: n.lineno)
+    return ".".join(node.name for node in around)
+
+
+@lru_cache(maxsize=16)
+def _parsed(file: str) -> ast.Module:
+    """A file or cell; an empty one where it is no Python."""
     try:
-        with open(file, encoding="utf-8") as source:
-            tree = ast.parse(source.read())
-    except (OSError, SyntaxError, ValueError):
-        return ""
-    return _named(tree, line, ())
-
-
-def _named(node: ast.AST, line: int, outer: tuple[str, ...]) -> str:
-    for child in ast.iter_child_nodes(node):
-        if not (
-            isinstance(child, ast.stmt)
-            and child.lineno <= line <= (child.end_lineno or child.lineno)
-        ):
-            continue
-        inner = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-        return _named(child, line, (*outer, getattr(child, "name", "")) if inner else outer)
-    return ".".join(outer)
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 # The user's side of a fault inside a library: what the call could be given instead.
@@ -193,20 +189,10 @@ def rewritings(
 @lru_cache(maxsize=256)
 def guards_at(file: str, line: int) -> tuple[tuple[str, bool], ...]:
     """(name, whether of self) of guards that a library's function reads; its line's first."""
-    try:
-        with open(file, encoding="utf-8") as source:
-            tree = ast.parse(source.read())
-    except (OSError, SyntaxError, ValueError):
-        return ()
-    around = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.lineno <= line <= (node.end_lineno or 0)
-    ]
+    around = functions_around(_parsed(file), line)
     if not around:
         return ()
-    function = max(around, key=lambda node: node.lineno)
+    function = around[-1]
     here = [
         node
         for node in ast.walk(function)
@@ -343,14 +329,11 @@ def patch(library: Place, old: str, new: str) -> str:
     module = next(
         (n for n, m in list(sys.modules.items()) if getattr(m, "__file__", None) == file), ""
     )
-    function = _function(file, line)
-    if not module or not path or function is None or "<" in path or "nanlab" in new:
+    around = functions_around(_parsed(file), line)
+    if not module or not path or not around or "<" in path or "nanlab" in new:
         return ""
-    inner = any(
-        isinstance(node, ast.Name) and node.id in ("super", "__class__")
-        for node in ast.walk(function)
-    )
-    nested = path.rpartition(".")[0]
+    function, nested = around[-1], path.rpartition(".")[0]
+    inner = not names_in(function).isdisjoint(("super", "__class__"))
     if inner or (nested and not nested.rpartition(".")[2][:1].isupper()):
         return ""
     return _PATCH.format(
@@ -362,26 +345,9 @@ def patch(library: Place, old: str, new: str) -> str:
     )
 
 
-def _function(file: str, line: int) -> ast.FunctionDef | None:
-    """The innermost function around a line."""
-    try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return None
-    around = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return max(around, key=lambda node: node.lineno, default=None)
-
-
 def text_of_library(library: Place) -> str:
     """The source of the library's file; empty where there is none."""
-    try:
-        return Path(library[0]).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return ""
+    return "".join(linecache.getlines(library[0]))
 
 
 def report(library: Place, title: str, explanation: str, evidence: str, patches: list[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import re
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from nanlab.analysis.libraries import function_at
 from nanlab.analysis.training import comes_from_gradients
 from nanlab.operators import having
 from nanlab.trace.op import BACKWARD, BORN, CARRIED, HEALED, INTENDED, OPTIMIZER, TURNED, Op, walk
@@ -500,13 +500,7 @@ def _by_hand(recording: Recording, position: int, row: Op) -> bool:
 def _in_forward(recording: Recording, place: int) -> bool:
     """Whether a line stands in a ``forward``: the root module has no path to tell."""
     _, number, file = recording.places[place]
-    lines = linecache.getlines(file)[:number]
-    indent = len(lines[-1]) - len(lines[-1].lstrip()) if lines else 0
-    for text in reversed(lines):
-        found = re.match(r"(\s*)(?:async )?def (\w+)", text)
-        if found and len(found[1]) < indent:
-            return found[2] in ("forward", "__call__")
-    return False
+    return function_at(file, number).rpartition(".")[2] in ("forward", "__call__")
 
 
 def comes_back(recording: Recording, origin: Origin) -> bool:

@@ -19,7 +19,7 @@ from nanlab.fixes.removable import Removable, removables, series_text
 from nanlab.fixes.term import is_pure, term_of
 from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
-from nanlab.program.expression import all_but_last, span_of, whole_of
+from nanlab.program.expression import all_but_last, names_in, replaced, span_of, whole_of
 from nanlab.safe.series import series
 from nanlab.trace.chunk import Span
 
@@ -74,7 +74,7 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
     scope = Scope.around(text, line)
     if scope is None:
         return
-    taken = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
+    taken = names_in(ast.parse(text))
     rows, names, shift = text.splitlines(), set[str](), 0
     makers: list[tuple[int, int, str]] = []
     for statement in scope.statements():
@@ -94,7 +94,7 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
         rows[first - 1 + shift : last + shift] = made
         shift += len(made) - (last - first + 1)
     for r in rewritings("\n".join(rows) + "\n", line + shift) if makers else ():
-        read = {n.id for n in ast.walk(ast.parse(r.new)) if isinstance(n, ast.Name)}
+        read = names_in(ast.parse(r.new))
         used = tuple(m for m in makers if m[2].split(" = ")[0] in read)
         if used and r.first > makers[-1][1] + shift:
             yield Candidate(r.title, r.first - shift, r.last - shift, r.text, also=used)
@@ -203,15 +203,8 @@ def _operand(call: ast.Call | None) -> ast.expr | None:
 def _over(call: ast.Call, operand: ast.expr, read: str) -> str:
     """The call of another operand."""
     text, own = ast.unparse(call), ast.unparse(operand)
-    made = ast.parse(text, mode="eval").body
-
-    class Replace(ast.NodeTransformer):
-        def visit(self, node: ast.AST) -> ast.AST:
-            if isinstance(node, ast.expr) and ast.unparse(node) == own:
-                return ast.parse(read, mode="eval").body
-            return self.generic_visit(node)
-
-    return ast.unparse(Replace().visit(made))
+    made, given = (ast.parse(each, mode="eval").body for each in (text, read))
+    return ast.unparse(replaced(made, lambda n: given if ast.unparse(n) == own else None))
 
 
 def _unassigned(scope: Scope, readers: Collection[ast.stmt]) -> dict[str, set[str]]:
@@ -398,7 +391,7 @@ def _function(site: Removable, others: dict[str, float]) -> Function | None:
     """The expression over its variable; None where it reads what nobody knows."""
     text = site.over("_variable", {name: f"_other{i}" for i, name in enumerate(others)})
     tree = ast.parse(text, mode="eval")
-    read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    read = names_in(tree)
     given = {
         f"_other{i}": torch.tensor(v, dtype=torch.float64) * (_FACTORS if site.sums else 1.0)
         for i, v in enumerate(others.values())

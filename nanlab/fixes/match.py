@@ -25,6 +25,7 @@ from nanlab.fixes.term import (
     text_of,
 )
 from nanlab.operators import having
+from nanlab.program.expression import names_in
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -219,7 +220,7 @@ class Scope:
         """Whether what an expression reads is the same at two statements; after: behind one."""
         if since is until:
             return True
-        read = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        read = names_in(node)
         read |= {
             ast.unparse(n) for n in ast.walk(node) if isinstance(n, ast.Attribute | ast.Subscript)
         }

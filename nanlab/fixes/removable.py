@@ -15,6 +15,7 @@ from torch import Tensor
 from nanlab.fixes.match import Reading, Scope
 from nanlab.fixes.term import Term, multiplied, negated, number, term_of, text_of
 from nanlab.operators import having
+from nanlab.program.expression import names_in, replaced
 from nanlab.safe.series import Series, series
 
 Splits = Callable[[Term], bool]
@@ -53,7 +54,7 @@ class Removable:
     def takes_lines(self) -> bool:
         """Whether lines before the statement can read the variable: it is not a lambda's own, nor
         assigned on the same line."""
-        read = {n.id for n in ast.walk(ast.parse(self.expression)) if isinstance(n, ast.Name)}
+        read = names_in(ast.parse(self.expression))
         return not _is_bound_inside(self.statement, self.node) and not any(
             n.id in read
             for other in self.scope.order
@@ -69,7 +70,7 @@ class Removable:
     def as_function(self) -> str:
         """The expression as a lambda of its variable, for ``nanlab.safe.removable``."""
         tree = ast.parse(self.expression, mode="eval")
-        used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        used = names_in(tree)
         name = "t"
         while name in used:
             name += "_"
@@ -189,7 +190,7 @@ def is_constant(text: str) -> bool:
     tree = ast.parse(text, mode="eval")
     called = [n.func for n in ast.walk(tree) if isinstance(n, ast.Call)]
     filled = having("created", "constant", "fills") | {"ones", "zeros"}
-    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} <= {"torch", "math"} and all(
+    return names_in(tree) <= {"torch", "math"} and all(
         isinstance(f, ast.Attribute) and f.attr in filled for f in called
     )
 
@@ -250,13 +251,11 @@ def _renamed(expression: str, names: Mapping[str, str]) -> str:
     """The expression, each of the given ones in it replaced by a name."""
     sought = {ast.dump(ast.parse(old, mode="eval").body): new for old, new in names.items()}
 
-    class Replace(ast.NodeTransformer):
-        def visit(self, node: ast.AST) -> ast.AST:
-            if isinstance(node, ast.expr) and ast.dump(node) in sought:
-                return ast.Name(sought[ast.dump(node)], ast.Load())
-            return super().generic_visit(node)
+    def named(node: ast.expr) -> ast.expr | None:
+        name = sought.get(ast.dump(node))
+        return None if name is None else ast.Name(name, ast.Load())
 
-    return ast.unparse(Replace().visit(ast.parse(expression, mode="eval")))
+    return ast.unparse(replaced(ast.parse(expression, mode="eval"), named))
 
 
 _OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -272,16 +271,15 @@ def _written_out(lines: tuple[str, ...], expression: str) -> str:
     """The expression with what the lines assign in the places of their names."""
     known: dict[str, ast.expr] = {}
 
-    class Insert(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.expr:
-            return known.get(node.id, node)
+    def known_as(node: ast.expr) -> ast.expr | None:
+        return known.get(node.id) if isinstance(node, ast.Name) else None
 
     for line in lines:
         assigned = ast.parse(line).body[0]
         assert isinstance(assigned, ast.Assign)
         assert isinstance(assigned.targets[0], ast.Name)
-        known[assigned.targets[0].id] = Insert().visit(assigned.value)
-    return ast.unparse(Insert().visit(ast.parse(expression, mode="eval")))
+        known[assigned.targets[0].id] = replaced(assigned.value, known_as)
+    return ast.unparse(replaced(ast.parse(expression, mode="eval"), known_as))
 
 
 # A series fix in plain torch: the text that replaces an expression with a removable
@@ -347,7 +345,7 @@ def _names(wanted: tuple[str, ...], taken: Collection[str], *texts: str) -> list
     """The names, with an underscore where the program has them already."""
     used = set(taken)
     for text in texts:
-        used |= {n.id for n in ast.walk(ast.parse(text, mode="eval")) if isinstance(n, ast.Name)}
+        used |= names_in(ast.parse(text, mode="eval"))
     made = []
     for name in wanted:
         while name in used:
@@ -359,21 +357,10 @@ def _names(wanted: tuple[str, ...], taken: Collection[str], *texts: str) -> list
 
 def _substituted(expression: str, variable: str, name: str) -> str:
     """The expression with another name in the variable's place."""
-    sought = ast.dump(ast.parse(variable, mode="eval").body)
-    found = False
-
-    class Replace(ast.NodeTransformer):
-        def visit(self, node: ast.AST) -> ast.AST:
-            nonlocal found
-            if isinstance(node, ast.expr) and ast.dump(node) == sought:
-                found = True
-                return ast.copy_location(ast.Name(name, ast.Load()), node)
-            return super().generic_visit(node)
-
-    tree = Replace().visit(ast.parse(expression, mode="eval"))
-    if not found:
+    made = _renamed(expression, {variable: name})
+    if made == _renamed(expression, {}):
         raise ValueError(f"{expression!r} does not hold {variable!r}")
-    return ast.unparse(ast.fix_missing_locations(tree))
+    return made
 
 
 def _cleaned(power_series: Series) -> Tensor:

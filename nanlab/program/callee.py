@@ -27,6 +27,7 @@ from nanlab.program.expression import (
     as_operand,
     autocast,
     casts,
+    imports_of,
     is_silent,
     key_of,
     namespace_of,
@@ -320,26 +321,12 @@ def packages_of(recording: Recording) -> frozenset[str]:
 def imported(text: str) -> dict[str, Any]:
     """What a file imports, by the names that it gives to it, as far as this process has it."""
     found: dict[str, Any] = {}
-    for given, module, name in _imports(text):
+    for given, module, name, _ in imports_of(text):
         held = sys.modules.get(module)
         if name:
             held = getattr(held, name, sys.modules.get(f"{module}.{name}"))
         if held is not None:
             found[given] = held
-    return found
-
-
-@lru_cache(maxsize=16)
-def _imports(text: str) -> list[tuple[str, str, str]]:
-    """(name that it is given, module, name in it or "") of each import of a file."""
-    found = []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                whole = alias.name if alias.asname else alias.name.partition(".")[0]
-                found.append((alias.asname or whole, whole, ""))
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found += [(a.asname or a.name, node.module, a.name) for a in node.names]
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import itertools
 import linecache
 import textwrap
@@ -14,6 +13,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
@@ -36,13 +36,18 @@ from nanlab.program.expression import (
     autocast,
     bind,
     form_of,
+    functions_around,
     inside,
     is_silent,
     key_of,
+    names_in,
     namespace_of,
     numbers_in,
+    postorder,
+    replaced,
     solved,
     span_of,
+    stored_in,
     whole_of,
 )
 from nanlab.program.rebuild import Beginning, Patch
@@ -174,8 +179,7 @@ def _conversions(
                 node = inner[span]
                 if then == span_of(node) or call.out.__class__ is not Ref:
                     continue  # it was converted
-                read = {n.id for a in node.args for n in ast.walk(a) if isinstance(n, ast.Name)}
-                if read & given:
+                if names_in(*node.args) & given:
                     raise NotReplayable(
                         f"line {node.lineno} converts to the dtype of what it edits"
                     )
@@ -201,11 +205,9 @@ _DTYPE_NAMES = ("dtype", "float", "bfloat", "half", "double")
 def _assigned(old: str) -> set[str]:
     """The names that lines assign to."""
     try:
-        tree = ast.parse(textwrap.dedent(old))
+        return {*stored_in(ast.parse(textwrap.dedent(old)))}
     except SyntaxError:
         return set()
-    names = (n for n in ast.walk(tree) if isinstance(n, ast.Name))
-    return {n.id for n in names if isinstance(n.ctx, ast.Store)}
 
 
 def _to(ref: Ref) -> Callable[[Get], Any]:
@@ -250,20 +252,11 @@ class _Rewrite:
             raise NotReplayable("the edit removes a statement")
         before, new = new[: len(new) - len(old)], new[len(new) - len(old) :]
         inner = {n.arg for s in old for n in ast.walk(s) if isinstance(n, ast.arg)}
-        inner |= {
-            n.id
-            for s in old
-            for c in ast.walk(s)
-            if isinstance(c, ast.comprehension)
-            for n in ast.walk(c.target)
-            if isinstance(n, ast.Name)
-        }
+        loops = (c for s in old for c in ast.walk(s) if isinstance(c, ast.comprehension))
+        inner |= names_in(*(loop.target for loop in loops))
         for statement in before:
-            read = {
-                n.id
-                for n in ast.walk(statement)
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-            }
+            names = (n for n in ast.walk(statement) if isinstance(n, ast.Name))
+            read = {n.id for n in names if isinstance(n.ctx, ast.Load)}
             if read & inner:
                 raise NotReplayable(
                     f"{sorted(read & inner)[0]} has no value where the edit reads it"
@@ -725,7 +718,7 @@ class _Rewrite:
         for statement in _readers_of(key, self.text, near or self.old[0]):
             if line and statement.lineno != line:
                 continue
-            for reader in _postorder(statement):
+            for reader in postorder(statement):
                 if not isinstance(reader, ast.expr) or not _reads(reader, key):
                     continue
                 for segment, group in self._made(span_of(reader)):
@@ -852,7 +845,7 @@ class _Rewrite:
         for statement in old:
             readers = [
                 node
-                for node in _postorder(statement)
+                for node in postorder(statement)
                 if isinstance(node, ast.expr)
                 and any(key_of(n) == key for n in ast.walk(node) if isinstance(n, ast.expr))
             ]
@@ -894,10 +887,7 @@ class _Rewrite:
 def _function_around(text: str, line: int) -> ast.AST:
     """The innermost function that holds a line; the file where none does."""
     tree = ast.parse(text)
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    around = (n for n in ast.walk(tree) if isinstance(n, kinds))
-    holding = [n for n in around if n.lineno <= line <= (n.end_lineno or 0)]
-    return max(holding, key=lambda n: n.lineno, default=tree)
+    return [tree, *functions_around(tree, line)][-1]
 
 
 def _named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
@@ -918,19 +908,15 @@ def _named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
     used = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name) and n.id in known]
     read = [n.id for n in ast.walk(new) if isinstance(n, ast.Name) and n.id in known]
 
-    class Insert(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.expr:
-            return known.get(node.id, node)
-
     if used or sorted(read) != sorted(known):  # each once
         return {}
 
-    class Close(ast.NodeTransformer):
-        def visit_Call(self, node: ast.Call) -> ast.AST:
-            wholes = [w for w in map(whole_of, node.args) if w is not None]
-            return wholes[0] if wholes else self.generic_visit(node)
+    def closed(node: ast.expr) -> ast.expr | None:
+        arguments = node.args if isinstance(node, ast.Call) else ()
+        return next(filter(None, map(whole_of, arguments)), None)
 
-    whole = Close().visit(Insert().visit(copy.deepcopy(new)))
+    inserted = replaced(new, lambda n: known.get(n.id) if isinstance(n, ast.Name) else None)
+    whole = replaced(inserted, closed)
     parts = {name: (value, old.lineno) for name, value in known.items()}
     return parts if ast.dump(whole) == ast.dump(old) else {}
 
@@ -1138,12 +1124,6 @@ def _arguments(old: ast.expr, new: ast.expr) -> list[tuple[ast.Call, ast.expr, a
     return found if visit(old, new, None) else []
 
 
-def _postorder(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        yield from _postorder(child)
-    yield node
-
-
 def is_sum(call: Call) -> bool:
     """Whether each element of a result is a sum over many, so that it moves by itself."""
     return getattr(call.func, "_opname", "") in _SUMS
@@ -1179,15 +1159,9 @@ def _reads(node: ast.AST, key: str) -> bool:
 
 def _comes_later(name: str, text: str, line: int) -> bool:
     """Whether the function around a line binds a name only there or further down."""
-    around = [
-        node
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    if not around:
+    function = _function_around(text, line)
+    if isinstance(function, ast.Module):
         return False
-    function = max(around, key=lambda node: node.lineno)
     own = {
         id(n)
         for c in ast.walk(function)
@@ -1525,7 +1499,10 @@ class Values:
             at, index = segment, place
             if (segment, place) in wanted:
                 made = self._collected(at, call.out, out)
-                result = next(iter(made.values()), next(_tensors(out), None))
+                result = next(
+                    iter(made.values()),
+                    next((t for t in tree_leaves(out) if isinstance(t, Tensor)), None),
+                )
                 self._shown[segment, place] = _Shown(read, made, result)
                 read = {}
             return (segment, place) == last
@@ -1600,11 +1577,3 @@ def _bytes(t: Tensor) -> Tensor:
     # a copy: what is expanded from one element counts as contiguous with a stride of 0
     plain = t.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return plain.flatten().view(torch.uint8)
-
-
-def _tensors(out: Any) -> Iterator[Tensor]:
-    if isinstance(out, Tensor):
-        yield out
-    elif isinstance(out, tuple | list):
-        for item in out:
-            yield from _tensors(item)

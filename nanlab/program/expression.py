@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import importlib
 import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
@@ -53,65 +54,86 @@ def inside(inner: Span, outer: Span) -> bool:
     return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]
 
 
+@lru_cache(maxsize=16)
+def imports_of(text: str) -> list[tuple[str, str, str, str]]:
+    """(name that it is given, module, name in it or "", what is imported) of a file's imports."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                held = alias.name if alias.asname else alias.name.partition(".")[0]
+                found.append((alias.asname or held, held, "", alias.name))
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = (a for a in node.names if a.name != "*")
+            found += [(a.asname or a.name, node.module, a.name, node.module) for a in names]
+    return found
+
+
 @cache
 def namespace_of(text: str) -> dict[str, Any]:
     """What a file imports from torch, math, NumPy and nanlab, by name; no other import."""
-    import importlib
-
-    found: dict[str, Any] = {}
-    for name, module in _MODULES.items():
-        found[name] = importlib.import_module(module)
+    found = {name: importlib.import_module(module) for name, module in _MODULES.items()}
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return found
-    for node in ast.walk(tree):
-        try:
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    if alias.name.split(".")[0] in ("torch", "math", "numpy", "nanlab"):
-                        whole = importlib.import_module(alias.name)
-                        first = importlib.import_module(alias.name.split(".")[0])
-                        found[alias.asname or alias.name.split(".")[0]] = (
-                            whole if alias.asname else first
-                        )
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                if node.module.split(".")[0] in ("torch", "math", "numpy", "nanlab"):
-                    origin = importlib.import_module(node.module)
-                    for alias in node.names:
-                        if alias.name != "*":
-                            found[alias.asname or alias.name] = getattr(origin, alias.name)
-        except (ImportError, AttributeError):
-            continue
-    own = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and _is_stored(n))
+    for given, module, name, imported in imports_of(text):
+        if module.partition(".")[0] in ("torch", "math", "numpy", "nanlab"):
+            with suppress(ImportError, AttributeError):
+                importlib.import_module(imported)
+                held = importlib.import_module(module)
+                found[given] = getattr(held, name) if name else held
+    own = Counter(stored_in(tree))
     own.update(n.arg for n in ast.walk(tree) if isinstance(n, ast.arg))
     top = set(map(id, tree.body))
     for node in ast.walk(tree):  # `softplus = F.softplus`
-        if (
-            isinstance(node, ast.Assign)
-            and len(node.targets) == 1
-            and isinstance(node.targets[0], ast.Name)
-            and (id(node) in top or own[node.targets[0].id] == 1)
-        ):
-            root = _root(node.value)
-            if (
-                isinstance(node.value, ast.Attribute)
-                and root in found
-                and root != node.targets[0].id
-            ):
-                try:
-                    found[node.targets[0].id] = eval(
-                        compile(ast.Expression(node.value), "<alias>", "eval"), dict(found)
-                    )
-                except Exception:
-                    continue
-            elif isinstance(node.value, ast.Constant) and id(node) in top:
-                found[node.targets[0].id] = node.value.value
+        match node:
+            case ast.Assign(targets=[ast.Name(id=alias)]) if id(node) in top or own[alias] == 1:
+                root, value = _root(node.value), node.value
+                if isinstance(value, ast.Attribute) and root in found and root != alias:
+                    with suppress(Exception):
+                        code = compile(ast.Expression(value), "<alias>", "eval")
+                        found[alias] = eval(code, dict(found))
+                elif isinstance(value, ast.Constant) and id(node) in top:
+                    found[alias] = value.value  # type: ignore[assignment]
     return found
 
 
-def _is_stored(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
+def functions_around(tree: ast.AST, line: int) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The functions that hold a line, the innermost last."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    functions = (n for n in ast.walk(tree) if isinstance(n, kinds))
+    holding = (n for n in functions if n.lineno <= line <= (n.end_lineno or 0))
+    return sorted(holding, key=lambda n: n.lineno)
+
+
+def names_in(*nodes: ast.AST) -> set[str]:
+    """The names that stand in some code."""
+    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def stored_in(node: ast.AST) -> list[str]:
+    """The names that code gives a value, as often as it does."""
+    names = (n for n in ast.walk(node) if isinstance(n, ast.Name))
+    return [n.id for n in names if isinstance(n.ctx, ast.Store)]
+
+
+def postorder(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of some code, each after those that it is made of."""
+    for child in ast.iter_child_nodes(node):
+        yield from postorder(child)
+    yield node
+
+
+def replaced(tree: Any, other: Callable[[ast.expr], ast.expr | None]) -> Any:
+    """A copy of some code in which other expressions stand where there are some."""
+
+    class Replace(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            made = other(node) if isinstance(node, ast.expr) else None
+            return self.generic_visit(node) if made is None else made
+
+    return ast.fix_missing_locations(Replace().visit(copy.deepcopy(tree)))
 
 
 def _root(node: ast.AST) -> str:
@@ -297,13 +319,8 @@ class Expression:
         """Parts whose values come from elsewhere, in order of evaluation, each once."""
         found: dict[str, ast.expr] = {}
         self.callees = {}
-        inner = {
-            name.id
-            for loop in ast.walk(self.node)
-            if isinstance(loop, ast.comprehension)
-            for name in ast.walk(loop.target)
-            if isinstance(name, ast.Name)
-        }
+        loops = (n for n in ast.walk(self.node) if isinstance(n, ast.comprehension))
+        inner = names_in(*(loop.target for loop in loops))
 
         def visit(node: ast.AST) -> None:
             if isinstance(
@@ -430,14 +447,9 @@ class Code:
     ) -> None:
         self.variables, self.names = variables, names
         self._computed = frozenset(computed)  # a function computes these itself when it is called
-        self._assigned = {
-            target.id
-            for statement in before
-            for target in ast.walk(statement)
-            if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store)
-        }
-        body = [self._replaced(copy.deepcopy(statement)) for statement in before]
-        value = self._replaced(copy.deepcopy(node))
+        self._assigned = {name for statement in before for name in stored_in(statement)}
+        body = [self._replaced(statement, variables) for statement in before]
+        value = self._replaced(node, variables)
         body.append(ast.Assign([ast.Name("_value", ast.Store())], value))
         if contexts:
             body = [ast.With([copy.deepcopy(item) for item in contexts], body)]
@@ -445,47 +457,26 @@ class Code:
         known = self._assigned | set(variables.values()) | set(names) | set(dir(builtins))
         known |= {n.target.id for n in ast.walk(module) if isinstance(n, ast.NamedExpr)}
         known |= {n.arg for n in ast.walk(module) if isinstance(n, ast.arg)}
-        known |= {
-            n.id
-            for n in ast.walk(module)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-        }
+        known |= {*stored_in(module)}
         self.free = free_paths(module, known)
         self.code = compile(module, "<edit>", "exec")
 
-    def _replaced(self, tree: Any) -> Any:
-        variables, assigned, computed = self.variables, self._assigned, self._computed
+    def _replaced(self, tree: Any, known: dict[str, str]) -> Any:
+        """The code with variables in the places of the parts that are known by their keys."""
 
-        class Replace(ast.NodeTransformer):
-            known = variables
+        def other(node: ast.expr) -> ast.expr | None:
+            if isinstance(node, ast.Lambda):
+                own = {_key_of_name(a.arg) for a in ast.walk(node.args) if isinstance(a, ast.arg)}
+                outer = {k: name for k, name in known.items() if k not in own | self._computed}
+                return None if outer == known else self._replaced(node, outer)
+            name = known.get(key_of(node))
+            if name is None or isinstance(getattr(node, "ctx", None), ast.Store):
+                return None
+            if isinstance(node, ast.Name) and node.id in self._assigned:
+                return None
+            return ast.copy_location(ast.Name(name, ast.Load()), node)
 
-            def visit_Lambda(self, node: ast.Lambda) -> Any:
-                own = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
-                outside = self.known
-                self.known = {
-                    key: name
-                    for key, name in self.known.items()
-                    if key not in computed and key not in map(_key_of_name, own)
-                }
-                try:
-                    return self.generic_visit(node)
-                finally:
-                    self.known = outside
-
-            def visit(self, node: ast.AST) -> Any:
-                if isinstance(node, ast.Lambda):
-                    return self.visit_Lambda(node)
-                if isinstance(node, ast.expr) and not isinstance(
-                    getattr(node, "ctx", None), ast.Store
-                ):
-                    name = self.known.get(key_of(node))
-                    if name is not None and not (
-                        isinstance(node, ast.Name) and node.id in assigned
-                    ):
-                        return ast.copy_location(ast.Name(name, ast.Load()), node)
-                return self.generic_visit(node)
-
-        return Replace().visit(tree)
+        return replaced(tree, other)
 
     def __call__(self, parts: dict[str, Any]) -> Any:
         scope = dict(self.names)
@@ -739,14 +730,8 @@ def form_of(part: ast.expr | None, key: str) -> Callable[[float], Any] | None:
     if not isinstance(part, ast.BinOp | ast.UnaryOp):
         return None
 
-    class Replace(ast.NodeTransformer):
-        def visit(self, node: ast.AST) -> ast.AST:
-            if isinstance(node, ast.expr) and key_of(node) == key:
-                return ast.Name("_number", ast.Load())
-            return self.generic_visit(node)
-
-    body: Any = Replace().visit(copy.deepcopy(part))
-    tree = ast.fix_missing_locations(ast.Expression(body))
+    number = ast.Name("_number", ast.Load())
+    tree = replaced(ast.Expression(part), lambda n: number if key_of(n) == key else None)
     parts = list(ast.walk(tree))
     if any(not isinstance(n, _PLAIN) or getattr(n, "id", "_number") != "_number" for n in parts):
         return None
@@ -778,7 +763,7 @@ def _guess(expression: Expression, made: Sequence[Made]) -> int:
     """How many calls belong to the first run: until an earlier part is evaluated again."""
     order = {
         span_of(node): i
-        for i, node in enumerate(_postorder(expression.node))
+        for i, node in enumerate(postorder(expression.node))
         if isinstance(node, ast.expr)
     }
     last = -1
@@ -788,12 +773,6 @@ def _guess(expression: Expression, made: Sequence[Made]) -> int:
             return count
         last = now
     return len(made)
-
-
-def _postorder(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        yield from _postorder(child)
-    yield node
 
 
 def numbers_in(value: Any) -> Iterator[Any]:

@@ -16,6 +16,7 @@ import torch
 from nanlab import safe
 from nanlab.analysis.run_up import limit_of
 from nanlab.operators import CARDS, having
+from nanlab.program.expression import replaced as with_others
 from nanlab.views.card import cure_of
 from nanlab.views.charts import AMBER, BLUE, GREEN, GREY, RED, Level, Line, chart
 from nanlab.views.columns import as_typed, data_table, known
@@ -313,7 +314,8 @@ def curve(fix: Fix, name: str, grid: torch.Tensor) -> list[float] | None:
         "nanlab": SimpleNamespace(safe=safe),
         "_operand": grid,
     }
-    replaced = _Replaced(target).visit(tree)
+    stands = ast.Name("_operand", ast.Load())
+    replaced = with_others(tree, lambda node: stands if ast.dump(node) == target else None)
     parts = [
         n for n in ast.walk(replaced) if isinstance(n, (ast.Call, ast.BinOp)) and _is_closed(n)
     ]
@@ -327,19 +329,6 @@ def curve(fix: Fix, name: str, grid: torch.Tensor) -> list[float] | None:
         if isinstance(made, torch.Tensor) and made.shape == grid.shape:
             return _numbers(made)
     return None
-
-
-class _Replaced(ast.NodeTransformer):
-    """The operand's expression as the name ``_operand``."""
-
-    def __init__(self, target: str) -> None:
-        self.target = target
-
-    def visit(self, node: ast.AST) -> Any:
-        """The node, or the operand's stand-in."""
-        if isinstance(node, ast.expr) and ast.dump(node) == self.target:
-            return ast.Name("_operand", ast.Load())
-        return self.generic_visit(node)
 
 
 def _is_closed(part: ast.AST) -> bool:
