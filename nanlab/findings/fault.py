@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from nanlab.analysis.provenance import (
     MOVES,
@@ -175,43 +176,14 @@ def _behind(
 # that they came from.
 
 
-def on_host(kept: Kept | None, place: int = 0) -> Kept | None:
-    """The same call with every tensor on the CPU; the very tensors where they are there already.
-
-    place: of the result that is asked for; of a call on lists (``_foreach_``) what went into that
-    one is told.
-    """
-    if kept is None:
-        return None
-    listed = kept.op is not None and kept.op.overloadpacket.__name__.startswith(ON_LISTS)
-    own = _of_member(kept, place) if listed else kept.args
-    args, kwargs, outputs, saved = (
-        _moved(part) for part in (own, kept.kwargs, kept.outputs, kept.saved)
-    )
-    return replace(kept, args=args, kwargs=kwargs, outputs=outputs, saved=saved)
-
-
 def _of_member(kept: Kept, place: int) -> tuple[Any, ...]:
     """Members at one place of a call's lists; None for one that its result has overwritten."""
     args = [a[place] if isinstance(a, (list, tuple)) and place < len(a) else a for a in kept.args]
     overwritten = kept.op.overloadpacket.__name__.endswith("_")
-    if (
-        overwritten
-        and isinstance(args[0], torch.Tensor)
-        and not bool(torch.isfinite(args[0]).all())
-    ):
+    first = args[0]
+    if overwritten and isinstance(first, Tensor) and not bool(torch.isfinite(first).all()):
         args[0] = None
     return tuple(args)
-
-
-def _moved(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.cpu()
-    if isinstance(value, dict):
-        return {name: _moved(part) for name, part in value.items()}
-    if isinstance(value, torch.device):
-        return torch.device("cpu")
-    return type(value)(_moved(part) for part in value) if type(value) in (list, tuple) else value
 
 
 # A Fault: one origin of a symptom with everything that a rule wants to read.
@@ -230,25 +202,14 @@ def floating(value: Any) -> bool:
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 
-def _flat(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _flat(value)
-        else:
-            yield value
-
-
 class Fault:
     """One origin, read for rules. Tensors are copies of failed operands; None if too large."""
 
     def __init__(self, trace: Trace, origin: Origin, finding: Finding) -> None:
-        self.trace, self.origin, self.finding = trace, origin, finding
+        self.trace, self.recording = trace, trace.recording
+        self.origin, self.finding = origin, finding
         self.kind = origin.kind
         self.position = origin.position
-
-    @property
-    def recording(self) -> Recording:
-        return self.trace.recording
 
     @cached_property
     def row(self) -> Op:
@@ -256,8 +217,18 @@ class Fault:
 
     @cached_property
     def kept(self) -> Kept | None:
-        """The guilty call: op, args, kwargs, outputs, saved; of lists only the bad member."""
-        return on_host(self.recording.kept.get(self.row.call), self.position - self.row.call)
+        """The guilty call, its tensors on the CPU; of a call on lists only the bad member."""
+        kept = self.recording.kept.get(self.row.call)
+        if kept is None:
+            return None
+        listed = kept.op is not None and kept.op.overloadpacket.__name__.startswith(ON_LISTS)
+        own = _of_member(kept, self.position - self.row.call) if listed else kept.args
+        args, kwargs, outputs, saved = tree_map_only(
+            (Tensor, torch.device),
+            lambda each: each.cpu() if isinstance(each, Tensor) else torch.device("cpu"),
+            (own, kept.kwargs, kept.outputs, kept.saved),
+        )
+        return replace(kept, args=args, kwargs=kwargs, outputs=outputs, saved=saved)
 
     @property
     def saved(self) -> dict[str, Any]:
@@ -337,13 +308,8 @@ class Fault:
     @cached_property
     def operands(self) -> list[Tensor]:
         """The tensors that the guilty call read, in the order of its arguments."""
-        if self.kept is None:
-            return []
-        return [
-            _dense(v)
-            for v in _flat((*self.kept.args, *self.kept.kwargs.values()))
-            if isinstance(v, Tensor)
-        ]
+        given = [] if self.kept is None else tree_leaves((self.kept.args, self.kept.kwargs))
+        return [_dense(v) for v in given if isinstance(v, Tensor)]
 
     @property
     def named_operands(self) -> dict[str, Tensor]:
@@ -430,7 +396,7 @@ class Fault:
         """The gradient that the guilty backward call read, if it read it."""
         if not self.backward or self.kept is None:
             return None
-        tensors = [v for v in _flat(self.kept.args) if isinstance(v, Tensor)]
+        tensors = [v for v in tree_leaves(self.kept.args) if isinstance(v, Tensor)]
         for source, slot in self.recording.operands(self.row.call):
             if slot < len(tensors) and self.comes_from_gradient(source, self.row.node):
                 return tensors[slot]
@@ -451,12 +417,12 @@ class Fault:
             return None
         try:
             with torch.no_grad():
-                found = self.kept.op(*_wide(self.kept.args), **_wide(self.kept.kwargs))
+                args, kwargs = tree_map(_wide, (self.kept.args, self.kept.kwargs))
+                outputs = map(_dense, tree_leaves(self.kept.op(*args, **kwargs)))
         except Exception:
             return None
-        outputs = [_dense(o) for o in (found if isinstance(found, (list, tuple)) else [found])]
-        fitting = [o for o in outputs if isinstance(o, Tensor) and o.shape == self.result.shape]
-        return fitting[0] if fitting else None
+        fitting = (o for o in outputs if isinstance(o, Tensor) and o.shape == self.result.shape)
+        return next(fitting, None)
 
     # -- the operations around it
 
@@ -632,14 +598,9 @@ def _dense(value: Any) -> Any:
 
 
 def _wide(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        if floating(value):
-            return value.to(torch.complex128 if value.is_complex() else torch.float64)
-        return value
-    if isinstance(value, (list, tuple)):
-        return type(value)(_wide(v) for v in value)
-    if isinstance(value, dict):
-        return {k: _wide(v) for k, v in value.items()}
+    """A tensor in float64, or complex128; a dtype of floating point as one of these."""
+    if floating(value):
+        return value.to(torch.complex128 if value.is_complex() else torch.float64)
     if isinstance(value, torch.dtype) and (value.is_floating_point or value.is_complex):
         return torch.complex128 if value.is_complex else torch.float64
     return value

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from nanlab.capture.plans import local_parts, plan_of, read_by_derivative, tensors_of
+from nanlab.capture.plans import plan_of, read_by_derivative
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
 from nanlab.program.replay import results_of
@@ -16,7 +16,7 @@ from nanlab.program.rerun import Memory, Window, operate, rerun, window
 from nanlab.stats import StatsTable, summarize
 from nanlab.stats.memory import local_part
 from nanlab.trace.op import RECOMPUTE, Op
-from nanlab.trace.program import Call, Ref, refs_in
+from nanlab.trace.program import Call, Held, Ref, refs_in
 from nanlab.trace.recording import GuiltyCall, Kept, Recording, Shadow
 
 # The operands of the calls that made a bad value, by running their step again.
@@ -100,12 +100,12 @@ class _EvidenceRun:
         if id(call) not in self._given:  # it was not run: its results are leaves
             self._take(call)
         args, kwargs, saved = self._given.pop(id(call))
-        results = local_parts(results_of(call, out, self.memory))
+        results = [local_part(t) for t in results_of(call, out, self.memory)]
         del self.asked[id(call)]
         if not self._as_bad(guilty.position, results):
             self._give_up(guilty.position, "the step gave other numbers when it was run again")
             return not self.asked
-        outputs = _copy(tuple(results))
+        outputs = tuple(t.detach().clone() for t in results)
         if call.func is not None and plan_of(call.func).overwrites and outputs:
             args = (outputs[0], *args[1:])  # what was there before is no operand
         if "self" not in saved:
@@ -125,25 +125,16 @@ class _EvidenceRun:
 
     def _take(self, call: Call) -> None:
         """Copy what a call is given and its node had saved; one copy of each tensor."""
-        copies: dict[Any, Any] = {}
-        guilty = self.asked[id(call)]
-
-        def given(value: Any) -> Any:
-            if value.__class__ in (tuple, list):
-                return value.__class__([given(each) for each in value])
-            try:
-                key = hash(value)
-            except TypeError:
-                key = id(value)
-            if (value.__class__, key) not in copies:
-                copies[value.__class__, key] = _copy(local_parts(self.memory.unpack(value)))
-            return copies[value.__class__, key]
-
-        self._given[id(call)] = (
-            given(guilty.args or call.args),
-            {name: given(value) for name, value in call.kwargs.items()},
-            {name: given(value) for name, value in self._saved[id(call)].items()},
-        )
+        args = self.asked[id(call)].args or call.args
+        parts, form = tree_flatten((args, call.kwargs, self._saved[id(call)]))
+        copies: dict[Any, Tensor] = {}
+        for at, part in enumerate(parts):
+            if part.__class__ is Ref or part.__class__ is Held:
+                key = part if part.__class__ is Ref else id(part)
+                if key not in copies:
+                    copies[key] = local_part(self.memory.tensor(part)).detach().clone()
+                parts[at] = copies[key]
+        self._given[id(call)] = tree_unflatten(parts, form)
 
     def _as_bad(self, position: int, results: list[Tensor]) -> bool:
         """Whether the results have as many NaN and infinities as the recorded ones."""
@@ -151,27 +142,23 @@ class _EvidenceRun:
             known = self.recording.stats(position + i)
             if known is None or not known.known:
                 continue
-            now = summarize(result)
-            if (now.nan, now.posinf, now.neginf) != (known.nan, known.posinf, known.neginf):
+            plain = result.is_floating_point() and result.layout is torch.strided
+            if plain and result.itemsize > 1:
+                now = [int(is_one(result).sum()) for is_one in _KINDS]
+            else:
+                stats = summarize(result)
+                now = [stats.nan, stats.posinf, stats.neginf]
+            if now != [known.nan, known.posinf, known.neginf]:
                 return False
         return True
 
 
-def _copy(value: Any) -> Any:
-    """The value with a copy of each tensor."""
-    copies: dict[int, Tensor] = {}
-
-    def copied(tensor: Tensor) -> Tensor:
-        if id(tensor) not in copies:
-            copies[id(tensor)] = tensor.detach().clone()
-        return copies[id(tensor)]
-
-    return tree_map_only(Tensor, copied, value)
+_KINDS = (torch.isnan, torch.isposinf, torch.isneginf)
 
 
 def _size(kept: Kept) -> int:
-    tensors = (*tensors_of(kept.args), *tensors_of(kept.outputs), *tensors_of(kept.saved.values()))
-    return sum(t.numel() * t.itemsize for t in tensors)
+    parts = tree_leaves((kept.args, kept.outputs, kept.saved))
+    return sum(t.numel() * t.itemsize for t in parts if isinstance(t, Tensor))
 
 
 # -- what activation checkpointing computed again, for nodes that do not show what they had saved

@@ -145,19 +145,19 @@ def with_hidden(findings: list[Finding], followed: Chain | None) -> list[Finding
 def _placed(recording: Recording, finding: Finding) -> Finding:
     """The finding with the library's line, and the user's that asked for it if elsewhere."""
     finding = replace(finding, library=library_of(recording, finding.position))
-    outer = f"{location(finding.file, finding.line)}: {finding.source}"
     if finding.library is None:
         scripted = scripted_at(recording, finding.position, finding.op)
         if scripted is None:
             return finding
-        (real, line), told = scripted, f"torch.jit compiled it; it was called in {outer}"
+        (real, line), told = scripted, "torch.jit compiled it; it was called in"
         file, source = display_name(real), linecache.getline(real, line).strip()
     else:
         asked = asked_at(recording, finding.position)
         if asked is None:
             return finding
-        (file, line, source), told = recording.line_at(asked), f"It was computed later, in {outer}"
-    explanation = f"{finding.explanation} {told}"
+        (file, line, source), told = recording.line_at(asked), "It was computed later, in"
+    outer = f"{location(finding.file, finding.line)}: {finding.source}"
+    explanation = f"{finding.explanation} {told} {outer}"
     return replace(finding, file=file, line=line, source=source, explanation=explanation)
 
 

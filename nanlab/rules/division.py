@@ -54,11 +54,6 @@ def zeros(fault: Fault) -> int:
     return int((below == 0).sum()) if below is not None else 0
 
 
-def _divisor_row(fault: Fault) -> int:
-    """The row of the divisor of the forward operation."""
-    return fault.operand_row(_divisor_slot(fault))
-
-
 def _divisor_slot(fault: Fault) -> int:
     """Which operand of the forward operation divides."""
     if fault.forward in NORMS | _DEVIATIONS | {"sqrt", "pow"}:
@@ -69,7 +64,7 @@ def _divisor_slot(fault: Fault) -> int:
 
 def centred_squares(fault: Fault) -> bool:
     """Whether a root or divisor came from a mean of squared deviations: a variance by hand."""
-    row = _divisor_row(fault)
+    row = fault.operand_row(_divisor_slot(fault))
     for at, op in fault.upstream(row) if row != -1 else ():
         if nowhere_zero(fault, at):
             continue
@@ -99,7 +94,7 @@ def _by_length(fault: Fault, row: int) -> bool:
 
 def of_norm(fault: Fault) -> bool:
     """Whether something was divided by its own length: a norm, the root of a sum of squares."""
-    row = _divisor_row(fault)
+    row = fault.operand_row(_divisor_slot(fault))
     if (
         fault.calls("normalize", "cosine_similarity")
         and fault.forward in _QUOTIENTS | NORMS
@@ -161,7 +156,7 @@ _HANDS_ON = having("reshapes") | {"select", "slice"} | {"index"}
 
 def _flushed(fault: Fault) -> str:
     """That the divisor is a product, power or exponential of non-zeros; "" where it is not."""
-    row = _divisor_row(fault)
+    row = fault.operand_row(_divisor_slot(fault))
     while row >= 0 and fault.op_at(row) in _HANDS_ON:
         row = next(iter(fault.parents(row)), -1)
     made, parents = fault.op_at(row), fault.parents(row) if row >= 0 else []

@@ -267,7 +267,7 @@ class Series:
     @property
     def may_tell(self) -> bool:
         """Whether it holds the steps that a trend needs, twice in a row."""
-        return len(self) > FEWEST_STEPS
+        return len(self.steps) > FEWEST_STEPS
 
     @property
     def table(self) -> npt.NDArray[np.float32]:

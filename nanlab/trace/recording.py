@@ -239,11 +239,11 @@ class Shadow:
 _start = attrgetter("start")
 
 
+@dataclass(eq=False)
 class Operands(Mapping[int, Kept]):
     """The operands of the guilty calls of a recording, by position."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
+    _recording: Recording
 
     def __getitem__(self, position: int) -> Kept:
         recording = self._recording
