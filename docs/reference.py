@@ -26,7 +26,7 @@ MODULES = (
     "nanlab.analysis.compare",
     "nanlab.analysis.difference",
     "nanlab.topics.clipping",
-    "nanlab.analysis.loss_scale",
+    "nanlab.analysis.signal_loss",
     "nanlab.views.report",
     "nanlab.views.stepper",
     "nanlab.views.underflow",

@@ -23,7 +23,7 @@ from nanlab.findings.rule import (
     rule,
     rules_of,
 )
-from nanlab.rules import data, division, domain, infinities, precision, ranks, reductions
+from nanlab.rules import data, division, domain, infinities, precision
 from nanlab.rules.cure import Chain, Cure, chain
 from nanlab.rules.data import thrown, with_data
 from nanlab.rules.remedies import with_fixes
@@ -50,7 +50,6 @@ COMPILED_WHY = (
 TOPICS = (
     domain,
     division,
-    reductions,
     infinities,
     precision,
     data,
@@ -61,7 +60,6 @@ TOPICS = (
     flushes,
     absorbed_updates,
     trends,
-    ranks,
 )
 BUILTIN: tuple[Rule, ...] = tuple(one for topic in TOPICS for one in rules_of(topic))
 

@@ -14,8 +14,8 @@ SHOWN = (
     ("nanlab.trace.Trace", "text/html", "report.trace_html"),
     ("nanlab.findings.rule.Finding", "text/html", "report.finding_html"),
     ("nanlab.findings.rule.Finding", "text/plain", "text.as_text"),
-    ("nanlab.analysis.loss_scale.LossScale", "text/html", "loss_scale.as_html"),
-    ("nanlab.analysis.loss_scale.LossScale", "text/plain", "loss_scale.as_text"),
+    ("nanlab.analysis.signal_loss.LossScale", "text/html", "loss_scale.as_html"),
+    ("nanlab.analysis.signal_loss.LossScale", "text/plain", "loss_scale.as_text"),
     ("nanlab.explanations.explanation.Explanation", "text/plain", "explanation.as_text"),
 )
 
