@@ -219,10 +219,7 @@ def div_by_tiny(fault: Fault) -> Match | None:
     if smallest.item() >= 0.1:
         return None
     above = fault.argument(0) if fault.name in having("divides") else None
-    title = (
-        f"division by {number(smallest)} overflows {fault.dtype} for"
-        f" {plural(fault.count, 'element')} of {fault.numel:,}"
-    )
+    title = f"division by {number(smallest)} overflows {fault.dtype} for {fault.elements}"
     return match(fault, title, numerator=above, divisor=divisor(fault))
 
 
@@ -291,7 +288,7 @@ def norm_at_zero(fault: Fault) -> Match | None:
     if fault.name == "_weight_norm_interface":
         return match(
             fault,
-            f"weight_norm of {plural(fault.count, 'element')} of {fault.numel:,}: {_NORM_TEXT}",
+            f"weight_norm of {fault.elements}: {_NORM_TEXT}",
         )
     if not zeros(fault) or fault.forward == "sqrt" or _divides_by_twice_a_root(fault):
         return None
@@ -697,8 +694,5 @@ def degenerate_matrix(fault: Fault) -> Match | None:
         )
         return match(fault, title)
     verb = "the derivative of " if fault.backward else ""
-    title = (
-        f"{verb}{fault.forward.strip('_')} of a singular matrix: {plural(fault.count, 'element')}"
-        f" of {fault.numel:,} not finite"
-    )
+    title = f"{verb}{fault.forward.strip('_')} of a singular matrix: {fault.elements} not finite"
     return match(fault, title)

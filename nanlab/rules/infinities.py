@@ -257,10 +257,7 @@ def inf_minus_inf(fault: Fault) -> Match | None:
     if not _infinite_operands(fault):
         return None
     if fault.name in _WAVES and not fault.backward:
-        title = (
-            f"{fault.name} of an infinity has no value: {plural(fault.count, 'element')} of"
-            f" {fault.numel:,} became NaN"
-        )
+        title = f"{fault.name} of an infinity has no value: {fault.elements} became NaN"
         return match(fault, title, columns=fault.named_operands)
     if fault.name not in _SUMS and not cancels(fault):
         return None
@@ -337,7 +334,7 @@ def mask_overflow(fault: Fault) -> Match | None:
     )
     title = (
         f"the mask constant {number(min(found))}, {verb} in {fault.dtype}, overflows to -inf for "
-        f"{plural(fault.count, 'element')} of {fault.numel:,}"
+        f"{fault.elements}"
     )
     return match(fault, title, columns=fault.named_operands)
 
@@ -412,18 +409,17 @@ def _derivative(fault: Fault) -> str:
 
 
 def _hidden_match(fault: Fault, op: str, what: str) -> Match:
-    count = f"{plural(fault.count, 'element')} of {fault.numel:,}"
     by = "an assignment after it" if op in _ASSIGNMENTS else f"`{op}`"
     if not fault.backward:
         title = (
-            f"{fault.forward} is not finite for {count}; {by} hid them from the loss, not from the"
-            " gradient"
+            f"{fault.forward} is not finite for {fault.elements}; {by} hid them from the loss, not"
+            " from the gradient"
         )
         return match(fault, title, columns=fault.named_operands)
     value = "the value" if not fault.value_was_bad() else "the bad value"
     title = (
-        f"the gradient of {fault.forward} is {what} for {count}, though {by} hid {value} from the"
-        " loss"
+        f"the gradient of {fault.forward} is {what} for {fault.elements}, though {by} hid {value}"
+        " from the loss"
     )
     incoming = fault.at(fault.incoming)
     text = ""

@@ -207,7 +207,7 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
             f"{which} is 0 in {dtype}, which rounds everything up to"
             f" {number(limits.rounds_to_zero)} to zero"
         )
-    title = f"{why}; {fault.forward} fails for {plural(fault.count, 'element')} of {fault.numel:,}"
+    title = f"{why}; {fault.forward} fails for {fault.elements}"
     found = match(fault, title, columns=fault.named_operands)
     if fault.finding.phase != "optimizer":
         return found
@@ -248,8 +248,5 @@ def custom_backward(fault: Fault) -> Match | None:
     if not fault.custom:
         return None
     name = fault.kept.node_name.removesuffix("Backward") if fault.kept else "a custom Function"
-    title = (
-        f"{fault.name} in the backward of {name} made {plural(fault.count, 'element')} of"
-        f" {fault.numel:,} non-finite"
-    )
+    title = f"{fault.name} in the backward of {name} made {fault.elements} non-finite"
     return match(fault, title, fault.call_of_function, columns=fault.named_operands)

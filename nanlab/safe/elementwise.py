@@ -111,13 +111,17 @@ def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
 # Logarithms, exponential and entropy.
 
 
-def _log(fn: Callable[[Tensor], Tensor], input: Tensor, low: float | None = None) -> Tensor:
-    """A logarithm that is ``fn(low)`` at and below its pole; None: smallest positive number."""
+def _within(
+    fn: Callable[[Tensor], Tensor],
+    input: Tensor,
+    low: float,
+    high: float | None = None,
+    benign: float = 1.0,
+) -> Tensor:
+    """A function, outside of an interval what it is at the edge; None: the largest number."""
     x = as_float(input, "input")
-    floor = smallest(x.dtype) if low is None else low
-    return guard(
-        fn, [x], 1.0, outside=lambda value, t: fn(t.clamp(floor, torch.finfo(t.dtype).max))
-    )
+    top = torch.finfo(x.dtype).max if high is None else high
+    return guard(fn, [x], benign, outside=lambda value, t: fn(t.clamp(low, top)))
 
 
 def log(input: Tensor) -> Tensor:
@@ -129,17 +133,20 @@ def log(input: Tensor) -> Tensor:
     Derivative: 0 wherever torch's, 1 / x, is not finite (most subnormals); the value is still
     torch's there.
     """
-    return _log(torch.log, input)
+    x = as_float(input, "input")
+    return _within(torch.log, x, smallest(x.dtype))
 
 
 def log2(input: Tensor) -> Tensor:
     """``torch.log2``, with value and derivative outside its domain as for ``log``."""
-    return _log(torch.log2, input)
+    x = as_float(input, "input")
+    return _within(torch.log2, x, smallest(x.dtype))
 
 
 def log10(input: Tensor) -> Tensor:
     """``torch.log10``, with value and derivative outside its domain as for ``log``."""
-    return _log(torch.log10, input)
+    x = as_float(input, "input")
+    return _within(torch.log10, x, smallest(x.dtype))
 
 
 def log1p(input: Tensor) -> Tensor:
@@ -149,7 +156,7 @@ def log1p(input: Tensor) -> Tensor:
     At +inf: its value at the dtype's maximum, with derivative 0.
     """
     x = as_float(input, "input")
-    return _log(torch.log1p, x, low=-below_one(x.dtype))
+    return _within(torch.log1p, x, -below_one(x.dtype))
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
@@ -161,12 +168,8 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     Derivative: 0 wherever torch's, 1 / (x (1 - x)), is not finite.
     """
     x = as_float(input, "input")
-    low, high = smallest(x.dtype), below_one(x.dtype)
-    return guard(
-        lambda t: torch.logit(t, eps),
-        [x],
-        0.5,
-        outside=lambda value, t: torch.logit(t.clamp(low, high), eps),
+    return _within(
+        lambda t: torch.logit(t, eps), x, smallest(x.dtype), below_one(x.dtype), benign=0.5
     )
 
 
@@ -219,39 +222,24 @@ def entropy(p: Tensor, dim: Dims = -1, keepdim: bool = False) -> Tensor:
 
 def acos(input: Tensor) -> Tensor:
     """``torch.acos``; beyond -1 and 1 the value there; derivative 0 beyond and at both edges."""
-    return guard(
-        torch.acos,
-        [as_float(input, "input")],
-        0.0,
-        outside=lambda value, x: torch.acos(x.clamp(-1, 1)),
-    )
+    return _within(torch.acos, input, -1, 1, benign=0.0)
 
 
 def asin(input: Tensor) -> Tensor:
     """``torch.asin``; beyond -1 and 1 the value there; derivative 0 beyond and at both edges."""
-    return guard(
-        torch.asin,
-        [as_float(input, "input")],
-        0.0,
-        outside=lambda value, x: torch.asin(x.clamp(-1, 1)),
-    )
+    return _within(torch.asin, input, -1, 1, benign=0.0)
 
 
 def atanh(input: Tensor) -> Tensor:
     """``torch.atanh``; from -1 and 1 on, its value at the nearest number inside; derivative 0."""
     x = as_float(input, "input")
     edge = below_one(x.dtype)
-    return guard(torch.atanh, [x], 0.0, outside=lambda value, t: torch.atanh(t.clamp(-edge, edge)))
+    return _within(torch.atanh, x, -edge, edge, benign=0.0)
 
 
 def acosh(input: Tensor) -> Tensor:
     """``torch.acosh``; at and below 1 value and derivative 0; at +inf as at the dtype's maximum."""
-    return guard(
-        torch.acosh,
-        [as_float(input, "input")],
-        2.0,
-        outside=lambda value, x: torch.acosh(x.clamp(1, torch.finfo(x.dtype).max)),
-    )
+    return _within(torch.acosh, input, 1, benign=2.0)
 
 
 def atan2(input: Tensor, other: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ def _by_zero(fault: Fault, operands: dict[str, torch.Tensor]) -> str:
     wide = fault.spread(divisor) if divisor is not None else None
     if wide is None or fault.bad is None or not fault.count or bool((wide[fault.bad] != 0).any()):
         return ""
-    return f"divided by zero at {plural(fault.count, 'element')} of {fault.numel:,}"
+    return f"divided by zero at {fault.elements}"
 
 
 def _of_update_rule(fault: Fault) -> bool:
