@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -398,6 +399,24 @@ def test_an_error_in_an_armed_cell_without_the_model_is_explained_too(cell: Cell
     (shown,) = ran.shown
     assert shown.startswith("tensor 1 has size 2 where the others have 3")
     assert cell("len(trace.steps), nanlab.last is trace").value == (1, True)
+
+
+def test_cells_that_were_run_again_cost_an_explanation_nothing(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forks: list[int] = []
+    fork = os.fork
+    monkeypatch.setattr(os, "fork", lambda: (forks.append(1), fork())[1])
+    counts = []
+    for _ in range(3):
+        for _ in range(3):
+            cell(SETUP)
+            cell("train(1, healthy)")
+        forks.clear()
+        (shown,) = cell("%%nanwatch model\nmodel(torch.ones(4, 5))").shown
+        assert "takes 2 features, its input has 5" in shown
+        counts.append(len(forks))
+    assert counts[0] == counts[1] == counts[2] > 0
 
 
 def test_a_table_that_fails_leaves_a_cell_of_an_armed_watch_as_it_ran(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import ctypes
+import dis
 import io
 import linecache
 import os
@@ -25,7 +26,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -38,6 +39,7 @@ from nanlab.findings.rule import Edit
 # Seconds of the processor, so that the answer does not depend on what else runs.
 SECONDS = 20.0  # for all that is tried for one exception; as a rule it takes less than one
 _LONGEST = 6.0  # for one run: the first step of an optimizer imports for seconds
+_CELLS = 2.0  # for the cells of a notebook: a training in one of them is not waited for
 _SHORT = 0.5  # that a program took to raise: one that takes long with an edit does not end
 _PATIENCE = 5  # seconds of the clock for each: a program may wait for something
 _MEMORY = 2 << 30  # bytes that it may ask for
@@ -149,7 +151,8 @@ class Program:
     def _control(self, start: tuple[int, int]) -> Outcome | None:
         """The run without an edit, where it raises what was raised, at the same line."""
         if start not in self.controls:
-            found = self._run((), start, _LONGEST)
+            several = start == (0, 0) and len(self.sources) > 1
+            found = self._run((), start, _CELLS if several else _LONGEST)
             same = found.kind == "raised" and found.line == self.line
             same = same and found.error.split(":")[0] == type(self.error).__name__
             self.controls[start] = found if same else None
@@ -203,19 +206,51 @@ def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameTyp
         if frame.f_globals is not top.f_globals
         and (source := _source(frame.f_code.co_filename)) is not None
     }
-    program = Program([*_cells_before(last), last], imported, top.f_globals, error, own[0][1])
+    program = Program(
+        [*_cells_before(last, top.f_globals), last], imported, top.f_globals, error, own[0][1]
+    )
     return program, own, [frame for frame, _ in steps[mine[-1] + 1 :]]
 
 
-def _cells_before(source: Source) -> Iterator[Source]:
-    """The cells of a notebook that ran before one."""
-    number = re.fullmatch(r"In\[(\d+)\]", source.shown)
+def _cells_before(last: Source, names: dict[str, Any]) -> list[Source]:
+    """The cells of a notebook that ran before one, and on which it depends: what a later cell made
+    anew is left out."""
+    number = re.fullmatch(r"In\[(\d+)\]", last.shown)
     if number is None:
-        return
+        return []
     shown = {display_name(name): name for name in list(linecache.cache)}
-    for each in range(1, int(number[1])):
-        if (name := shown.get(f"In[{each}]")) and (found := _source(name)) is not None:
-            yield found
+    found = [
+        _source(shown[name]) for n in range(1, int(number[1])) if (name := f"In[{n}]") in shown
+    ]
+    cells = [(cell, *_names(cell.tree)) for cell in found if cell is not None]
+    own = set().union(*(bound for _, bound, _ in cells))
+    needed, kept = _names(last.tree)[1] & own, []
+    for cell, bound, read in reversed(cells):
+        used = {one for one in read if bound and isinstance(names.get(one), ModuleType)}
+        if (bound | read - used) & needed:
+            needed = (needed - bound) | (read & own)
+            kept.append(cell)
+    return kept[::-1]
+
+
+def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """The names that a cell binds, and those that it reads of the cells before it."""
+    bound: set[str] = set()
+    read: set[str] = set()
+    inner = []
+    for step in dis.get_instructions(top := compile(tree, "", "exec")):
+        if step.opname == "LOAD_NAME" and step.argval not in bound:
+            read.add(step.argval)
+        elif step.opname == "STORE_NAME":
+            bound.add(step.argval)
+    within = list(top.co_consts)
+    while within:  # functions are called when all of the cell has run
+        if isinstance(code := within.pop(), CodeType):
+            within += code.co_consts
+            inner += [
+                s for s in dis.get_instructions(code) if "GLOBAL" in s.opname or "NAME" in s.opname
+            ]
+    return bound, read | {step.argval for step in inner} - bound
 
 
 def _source(filename: str) -> Source | None:
