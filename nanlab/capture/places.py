@@ -164,9 +164,17 @@ def _compiled(block: Any) -> Iterator[tuple[str, str, int]]:
             yield from _compiled(inner)
 
 
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """A code object, and those of the functions inside of it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from codes_in(each)
+
+
 def _last_line(code: CodeType) -> int:
-    inner = (_last_line(c) for c in code.co_consts if isinstance(c, CodeType))
-    return max((*(n for *_, n in code.co_lines() if n is not None), *inner), default=0)
+    lines = (n for each in codes_in(code) for *_, n in each.co_lines() if n is not None)
+    return max(lines, default=0)
 
 
 def display_name(filename: str) -> str:

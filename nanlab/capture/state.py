@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nanlab.capture.places import is_user_code
+from nanlab.capture.places import codes_in, is_user_code
 from nanlab.capture.training import write
 from nanlab.stats.memory import PLAIN, local_part
 
@@ -443,8 +443,7 @@ class Rewind:
 
 def all_names(code: types.CodeType) -> set[str]:
     """Globals and attributes that a function names, those of functions inside of it too."""
-    inner = (all_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
-    return set(code.co_names).union(*inner)
+    return set().union(*(each.co_names for each in codes_in(code)))
 
 
 def _is_plain(tensor: Tensor) -> bool:

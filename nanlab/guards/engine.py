@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -114,6 +114,21 @@ class Replay:
     compared: str | None = None  # what differs; None until it was looked at
     seen: list[float] = field(default_factory=list)  # losses
     weights: list[OptimizerCopy] = field(default_factory=list)  # before the step that failed
+
+
+def harmless(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of Guard; what fails in nanlab itself turns the guard off and leaves the program
+    alone."""
+
+    @functools.wraps(method)
+    def run(self: Guard, *args: Any) -> Any:
+        try:
+            return method(self, *args)
+        except Exception as error:
+            self._failed(error)
+            return None
+
+    return run
 
 
 class Guard:
@@ -229,17 +244,11 @@ class Guard:
         """The window of a loop that has begun; None in a replay."""
         return self._known.get(key) if self._replay is None else None
 
+    @harmless
     def begin(self, key: Any, make: Callable[[], Window]) -> Window | None:
         """A turn of a loop begins; its window, None in a replay. Its items go to ``turn``."""
         if self.off or self._replay is not None:
             return None
-        try:
-            return self._begun(key, make)
-        except Exception as error:
-            self._failed(error)
-            return None
-
-    def _begun(self, key: Any, make: Callable[[], Window]) -> Window:
         window = self._known.get(key)
         if window is None:
             window = self._known[key] = make()
@@ -342,21 +351,18 @@ class Guard:
             before = self._taken
             result = original(scaler, optimizer, *args, **kwargs)
             if scaler.is_enabled() and self._is_ours():
-                try:
-                    self._scaler_stepped(scaler, optimizer, self._taken == before)
-                except Exception as error:
-                    self._failed(error)
+                self._scaler_stepped(scaler, optimizer, self._taken == before)
             return result
 
         return functools.wraps(original)(step)
 
+    @harmless
     def _scaler_stepped(self, scaler: Any, optimizer: Optimizer, skipped: bool) -> None:
         """A GradScaler has stepped an optimizer, or left the step out."""
         if self._replay is not None:
             self._replay.skip += 1
             if self._replay.skips and self._replay.skip == self._replay.skips:
-                self._compare(self._replay)
-                raise ReplayEnd("nanlab: the replay ends here")
+                self._end_replay(self._replay)
             return
         self._losses.clear()
         if not skipped:
@@ -386,16 +392,10 @@ class Guard:
         )
         warnings.warn(told, RuntimeWarning, stacklevel=3)
 
+    @harmless
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if not self._is_ours():
             return None
-        try:
-            return self._stepping(optimizer, args, kwargs)
-        except Exception as error:
-            self._failed(error)
-            return None
-
-    def _stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if self._alone:  # those turns accumulated gradients for it
             self.step, self._alone = self.step - self._alone, 0
         self.optimizers.setdefault(id(optimizer), optimizer)
@@ -418,22 +418,19 @@ class Guard:
         def closed(*args: Any, **kwargs: Any) -> Any:
             loss = closure(*args, **kwargs)
             if self._is_ours():
-                try:
-                    self._closed(optimizer)
-                except Exception as error:
-                    self._failed(error)
+                self._closed(optimizer)
             return loss
 
         return closed
 
+    @harmless
     def _closed(self, optimizer: Optimizer) -> None:
         """A closure has returned."""
         self._closures += 1
         replay = self._replay
         if replay is not None:
             if replay.step == replay.steps and self._closures == replay.closures:
-                self._compare(replay)
-                raise ReplayEnd("nanlab: the replay ends here")
+                self._end_replay(replay)
             return
         if self.looks:
             self.look(optimizer)
@@ -450,8 +447,7 @@ class Guard:
         """An optimizer of a trainer is about to step; a replay ends where the run stopped."""
         replay = self._replay
         if replay is not None and replay.step == replay.steps:
-            self._compare(replay)
-            raise ReplayEnd("nanlab: the replay ends here")
+            self._end_replay(replay)
 
     def _replay_stepping(self, replay: Replay) -> None:
         if replay.skips or replay.closures or replay.step < replay.steps:
@@ -459,23 +455,20 @@ class Guard:
         if replay.after:
             replay.weights = [OptimizerCopy(o) for o in self.optimizers.values()]
             return
+        self._end_replay(replay)
+
+    def _end_replay(self, replay: Replay) -> NoReturn:
         self._compare(replay)
         raise ReplayEnd("nanlab: the replay ends here")
 
+    @harmless
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._is_ours():
             return
-        try:
-            self._stepped(optimizer)
-        except Exception as error:
-            self._failed(error)
-
-    def _stepped(self, optimizer: Optimizer) -> None:
         if self._replay is not None:
             self._replay.step += 1
             if self._replay.after and self._replay.step > self._replay.steps:
-                self._compare(self._replay)
-                raise ReplayEnd("nanlab: the replay ends here")
+                self._end_replay(self._replay)
             return
         self._taken += 1
         self._counts[id(optimizer)] += 1

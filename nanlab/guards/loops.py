@@ -14,6 +14,7 @@ from functools import cached_property
 from types import FrameType
 from typing import Any, Protocol
 
+from nanlab.capture.places import codes_in
 from nanlab.errors import NotReplayable
 
 # a name put into the program's own would stay in functions
@@ -385,12 +386,9 @@ class _Enclosed(ast.NodeTransformer):
 
 
 def _code_named(code: types.CodeType, name: str, line: int) -> types.CodeType:
-    waiting = [code]
-    while waiting:
-        each = waiting.pop()
+    for each in codes_in(code):
         if each.co_name == name and each.co_firstlineno == line:
             return each
-        waiting += [c for c in each.co_consts if isinstance(c, types.CodeType)]
     raise NotReplayable(f"the function {name} was not found in its source")
 
 

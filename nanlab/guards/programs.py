@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nanlab.capture import FaultFound, Stop, watch
-from nanlab.capture.places import Models, is_user_code, joined
+from nanlab.capture.places import Models, codes_in, is_user_code, joined
 from nanlab.capture.state import all_names, held
 from nanlab.errors import UsageError
 from nanlab.guards import loops
@@ -384,12 +384,7 @@ def _codes_with_heads(
         tree = ast.parse(source_of(file, globals_), file)
         if not instrument(tree, loops.register, training):
             return {}
-        waiting = [compile(tree, file, "exec", dont_inherit=True)]
+        codes = codes_in(compile(tree, file, "exec", dont_inherit=True))
     except (SyntaxError, ValueError):
         return {}
-    found = {}
-    while waiting:
-        code = waiting.pop()
-        found[code.co_name, code.co_firstlineno] = code
-        waiting += [c for c in code.co_consts if isinstance(c, types.CodeType)]
-    return found
+    return {(code.co_name, code.co_firstlineno): code for code in codes}

@@ -316,10 +316,8 @@ def dense(exponents: pd.Series[int]) -> dict[str, Any]:
     if not len(exponents):
         return {"first": 0, "counts": []}
     low, high = int(exponents.index.min()), int(exponents.index.max())
-    counts = [0] * (high - low + 1)
-    for exponent, count in zip(exponents.index.tolist(), exponents.tolist(), strict=True):
-        counts[int(exponent) - low] = int(count)
-    return {"first": low, "counts": counts}
+    counts = exponents.reindex(range(low, high + 1), fill_value=0)
+    return {"first": low, "counts": counts.astype("int64").tolist()}
 
 
 def browser_histogram(trace: Trace, row: pd.Series[Any] | None) -> dict[str, Any]:

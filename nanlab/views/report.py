@@ -10,7 +10,7 @@ from nanlab.trace.recording import PHASES
 from nanlab.views import card, details, text
 from nanlab.views.card import WAITING, guilty_samples
 from nanlab.views.evidence import evidence, lens
-from nanlab.views.html import escape, plural, sentence
+from nanlab.views.html import capital, escape, plural, sentence
 from nanlab.views.text import first_of, headroom_line, known_first, reproduction_of
 from nanlab.views.widget import style
 
@@ -155,10 +155,7 @@ def contents(trace: Trace) -> str:
         parts += [told] if others else []
     rest = len(trace.findings) - (found is not None)
     parts += [plural(rest, "other finding")] if rest > 0 else []
-    return escape(
-        ", ".join([*parts, "training steps, tables"])[:1].upper()
-        + ", ".join([*parts, "training steps, tables"])[1:]
-    )
+    return escape(capital(", ".join([*parts, "training steps, tables"])))
 
 
 def covered(trace: Trace) -> str:

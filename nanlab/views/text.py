@@ -66,9 +66,7 @@ def library_text(finding: Finding) -> str:
     if finding.library is None:
         return ""
     file, line, function = finding.library
-    for folder in ("site-packages", "dist-packages"):
-        file = file.rsplit(f"/{folder}/", 1)[-1]
-    return f"{file}:{line}" + (f" ({function})" if function else "")
+    return location(file, line) + (f" ({function})" if function else "")
 
 
 def fix_title(fix: Fix) -> str:
