@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import nanlab
+from nanlab.program.replay import check_rebuilt
+from nanlab.program.rerun import window
 from nanlab.trace import Trace
 
 torch.set_num_threads(1)
@@ -101,3 +103,85 @@ def test_gradients_that_stood_before_the_watch_are_added_to(before: int) -> None
     einsum(layer).sum().backward()
     replayed = trace.replay(fix).gradients
     assert torch.equal(replayed["weight"], layer.weight.grad)  # type: ignore[arg-type]
+
+
+def slopes(layer: nn.Linear, fixed: bool) -> torch.Tensor:
+    """The norm of each sample's Jacobian, one of which is zero."""
+    norms: list[torch.Tensor] = []
+    total = layer.weight.square().sum()
+    for row in torch.tensor([[0.0] * 4, [1.0] * 4]):
+        jacobian = torch.func.jacrev(lambda x: (layer(x) * x).square())(row)
+        size = jacobian.square().sum()
+        if fixed:
+            norms.append(nanlab.safe.sqrt(size))
+        else:
+            norms.append(torch.sqrt(size))
+    return torch.stack(norms).sum() + total
+
+
+def test_a_fix_after_a_loop_of_jacobians_is_the_program_written_so() -> None:
+    def gradients(fixed: bool) -> tuple[nanlab.Trace, nn.Linear]:
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4)
+        with nanlab.watch(layer, on_fault="record") as trace:
+            slopes(layer, fixed).backward()
+        return trace, layer
+
+    trace, _ = gradients(False)
+    culprit = trace.culprit
+    assert culprit is not None and culprit.cause == "sqrt-at-zero"
+    fix = next(f for f in culprit.fixes if f.verified and "nanlab.safe.sqrt" in f.code)
+    layer = gradients(True)[1]
+    assert torch.equal(trace.replay(fix).gradients["weight"], layer.weight.grad)  # type: ignore[arg-type]
+
+
+def by_sample(layer: nn.Linear) -> nanlab.Trace:
+    """Gradients of each sample by itself, one of them zero, divided by their norm."""
+    x, y = torch.ones(3, 4), torch.zeros(3, 2)
+    weight = layer.weight.detach()
+    y[0] = x[0] @ weight.t()
+
+    def loss(w: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x @ w.t() - y).square().sum()
+
+    with nanlab.watch(layer, on_fault="record") as trace:
+        each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(weight, x, y)
+        unit = each / each.flatten(1).norm(dim=1)[:, None, None]
+        layer.weight.grad = unit.mean(0)
+        torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    return trace
+
+
+def test_a_step_with_gradients_of_each_sample_runs_again_above_autograd() -> None:
+    torch.manual_seed(0)
+    trace = by_sample(nn.Linear(4, 2, bias=False))
+    assert trace.replay().identical
+    assert not check_rebuilt(window(trace.recording))
+    culprit = trace.culprit
+    assert culprit is not None and culprit.cause in ("div-by-zero", "norm-at-zero")
+    tried = [f for f in culprit.fixes if f.edits]
+    assert tried and all(f.verdict != "untried" for f in tried)
+
+
+def test_a_value_that_its_own_call_reads_and_overwrites_is_kept() -> None:
+    best, layer = torch.tensor(3.0), nn.Linear(2, 1)
+    with nanlab.watch(layer, keep=4) as trace:
+        for _ in range(2):
+            loss = layer(torch.ones(2)).square().sum() + 5.0
+            loss.backward()
+            torch.minimum(best, loss.detach(), out=best)
+            torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    assert [trace.replay(step=step).identical for step in range(2)] == [True, True]
+    position = int(trace.ops[trace.ops.op == "minimum"].position.iloc[0])
+    assert float(trace.tensor(position)) == 3.0
+
+
+def test_a_tensor_that_changed_its_shape_in_place_has_its_new_one() -> None:
+    with nanlab.watch() as trace:
+        x = torch.ones(2, 1, 3) * 2.0
+        x.squeeze_(1)
+        x.t_().add_(1.0)
+    shapes = {
+        op: trace.tensor(int(p)).shape for op, p in zip(trace.ops.op, trace.ops.index, strict=True)
+    }
+    assert shapes["squeeze_"] == (2, 3) and shapes["t_"] == shapes["add_"] == (3, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -266,20 +266,21 @@ class ProgramRecorder:
     def _about_to_write(self, plan: Plan, args: Any, kwargs: Any) -> None:
         for where in plan.writes:
             if isinstance(where, str):
-                value = kwargs.get(where)
+                value, read = kwargs.get(where), args
             else:
-                value = args[where] if where < len(args) else None
+                value, read = args[where] if where < len(args) else None, args[where + 1 :]
             if value.__class__ is list or value.__class__ is tuple:
                 for item in value:
                     if isinstance(item, Tensor):
-                        self._save(item, plan.overwrites)
+                        self._save(item, plan.overwrites, read)
             elif isinstance(value, Tensor):
-                self._save(value, plan.overwrites)
+                self._save(value, plan.overwrites, read)
         for i in plan.hidden:
             if i < len(args) and isinstance(args[i], Tensor):
                 self._save(args[i], False)
 
-    def _save(self, t: Tensor, overwrites: bool) -> None:
+    def _save(self, t: Tensor, overwrites: bool, read: Sequence[Any] = ()) -> None:
+        """Copy what a call writes; overwrites: unread, but for what it ``read`` beside."""
         try:
             storage = t.untyped_storage()
             entry = self.ledger.entries.get(storage._cdata)
@@ -290,7 +291,8 @@ class ProgramRecorder:
         except Exception:
             return
         if number not in segment.known:
-            if overwrites and t.numel() * t.itemsize == storage.nbytes() and t.is_contiguous():
+            whole = t.numel() * t.itemsize == storage.nbytes() and t.is_contiguous()
+            if overwrites and whole and not any(_shows(other, storage) for other in read):
                 segment.known.add(number)
                 segment.blank[number] = storage.nbytes(), str(t.device)
             else:
@@ -433,7 +435,11 @@ class ProgramRecorder:
         run = self._running.pop()
         run.last = len(self.segment.calls)
         if not run.accumulates and results is not None:
-            run.results = tuple([None if t is None else self._made(unwrapped(t)) for t in results])
+            inside = (
+                torch._C._functorch.is_legacy_batchedtensor
+            )  # of autograd's vmap: gone after it
+            found = [None if t is None or inside(t) else unwrapped(t) for t in results]
+            run.results = tuple([None if t is None else self._made(t) for t in found])
         self.segment.engine.append(run)
         if not self._running:
             self._returning.clear()
@@ -712,3 +718,9 @@ def _rule_of(optimizer: torch.optim.Optimizer) -> str:
 def _held(t: Tensor) -> Held:
     """An operand as it is; a lazy parameter becomes an initialised one in place."""
     return Held(t.data if is_lazy(t) else t)
+
+
+def _shows(value: Any, storage: Any) -> bool:
+    """Whether an argument is a tensor of this storage."""
+    own = isinstance(value, Tensor) and is_plain(value)
+    return own and value.untyped_storage()._cdata == storage._cdata

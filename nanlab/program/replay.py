@@ -382,6 +382,8 @@ def results_of(call: Call, out: Any, memory: Memory) -> list[Tensor]:
     if call.func is None:
         return [t for t in out if isinstance(t, Tensor)]
     plan = plan_of(call.func)
+    if isinstance(out, Tensor) and plan.writes and not plan.fresh:
+        return [out]  # its shape may be another than that of the operand, as of squeeze_
     args = memory.unpack(call.args) if plan.writes or plan.hidden else ()
     kwargs = {k: memory.unpack(v) for k, v in call.kwargs.items()} if plan.writes else {}
     return targets_of(plan, args, kwargs, out)[0]

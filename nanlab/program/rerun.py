@@ -74,7 +74,10 @@ class Memory:
         """A stand-in for a tensor that is no plain view; the program's is never written."""
         key = id(held.tensor)
         if key not in self._held:
-            self._held[key] = held.tensor.detach().clone()
+            try:
+                self._held[key] = held.tensor.detach().clone()
+            except RuntimeError as error:
+                raise NotReplayable("a tensor inside of a vmap is none outside of it") from error
         return self._held[key]
 
     def holds_others(self) -> bool:
@@ -376,44 +379,56 @@ def follow(segment: Segment) -> None:
     for run in segment.engine:
         inputs = [ref for ref in refs_in(run.inputs) if not ref.tracked]
         if inputs:
-            leaves = {ref.view for ref in inputs}
-            followed = _followed(segment, run, {ref.storage for ref in inputs}, leaves)
-            run.inputs = _marked(run.inputs, followed, leaves)
-            run.roots = _marked(run.roots, followed, leaves)
+            followed = _Followed(segment, run, inputs)
+            run.inputs, run.roots = followed.marked(run.inputs), followed.marked(run.roots)
 
 
-def _followed(segment: Segment, run: EngineRun, reached: set[int], leaves: set[Any]) -> set[int]:
-    """Storages that the inputs of a run reach before it; their readers are marked."""
-    calls, earlier = segment.calls, [r for r in segment.engine if r.last <= run.first]
-    inputs = set(reached)
-    written = (i for i in range(run.first - 1, -1, -1) if inputs & {*written_by(calls[i])})
-    for index in range(next(written, -1) + 1, run.first):
-        for other in earlier:
-            if other.last == index and other.create_graph:
-                if any(ref.storage in reached for ref in refs_in((*other.roots, *other.inputs))):
-                    reached |= {ref.storage for ref in refs_in(other.results)}
-        call = calls[index]
-        if any(other.first <= index < other.last for other in earlier) or not call.grad:
-            continue
-        name = getattr(call.func, "_opname", "")
-        if name == "detach" or name.endswith("_like") or name.startswith("new_"):
-            continue  # autograd follows none of these
-        args = _marked(call.args, reached, leaves)
-        kwargs = {key: _marked(value, reached, leaves) for key, value in call.kwargs.items()}
-        if any(ref.tracked for ref in refs_in((args, tuple(kwargs.values())))):
-            calls.put(index, call._replace(args=args, kwargs=kwargs))
-            reached |= {r.storage for r in refs_in(call.out) if r.dtype.is_floating_point}
-    return reached
+class _Followed:
+    """What the inputs of a run reach before it, whose readers are marked."""
 
+    def __init__(self, segment: Segment, run: EngineRun, inputs: Sequence[Ref]) -> None:
+        self.leaves = {ref.view for ref in inputs}
+        self._given = {ref.storage for ref in inputs}
+        self._views = set(self.leaves)  # of these: rows of one tensor may be inputs in turn
+        self._made: set[int] = set()  # storages
+        calls, earlier = segment.calls, [r for r in segment.engine if r.last <= run.first]
+        written = (i for i in range(run.first - 1, -1, -1) if self._given & {*written_by(calls[i])})
+        for index in range(next(written, -1) + 1, run.first):
+            for other in earlier:
+                if other.last == index and other.create_graph:
+                    if any(map(self._reaches, refs_in((*other.roots, *other.inputs)))):
+                        self._reach(other.results)
+            call = calls[index]
+            if any(other.first <= index < other.last for other in earlier) or not call.grad:
+                continue
+            name = getattr(call.func, "_opname", "")
+            if name == "detach" or name.endswith("_like") or name.startswith("new_"):
+                continue  # autograd follows none of these
+            args = self.marked(call.args)
+            kwargs = {key: self.marked(value) for key, value in call.kwargs.items()}
+            if any(ref.tracked for ref in refs_in((args, tuple(kwargs.values())))):
+                calls.put(index, call._replace(args=args, kwargs=kwargs))
+                self._reach(call.out)
 
-def _marked(value: Any, reached: set[int], leaves: set[Any]) -> Any:
-    if value.__class__ is Ref:
-        if value.tracked or value.storage not in reached or not value.dtype.is_floating_point:
-            return value
-        return Ref((*value[:5], 2 if value.view in leaves else 1, value[6]))
-    if value.__class__ is tuple or value.__class__ is list:
-        return value.__class__([_marked(item, reached, leaves) for item in value])
-    return value
+    def _reaches(self, ref: Ref) -> bool:
+        return ref.view in self._views if ref.storage in self._given else ref.storage in self._made
+
+    def _reach(self, out: Any) -> None:
+        for ref in refs_in(out):
+            if ref.storage in self._given:
+                self._views.add(ref.view)
+            elif ref.dtype.is_floating_point:
+                self._made.add(ref.storage)
+
+    def marked(self, value: Any) -> Any:
+        """References as those of tensors that autograd follows."""
+        if value.__class__ is Ref:
+            if value.tracked or not self._reaches(value) or not value.dtype.is_floating_point:
+                return value
+            return Ref((*value[:5], 2 if value.view in self.leaves else 1, value[6]))
+        if value.__class__ is tuple or value.__class__ is list:
+            return value.__class__([self.marked(item) for item in value])
+        return value
 
 
 # The recorded calls of one training step.
