@@ -36,6 +36,7 @@ def told() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.examples(every=2)
 @pytest.mark.parametrize("name", NAMES)
 def test_device_and_cpu_name_the_same_culprit_with_elements_and_fixes(
     name: str, told: dict[str, Any]

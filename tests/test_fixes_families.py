@@ -163,6 +163,7 @@ CASES = [
 ]
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize(("line", "values", "cause", "part"), CASES, ids=[c[0] for c in CASES])
 def test_the_offered_line_is_finite(
     line: str, values: dict[str, Any], cause: str, part: str, tmp_path: Path

@@ -144,6 +144,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize(("body", "held"), PROGRAMS)
 def test_a_fix_that_holds_cures_the_program(body: str, held: list[str], tmp_path: Path) -> None:
     file, _, found = diagnosed(body, tmp_path)

@@ -165,6 +165,7 @@ REWRITTEN: dict[str, tuple[Forward, str]] = {
 }
 
 
+@pytest.mark.examples(every=2)
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_the_expression_that_failed_is_rewritten(name: str) -> None:
     forward, expected = REWRITTEN[name]

@@ -242,6 +242,7 @@ def in_a_script(program: str, folder: Path, capsys: pytest.CaptureFixture[str]) 
     return told(nanlab.last)
 
 
+@pytest.mark.examples(every=2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_in_a_cell_the_step_is_replayed_and_told(
     shell: InteractiveShell, untried: None, name: str

@@ -78,6 +78,7 @@ def told(trace: nanlab.Trace) -> dict[str, Any]:
     return facts
 
 
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_device_tells_what_the_cpu_tells(
     name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -82,6 +82,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.examples(every=2)
 @pytest.mark.parametrize("step", STEPS)
 def test_fixes_are_tried_after_any_kind_of_operation(
     step: Callable[[nn.Linear], torch.Tensor],
