@@ -53,7 +53,7 @@ def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) ->
         return "uninitialised"
     if status == INTENDED:
         return "parameter" if _into_parameter(recording, position, came_from) else "intended"
-    if row.literal and status == BORN and _wrote_nan(recording, position):
+    if row.literal and status == BORN and row.name in MOVES and row.stats.nan:  # full(..., nan)
         return "data"
     if status == BORN and row.arrived:
         return "rank"
@@ -112,12 +112,6 @@ def _first_computation(
         if row and row.name not in MOVES:
             return row.name, row.status == TURNED
     return "", False
-
-
-def _wrote_nan(recording: Recording, position: int) -> bool:
-    """Whether the program wrote NaN itself: ``torch.full(..., nan)``."""
-    row = recording.at(position)
-    return row.name in MOVES and bool(row.stats.nan)
 
 
 def hides_nothing(recording: Recording, position: int, guilty: list[tuple[int, Kind]]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -254,8 +254,8 @@ def first_losses(trace: Trace) -> pd.DataFrame:
     recording: Recording | None = getattr(trace, "recording", None)
     found: dict[tuple[str, int, str], tuple[Any, ...]] = {}
     for row in _narrow_rows(recording) if recording is not None else ():
-        position, key = row.position, (row.name, row.place, row.module)
-        if key not in found and (loss := _loss_of(trace, position, row)) is not None:
+        key = row.name, row.place, row.module
+        if key not in found and (loss := _loss_of(row)) is not None:
             found[key] = _columns(row, loss)
     frame = pd.DataFrame(list(found.values()), columns=FIRST_LOSS_COLUMNS).sort_values(
         "position", ignore_index=True
@@ -267,9 +267,7 @@ def flushed_at(trace: Trace, position: int) -> int:
     """Values of a row that became zero when computed; 0 if they look like true zeros."""
     recording: Recording | None = getattr(trace, "recording", None)
     row = recording.at(position) if recording is not None else None
-    if recording is None or row is None or row.dtype not in NARROW:
-        return 0
-    loss = _loss_of(trace, position, row)
+    loss = _loss_of(row) if row is not None and row.dtype in NARROW else None
     return loss.lost if loss is not None and loss.told_by != "epsilon" else 0
 
 
@@ -293,59 +291,44 @@ def _narrow_rows(recording: Recording) -> Iterator[Op]:
             yield Op(recording, int(where[at]), table.row(at))
 
 
-def _loss_of(trace: Trace, position: int, row: Op) -> _Loss | None:
-    recording = trace.recording
-    stats = recording.stats(position)
+def _loss_of(row: Op) -> _Loss | None:
+    stats = row.stats
     if stats is None or not stats.known or not stats.numel or not stats.is_finite:
         return None
-    op = row.name
-    ways: list[Callable[[], _Loss | None]] = [
-        lambda: _epsilon(trace, position, row, op, stats),
-        lambda: _twin(recording, position),
-    ]
-    if position not in recording.shadows:
-        ways.append(lambda: _counts(recording, position, op, stats))
-    losses = (way() for way in ways)
-    return next(
-        (loss for loss in losses if loss is not None and loss.lost >= LEAST * loss.of > 0), None
-    )
+    exact = row.position in row.recording.shadows
+    losses = (way(row, stats) for way in (_epsilon, _twin if exact else _counts))
+    return next((each for each in losses if each and each.lost >= LEAST * each.of > 0), None)
 
 
-def _twin(recording: Recording, position: int) -> _Loss | None:
+def _twin(row: Op, stats: TensorStats) -> _Loss | None:
     """What the float32 twin of the operation holds and the result does not."""
-    shadow = recording.shadows.get(position)
-    result = recording.at(position)
-    if shadow is None or not shadow.flushed or not result:
-        return None
+    shadow = row.recording.shadows[row.position]
     twin = shadow.stats
     whole = shadow.flushed == twin.numel - twin.zero
     known = whole and twin.min is not None and twin.max is not None
-    largest = twin.largest if known else format_of(result.dtype).rounds_to_zero
+    largest = twin.largest if known else format_of(row.dtype).rounds_to_zero
     return _Loss(shadow.flushed, twin.numel - twin.zero, largest, "float32 twin")
 
 
-def _counts(recording: Recording, position: int, op: str, stats: TensorStats) -> _Loss | None:
+def _counts(row: Op, stats: TensorStats) -> _Loss | None:
     """More zeros than those of the operands account for.
 
     A product of two values that are not zero is never zero but by underflow. A sum of products may
     cancel; it counts only where half of its values lie at the lower end of the dtype, and where its
     terms are small.
     """
-    sources = list(dict.fromkeys(source for source, _ in recording.operands(position)))
+    op, sources = row.name, list(dict.fromkeys(source for source, _ in row.operands))
     sources = sources[-1:] if op == "copy_" else sources
-    operands = [s for source in sources if (s := recording.stats(source)) is not None and s.numel]
+    known = map(row.recording.stats, sources)
+    operands = [s for s in known if s is not None and s.numel]
     if not operands or not all(s.is_finite for s in operands):
         return None
     if op in SUMS:
-        if 2 * (stats.zero + stats.subnormal) < stats.numel or not _of_small_terms(
-            recording.at(position), operands
-        ):
+        low = 2 * (stats.zero + stats.subnormal) >= stats.numel
+        if not low or not _of_small_terms(row, operands):
             return None
-    elif op not in ELEMENTWISE or any(
-        s.numel > stats.numel for s in operands
-    ):  # a view of a larger tensor
-        return None
-    row = recording.at(position)
+    elif op not in ELEMENTWISE or any(s.numel > stats.numel for s in operands):
+        return None  # a view of a larger tensor
     if len(operands) == len(row.operands) == 1 and op in SCALES and not row.scaled:
         return None  # times a number that may be zero
     accounted = min(stats.numel, sum(-(-s.zero * stats.numel // s.numel) for s in operands))
@@ -360,20 +343,18 @@ def _of_small_terms(row: Op, operands: list[TensorStats]) -> bool:
     return bool(size <= MOST_TERM * format_of(row.dtype).smallest_normal)
 
 
-def _epsilon(trace: Trace, position: int, row: Op, op: str, stats: TensorStats) -> _Loss | None:
+def _epsilon(row: Op, stats: TensorStats) -> _Loss | None:
     """A Python number that was added, or taken as floor, and that the dtype rounds to zero.
 
     One that the user's line does not spell is a library's own, and told only where there is a zero
     that it should prevent; an optimizer's own has a cause of its own.
     """
-    recording = trace.recording
-    if op not in ADDS | FLOORS:
+    if row.name not in ADDS | FLOORS:
         return None
-    before = [recording.stats(source) for source, _ in recording.operands(position)]
-    if len(before) != 1 or before[0] is None or before[0] != stats:
+    if [row.recording.stats(source) for source, _ in row.operands] != [stats]:
         return None
-    limit = format_of(row.dtype).rounds_to_zero
-    vanished = [abs(x) for x in recording.scalars.get(position, ()) if 0.0 < abs(x) <= limit]
+    limit, numbers = format_of(row.dtype).rounds_to_zero, row.recording.scalars
+    vanished = [abs(x) for x in numbers.get(row.position, ()) if 0.0 < abs(x) <= limit]
     spelled = {float(number) for number in _NUMBER.findall(row.source)}
     matters = stats.zero > 0 and row.phase != OPTIMIZER
     told = [x for x in vanished if matters or x in spelled]
@@ -391,11 +372,9 @@ def _columns(row: Op, loss: _Loss) -> tuple[Any, ...]:
 # would have kept it.
 
 KEPT = 1e-3  # share of the values up to which flushing is no loss
-LOW = (
-    # binary exponents above the smallest subnormal in which values must lie for zeros beside them
-    # to be flushed ones
-    2
-)
+# binary exponents above the smallest subnormal in which values must lie for zeros beside them to
+# be flushed ones
+LOW = 2
 # Operations whose result is zero only where an operand is, but for rounding.
 PRODUCTS = having("zero_from_zero")
 COLUMNS = (

@@ -24,7 +24,7 @@ from nanlab.analysis.provenance import (
 from nanlab.findings.rule import Finding, Match, Rule
 from nanlab.operators import having
 from nanlab.trace import Trace
-from nanlab.trace.op import FORWARD, HEALED, OPTIMIZER, Op, location, walk
+from nanlab.trace.op import FORWARD, OPTIMIZER, Op, location, walk
 from nanlab.trace.recording import PHASES, Kept, NodeInfo, Recording
 
 # The operations around a fault: what its operands were made from, and what was made from its
@@ -546,10 +546,6 @@ class Fault:
         chosen = [c for c in self.consumers(position) if self.op_at(c) == "where"]
         rows = [p for c in chosen for p in self.parents(c) if self.op_at(p) == "_linalg_slogdet"]
         return next(iter(rows), -1)
-
-    def healed(self, position: int) -> bool:
-        """Whether a row is finite although something it read was not."""
-        return self.recording.status.get(position) == HEALED
 
     def value_was_bad(self) -> bool:
         """Whether the result of the forward operation was itself non-finite."""

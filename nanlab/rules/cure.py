@@ -252,16 +252,12 @@ def _joined(edits: tuple[Edit, ...], more: tuple[Edit, ...]) -> tuple[Edit, ...]
             return None
         if over:
             old = over[0]
-            if new.old.strip() != _indented(old).strip():
+            if new.old.strip() != "\n".join(old.rows()).strip():
                 return None
             found[found.index(old)] = replace(new, first=old.first, last=old.last, old=old.old)
         else:
             found.append(new)
     return tuple(found)
-
-
-def _indented(edit: Edit) -> str:
-    return "\n".join(edit.rows())
 
 
 def _of_the_file(trace: Trace, edit: Edit) -> Edit:

@@ -74,16 +74,10 @@ def centred_squares(fault: Fault) -> bool:
         if op == "mean":
             squared = [p for p in fault.parents(at) if fault.op_at(p) in having("squares")]
             for p in squared:
-                if any(
-                    fault.op_at(q) in ("sub", "rsub") and _subtracts_mean(fault, q)
-                    for q in fault.parents(p)
-                ):
+                centred = (q for q in fault.parents(p) if fault.op_at(q) in ("sub", "rsub"))
+                if any(fault.op_at(mean) == "mean" for q in centred for mean in fault.parents(q)):
                     return True
     return False
-
-
-def _subtracts_mean(fault: Fault, position: int) -> bool:
-    return any(fault.op_at(p) == "mean" for p in fault.parents(position))
 
 
 def _by_length(fault: Fault, row: int) -> bool:
@@ -551,9 +545,10 @@ def infeasible_likelihood(fault: Fault) -> Match | None:
     if fault.kind == "intended":
         return _forbidden_target(fault)
     if "ctc_loss" in fault.forward:
+        count = int(torch.isinf(fault.result).sum()) if fault.result is not None else 0
         return match(
             fault,
-            f"CTC: {plural(_infinite(fault), 'target')} cannot be aligned with so few input frames;"
+            f"CTC: {plural(count, 'target')} cannot be aligned with so few input frames;"
             " the loss is inf",
         )
     if fault.calls("log_prob", "kl_divergence") and _of_value(fault):
@@ -575,10 +570,6 @@ def _of_value(fault: Fault) -> bool:
     if not row:
         return source is None or source.kind != "parameter"
     return row.node < 0 and row.phase != OPTIMIZER
-
-
-def _infinite(fault: Fault) -> int:
-    return int(torch.isinf(fault.result).sum()) if fault.result is not None else 0
 
 
 def _forbidden_target(fault: Fault) -> Match | None:

@@ -12,6 +12,7 @@ from nanlab.findings.fault import Fault, algebra, match, number, plural, verb
 from nanlab.findings.rule import Match, rule
 from nanlab.formats import format_of
 from nanlab.operators import having
+from nanlab.trace.op import HEALED
 
 # Products with an infinity: whether a 0 met it, or whether terms of either sign cancelled.
 
@@ -20,12 +21,6 @@ TIMES = (
     " masked_fill."
 )
 _MATRICES = having("matmul", "dot") - {"addmm"}
-
-
-def infinite_number(fault: Fault) -> bool:
-    """Whether a product is with an infinity that the program wrote as a Python number."""
-    given = fault.kept.args if fault.kept is not None else ()
-    return any(isinstance(value, float) and math.isinf(value) for value in given)
 
 
 def cancels(fault: Fault) -> bool:
@@ -196,7 +191,9 @@ def zero_times_inf(fault: Fault) -> Match | None:
     """
     if fault.backward and fault.forward in _RUNS:
         return _other_factors(fault)
-    if fault.name == "mul" and infinite_number(fault):
+    given = fault.kept.args if fault.kept is not None else ()
+    # the program wrote the infinity as a Python number
+    if fault.name == "mul" and any(isinstance(v, float) and math.isinf(v) for v in given):
         return match(fault, f"0 times an infinity: {became_nan(fault)}", TIMES)
     if fault.name not in _PRODUCTS or not _infinite_operands(fault) or cancels(fault):
         return None
@@ -364,7 +361,7 @@ def hidden_by(fault: Fault) -> tuple[int, str] | None:
         if (write := fault.wrote_over(position)) >= 0:
             return write, fault.op_at(write)
         if op in _CHOICES | _REPAIRS | _IN_PLACE or (op in _PICKS and fault.incoming_is_zero):
-            if fault.healed(position):
+            if fault.recording.at(position).status == HEALED:
                 return position, op
     return None
 
