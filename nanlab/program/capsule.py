@@ -40,24 +40,19 @@ from nanlab.trace.chunk import (
     Chunk,
     Names,
 )
-from nanlab.trace.history import Guarded, Ranks
+from nanlab.trace.history import Guarded
 from nanlab.trace.program import (
     Call,
     Calls,
     EngineRun,
-    FunctionRun,
-    FunctionUse,
     Held,
     HookUse,
-    Look,
-    OptimizerRun,
-    ParameterGroup,
     Program,
     Ref,
     Segment,
     refs_in,
 )
-from nanlab.trace.recording import PHASES, BackwardPass, NodeRuns, Nodes, Recording
+from nanlab.trace.recording import PHASES, NodeRuns, Nodes, Recording
 
 FORMAT = 3
 BUDGET = 64 << 20  # bytes of tensors that no call overwrote
@@ -75,25 +70,31 @@ _OPERATOR = re.compile(r"aten::(\w+)(?:\.(\w+))?")
 _BARRED = frozenset({"from_file", "save", "warn", "_print"})  # reach beyond their arguments
 _ABSENT = "is not in the file: it did not fit into the budget (trace.save(path, budget=...))"
 
-_events = (
-    history.Loss,
-    history.ScaleUpdate,
-    history.Unscale,
-    history.OptimizerStep,
-    history.ParameterStep,
-)
-_losses = (history.Place, history.Flush, history.Dead, history.Drive, history.AbsorbedUpdate)
-_RECORDS: dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (
-        *_events,
-        *_losses,
-        *(history.Misuse, history.GradientEdit, history.History),
-        *(recording.Source, recording.Sink, recording.Kept, recording.GuiltyCall),
-        *(history.Escapes, history.Failure, history.Operand, history.BadIndices, history.ReadOut),
-        *(BackwardPass, EngineRun, FunctionUse, HookUse, FunctionRun),
-        *(OptimizerRun, ParameterGroup, Look, Ranks, Guarded),
-    )
+
+@cache
+def hints_of(kind: Any) -> dict[str, Any]:
+    """The type of each field of a record."""
+    return {name: hint for name, hint in get_type_hints(kind).items() if hint is not KW_ONLY}
+
+
+def _records(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
+    """The records that may stand in one of a type, by name."""
+    record = kind
+    if is_dataclass(kind) and record not in found.values():
+        found[record.__name__] = record
+        for hint in hints_of(record).values():
+            _records(hint, found)
+    for part in get_args(kind):
+        _records(part, found)
+    return found
+
+
+# those that a file names: neither the whole, nor what lives in memory alone
+_WHOLE = {Recording, Program, Segment, recording.Shadow}
+_RECORDS = {
+    name: kind
+    for name, kind in _records(Recording, _records(Guarded, {})).items()
+    if kind not in _WHOLE
 }
 _DTYPES = {
     str(d).removeprefix("torch."): d for d in vars(torch).values() if isinstance(d, torch.dtype)
@@ -614,12 +615,6 @@ def fits(value: Any, hint: Any) -> bool:
     if kind is tuple and inside[1:] != (...,):
         return len(value) == len(inside) and all(map(fits, value, inside))
     return not inside or not isinstance(value, Iterable) or all(fits(v, inside[0]) for v in value)
-
-
-@cache
-def hints_of(kind: Any) -> dict[str, Any]:
-    """The type of each field of a record."""
-    return {name: hint for name, hint in get_type_hints(kind).items() if hint is not KW_ONLY}
 
 
 def _conforming(record: T) -> T:
