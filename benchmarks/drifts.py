@@ -1,8 +1,9 @@
-"""Sixty-six more runs for the back-test of the forecast: other shapes of growth, and healthy ones that
+"""A hundred and one more runs for the back-test of the forecast: other shapes of growth, and healthy ones that
 look like them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -894,6 +895,498 @@ def weight_of_the_prior_in_cycles() -> Made:
     return trained(net, loss, 250, lr=1e-2)
 
 
+def state_that_is_carried_through_a_long_stream() -> Made:
+    gen, net = _random(81), nn.RNNCell(4, 8, nonlinearity="relu")
+    nn.init.eye_(net.weight_hh)
+    with torch.no_grad():
+        net.weight_hh.mul_(1.15)
+    h = torch.zeros(6, 8)
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal h
+        h = net(torch.randn(6, 4, generator=gen), h.detach())
+        return (h.half().float().mean() - 1).abs() * 1e-3
+
+    return trained(net, loss, 400, lr=1e-6)
+
+
+def weights_that_decay_with_the_wrong_sign() -> Made:
+    gen, net = _random(82), nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def after(i: int) -> None:
+        with torch.no_grad():
+            for p in net.parameters():
+                p.mul_(1.02)
+
+    def loss(i: int) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(torch.randn(16, 6, generator=gen))
+        return out.float().abs().mean() * 1e-3
+
+    return trained(net, loss, 500, lr=1e-5, after=after)
+
+
+def squares_of_gradients_gathered_in_half() -> Made:
+    gen, net = _random(83), nn.Linear(5, 2)
+    gathered = torch.zeros(2, 5, dtype=torch.float16)
+
+    def after(i: int) -> None:
+        nonlocal gathered
+        with torch.no_grad():
+            gathered = gathered + (6 * net.weight.grad.half()) ** 2
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(16, 5, generator=gen)
+        return F.mse_loss(net(x), 3 * x[:, :2] + 2 * torch.randn(16, 2, generator=gen))
+
+    return trained(net, loss, 400, lr=1e-3, after=after)
+
+
+def scale_of_the_scores_that_is_learned_as_an_exponent() -> Made:
+    gen, net = _random(84), nn.Linear(6, 8)
+    net.scale = nn.Parameter(torch.tensor(2.6))
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(12, 6, generator=gen)
+        z = F.normalize(net(x), dim=1)
+        scores = net.scale.exp().half() * (z @ z.T).half()
+        return F.cross_entropy(scores.float(), torch.arange(12)) - 0.06 * net.scale
+
+    return trained(net, loss, 500, lr=0.8)
+
+
+def returns_with_a_discount_above_one() -> Made:
+    gen, net = _random(85), nn.Linear(4, 1)
+    value = torch.zeros(8)
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal value
+        value = 1.04 * value + torch.rand(8, generator=gen)
+        return (
+            (net(torch.randn(8, 4, generator=gen))[:, 0] - value.half().float().log1p())
+            .square()
+            .mean()
+        )
+
+    return trained(net, loss, 500, lr=1e-4)
+
+
+def moment_of_a_moment() -> Made:
+    gen, net = _random(86), nn.Linear(4, 1)
+    first = torch.zeros(())
+    second = torch.zeros(())
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal first, second
+        x = torch.randn(16, 4, generator=gen)
+        first = first + x.square().sum() / 8
+        second = second + first
+        return net(x).square().mean() + 0 * second.half().float()
+
+    return trained(net, loss, 400, lr=1e-3)
+
+
+def average_that_settles_above_the_limit() -> Made:
+    gen, net = _random(87), nn.Linear(4, 1)
+    average = torch.zeros(())
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal average
+        x = 320 * torch.randn(64, 4, generator=gen)
+        average = average + 0.02 * (x.square().mean() * 1.3 - average)
+        return net(x / 320).square().mean() + 0 * average.half().float()
+
+    return trained(net, loss, 300, lr=1e-3)
+
+
+def scale_by_hand_that_doubles() -> Made:
+    gen, net = _random(88), nn.Linear(6, 2)
+
+    def loss(i: int) -> torch.Tensor:
+        scale = 2.0 ** (i // 12)
+        x = torch.randn(16, 6, generator=gen)
+        scaled = F.mse_loss(net(x), x[:, :2]).half() * scale
+        return scaled.float() / scale
+
+    return trained(net, loss, 400, lr=1e-3)
+
+
+def rate_too_high_by_a_little() -> Made:
+    gen, net = _random(89), nn.Linear(6, 1, bias=False)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(64, 6, generator=gen)
+        return (net(x)[:, 0] - x[:, 0]).half().float().square().mean()
+
+    return trained(net, loss, 500, lr=1.13)
+
+
+def logits_that_separate_for_ever() -> Made:
+    gen, net = _random(90), nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+
+    def loss(i: int) -> torch.Tensor:
+        y = torch.arange(32) % 2
+        x = torch.randn(32, 4, generator=gen) + 3 * (2 * y - 1)[:, None]
+        with torch.autocast("cpu", dtype=torch.float16):
+            logits = net(x)
+        margin = logits.float()[torch.arange(32), y] - logits.float()[torch.arange(32), 1 - y]
+        return -margin.mean() / 50
+
+    return trained(net, loss, 500, lr=0.05, optimizer=torch.optim.Adam)
+
+
+def chance_of_the_other_class() -> Made:
+    gen, net = _random(91), nn.Linear(4, 2)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(16, 4, generator=gen)
+        x[:, 0] = 1 + x[:, 0].abs()
+        p = net(x).softmax(1)
+        return -(net(x)[:, 0] - net(x)[:, 1]).mean() / 4 + 0 * p[:, 1].half().float().sum()
+
+    return trained(net, loss, 300, lr=0.2)
+
+
+def rate_that_decays_in_half() -> Made:
+    gen, net = _random(92), nn.Linear(4, 2)
+    rate = torch.tensor(0.1).half()
+
+    def after(i: int) -> None:
+        nonlocal rate
+        with torch.no_grad():
+            rate = torch.tensor(0.1 * 0.88**i).half()
+            net.weight.sub_(rate.float() * net.weight.grad)
+
+    return trained(
+        net,
+        lambda i: net(torch.randn(8, 4, generator=gen)).square().mean(),
+        250,
+        lr=0.0,
+        after=after,
+    )
+
+
+def similarity_of_clouds_that_part() -> Made:
+    _random(93)
+    net = nn.Embedding(2, 3)
+
+    def loss(i: int) -> torch.Tensor:
+        a, b = net(torch.tensor([0, 1]))
+        near = torch.exp(-(a - b).square().sum() - 1).half()
+        return -(a - b).abs().sum() + 0 * near.float()
+
+    return trained(net, loss, 300, lr=0.03)
+
+
+def signal_through_weights_that_decay() -> Made:
+    gen, net = _random(94), nn.Sequential(*[nn.Linear(6, 6, bias=False) for _ in range(4)])
+
+    def after(i: int) -> None:
+        with torch.no_grad():
+            for p in net.parameters():
+                p.mul_(0.97)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(8, 6, generator=gen)
+        out = net(x).half()
+        return 1 - out.float().mean()
+
+    return trained(net, loss, 300, lr=1e-6, after=after)
+
+
+def trace_of_eligibility() -> Made:
+    gen, net = _random(95), nn.Linear(4, 1)
+    trace = torch.ones(8)
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal trace
+        trace = 0.8 * trace + 1e-12
+        return (
+            net(torch.randn(8, 4, generator=gen)).square().mean() + 0 * trace.half().float().sum()
+        )
+
+    return trained(net, loss, 250, lr=1e-4)
+
+
+def target_of_hundreds_learned_at_once() -> Made:
+    gen, net = _random(101), nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 1))
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(32, 6, generator=gen)
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x)
+        return F.mse_loss(out.float()[:, 0], 900 + 200 * x[:, 0]) / 1e4
+
+    return trained(net, loss, 220, lr=0.05, optimizer=torch.optim.Adam)
+
+
+def weight_of_a_loss_that_is_faded_in() -> Made:
+    gen, net = _random(102), nn.Linear(6, 2)
+
+    def loss(i: int) -> torch.Tensor:
+        weight = 18000 * min(1.0, i / 60)
+        x = torch.randn(16, 6, generator=gen)
+        extra = net(x).square().mean().half() * weight
+        return net(x)[:, 0].square().mean() + extra.float() / 18000
+
+    return trained(net, loss, 200, lr=1e-4)
+
+
+def pictures_that_grow_and_stop() -> Made:
+    gen, net = _random(103), nn.Conv2d(1, 2, 3, padding=1)
+
+    def loss(i: int) -> torch.Tensor:
+        size = (8, 16, 32, 32)[min(i // 30, 3)]
+        x = torch.rand(2, 1, size, size, generator=gen)
+        energy = ((net(x).abs() + 6).half()).sum((2, 3))
+        return net(x).square().mean() + 0 * energy.float().mean()
+
+    return trained(net, loss, 150, lr=1e-3)
+
+
+def logistic_weight() -> Made:
+    gen, net = _random(104), nn.Linear(6, 6)
+
+    def loss(i: int) -> torch.Tensor:
+        mean, logvar = net(torch.randn(32, 6, generator=gen)).chunk(2, 1)
+        beta = 25000 / (1 + math.exp(-(i - 60) / 8))
+        prior = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).sum(1).mean()
+        return (prior.half() * beta).float() / 25000 + mean.square().mean()
+
+    return trained(net, loss, 200, lr=1e-4)
+
+
+def value_that_settles_at_its_horizon() -> Made:
+    gen, net = _random(105), nn.Linear(4, 1)
+    target = torch.zeros(())
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal target
+        x = torch.rand(32, 4, generator=gen)
+        out = net(x).half() * 60
+        target = 0.95 * net(x).detach().mean() + 30
+        return F.mse_loss(out.float()[:, 0] / 60, target.expand(32))
+
+    return trained(net, loss, 300, lr=0.15)
+
+
+def seasons_with_a_trend_that_ends() -> Made:
+    gen, net = _random(106), nn.Linear(3, 1)
+
+    def loss(i: int) -> torch.Tensor:
+        level = 6000 + 80 * min(i, 120) + 4000 * math.sin(i / 6)
+        x = (level * (1 + 0.05 * torch.randn(16, 3, generator=gen))).half()
+        return net(x.float() / 1e4).square().mean()
+
+    return trained(net, loss, 250, lr=1e-4)
+
+
+def sum_of_an_epoch() -> Made:
+    gen, net = _random(107), nn.Linear(4, 1)
+    total = torch.zeros((), dtype=torch.float16)
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal total
+        if i % 36 == 0:
+            total = torch.zeros((), dtype=torch.float16)
+        x = torch.randn(32, 4, generator=gen)
+        total = total + (900 * (1 + 0.2 * torch.randn((), generator=gen))).half()
+        return net(x).square().mean() + 0 * total.float()
+
+    return trained(net, loss, 220, lr=1e-3)
+
+
+def second_moment_that_warms_up() -> Made:
+    gen, net = _random(108), nn.Linear(6, 1)
+    moment = torch.zeros(6)
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal moment
+        x = 170 * torch.randn(64, 6, generator=gen)
+        moment = 0.95 * moment + 0.05 * x.square().mean(0)
+        return net(x / 170).square().mean() + 0 * moment.half().float().sum()
+
+    return trained(net, loss, 250, lr=1e-3)
+
+
+def rate_by_cosine_to_nothing() -> Made:
+    gen, net = _random(109), nn.Linear(6, 12)
+    opt = torch.optim.Adam(net.parameters(), lr=0.6)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 150)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(24, 6, generator=gen)
+        opt.zero_grad()
+        q, k = net(x).half().chunk(2, 1)
+        scores = q @ k.T
+        loss = (
+            F.cross_entropy(scores.float() / 6, torch.arange(24))
+            - 1e-3 * scores.float().diagonal().mean()
+        )
+        loss.backward()
+        opt.step()
+        schedule.step()
+        return loss
+
+    return net, step, 150
+
+
+def rate_of_one_cycle() -> Made:
+    gen, net = _random(110), nn.Sequential(nn.Linear(6, 24), nn.ReLU(), nn.Linear(24, 3))
+    opt = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(opt, 0.2, total_steps=200)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(32, 6, generator=gen)
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x)
+        loss = F.smooth_l1_loss(out.float(), 500 * x[:, :3].tanh())
+        loss.backward()
+        opt.step()
+        schedule.step()
+        return loss
+
+    return net, step, 199
+
+
+def walk_of_a_level() -> Made:
+    gen, net = _random(111), nn.Linear(3, 1)
+    level = torch.tensor(9.0)
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal level
+        level = (level + 0.12 * torch.randn((), generator=gen)).clamp(7, 10.6)
+        x = (level.exp() * torch.rand(16, 3, generator=gen)).half()
+        return net(x.float().log1p()).square().mean()
+
+    return trained(net, loss, 250, lr=1e-4)
+
+
+def cooling_to_a_floor() -> Made:
+    gen, net = _random(112), nn.Linear(5, 4)
+
+    def loss(i: int) -> torch.Tensor:
+        tau = max(0.12, math.exp(-0.03 * i))
+        logits = net(torch.randn(16, 5, generator=gen))
+        u = torch.rand(16, 4, generator=gen).clamp(1e-6, 1 - 1e-6)
+        soft = ((logits - (-u.log()).log()) / tau).softmax(1).half()
+        return soft.float().square().sum(1).mean() + logits.square().mean()
+
+    return trained(net, loss, 200, lr=1e-2)
+
+
+def lengths_up_and_down() -> Made:
+    gen, net = _random(113), nn.Linear(3, 3)
+
+    def loss(i: int) -> torch.Tensor:
+        length = 40 + int(360 * (1 - abs((i % 120) - 60) / 60))
+        x = torch.randn(2, length, 3, generator=gen)
+        total = (net(x).abs() * 100).half().sum(1)
+        return net(x).square().mean() + 0 * total.float().mean()
+
+    return trained(net, loss, 240, lr=1e-4)
+
+
+def norms_that_find_their_balance() -> Made:
+    gen, net = _random(114), nn.Embedding(16, 8)
+    opt = torch.optim.SGD(net.parameters(), lr=0.5, weight_decay=0.02)
+
+    def step(i: int) -> torch.Tensor:
+        e = net(torch.randperm(16, generator=gen)[:8])
+        opt.zero_grad()
+        scores = e.half() @ e.half().T * 60
+        loss = -e.norm(dim=1).sum() / 4 + 0 * scores.float().sum()
+        loss.backward()
+        opt.step()
+        return loss
+
+    return net, step, 300
+
+
+def spikes_that_come_in_pairs() -> Made:
+    gen, net = _random(115), nn.Linear(6, 1)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(16, 6, generator=gen)
+        x[3] *= {0: 40, 1: 160, 2: 600}.get(i % 40, 1)
+        return F.smooth_l1_loss((net(x) * 20).half().float(), x[:, :1])
+
+    return trained(net, loss, 250, lr=1e-5)
+
+
+def gradients_that_fade_as_it_learns() -> Made:
+    gen, net = _random(116), nn.Linear(6, 3)
+    truth = torch.randn(3, 6, generator=gen)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(64, 6, generator=gen)
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x)
+        return F.mse_loss(out.float(), x @ truth.T + 0.03 * torch.randn(64, 3, generator=gen))
+
+    return trained(net, loss, 300, lr=0.2)
+
+
+def stages_of_a_curriculum() -> Made:
+    gen, net = _random(117), nn.Linear(4, 4)
+
+    def loss(i: int) -> torch.Tensor:
+        hardness = 1.6 ** min(i // 20, 6)
+        x = hardness * torch.randn(16, 4, generator=gen)
+        out = (net(x) * 300).half()
+        return F.smooth_l1_loss(out.float() / 300, x)
+
+    return trained(net, loss, 220, lr=1e-3)
+
+
+def restarts_with_longer_cycles() -> Made:
+    gen, net = _random(118), nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 2))
+    opt = torch.optim.AdamW(net.parameters(), lr=0.3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(opt, 20, T_mult=2)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(32, 6, generator=gen)
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x) * 50
+        loss = F.smooth_l1_loss(out.float(), 2000 * x[:, :2])
+        loss.backward()
+        opt.step()
+        schedule.step()
+        return loss
+
+    return net, step, 240
+
+
+def usage_that_falls_to_its_share() -> Made:
+    gen, net = _random(119), nn.Linear(4, 2)
+    usage = torch.ones(())
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal usage
+        usage = 0.85 * usage + 0.15 * 4e-5
+        out = net(torch.randn(16, 4, generator=gen))
+        return out.square().mean() + 0 * usage.half().float()
+
+    return trained(net, loss, 200, lr=1e-4)
+
+
+def multiplier_of_a_constraint_that_is_met_at_last() -> Made:
+    gen, net = _random(120), nn.Linear(4, 1)
+    multiplier = torch.zeros(())
+
+    def loss(i: int) -> torch.Tensor:
+        nonlocal multiplier
+        x = torch.randn(32, 4, generator=gen)
+        out = net(x)[:, 0]
+        violation = (out - x[:, 0] - 1).square().mean()
+        multiplier = (multiplier + 900 * (violation.detach() - 0.02)).clamp(min=0)
+        return violation + out.square().mean() * 1e-3 + 0 * multiplier.half().float()
+
+    return trained(net, loss, 250, lr=0.02)
+
+
 OVERFLOW = (
     log_variance_that_rises,
     logits_of_growing_queries,
@@ -918,6 +1411,16 @@ OVERFLOW = (
     sampler_with_too_large_a_step,
     scores_of_queries_under_warm_up,
     hazard_over_longer_and_longer_series,
+    state_that_is_carried_through_a_long_stream,
+    weights_that_decay_with_the_wrong_sign,
+    squares_of_gradients_gathered_in_half,
+    scale_of_the_scores_that_is_learned_as_an_exponent,
+    returns_with_a_discount_above_one,
+    moment_of_a_moment,
+    average_that_settles_above_the_limit,
+    scale_by_hand_that_doubles,
+    rate_too_high_by_a_little,
+    logits_that_separate_for_ever,
 )
 UNDERFLOW = (
     temperature_that_sharpens,
@@ -930,6 +1433,11 @@ UNDERFLOW = (
     survival_at_later_times,
     step_size_that_is_halved_on_every_plateau,
     codebook_usage_that_dies,
+    chance_of_the_other_class,
+    rate_that_decays_in_half,
+    similarity_of_clouds_that_part,
+    signal_through_weights_that_decay,
+    trace_of_eligibility,
 )
 HEALTHY = (
     log_variance_that_settles,
@@ -965,4 +1473,24 @@ HEALTHY = (
     residual_that_converges_to_noise,
     advantage_of_longer_and_better_episodes,
     weight_of_the_prior_in_cycles,
+    target_of_hundreds_learned_at_once,
+    weight_of_a_loss_that_is_faded_in,
+    pictures_that_grow_and_stop,
+    logistic_weight,
+    value_that_settles_at_its_horizon,
+    seasons_with_a_trend_that_ends,
+    sum_of_an_epoch,
+    second_moment_that_warms_up,
+    rate_by_cosine_to_nothing,
+    rate_of_one_cycle,
+    walk_of_a_level,
+    cooling_to_a_floor,
+    lengths_up_and_down,
+    norms_that_find_their_balance,
+    spikes_that_come_in_pairs,
+    gradients_that_fade_as_it_learns,
+    stages_of_a_curriculum,
+    restarts_with_longer_cycles,
+    usage_that_falls_to_its_share,
+    multiplier_of_a_constraint_that_is_met_at_last,
 )

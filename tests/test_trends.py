@@ -423,3 +423,10 @@ def test_growth_that_ends_below_the_limit_is_not_told(course: np.ndarray) -> Non
     values = np.log2(course) + np.random.default_rng(4).normal(0, 0.01, 200)
     seen = [outlook(values[: at + 1], LIMIT, False) is not None for at in range(200)]
     assert not any(a and b for a, b in pairwise(seen))
+
+
+def test_straight_climb_is_told_within_half_of_the_steps_in_which_it_was_seen() -> None:
+    values = np.log2(1200.0 * np.arange(1, 55))  # float16 ends in the 55th step
+    told = [outlook(values[:seen], LIMIT, False) is not None for seen in range(1, 54)]
+    first = told.index(True) + 1
+    assert 36 <= first <= 49

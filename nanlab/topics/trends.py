@@ -91,7 +91,9 @@ CLIMBED_STEADY = 0.3  # bits that such a result must have climbed
 CLIMBED_NEAR = 0.05  # the same where less than half of its climb is left
 CLIMBED_SLOWLY = 1.0  # the same for an exponential too slow for the shorter window
 FELL = 2.0  # bits by which a result falls that is reset, rather than noisy
-SOON_STEADY = 20.0  # steps within which it must get there
+SOON_STEADY = 15.0  # steps within which it must get there
+SOON_NARROW = 8.5  # the same for an exponential in a dtype of less than float32's range
+REACH = 0.5  # of the steps that a shape was seen in, to look ahead
 EXPLAINED = 0.92  # share of its course that the shape must explain
 # climb of the last steps over that of all, below which a result has come to rest or levels off
 RESTED = 0.85
@@ -189,7 +191,7 @@ def steady(values: Array, limit: float) -> tuple[float, float, float, float] | N
     shapes = [(x, np.exp2((y - limit) / power), 1.0) for power in (1.0, 2.0)]
     # where its logarithm has one, too
     late = int(np.flatnonzero(y <= 1.0)[-1]) + 1 if (y <= 1.0).any() else 0
-    if len(y) - late >= FEWEST_STEADY and y[-1] - y[late] >= CLIMBED:
+    if len(y) - late >= FEWEST_STEADY and y[-1] - y[late] >= max(CLIMBED, (limit - y[-1]) / 2):
         shapes.append((x[late:], np.log2(y[late:]), math.log2(limit)))
     straight = _line(x, y, limit)
     best: tuple[float, float, float, float] | None = None
@@ -204,7 +206,7 @@ def steady(values: Array, limit: float) -> tuple[float, float, float, float] | N
 def slow(values: Array, limit: float) -> tuple[float, float, float, float] | None:
     """The same for an exponential that climbs too little within the shorter window."""
     known = values[np.isfinite(values)]
-    if len(known) < FEWEST_STEADY or known[-1] - known[0] < CLIMBED_SLOWLY:
+    if len(known) <= WINDOW or known[-1] - known[0] < CLIMBED_SLOWLY:
         return None
     return exponential(values, limit, EXPLAINED)
 
@@ -245,6 +247,8 @@ def _line(
         return None
     bent = _left_of_parabola(x, z, end) if explained_least else 0.0
     left = max(distance / slope, bent)
+    if explained_least and left > REACH * float(x[-1] - x[0]):
+        return None
     low, high = (distance / left - sign * DOUBT * error for sign in (1, -1)) if left else (1.0, 1.0)
     return (explained, left, distance / high, distance / low) if low > 0 else None
 
@@ -283,7 +287,7 @@ def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, floa
     if known[-1] - known[0] < (CLIMBED_FAR if wide else CLIMBED):
         return None
     found = exponential(recent, limit)
-    if found is None or found[1] > FARTHEST:
+    if found is None or found[1] > (FARTHEST if wide else SOON_NARROW):
         return None
     fast = len(known) > FEWEST_STEPS and found[3] <= SOON
     return found if wide or distance <= NEAR or fast else None
