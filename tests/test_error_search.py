@@ -1353,12 +1353,15 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "SECONDS", 120.0)  # however busy the machine is
 
 
-def run(path: Path, text: str) -> None:
+def run(path: Path, text: str) -> dict[str, Any]:
+    """The names of a program that ran."""
+    torch.manual_seed(0)
     path.write_text(text)
     linecache.checkcache(str(path))
     names: dict[str, Any] = {"__name__": "__main__"}
     exec("import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n", names)
     exec(compile(text, str(path), "exec"), names)
+    return names
 
 
 @pytest.mark.examples(every=3)
@@ -1376,6 +1379,29 @@ def test_edit_at_a_line_to_change_lets_the_program_run(name: str, tmp_path: Path
     for edit in sorted(told.fixes[0].edits, key=lambda each: -each.first):
         lines[edit.first - 1 : edit.last] = edit.rows()
     run(path, "\n".join(lines) + "\n")
+
+
+def meant() -> dict[str, str]:
+    """Programs by name; their comments ``# meant`` say what holds once each is as it was meant."""
+    text = (Path(__file__).parent / "corpus" / "errors.txt").read_text()
+    return dict(block.split("\n", 1) for block in text.split("=== ")[1:])  # type: ignore[misc]
+
+
+@pytest.mark.examples(every=6)
+@pytest.mark.parametrize("name", meant())
+def test_edit_makes_the_program_do_what_was_meant(name: str, tmp_path: Path) -> None:
+    text = meant()[name]
+    with pytest.raises(Exception, match=r".") as caught, nanlab.watch(on_fault="record"):
+        run(tmp_path / "program.py", text)
+    told = nanlab.explain(caught.value)
+    assert told is not None and told.fixes and told.fixes[0].edits, told
+    lines = text.splitlines()
+    for edit in sorted(told.fixes[0].edits, key=lambda each: -each.first):
+        lines[edit.first - 1 : edit.last] = edit.rows()
+    names = run(tmp_path / "program.py", "\n".join(lines) + "\n")
+    for line in lines:
+        if line.startswith("# meant: "):
+            assert eval(line.removeprefix("# meant: "), names), "\n".join(lines)
 
 
 def failed(path: Path, text: str) -> Exception:

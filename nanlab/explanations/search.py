@@ -54,6 +54,11 @@ class Place:
     def calls(self) -> list[ast.Call]:
         return [node for node in self.parts() if isinstance(node, ast.Call)]
 
+    @property
+    def function(self) -> ast.FunctionDef | None:
+        """The innermost function around the statement."""
+        return _function(self.source.tree, self.statement)
+
     def parts(self) -> list[ast.AST]:
         """The nodes of a statement; of a block, those of its first line."""
         body = {id(s) for name in ("body", "orelse") for s in getattr(self.statement, name, [])}
@@ -183,10 +188,10 @@ class Site:
         return Place(source, statement, self.frames[-1][0], distance)
 
     def statements(self) -> Iterator[Place]:
-        """All simple statements of the program."""
-        for source in (*self.program.sources, *self.program.modules.values()):
+        """All simple statements of the program, and heads of loops."""
+        for source in self.program.texts:
             for node in ast.walk(source.tree):
-                if isinstance(node, (ast.Assign, ast.Expr, ast.Return, ast.AugAssign)):
+                if isinstance(node, (ast.Assign, ast.Expr, ast.Return, ast.AugAssign, ast.For)):
                     yield self.place(source, node, 0.0)
 
     @cached_property
@@ -209,13 +214,18 @@ class Site:
             for place in self.statements()
             if words & {k.arg for call in place.calls() for k in call.keywords}
         ]
-        for source in (*self.program.sources, *self.program.modules.values()):
+        for source in self.program.texts:
             for kind in ast.walk(source.tree):
                 if isinstance(kind, ast.ClassDef) and kind.name in nodes:
                     for each in ast.walk(kind):
                         function = _function(source.tree, each) if _is_return(each) else None
                         if getattr(function, "name", "") == "backward":
                             found.append(self.place(source, each, -0.6))  # type: ignore[arg-type]
+        found += [
+            replace(place, distance=0.2)
+            for place in self.statements()
+            if _is_return(place.statement) and getattr(place.function, "name", "") in words
+        ]
         held = [v for f in self.inner for v in f.f_locals.values() if isinstance(v, Tensor)]
         for module in self._modules:  # what a module holds on to
             for name, value in vars(module).items():
@@ -275,7 +285,7 @@ class Site:
             return None
         own = [s for s in ast.walk(place.source.tree) if name in _bound(s)]
         before = [s for s in own if s.lineno < place.statement.lineno]  # type: ignore[attr-defined]
-        inside = [s for s in before if _function(place.source.tree, s) is self._function(place)]
+        inside = [s for s in before if _function(place.source.tree, s) is place.function]
         found = inside or [s for s in before if _function(place.source.tree, s) is None]
         if found:
             last = max(found, key=lambda s: s.lineno)  # type: ignore[attr-defined]
@@ -287,26 +297,28 @@ class Site:
                         return Place(source, statement, place.frame, near)
         return None
 
-    def _function(self, place: Place) -> ast.AST | None:
-        return _function(place.source.tree, place.statement)
+    @cached_property
+    def running(self) -> list[nn.Module]:
+        """The modules whose ``forward`` the exception passed."""
+        frames = self.inner + [frame for frame, _ in self.frames]
+        known = (frame.f_locals.get("self") for frame in frames)
+        return [each for each in known if isinstance(each, nn.Module)]
 
     @cached_property
     def builders(self) -> list[Place]:
         """Statements that build the layers which were running, and classes around them."""
-        running = [
-            f.f_locals["self"]
-            for f in self.inner + [f for f, _ in self.frames]
-            if isinstance(f.f_locals.get("self"), nn.Module)
-        ]
-        kinds = {type(module).__name__ for module in running}
+        kinds = {type(module).__name__: 0.1 for module in self.running}
+        for module in self._modules:  # what they made was refused
+            kinds.setdefault(type(module).__name__, 0.4)
         top = self.raising[-1].frame if self.raising else None
         found = []
-        for source in (*self.program.sources, *self.program.modules.values()):
+        for source in self.program.texts:
             for statement in ast.walk(source.tree):
                 if isinstance(statement, (ast.Assign, ast.Expr, ast.Return, ast.AugAssign)):
                     called = {_called(c) for c in ast.walk(statement) if isinstance(c, ast.Call)}
-                    if called & kinds and top is not None:
-                        found.append(Place(source, statement, top, 0.1))
+                    if called & {*kinds} and top is not None:
+                        distance = min(kinds[name] for name in called & {*kinds})
+                        found.append(Place(source, statement, top, distance))
         return found
 
     @cached_property
@@ -322,6 +334,24 @@ class Site:
     @cached_property
     def text(self) -> str:
         return str(self.error)
+
+    @cached_property
+    def batch(self) -> set[int]:
+        """Leading sizes that several tensors of data share: no layer is built for them."""
+        known = self.frames[-1][0].f_locals.values()
+        sizes = [len(v) for v in known if isinstance(v, Tensor) and v.dim() and not v.requires_grad]
+        return {size for size in sizes if sizes.count(size) > 1}
+
+    @cached_property
+    def rounds(self) -> list[str]:
+        """How often the loops of the program run, as it could be written."""
+        loops = [
+            n for s in self.program.sources for n in ast.walk(s.tree) if isinstance(n, ast.For)
+        ]
+        texts = [ast.unparse(n.iter) for n in loops]
+        numbers = sorted({int(t[6:-1]) for t in texts if re.fullmatch(r"range\(\d+\)", t)})
+        names = [t for t in texts if hasattr(self.frames[-1][0].f_locals.get(t), "__len__")]
+        return [f"len({name})" for name in names] + [str(number) for number in numbers]
 
     @cached_property
     def told(self) -> list[int]:
@@ -373,14 +403,13 @@ def _innermost(tree: ast.Module, line: int) -> ast.stmt | None:
     return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
-def _function(tree: ast.Module, statement: ast.AST) -> ast.AST | None:
+def _function(tree: ast.Module, statement: ast.AST) -> ast.FunctionDef | None:
     """The innermost function around a statement."""
     line: int = statement.lineno  # type: ignore[attr-defined]
     found = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and node.lineno < line <= (node.end_lineno or line)
+        if isinstance(node, ast.FunctionDef) and node.lineno < line <= (node.end_lineno or line)
     ]
     return max(found, key=lambda node: node.lineno, default=None)
 
@@ -419,7 +448,8 @@ _ASKED = ("size", "dim", "numel", "item", "stride", "parameters", "backward")  #
 
 # What goes into these is the program's data: with less of it many an error goes away.
 _GATHER = (
-    "zip list tuple dict set enumerate iter next map sorted range DataLoader TensorDataset".split()
+    "zip list tuple dict set enumerate iter next map filter sorted range parameters DataLoader"
+    " TensorDataset".split()
 )
 
 
@@ -453,6 +483,12 @@ def _operands(place: Place) -> Iterator[tuple[ast.expr, str]]:
 
 def values(site: Site) -> Iterator[Candidate]:
     """Tensors and arrays in another form: of another shape, dtype, or copied."""
+    for place in site.raising[:1]:  # a part is written
+        target = getattr(place.statement, "targets", [None])[0]
+        value = getattr(place.statement, "value", None)
+        if isinstance(target, ast.Subscript) and isinstance(value, ast.Name):
+            index = f"{place.text(target.slice)}, : len({place.text(value)})"
+            yield place.replaced(0.6, (target, f"{place.text(target.value)}[{index}]"))
     for place in site.places:
         operands = list(_operands(place))
         tensors = {_spelled(e): v for e, _ in operands if isinstance(v := place.value(e), Tensor)}
@@ -509,6 +545,8 @@ def _forms(
         yield 1.0, f'{old}.astype("float32")'
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield 1.2, f"torch.tensor({old})"
+    if isinstance(value, list) and value and all(type(v) in (int, float, bool) for v in value):
+        yield 0.7, f"torch.tensor({old})"
     if isinstance(value, (list, tuple)) and value:
         yield 0.9, f"*{old}"
         for name in dir(value):  # of a named tuple
@@ -531,11 +569,16 @@ def _forms(
         return
     if isinstance(value, Tensor) and value.numel():
         yield from _moved(old, value, site)
-    if "Complex" in site.text and (
-        value is MISSING or (isinstance(value, Tensor) and value.is_complex())
-    ):
-        yield 0.5, f"{old}.abs()"
+    used = map(site.raising[0].value, site.raising[0].parts())
+    real = not any(isinstance(each, nn.Parameter) for each in used)
+    spectrum = real and re.search(r"Complex|complex\d", site.text)
+    if spectrum and (value is MISSING or value.is_complex()):
+        yield (0.2 if isinstance(node, ast.BinOp) else 0.5), f"{old}.abs()"
         return
+    if "device" in site.text:
+        for name, other in others.items():
+            if value is not MISSING and name and other.device != value.device:
+                yield 0.6 + 0.1 * isinstance(value, nn.Parameter), f"{old}.to({name}.device)"
     kinds = re.search(r"type|Long|Float|Half|Double|Int|Bool|float|integer|bool", site.text)
     yield from _cast(old, value, others, site, 0.7 if kinds else 2.0)
     graph = re.search(r"grad|backward|inplace|in-place|leaf", site.text)
@@ -550,15 +593,23 @@ def _forms(
         yield 0.8, f"{old}.detach()"
         yield 1.0, f"{old}.clone()"
     indexed = re.search("^(?!Dimension).*out of (range|bounds)", site.text)
-    yield from _shaped(old, value, others, site, 1.5 if graph or indexed else 0.0)
+    learned = isinstance(value, nn.Parameter)  # it was given the shape that it shall have
+    yield from _shaped(old, value, others, site, 1.5 if graph or indexed or learned else 0.0)
 
 
 def _moved(old: str, value: Tensor, site: Site) -> Iterator[tuple[float, str]]:
     """Numbers that count from one, or lie between others than those that are allowed."""
-    if value.is_complex():
+    if value.is_complex() or value.requires_grad:
         return
     with suppress(RuntimeError):  # it belongs to a transformation that has ended
         yield from _inside_bounds(old, value, site)
+        if value.unique().tolist() == [0, 1] and value.dim() > 1:  # is one of them each time 1?
+            for d in range(1, value.dim()):
+                if bool((value.sum(d) == 1).all()):
+                    yield 0.6, f"{old}.argmax({d})"
+        if value.dtype == torch.int64 and value.dim() and "dtype" in site.text:
+            for number in (n for n in site.sizes if n > max(1, int(value.max()))):
+                yield 1.0, f"torch.nn.functional.one_hot({old}, {number}).float()"
 
 
 def _inside_bounds(old: str, value: Tensor, site: Site) -> Iterator[tuple[float, str]]:
@@ -578,8 +629,8 @@ def _cast(
 ) -> Iterator[tuple[float, str]]:
     dtype = value.dtype if value is not MISSING else None
     floats = dtype is not None and dtype.is_floating_point
-    for name in ("half", "bfloat16"):
-        if re.search(rf"\b(c10::)?{name}\b", site.text, re.I):
+    for name, words in (("half", "half"), ("bfloat16", "bfloat16"), ("cfloat", "ComplexFloat")):
+        if re.search(rf"\b(c10::)?{words}\b", site.text, re.I):
             yield cost + 0.3, f"{old}.{name}()"
     if dtype != torch.float32:
         yield cost, f"{old}.float()"
@@ -587,12 +638,32 @@ def _cast(
     if graph and not re.search("Long|long|int", site.text):
         return
     if dtype != torch.int64:
-        yield cost + (0.2 if floats else 0), f"{old}.long()"
+        loses = floats and bool((value != value.round()).any())
+        yield cost + 0.2 * floats + 0.8 * loses, f"{old}.long()"
     if dtype != torch.bool:
-        yield cost + 0.6, f"{old}.bool()"
+        flags = (
+            "bool" in site.text.lower()
+            and dtype is not None
+            and set(value.unique().tolist()) == {0, 1}
+        )
+        yield cost + (-0.2 if flags else 0.6), f"{old}.bool()"
     for name, other in others.items():
         if name and name != old and other.dtype != dtype and other.dtype != torch.float32:
             yield cost + 0.4, f"{old}.to({name}.dtype)"
+
+
+# Other shapes of a tensor: cost, fewest and most dimensions that it has, and how they are written.
+_SHAPES = (
+    (1.1, 2, 2, "{}.flatten()"),
+    (1.1, 3, 9, "{}.flatten(1)"),
+    (1.2, 2, 9, "{}.flatten(0, 1)"),
+    (1.15, 2, 9, "{}.transpose(-2, -1)"),
+    (1.2, 3, 9, "{}.transpose(0, 1)"),
+    (1.2, 3, 9, "{}.transpose(1, 2)"),
+    (1.3, 3, 3, "{}.permute(2, 0, 1)"),
+    (1.5, 3, 9, "{}[:, -1]"),
+    (1.6, 3, 9, "{}.mean(1)"),
+)
 
 
 def _shaped(
@@ -617,21 +688,18 @@ def _shaped(
                 default=0,
             )
         yield more + 1.0 + unlike, f"{old}.unsqueeze({d})"
-    if rank > 1 or shape is None:
-        yield more + 1.1, f"{old}.flatten(1)" if rank > 2 else f"{old}.flatten()"
-        yield more + 1.2, f"{old}.flatten(0, 1)"
-        yield more + 1.15, f"{old}.transpose(-2, -1)"
-    if rank > 2 or shape is None:
-        yield more + 1.2, f"{old}.transpose(0, 1)"
-        yield more + 1.2, f"{old}.transpose(1, 2)"
-        yield more + 1.5, f"{old}[:, -1]"
-        yield more + 1.6, f"{old}.mean(1)"
+    for cost, fewest, most, text in _SHAPES:
+        if fewest <= rank <= most or (shape is None and most > rank):
+            yield more + cost, text.format(old)
+    last = [d for name, v in others.items() if name != old for d in v.shape[-1:] if v.dim() > 1]
+    product = re.search("mat1|matmul|mat2|bmm", site.text) and old != next(iter(others), "")
+    if product and shape and shape[-1] in last:  # the second of two is the one to turn
+        yield more + 0.65, f"{old}.transpose(-2, -1)"
     if rank > 2:
-        last = ", ".join(map(str, (0, rank - 1, *range(1, rank - 1))))
+        turned = (0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)
         channels = shape is not None and "channels" in site.text and shape[-1] in site.told
-        yield more + (0.6 if channels else 1.2), f"{old}.permute({last})"
-        if rank == 3:
-            yield more + 1.3, f"{old}.permute(2, 0, 1)"
+        for cost, order in zip((0.6 if channels else 1.2, 1.25), turned, strict=True):
+            yield more + cost, f"{old}.permute({', '.join(map(str, order))})"
     for name, other in others.items():
         if not name or name == old:
             continue
@@ -689,7 +757,10 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
     if function is MISSING:
         return
     own = {k.arg: k for k in call.keywords}
-    for name, default in _signature(function).items():
+    for at, (name, default) in enumerate(_signature(function).items()):
+        if name not in own and at >= len(call.args):
+            for value in _given(site, place, name, default is None and isinstance(function, type)):
+                yield place.replaced(0.8, (call, _with(place, call, f"{name}={value}")))
         given = own.get(name)
         lacks = name == "create_graph" and "does not require grad" in site.text
         switch = given is not None and isinstance(getattr(given.value, "value", None), bool)
@@ -704,6 +775,10 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
         elif isinstance(default, str) and re.search(rf"\b{name}\b", site.text) and name not in own:
             for word in reversed(re.findall(r"'(\w+)'", site.text)):
                 yield place.replaced(0.5, (call, _with(place, call, f"{name}={word!r}")))
+        elif default == 0 and name.endswith("padding") and name not in own:
+            if re.search("size|shape|dimension", site.text):
+                cost = 0.9 - 0.1 * (name != "padding") + 0.7 * bool(site.running)
+                yield place.replaced(cost, (call, _with(place, call, f"{name}=1")))
         elif isinstance(default, int) and name not in own:
             for number in dict.fromkeys(site.told):
                 if number != default and number < 0 and "index" in name:
@@ -731,11 +806,20 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
             rest += [place.text(k) for k in call.keywords if k is not keyword]
             text = f"{place.text(call.func)}({', '.join(rest)})"
             cost = 1.3 if not place.distance else 2.0
-            cost += 1.5 * isinstance(place.value(keyword.value), Tensor)  # it had a purpose
+            purpose = isinstance(place.value(keyword.value), (Tensor, list, dict))
+            cost += 1.5 * purpose
             yield place.replaced(cost, (call, text))
             for near in difflib.get_close_matches(keyword.arg, list(_signature(function)), 2, 0.5):
                 if near != keyword.arg and "keyword" in site.text:
                     yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
+
+
+def _given(site: Site, place: Place, name: str, builds: bool) -> list[str]:
+    """What may be given for an argument: what the function around has by its name; where the
+    message asks for it, how often the program's loops run."""
+    arguments = place.function.args.args if place.function is not None else []
+    asked = builds and re.search(rf"\b{name}\b", site.text)
+    return [name] * (name in {a.arg for a in arguments[1:]}) + (site.rounds if asked else [])
 
 
 def _with(place: Place, call: ast.Call, more: str) -> str:
@@ -774,6 +858,14 @@ _FAMILIES = (
 def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
     name = _called(call)
     head = place.text(call.func)[: -len(name)]
+    parts = place.value(call.args[0]) if name in ("stack", "tensor") and call.args else None
+    if isinstance(parts, (list, tuple)) and len({getattr(each, "shape", 0) for each in parts}) > 1:
+        text = _padded(list(parts), place.text(call.args[0]))
+        yield place.replaced(0.6, (call, text))
+    made = place.value(call.func.func) if isinstance(call.func, ast.Call) else function
+    if isinstance(made, type) and issubclass(made, torch.autograd.Function):
+        kind = call.func.func if isinstance(call.func, ast.Call) else call.func
+        yield place.replaced(0.4, (call.func, f"{place.text(kind)}.apply"))
     for family in _FAMILIES:
         for other in family if name in family else ():
             if other != name:
@@ -828,20 +920,56 @@ def spellings(site: Site) -> Iterator[Candidate]:
             if isinstance(error, AttributeError) and isinstance(node, ast.Attribute):
                 if node.attr != error.name or place.value(node) is not MISSING:
                     continue
-                names = [n for n in dir(error.obj) if not n.startswith("__")]
-                for at, near in enumerate(difflib.get_close_matches(node.attr, names, 4, 0.6)):
-                    yield place.replaced(
-                        0.3 + 0.05 * at, (node, f"{place.text(node.value)}.{near}")
-                    )
+                for cost, near in _attributes(site, place, node):
+                    yield place.replaced(cost, (node, f"{place.text(node.value)}.{near}"))
             elif isinstance(error, NameError) and isinstance(node, ast.Name):
                 if node.id == error.name:
                     yield from _known_names(place, node)
+            elif isinstance(error, KeyError) and isinstance(node, ast.Dict):
+                for key in (k for k in node.keys if isinstance(k, ast.Constant)):
+                    if difflib.get_close_matches(str(key.value), map(str, error.args), 1, 0.6):
+                        yield place.replaced(0.4, (key, repr(error.args[0])))
             elif isinstance(error, KeyError) and isinstance(node, ast.Subscript):
                 owner = place.value(node.value)
                 if isinstance(owner, dict) and isinstance(node.slice, ast.Constant):
                     keys = [k for k in owner if isinstance(k, str)]
                     for near in difflib.get_close_matches(str(node.slice.value), keys, 3, 0.5):
                         yield place.replaced(0.4, (node.slice, repr(near)))
+
+
+def _attributes(site: Site, place: Place, node: ast.Attribute) -> Iterator[tuple[float, str]]:
+    """Attributes that nearly have a name; those of a module that may be used in its place."""
+    owner: Any = site.error.obj  # type: ignore[attr-defined]
+    names = [n for n in dir(owner) if not n.startswith("__")]
+    for at, near in enumerate(difflib.get_close_matches(node.attr, names, 4, 0.6)):
+        yield 0.3 + 0.05 * at, near
+    asked = [n.attr for n in place.parts() if isinstance(n, ast.Attribute) and n.value is node]
+    called = any(isinstance(n, ast.Call) and n.func is node for n in place.parts())
+    parts = vars(owner) if isinstance(owner, nn.Module) else {}
+    text = "\n".join(each.text for each in site.program.sources)
+    for kind in ("_modules", "_parameters", "_buffers"):
+        for at, (name, part) in enumerate(reversed(parts.get(kind, {}).items())):
+            if all(hasattr(part, each) for each in asked) and (callable(part) or not called):
+                used = len(re.findall(rf"\.{name}\b", text)) > 1
+                yield 0.6 + 0.2 * used + 0.02 * at, name
+
+
+def misnamed(site: Site) -> Iterator[Candidate]:
+    """Methods whose name nearly is one that their class should have."""
+    for source in site.program.texts:
+        for node in ast.walk(source.tree):
+            kind = site.program.names.get(getattr(node, "name", ""))
+            if not isinstance(node, ast.ClassDef) or not isinstance(kind, type):
+                continue
+            own = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            asked = {*dir(kind.__base__), "__getitem__", "__len__", "__iter__", "__call__"}
+            asked -= {each.name for each in own}
+            for each in own:
+                for near in difflib.get_close_matches(each.name, list(asked), 1, 0.75):
+                    if each.name not in dir(kind.__base__):
+                        old = source.lines[each.lineno - 1]
+                        new = old.replace(each.name, near, 1)
+                        yield Candidate(0.35, (_lines(source, each.lineno, each.lineno, new),))
 
 
 def _known_names(place: Place, node: ast.Name) -> Iterator[Candidate]:
@@ -857,7 +985,7 @@ def numbers(site: Site) -> Iterator[Candidate]:
     """Sizes that are written in the program, as what the operands need."""
     near = {id(place.statement): place.distance for place in site.places}
     top = site.raising[0].frame
-    for source in (*site.program.sources, *site.program.modules.values()):
+    for source in site.program.texts:
         made = {id(n) for call in ast.walk(source.tree) if _is_data(call) for n in ast.walk(call)}
         drawn = {id(n) for call in ast.walk(source.tree) if _is_drawn(call) for n in ast.walk(call)}
         loaders = (call for call in ast.walk(source.tree) if _called(call) == "DataLoader")
@@ -874,14 +1002,15 @@ def numbers(site: Site) -> Iterator[Candidate]:
                     continue
                 place = Place(source, statement, top, min(distance or 0.0, 0.6))
                 more = (0.0 if distance is not None else 0.2) + 0.7 * (id(node) in made)
-                more += 0.8 * (id(node) in drawn)
+                more += 1.8 * (id(node) in drawn)
                 for cost, size in _instead(value, site):
-                    yield place.replaced(cost + more, (node, str(size)))
+                    shared = 0.8 * (size in site.batch and id(node) not in made)
+                    yield place.replaced(cost + more + shared, (node, str(size)))
             if told and 1 < len(nodes) < 5 and value > 1:
                 for cost, size in _instead(value, site):
                     edits = _spliced(source, [(node, str(size)) for node in nodes])
-                    more = 0.3 + 0.7 * any(id(node) in made for node in nodes)
-                    more += 0.8 * any(id(node) in drawn for node in nodes)
+                    more = 0.5 + 0.7 * any(id(node) in made for node in nodes)
+                    more += 1.8 * any(id(node) in drawn for node in nodes)
                     yield Candidate(cost + more, edits)
     for place in site.places:
         for part in place.parts():
@@ -896,6 +1025,23 @@ def numbers(site: Site) -> Iterator[Candidate]:
                             yield place.replaced(cost, (argument, new))
     for place in site.raising:
         yield from _taken(place, site)
+        for call in place.calls():
+            yield from _rest(place, call, site)
+
+
+def _rest(place: Place, call: ast.Call, site: Site) -> Iterator[Candidate]:
+    """The last of the sizes of all parts as what the others leave of the whole."""
+    for whole in call.args[:1]:
+        for parts in call.args[1:]:
+            sizes = place.value(parts)
+            with suppress(Exception):
+                if isinstance(parts, ast.List) and sum(sizes) != len(place.value(whole)):
+                    *others, last = parts.elts
+                    left = " - ".join((f"len({place.text(whole)})", *map(place.text, others)))
+                    yield place.replaced(0.4, (last, left))
+                    if (bound := site.binding(place, last)) is not None:
+                        value = bound.statement.value  # type: ignore[attr-defined]
+                        yield bound.replaced(0.0, (value, left))
 
 
 def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[tuple[float, str]]:
@@ -913,6 +1059,10 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
             elif b != a:
                 yield cost + 0.1, f"{text} {'+' if b > a else '-'} {abs(b - a)}"
     yield 1.3, f"{text} + 1"
+    for name in _unread(_function(place.source.tree, node)):
+        yield 0.75, f"{text} + {name}"
+        yield 0.8, f"{loose} * {name}"
+        yield 0.85, name
     if value in site.told:
         for loop in ast.walk(site.raising[0].source.tree):
             if isinstance(loop, ast.For) and hasattr(site.raising[-1].value(loop.iter), "__len__"):
@@ -920,9 +1070,17 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
                     yield 0.7, f"{loose} * len({ast.unparse(loop.iter)})"
 
 
+def _unread(function: ast.AST | None) -> list[str]:
+    """Arguments that a function takes and never reads."""
+    if not isinstance(function, ast.FunctionDef):
+        return []
+    read = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+    return [a.arg for a in function.args.args if a.arg not in read | {"self", "cls"}]
+
+
 def _taken(place: Place, site: Site) -> Iterator[Candidate]:
     """A size that is written in a function, taken from what the function was given."""
-    function = _function(place.source.tree, place.statement)
+    function = place.function
     if not isinstance(function, ast.FunctionDef):
         return
     names = [each.arg for each in function.args.args]
@@ -999,9 +1157,15 @@ def _literals(tree: ast.AST) -> Iterator[ast.expr]:
 def structures(site: Site) -> Iterator[Candidate]:
     """Results of several parts taken apart, layers registered, statements added or left out."""
     for place in site.places:
+        for node in place.parts() if "operand type" in site.text else ():
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+                both = f"[*{place.text(node.left)}, *{place.text(node.right)}]"
+                yield place.replaced(0.5, (node, both))
         yield from _unpacked(place)
-        yield from _registered(place)
+        yield from _registered(place, site)
     yield from _loaded(site)
+    if re.search("data-dependent|Boolean value of Tensor|traced", site.text):
+        yield from _chosen(site)
     for place in site.raising:
         if place.distance == 0 and "has already been" in site.text:
             yield place.written(0.6, "")
@@ -1013,7 +1177,7 @@ def structures(site: Site) -> Iterator[Candidate]:
                     ):
                         other = Place(source, node, place.frame, 0.0)
                         yield other.replaced(1.0, (node, "pass"))
-    for source in (*site.program.sources, *site.program.modules.values()):
+    for source in site.program.texts:
         for node in ast.walk(source.tree):
             if isinstance(node, ast.FunctionDef) and node.name == "backward":
                 for each in ast.walk(node):
@@ -1039,7 +1203,11 @@ def _loaded(site: Site) -> Iterator[Candidate]:
             elif _called(call) == "DataLoader" and rows and isinstance(rows[0], list):
                 more = f"collate_fn=lambda rows: {_padded(rows[0], 'rows')}"
                 yield place.replaced(0.9, (call, _with(place, call, more)))
-            elif isinstance(place.value(call.func), nn.Module) and "when training" in site.text:
+            elif (
+                isinstance(place.value(call.func), nn.Module)
+                and "when training" in site.text
+                and not name.startswith("self.")  # it would stay so, in training too
+            ):
                 top = site.raising[-1]
                 learns = "backward(" in "\n".join(top.source.lines[top.statement.lineno - 1 :])
                 above = [s for s in ast.walk(place.source.tree) if isinstance(s, ast.With)]
@@ -1064,8 +1232,34 @@ def _padded(rows: list[Any], name: str) -> str:
     return f"torch.utils.data.default_collate({name})"
 
 
+def _chosen(site: Site) -> Iterator[Candidate]:
+    """A branch on a tensor as a choice between its elements."""
+    place = site.raising[0]
+    branch = place.statement
+    for rows in map(_rows, ast.walk(place.source.tree)):
+        if isinstance(branch, ast.If) and branch in rows:
+            after = rows[rows.index(branch) + 1 :]
+            one, *more = branch.body
+            other = (branch.orelse or after or branch.body)[0]
+            values = [v for each in (one, other) if (v := getattr(each, "value", None)) is not None]
+            alike = type(one) is type(other) and _bound(one) == _bound(other)
+            if alike and len(values) == 2 and not more:
+                head = place.text(one).removesuffix(place.text(values[0]))
+                texts = ", ".join(map(place.text, (branch.test, *values)))
+                text = f"{branch.col_offset * ' '}{head}torch.where({texts})"
+                last = other.end_lineno or other.lineno
+                yield Candidate(0.4, (_lines(place.source, branch.lineno, last, text),))
+    for node in place.parts():
+        if isinstance(node, ast.IfExp):
+            texts = ", ".join(map(place.text, (node.test, node.body, node.orelse)))
+            yield place.replaced(0.4, (node, f"torch.where({texts})"))
+
+
 def _unpacked(place: Place) -> Iterator[Candidate]:
     statement = place.statement
+    if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
+        for at, part in enumerate(statement.value.elts):
+            yield place.replaced(0.9 + 0.1 * at, (statement.value, place.text(part)))
     target: ast.expr | None = None
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]
@@ -1083,15 +1277,22 @@ def _unpacked(place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.3, (target, _spelled(target) + ", _" * (len(value) - 1)))
 
 
-def _registered(place: Place) -> Iterator[Candidate]:
+def _registered(place: Place, site: Site) -> Iterator[Candidate]:
     statement = place.statement
     if not isinstance(statement, ast.Assign):
         return
-    text = place.text(statement.value)
-    if isinstance(statement.value, (ast.List, ast.ListComp)):
-        yield place.replaced(0.9, (statement.value, f"torch.nn.ModuleList({text})"))
-    if isinstance(statement.value, (ast.Dict, ast.DictComp)):
-        yield place.replaced(0.9, (statement.value, f"torch.nn.ModuleDict({text})"))
+    target = statement.targets[0]
+    made = place.value(target)
+    if "device" in site.text and isinstance(target, ast.Attribute) and isinstance(made, Tensor):
+        if not isinstance(made, nn.Parameter) and _spelled(target):
+            value = place.text(statement.value)
+            text = f'self.register_buffer("{target.attr}", {value})'
+            yield place.replaced(0.0, (statement, text))
+    listed = isinstance(statement.value, (ast.List, ast.ListComp))
+    if listed or isinstance(statement.value, (ast.Dict, ast.DictComp)):
+        for kind in ("Module", "Parameter"):
+            text = f"torch.nn.{kind}{'List' if listed else 'Dict'}({place.text(statement.value)})"
+            yield place.replaced(0.9, (statement.value, text))
 
 
 def _initialised(source: Source, node: ast.ClassDef, site: Site) -> Iterator[Candidate]:
@@ -1108,14 +1309,18 @@ def _initialised(source: Source, node: ast.ClassDef, site: Site) -> Iterator[Can
                 yield Candidate(0.3, (edit,))
             for statement in method.body:
                 if isinstance(statement, ast.Assign) and "param" in site.text:
-                    yield from _registered(Place(source, statement, site.raising[0].frame, 0.2))
+                    own = Place(source, statement, site.raising[0].frame, 0.2)
+                    yield from _registered(own, site)
 
 
 def graphs(site: Site) -> Iterator[Candidate]:
     """Values cut from a graph or left in it, graphs kept, writes without gradient."""
-    if not re.search(r"grad|backward|inplace|in-place|leaf|graph|inf checks", site.text):
+    if "NoneType" in site.text and ".grad" in site.raising[0].text(site.raising[0].statement):
+        for place in site.bindings:
+            yield from _in_place(place)
+    if not re.search(r"grad|backward|in-?place|leaf|graph|inf checks|empty param", site.text):
         return
-    if re.search(r"does not require grad|inf checks", site.text):
+    if re.search(r"does not require grad|inf checks|empty parameter list", site.text):
         for place in (*site.fault, *site.bindings):
             yield from _uncut(place)
         yield from _switched(site)
@@ -1123,7 +1328,7 @@ def graphs(site: Site) -> Iterator[Candidate]:
     for place in (*site.fault, *site.bindings) if re.search("in-?place", site.text) else ():
         yield from _out_of_place(place)
     for place in site.raising[:1]:
-        block = _function(place.source.tree, place.statement) or place.source.tree
+        block = place.function or place.source.tree
         loops = [
             n
             for n in ast.walk(block)
@@ -1147,6 +1352,12 @@ def graphs(site: Site) -> Iterator[Candidate]:
                     cost = 0.7 if name in carried else 1.0
                     later = 0.3 * (statement.lineno >= place.statement.lineno - 1)
                     later += 0.5 * (not value.requires_grad)
+                    text = (
+                        ast.unparse(statement)
+                        + ast.unparse(around).partition(ast.unparse(statement))[2]
+                    )
+                    if re.search(rf"(\w+)\({name}\)(?s:.*)\.backward\((?s:.*)\b\1\({name}\)", text):
+                        later = -0.35  # a network judges it, and later again
                     yield own.replaced(cost + later, (argument, f"{name}.detach()"))
         if "second time" in site.text and loops:
             yield from _moved_into(place, around, carried)
@@ -1205,12 +1416,14 @@ def _switched(site: Site) -> Iterator[Candidate]:
                         own = Place(place.source, place.statement, place.frame, 0.0)
                         yield own.replaced(0.45, (part, "torch.enable_grad()"))
     for place in site.statements():
-        for node in ast.walk(place.statement):
+        for node in place.parts():
             if isinstance(node, ast.Attribute) and node.attr == "parameters":
+                whole = place.value(node.value)
                 for name, value in place.names().items():
                     if isinstance(value, nn.Module) and name != place.text(node.value):
                         if place.frame is site.frames[-1][0]:
-                            yield place.replaced(0.9, (node.value, name))
+                            inside = isinstance(whole, nn.Module) and value in whole.children()
+                            yield place.replaced(0.9 - 0.2 * inside, (node.value, name))
             if isinstance(node, ast.Constant) and node.value is False:
                 if "requires_grad" in place.text(place.statement):
                     yield place.replaced(0.8, (node, "True"))
@@ -1218,13 +1431,9 @@ def _switched(site: Site) -> Iterator[Candidate]:
 
 def _ordered(site: Site) -> Iterator[Candidate]:
     """What names the parameters of a model, after the model has its last layer."""
-    for source in site.program.sources + list(site.program.modules.values()):
+    for source in site.program.texts:
         for block in ast.walk(source.tree):
-            rows = (
-                [s for s in getattr(block, "body", []) if isinstance(s, ast.stmt)]
-                if isinstance(block, (ast.Module, ast.FunctionDef))
-                else []
-            )
+            rows = _rows(block) if isinstance(block, (ast.Module, ast.FunctionDef)) else []
             for a, first in enumerate(rows):
                 for later in rows[a + 1 :]:
                     pair = [(first, later), (later, first)]
@@ -1269,6 +1478,18 @@ def _out_of_place(place: Place) -> Iterator[Candidate]:
         yield place.written(0.4, f"{name} = {new}")
 
 
+_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+
+
+def _in_place(place: Place) -> Iterator[Candidate]:
+    """A tensor that was bound anew, written in place: it stays a leaf, with its gradient."""
+    value = getattr(place.statement, "value", None)
+    if isinstance(value, ast.BinOp) and _spelled(value.left) in _bound(place.statement):
+        if sign := _SIGNS.get(type(value.op)):
+            text = f"{place.text(value.left)} {sign}= {place.text(value.right)}"
+            yield place.written(0.4, text)
+
+
 def _moved_into(place: Place, loop: ast.AST, carried: set[str]) -> Iterator[Candidate]:
     """What was computed once before a loop, computed in each of its rounds."""
     for before in place.source.tree.body:
@@ -1298,6 +1519,7 @@ def _carried(loop: ast.AST) -> set[str]:
 
 _KINDS: tuple[Callable[[Site], Iterator[Candidate]], ...] = (
     spellings,
+    misnamed,
     structures,
     calls,
     values,
@@ -1323,13 +1545,51 @@ def mend(
     for kind in _KINDS:
         with suppress(Exception):
             for candidate in kind(site):
-                found.append(candidate)
+                found += (candidate, *_twins(site, candidate))
     ordered = dict.fromkeys(each.edits for each in sorted(found, key=lambda each: each.cost))
     tries = [edits for edits in ordered if _parses(site.program, edits)][:_MOST]
     at = site.program.first(tries)
     if at is not None:
         return tries[at]
     return () if any(site.program.controls.values()) else None
+
+
+def _twins(site: Site, candidate: Candidate) -> Iterator[Candidate]:
+    """The same edit of statements of the block that differ by their names alone, too."""
+    edit = candidate.edits[0]
+    source = site.program.source(edit.file) if len(candidate.edits) == 1 else None
+    for block in ast.walk(source.tree) if source is not None else ():
+        rows = _rows(block)
+        lines = [(s.lineno, s.end_lineno) for s in rows]
+        if source is None or (edit.first, edit.last) not in lines:
+            continue
+        own = rows[lines.index((edit.first, edit.last))]
+        edits = [edit]
+        for row in rows:
+            names = _renaming(own, row) if isinstance(row, (ast.Assign, ast.AugAssign)) else {}
+            if row is not own and names and _bound(row) != _bound(own):
+                parts = re.split(r"((?<![\w.])\w+)", edit.text)
+                text = "".join(names.get(part, part) for part in parts)
+                old = "\n".join(source.lines[row.lineno - 1 : row.end_lineno])
+                edits.append(Edit(edit.file, row.lineno, row.end_lineno or 0, text, old))
+        if len(edits) > 1:
+            yield Candidate(candidate.cost + 0.03, tuple(edits))
+
+
+def _rows(block: ast.AST) -> list[ast.stmt]:
+    """The statements of a block; none of anything else."""
+    body = getattr(block, "body", None)
+    return body if isinstance(body, list) else []
+
+
+def _renaming(one: ast.stmt, other: ast.stmt) -> dict[str, str]:
+    """The names of one statement by those of another that is written alike; empty if it is not."""
+    pairs = [[n.id for n in ast.walk(s) if isinstance(n, ast.Name)] for s in (one, other)]
+    dumps = [re.sub(r"id='\w+'", "", ast.dump(s)) for s in (one, other)]
+    if dumps[0] != dumps[1]:
+        return {}
+    found = dict(zip(*pairs, strict=True))
+    return found if [found[name] for name in pairs[0]] == pairs[1] else {}
 
 
 def _parses(program: Program, edits: Sequence[Edit]) -> bool:

@@ -43,6 +43,8 @@ _CELLS = 2.0  # for the cells of a notebook: a training in one of them is not wa
 _SHORT = 0.5  # that a program took to raise: one that takes long with an edit does not end
 _PATIENCE = 5  # seconds of the clock for each: a program may wait for something
 _MEMORY = 2 << 30  # bytes that it may ask for
+# Warnings that an edit hides what is wrong.
+_WARNED = "(?s).*(target size .* different to the input size|discards the imaginary part)"
 # Statements by the function that they call: what is sent or shown is left out, what cannot be
 # written is passed.
 _SENT = re.compile(r"(^|_)(export|upload|push|log|show|nanwatch)|^run_line_magic$|^system$")
@@ -98,9 +100,14 @@ class Program:
     # runs without an edit, by where they start; None: it did not raise as it had
     controls: dict[tuple[int, int], Outcome | None] = field(default_factory=dict)
 
+    @property
+    def texts(self) -> list[Source]:
+        """The sources, and the modules' after them."""
+        return [*self.sources, *self.modules.values()]
+
     def source(self, filename: str) -> Source | None:
         """The source with this file name, as code has it or as it is shown."""
-        for one in (*self.sources, *self.modules.values()):
+        for one in self.texts:
             if filename in (one.filename, one.shown):
                 return one
         return None
@@ -172,6 +179,8 @@ class Program:
                 if any(edit.file == source.shown for edit in edits):
                     module = next(m for m in sys.modules.values() if _file(m) == file)
                     exec(_code(source, edits), vars(module))
+            if edits:
+                warnings.filterwarnings("error", _WARNED)
             *before, last = self.sources[start[0] :]
             for at, source in enumerate((*before, last)):
                 # a notebook goes on after a cell that raised
