@@ -13,7 +13,7 @@ from torch import nn
 
 import nanlab
 from nanlab.capture import dispatch, program
-from nanlab.capture.engine_calls import EngineCalls
+from nanlab.capture.learned_step import LearnedStep
 
 sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 
@@ -292,8 +292,8 @@ def test_late_fault_and_healthy_end_are_those_of_a_full_watch(
 
 def test_engine_that_does_what_it_did_runs_unobserved(monkeypatch: pytest.MonkeyPatch) -> None:
     notes = []
-    note = EngineCalls.note
-    monkeypatch.setattr(EngineCalls, "note", lambda *args: notes.append(args) or note(*args))
+    note = LearnedStep._was_silent
+    monkeypatch.setattr(LearnedStep, "_was_silent", lambda *a: notes.append(a) or note(*a))
     model, optimizer = network()
     with nanlab.watch(model, detail="fault") as trace:
         train(model, optimizer, 8)

@@ -17,8 +17,8 @@ from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from nanlab.capture.dispatch import OpRecorder
-from nanlab.capture.engine_calls import EnginePattern
 from nanlab.capture.execution import is_watched
+from nanlab.capture.learned_step import Engine
 from nanlab.capture.ledger import storage_of
 from nanlab.capture.plans import unwrapped
 from nanlab.capture.steps import StepClock
@@ -92,7 +92,7 @@ MOST_NODES = 20_000
 _UNOBSERVED = frozenset({"ProdBackward0", "ProdBackward1", "LinalgLstsqBackward0"})
 
 LossSeen = Callable[[int, bool], None]
-GradientSeen = Callable[[torch.Tensor, int], int]
+GradientSeen = Callable[[torch.Tensor, int, int], int]
 
 
 class BackwardRecorder:
@@ -106,7 +106,7 @@ class BackwardRecorder:
         self.ops, self.clock = ops, clock
         self.hooks = HookRecorder(ops)
         self.loss_seen: LossSeen = lambda source, adds: None
-        self.gradient_seen: GradientSeen = lambda parameter, source: NO_OWNER
+        self.gradient_seen: GradientSeen = lambda parameter, source, end: NO_OWNER
         self.ended: Callable[[FrameType | None], None] = lambda frame: None
         self._original: Any = None
         self._places: list[Any] = []
@@ -138,30 +138,32 @@ class BackwardRecorder:
         outer = ops.backward_pass, ops.creates_graph
         oldest, accumulates = 0, False
         run: EngineRun | None = None
-        again: EnginePattern | None = None
+        again: Engine | None = None
         try:
-            ops.forward_calls.ended()
+            ops.settle()
             ops.backward_pass = len(ops.recording.passes)
             ops.creates_graph = len(args) > 2 and bool(args[2])
             place = ops.lines.here(frame)
             accumulating = bool(kwargs.get("accumulate_grad"))
             if ops.program is not None:
                 run = ops.program.engine_begins(outputs, args, accumulating)
-                again = ops.engine_calls.begins(run, place)
+                again = ops.learned.engine_begins(run, place)
             oldest, accumulates = self._begin(outputs, frame, place, accumulating, handles, again)
             if not kwargs.get("accumulate_grad") and len(args) > 3:
                 self._ask(args[3])
         except Exception as error:
             ops.failed(error)
         ops.in_backward += 1
-        results: Any = None
+        results, failed = None, True
         try:
-            results = self._unobserved(outputs, args, kwargs, again)
+            results = self._original(outputs, *args, **kwargs)
+            failed = False
             return results
         finally:
             self._observe_again()
+            ops.learned.observe_again()
             if ops.program is not None and run is not None:
-                self._ended(run, again, results)
+                self._ended(run, again, results, failed)
             ops.in_backward -= 1
             ops.backward_pass, ops.creates_graph = outer
             for handle in handles:
@@ -176,30 +178,16 @@ class BackwardRecorder:
                 except Exception as error:
                     ops.failed(error)
 
-    def _unobserved(self, outputs: Any, args: Any, kwargs: Any, again: EnginePattern | None) -> Any:
-        """Run the engine; unobserved where its calls are known."""
-        if again is None:
-            return self._original(outputs, *args, **kwargs)
-        _pop_mode()
-        try:
-            return self._original(outputs, *args, **kwargs)
-        except BaseException:
-            if self.ops.program is not None:
-                self.ops.program.lose("its backward pass was not observed, and raised an exception")
-            raise
-        finally:
-            _push_mode(self.ops)
-
-    def _ended(self, run: EngineRun, again: EnginePattern | None, results: Any) -> None:
+    def _ended(self, run: EngineRun, again: Engine | None, results: Any, failed: bool) -> None:
         """A run of the engine is over."""
         ops, program = self.ops, self.ops.program
         assert program is not None
         try:
-            if again is not None and not ops.off and program.segment.lost is None:
-                ops.engine_calls.note(again, run, self.gradient_seen)
+            if again is not None:
+                ops.learned.engine_ended(run, again, failed)
             program.engine_ended(results)
             if again is None and not ops.off:
-                ops.engine_calls.ended(run)
+                ops.learned.engine_ended(run, None, failed)
         except Exception as error:
             ops.failed(error)
 
@@ -210,7 +198,7 @@ class BackwardRecorder:
         place: tuple[int, int],
         accumulates: bool,
         handles: list[Any],
-        again: EnginePattern | None,
+        again: Engine | None,
     ) -> tuple[int, bool]:
         ops, recording = self.ops, self.ops.recording
         number, position = len(recording.passes), recording.end
@@ -218,12 +206,14 @@ class BackwardRecorder:
         roots = [t for t in outputs if isinstance(t, torch.Tensor)]
         sources = tuple(ops.know(ops.source(unwrapped(t)), unwrapped(t)) for t in roots)
         line, site = place
+        hook: Callable[[], tuple[list[tuple[int, int]], set[int], int, bool]] = partial(
+            self._hook, [t.grad_fn for t in roots if t.grad_fn is not None], number, handles
+        )
         if again is not None:
-            edges, nodes, oldest, adding = ops.engine_calls.graph_of(again)
+            edges, nodes, oldest, adding = ops.learned.graph_of(again)
+            ops.learned.hook = hook
         else:
-            edges, nodes, oldest, adding = self._hook(
-                [t.grad_fn for t in roots if t.grad_fn is not None], number, handles
-            )
+            edges, nodes, oldest, adding = hook()
         recording.passes.append(
             BackwardPass(
                 number, position, line, site, sources, accumulates, tuple(edges), frozenset(nodes)
@@ -360,6 +350,7 @@ class BackwardRecorder:
         if not self._popped:
             return
         self._observe_again()
+        self.ops.learned.stop()
         try:
             results = [g for g in given if g is not None]
             self.ops.record_node(node, name, [g for g in taken if g is not None], results)
@@ -380,10 +371,10 @@ class BackwardRecorder:
             if gradient is not None:
                 ops.mark_gradient(gradient)
                 source = ops.source(gradient)
-                owner = self.gradient_seen(parameter, source)
+                owner = self.gradient_seen(parameter, source, ops.recording.end)
                 if ops.program is not None:
                     ops.program.arrived(parameter)
-                    ops.engine_calls.arrivals.append((parameter, source, ops.recording.end))
+                    ops.learned.arrivals.append((parameter, source, ops.recording.end))
             self._ran(leaf_number(owner), ACCUMULATES, number, given, taken)
         except Exception as error:
             ops.failed(error)
@@ -421,7 +412,7 @@ class FunctionRecorder:
             return call(*args, **kwargs)
         use = None
         try:
-            ops.forward_calls.stop()
+            ops.learned.stop()
             use = program.function_begins((*args, *kwargs.values()), ops.source)
         except Exception as error:
             ops.failed(error)
@@ -465,7 +456,7 @@ class HookRecorder:
             return hook
         try:
             if tensor.requires_grad and not tensor.is_leaf and callable(hook):
-                ops.forward_calls.stop()
+                ops.learned.stop()
                 return Hook(self, hook, program.hook_registered(tensor))
         except Exception as error:
             ops.failed(error)

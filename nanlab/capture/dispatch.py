@@ -15,9 +15,8 @@ from weakref import WeakSet
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nanlab.capture.engine_calls import EngineCalls
 from nanlab.capture.evidence import Evidence
-from nanlab.capture.forward_calls import ForwardCalls
+from nanlab.capture.learned_step import LearnedStep
 from nanlab.capture.ledger import (
     PLAIN,
     Entry,
@@ -29,7 +28,6 @@ from nanlab.capture.ledger import (
     storage_of,
     view_key,
 )
-from nanlab.capture.optimizer_calls import OptimizerCalls
 from nanlab.capture.places import SourceLines, torch_caller
 from nanlab.capture.plans import (
     Call,
@@ -121,13 +119,11 @@ class OpRecorder(TorchDispatchMode):
         self.creates_graph = False  # whether the running backward pass is differentiated again
         self.in_optimizer = 0
         self.program: ProgramRecorder | None = None
-        self.optimizer_calls = OptimizerCalls(self)
-        self.engine_calls = EngineCalls(self)
-        self.forward_calls = ForwardCalls(self)
+        self.learned = LearnedStep(self)
         # while a step makes the calls of the last one
-        self.again: OptimizerCalls | ForwardCalls | None = None
+        self.again: LearnedStep | None = None
         # what learns or compares the calls that are worked out
-        self.noting: ForwardCalls | None = None
+        self.noting: LearnedStep | None = None
         # of each row of the running call: number of the storage; whether the call made it, the row
         # shows memory that was there, the row shows all of its memory
         self.effects: list[tuple[int, bool, bool, bool]] = []
@@ -195,30 +191,34 @@ class OpRecorder(TorchDispatchMode):
                 self.failed(error)
                 return func(*args, **kwargs)
         if plan.skip or self.off:
-            if not self.off:
-                self.settle()
             if plan.collective and not self.off:
+                self.learned.stop()
                 return self.collectives.call(func, plan, args, kwargs, sys._getframe().f_back)
             value = func(*args, **kwargs)
             if plan.reads_out and not self.off:
                 self._note_read_out(args[0], value, sys._getframe().f_back)
             elif plan.name == "resize_" and not self.off and self.program is not None:
+                self.learned.stop()
                 self.program.lose("resize_ changes the size of a storage")
             return value
-        again: Any = self.again
-        known = None
+        again = self.again
         if again is not None:
+            known = None
             try:
                 known = again.expects(func, args, kwargs)
             except Exception as error:
                 self.failed(error)
-        if known is not None:
-            out = known.run(*args, **kwargs)
-            try:
-                again.note(known, args, kwargs, out)
-            except Exception as error:
-                self.failed(error)
-            return out
+            if known is not None:
+                try:
+                    out = plan.run(*args, **kwargs)
+                except Exception:
+                    sources = self.read(plan, args, kwargs)  # read from this frame
+                    raise
+                try:
+                    again.note(known, args, kwargs, out)
+                except Exception as error:
+                    self.failed(error)
+                return out
         frame = sys._getframe().f_back
         try:
             place = self.place(frame)
@@ -246,7 +246,7 @@ class OpRecorder(TorchDispatchMode):
                     packed_out = program.pack_result(out)
                 program.after(func, plan, packed, packed_out, out, call)
                 if self.noting is not None:
-                    self.noting.noted(call, place, args, kwargs, out)
+                    self.noting.noted(call, place, args, kwargs, out, frame)
         except Exception as error:
             self.failed(error)
         return out
@@ -264,6 +264,7 @@ class OpRecorder(TorchDispatchMode):
             self.note_number(tensor, value)
             if self.in_backward or self.in_optimizer:
                 return
+            self.settle()
             escapes, source = self.recording.escapes, self.source(tensor)
             if self.program is not None:
                 self.program.looked(tensor, value, self.lines.here(frame)[0])
@@ -487,7 +488,7 @@ class OpRecorder(TorchDispatchMode):
         now = _sequence()
         python = frame is not None and id(frame.f_code) not in self.engine_codes
         where = self._python_in_backward(frame) if python else ""
-        self.engine_calls.ran_python |= python
+        self.learned.ran_python |= python
         if where == "recompute" or (where and torch.is_grad_enabled() and where != "custom"):
             line, site = self.lines.here(frame)
             made = now - 1 if now > self.sequence and torch.is_grad_enabled() else -1

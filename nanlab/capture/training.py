@@ -253,7 +253,7 @@ class TrainingRecorder:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self.ops.optimizer_calls.stop()
+        self.ops.learned.stop()
         if self._scale_method is not None:
             torch.amp.GradScaler.scale = self._scale_method  # type: ignore[method-assign]
             self._scale_method = None
@@ -338,17 +338,17 @@ class TrainingRecorder:
             Loss(recording.end, unscaled, scaled, source, line=recording.passes[-1].line, adds=adds)
         )
 
-    def gradient_seen(self, parameter: torch.Tensor, source: int) -> int:
-        """A parameter got a gradient; its number."""
+    def gradient_seen(self, parameter: torch.Tensor, source: int, end: int) -> int:
+        """A parameter got a gradient, before the row at ``end``; its number."""
         owner = self.owner_of(parameter)
         recording = self.ops.recording
         if recording.puts_off and parameter.grad is not None:
             self.ops.know(source, parameter.grad)
         self._gradients[owner] = source
-        self._arrived[owner] = recording.end - 1
+        self._arrived[owner] = end - 1
         if recording.may_be_bad(source):
             recording.sinks.append(
-                Sink("gradient", source, recording.end - 1, recording.parameter_names[owner])
+                Sink("gradient", source, end - 1, recording.parameter_names[owner])
             )
         return owner
 
@@ -390,7 +390,7 @@ class TrainingRecorder:
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         ops, closure = self.ops, closure_of(args, kwargs)
-        ops.forward_calls.stop()
+        ops.settle()
         if not ops.in_optimizer and closure is not None:  # the whole step may run inside of it
             ops.notice_loop(ops.lines.outside(sys._getframe(1)))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -404,16 +404,11 @@ class TrainingRecorder:
         self._note_arrived(parameters, used)
         self.stepping(used)
         small = sum(p.numel() * p.itemsize for p in parameters) <= COPY_LIMIT
-        self.clock.stepping(self._came(parameters, used), id(optimizer))
+        owners = [self.owner_of(p) for p in parameters]
+        self.clock.stepping(self._came(owners, used), id(optimizer))
         if small:
             with ops.quiet():
-                self._remember(
-                    [
-                        p
-                        for p in parameters
-                        if p.grad is not None and p.layout is torch.strided and not p.is_meta
-                    ]
-                )
+                self._remember(parameters, owners)
         self._running.append((ops.recording.end, parameters, small, used))
         ops.recording.sinks.extend(bad_rates(ops.recording, ops.source, optimizer))
         ops.in_optimizer += 1
@@ -425,7 +420,7 @@ class TrainingRecorder:
                 ops.program.optimizer_begins(optimizer, closure is not None, grad, ops.source)
         if own and closure is None:
             with unobserved():
-                ops.optimizer_calls.begin(optimizer)
+                ops.learned.optimizer_begins(optimizer)
         if closure is None:
             return None
         return with_closure(args, kwargs, self._judged(optimizer, closure))
@@ -470,9 +465,9 @@ class TrainingRecorder:
                     Sink("gradient", row, recording.end - 1, recording.parameter_names[owner])
                 )
 
-    def _came(self, parameters: list[torch.Tensor], used: list[int | None]) -> int:
+    def _came(self, owners: list[int], used: list[int | None]) -> int:
         """Position to which a step that takes these gradients reaches back; -1: unknown."""
-        arrived = max((self._arrived.get(self.owner_of(p), -1) for p in parameters), default=-1)
+        arrived = max((self._arrived.get(owner, -1) for owner in owners), default=-1)
         # the program made them itself
         if arrived < 0 and self.clock.certain < self.clock.starts[-1]:
             return earliest_of(
@@ -480,12 +475,14 @@ class TrainingRecorder:
             )
         return arrived
 
-    def _remember(self, parameters: list[torch.Tensor]) -> None:
+    def _remember(self, parameters: list[torch.Tensor], owners: list[int]) -> None:
         """Copies of the parameters now, within the budget; those still good are kept."""
         program = self.ops.program
         room = 0 if program is None else program.copies.budget - program.copies.spent
-        for parameter in parameters:
-            key, row = _key(self.owner_of(parameter), parameter), self.ops.source(parameter)
+        for parameter, owner in zip(parameters, owners, strict=True):
+            if parameter.grad is None or parameter.layout is not torch.strided or parameter.is_meta:
+                continue
+            key, row = _key(owner, parameter), self.ops.source(parameter)
             if program is not None and program.will_save(parameter, room):
                 room -= parameter.untyped_storage().nbytes()
                 self._let_go(key)
@@ -511,7 +508,7 @@ class TrainingRecorder:
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         ops, recording = self.ops, self.ops.recording
-        ops.optimizer_calls.end()
+        ops.learned.optimizer_ended()
         ops.in_optimizer = max(0, ops.in_optimizer - 1)
         if not self._running:
             return
@@ -533,19 +530,25 @@ class TrainingRecorder:
         )
         rate = [number_of(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
         with ops.quiet():
-            for parameter, gradient, lr, old in zip(
-                parameters, used, rate, self._saved(parameters, used, copied), strict=True
+            owners = [self.owner_of(p) for p in parameters]
+            saved = self._saved(parameters, owners, used, copied)
+            for parameter, owner, gradient, lr, old in zip(
+                parameters, owners, used, rate, saved, strict=True
             ):
                 if gradient is not None:
-                    self._parameter_row(parameter, old, gradient, lr)
+                    self._parameter_row(parameter, owner, old, gradient, lr)
         recording.sinks.extend(bad_moments(ops, optimizer, self.owner_of))
         self.clock.completed(ops.lines.outside(sys._getframe(1)))
 
     def _parameter_row(
-        self, parameter: torch.Tensor, old: torch.Tensor | None, used: int, lr: float | None
+        self,
+        parameter: torch.Tensor,
+        owner: int,
+        old: torch.Tensor | None,
+        used: int,
+        lr: float | None,
     ) -> None:
         ops, chunk = self.ops, self.ops.chunk
-        owner = self.owner_of(parameter)
         value, update = ops.know(ops.source(parameter), parameter), None
         key = _key(owner, parameter)
         known = self._before.get(key) if self._before else None
@@ -562,15 +565,19 @@ class TrainingRecorder:
         )
 
     def _saved(
-        self, parameters: list[torch.Tensor], used: list[int | None], copied: bool
+        self,
+        parameters: list[torch.Tensor],
+        owners: list[int],
+        used: list[int | None],
+        copied: bool,
     ) -> list[torch.Tensor | None]:
         """What each parameter held before the step, remembered or kept by the program; or None."""
         program, found = self.ops.program, []
         with unobserved():
-            for parameter, gradient in zip(parameters, used, strict=True):
+            for parameter, owner, gradient in zip(parameters, owners, used, strict=True):
                 old = None
                 if copied and gradient is not None:
-                    known = self._before.get(_key(self.owner_of(parameter), parameter))
+                    known = self._before.get(_key(owner, parameter))
                     if known is not None:
                         old = known[0]
                     elif program is not None:

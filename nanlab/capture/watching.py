@@ -241,7 +241,7 @@ class watch:
             partial(self._judge, "optimizer"),
         )
         self._backward.loss_seen = training.loss_seen
-        self._backward.gradient_seen = training.gradient_seen
+        self._backward.gradient_seen = ops.learned.gradient_seen = training.gradient_seen
         self._modules.failed, self._modules.moved = self._failed, self._module_moved
         self._modules.watched = partial(is_watched, ops)
 
@@ -292,11 +292,11 @@ class watch:
 
         if self not in _current:
             return False
-        self._ops.optimizer_calls.interrupted()
+        self._ops.learned.interrupted()
         self._ops.__exit__(kind, error, tb)
         self._undo()
         try:
-            self._ops.forward_calls.stop()
+            self._ops.learned.end()
             self._finish(error)
         except Exception as ours:
             self._failed(ours)
@@ -407,7 +407,7 @@ class watch:
     # -- what the recorders report
 
     def _module_called(self, module: nn.Module) -> None:
-        self._ops.optimizer_calls.interrupted()
+        self._ops.learned.interrupted()
         caller = self._lines.outside(sys._getframe(2))
         if not self._ops.in_optimizer and not self._ops.in_backward:  # a closure, a checkpoint
             self._ops.notice_loop(caller)
@@ -423,7 +423,7 @@ class watch:
 
     def _step_began(self, position: int) -> None:
         recording = self.recording
-        self._ops.settle()
+        self._ops.learned.end()
         self._look_closer()
         self._training.step_ended()
         self._ungraded.step_ended()
@@ -461,7 +461,7 @@ class watch:
             # some were forgotten, all were judged
             self._judged = min(self._judged, len(recording.sinks))
             self._looked = min(self._looked, len(recording.sinks))
-        self._ops.forward_calls.begin()
+        self._ops.learned.begin()
         if self.steps is not None and len(recording.starts) - self._clock.doubtful() > self.steps:
             recording.ended = "steps"
             self._clock.drop_last()
