@@ -191,7 +191,9 @@ class AllExact(_Directly):
     ) -> None:
         super().__init__()
         self.deadline, self.moved, self.masks = deadline, moved, masks
-        self.count = 0  # results of the forward part so far
+        self.inputs: list[set[int]] = []  # of each result of the forward part, those it is made of
+        self.bad = -1  # the first that is not finite
+        self._places: dict[int, tuple[Tensor, set[int]]] = {}  # by identity: what it is, or shows
         self.seen: list[Tensor] = []  # results of its comparisons
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -205,8 +207,8 @@ class AllExact(_Directly):
                 if torch.Tag.nondeterministic_seeded in func.tags:
                     raise NotExact(f"{func._schema.name} draws random numbers")
                 made = lift(made)
-        if isinstance(made, Exact) and not func.is_view and not any(made is x for x in args):
-            return self._counted(made)
+        if isinstance(made, Exact) and torch._C._current_autograd_node() is None:
+            return self._counted(made, func.is_view, args, kwargs)
         if isinstance(made, Tensor) and made.dtype == torch.bool:
             if any(isinstance(x, Exact) for x in args):
                 return self._compared(made)
@@ -223,15 +225,48 @@ class AllExact(_Directly):
             raise NotExact("the expression compares something else here")
         return made if held is None else held
 
-    def _counted(self, made: Exact) -> Exact:
-        if torch._C._current_autograd_node() is not None:  # in the backward part
+    def _counted(self, made: Exact, is_view: bool, args: Any, kwargs: Any) -> Exact:
+        """A result of the forward part, moved if it is the one; of views those of what is given."""
+        read = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Exact)]
+        behind = set[int]().union(*(self._places.get(id(x), (x, set()))[1] for x in read))
+        own = any(made is x for x in read)  # written in place
+        if own or (is_view and (not behind or any(self.inputs[at] for at in behind))):
+            self._places[id(made)] = made, behind
             return made
-        self.count += 1
-        if self.moved is None or self.moved[0] != self.count - 1:
-            return made
-        step = self.moved[1](tuple(made.shape))
-        # of one number numpy makes no array
-        return Exact(np.asarray(made.numbers + step, dtype=object))
+        place = len(self.inputs)
+        self.inputs.append(behind)
+        if self.moved is not None and self.moved[0] == place:
+            step = self.moved[1](tuple(made.shape))
+            # of one number numpy makes no array
+            made = Exact(np.asarray(made.numbers + step, dtype=object))
+        elif self.moved is None and self.bad < 0:
+            self.bad = place if not bool(np.isfinite(_rounded(made.numbers)).all()) else -1
+        self._places[id(made)] = made, {place}
+        return made
+
+    def reaches(self, sources: set[int], past: set[int]) -> bool:
+        """Whether the first result that is not finite is made of one of the sources by other ways
+        than those."""
+        seen, left = set(past), [self.bad]
+        while left:
+            place = left.pop()
+            if place in sources and place not in past:
+                return True
+            if place not in seen:
+                seen.add(place)
+                left += self.inputs[place]
+        return False
+
+    def behind(self, place: int) -> set[int]:
+        """The results that one is made of, itself among them."""
+        found: set[int] = set()
+        left = [place]
+        while left:
+            at = left.pop()
+            if at >= 0 and at not in found:
+                found.add(at)
+                left += self.inputs[at]
+        return found
 
 
 def lift(x: Tensor) -> Exact:

@@ -323,7 +323,7 @@ class _Problem:
         self.late = False  # whether exact numbers would not have ended in time
         # where no neighbour by what is differentiated has a value, and others agree on none
         self.doubted: list[Tensor] = []
-        self.results = 0  # of operators, in the evaluation that was last
+        self.mode: AllExact | None = None  # of the evaluation that was last at the operands
         self.seen: list[Tensor] = []  # results of comparisons, in the evaluation that was last
         # what comparisons give, wherever operands are moved; None: what they find there
         self.masks: list[Tensor | None] | None = None
@@ -381,7 +381,8 @@ class _Problem:
             if arithmetic.digits and incoming is not None:
                 incoming = [None if g is None else lift(g.nan_to_num(1, 1, 1)) for g in incoming]
             found = evaluate(self.fn, operands, incoming, self.wanted, outside=outside)
-            self.results = mode.count if mode is not None else 0
+            if moved is None and not distance:
+                self.mode = mode
             self.seen = mode.seen if mode is not None else []
         return Evaluation(
             tuple(rounded(y).double() for y in found.values),
@@ -485,44 +486,79 @@ class _Problem:
         its own stays, the earliest result that can be moved away from the singular point is the
         variable; existing: the earliest that gives a limit.
         """
-        still: list[Tensor | None] = [None] * len(self.operands)
         steps = 1 + 4 * len(arithmetic.distances)
         if work() + steps * self.cost > arithmetic.deadline:
             self.late = True
             return limits
-        for place in range(min(self.results, MOST_RESULTS)):
+        mode = self.mode
+        for place in range(min(len(mode.inputs), MOST_RESULTS) if mode is not None else 0):
             if not any(bool(limit.unknown.any()) for limit in limits):
                 break
-            began = work()
+            beside = self._beside(place) if not existing else []
+            if beside is None:
+                continue
             try:
-                away = self.at(
-                    arithmetic, still, 0.0, _nudge(place, arithmetic.distances[0], 0)
-                ).tensors
-                pairs = list(zip(limits, away, strict=True))
-                if not any(bool((limit.unknown & t.isfinite()).any()) for limit, t in pairs):
-                    continue
-                now = work()
-                if now + 4 * len(arithmetic.distances) * (now - began) > arithmetic.deadline:
-                    self.late = True
-                    break
-                paths = []
-                for way in range(4):
-                    seen = [] if way else [away]
-                    seen += [
-                        self.at(arithmetic, still, 0.0, _nudge(place, h, way)).tensors
-                        for h in arithmetic.distances[len(seen) :]
-                    ]
-                    paths.append(
-                        [_path_exact(torch.stack(list(a))) for a in zip(*seen, strict=True)]
-                    )
+                found = self._moved_alone(arithmetic, place, limits)
+                others = [self._moved_alone(arithmetic, each, limits) for each in beside if found]
             except NotExact:
                 break
-            found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
+            if not found or not all(others):
+                continue
+            for other in filter(None, others):  # of one limit only where all have it
+                found = [
+                    _merged(a, _unknown(a.value), ~(_same(a.value, b.value) & b.exists))
+                    for a, b in zip(found, other, strict=True)
+                ]
             limits = [
                 _merged(now, new, now.unknown & (new.exists | (not existing)))
                 for now, new in zip(limits, found, strict=True)
             ]
         return limits
+
+    def _moved_alone(
+        self, arithmetic: _Arithmetic, place: int, limits: list[Limit]
+    ) -> list[Limit] | None:
+        """The limits by moving one result inside; None where that makes nothing finite."""
+        still: list[Tensor | None] = [None] * len(self.operands)
+        began = work()
+        move = _nudge(place, arithmetic.distances[0], 0)
+        away = self.at(arithmetic, still, 0.0, move).tensors
+        pairs = zip(limits, away, strict=True)
+        if not any(bool((limit.unknown & t.isfinite()).any()) for limit, t in pairs):
+            return None
+        now = work()
+        if now + 4 * len(arithmetic.distances) * (now - began) > arithmetic.deadline:
+            self.late = True
+            raise NotExact("it takes too long")
+        paths = []
+        for way in range(4):
+            seen = [] if way else [away]
+            seen += [
+                self.at(arithmetic, still, 0.0, _nudge(place, h, way)).tensors
+                for h in arithmetic.distances[len(seen) :]
+            ]
+            paths.append([_path_exact(torch.stack(list(a))) for a in zip(*seen, strict=True)])
+        return [_agreed(list(along)) for along in zip(*paths, strict=True)]
+
+    def _beside(self, place: int) -> list[int] | None:
+        """The results beside one by which what is differentiated comes to the singular point too:
+        each alone has to give the same limit; None where these are not all ways."""
+        mode = self.mode
+        assert mode is not None
+        real = [i for i, x in enumerate(self.operands) if isinstance(x, Tensor) and _is_real(x)]
+        leaves = {at for at, i in enumerate(real) if self.wanted[i]}
+        own = mode.behind(place)
+        shared = leaves & own
+        if mode.bad < 0 or not shared or not mode.reaches(shared, {place}):
+            return []
+        behind = mode.behind(mode.bad)
+        near = [
+            q
+            for q in sorted(behind - own - {mode.bad} - set(range(len(real))))
+            if place not in mode.behind(q) and mode.behind(q) & shared
+        ]
+        first = [q for q in near if not any(p in mode.behind(q) for p in near if p != q)]
+        return None if mode.reaches(shared, {place, *first}) else first
 
     def behind_masks(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
         """The limits, gradients that have none found with the program's masks as they are.

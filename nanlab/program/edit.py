@@ -738,7 +738,7 @@ class _Rewrite:
         """Values of what this function gives to another of the file, which reads it, and gets no
         other there from anywhere."""
         key, tree = key_of(path), ast.parse(self.text)
-        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+        calls = [n for n in _postorder(tree) if isinstance(n, ast.Call)]
         around = _function_around(self.text, self.edit.first)
         own = {span_of(n) for n in ast.walk(around) if isinstance(n, ast.Call)}
         for callee in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
@@ -750,13 +750,15 @@ class _Rewrite:
             for at_place, name in enumerate(names):
                 given = [_given(c, name, at_place) for c in those]
                 stored = (n for n in ast.walk(callee) if isinstance(n, ast.Name) and n.id == name)
-                if any(v is None or key_of(v) != key for v in given):
+                same = [v is not None and key_of(v) == key for v in given]
+                if not any(same) or not all(isinstance(n.ctx, ast.Load) for n in stored):
                     continue
-                if all(isinstance(n.ctx, ast.Load) for n in stored):
-                    read = ast.Name(name, ast.Load())
-                    found = next(self._read(read, at, index, near=callee.body[0]), None)
-                    if found is not None:
+                read = ast.Name(name, ast.Load())
+                for found in self._read(read, at, index, near=callee.body[0]):
+                    if all(same):
                         return found
+                    if len(found) == len(same):  # one run for each call
+                        return [v for v, is_it in zip(found, same, strict=True) if is_it]
         return None
 
     def _iterated(self, path: ast.expr, at: int, index: int) -> list[Any] | None:

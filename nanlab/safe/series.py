@@ -202,7 +202,8 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     place = torch.as_tensor(at, dtype=torch.float64, device=x.device)
     point = place.detach()
     if _is_mapped():
-        power_series, radius = _of_each(fn, place)
+        ahead = (1,) * max(x.dim() - place.dim(), dims - place.dim(), 0)
+        power_series, radius = _of_each(fn, place.reshape((*ahead, *place.shape)))
     else:
         apart = x.dim() == 0 == place.dim()
         dims = 0 if apart else max(x.dim(), dims)
