@@ -25,7 +25,10 @@ def log_of(t: Term) -> Term | None:
             if any(map(log_of, t.parts)) and all(map(_is_positive, t.parts)):
                 return _total([(int(m), _log(p)) for m, p in zip(t.marks, t.parts, strict=True)])
         case "power":
-            inner = log_of(t.parts[0])
+            base = t.parts[0]
+            if base.kind == "number" and base.value > 0:
+                return multiplied([(1, t.parts[1]), (1, number(math.log(base.value)))])
+            inner = log_of(base)
             return multiplied([(1, t.parts[1]), (1, inner)]) if inner is not None else None
         case "index":
             inner = log_of(t.parts[0])

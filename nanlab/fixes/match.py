@@ -275,6 +275,12 @@ def _functions(tree: ast.Module, line: int) -> dict[str, Function]:
     """Functions of the file by the names that calls have; ``self.f`` of the class that holds the
     line."""
     found = {s.name: s for s in tree.body if isinstance(s, Function)}
+    for s in ast.walk(tree):
+        match s:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda(args=args, body=value)):
+                given = ast.copy_location(ast.Return(value), value)
+                made = ast.FunctionDef(name=name, args=args, body=[given], decorator_list=[])
+                found.setdefault(name, ast.copy_location(made, value))
     for owner in ast.walk(tree):
         if isinstance(owner, ast.ClassDef) and owner.lineno <= line <= (owner.end_lineno or 0):
             found |= {f"self.{s.name}": s for s in owner.body if isinstance(s, Function)}
@@ -621,10 +627,15 @@ def _better_form(t: Term, rules: Sequence[Rule]) -> Term | None:
     exponential of logarithms."""
     if rules is not CATALOGUE:
         return as_exponential(t)
-    if t.kind != "call" or t.name not in ("log", "log1p"):
+    if t.kind != "call" or t.name not in ("log", "log1p", "log2", "log10"):
         return None
     x = t.parts[0]
-    return log_of(x if t.name == "log" else summed([(1, number(Fraction(1))), (1, x)]))
+    if t.name == "log1p":
+        x = summed([(1, number(Fraction(1))), (1, x)])
+    found = log_of(x)
+    if found is None or t.name in ("log", "log1p"):
+        return found
+    return multiplied([(1, found), (-1, number(math.log(2 if t.name == "log2" else 10)))])
 
 
 def _told(t: Term) -> str:

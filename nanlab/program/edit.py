@@ -45,6 +45,7 @@ from nanlab.program.expression import (
     numbers_in,
     postorder,
     replaced,
+    shows_shape,
     solved,
     span_of,
     stored_in,
@@ -738,7 +739,7 @@ class _Rewrite:
         """Values of what this function gives to another of the file, which reads it, and gets no
         other there from anywhere."""
         key, tree = key_of(path), ast.parse(self.text)
-        calls = [n for n in _postorder(tree) if isinstance(n, ast.Call)]
+        calls = [n for n in postorder(tree) if isinstance(n, ast.Call)]
         around = _function_around(self.text, self.edit.first)
         own = {span_of(n) for n in ast.walk(around) if isinstance(n, ast.Call)}
         for callee in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
@@ -1156,7 +1157,12 @@ def _over(code: Code, key: str, ref: Ref) -> Callable[[Get], Any]:
 
 
 def _reads(node: ast.AST, key: str) -> bool:
-    return any(isinstance(n, ast.expr) and key_of(n) == key for n in ast.walk(node))
+    """Whether an expression reads the value behind a key, and more of it than its shape."""
+    if isinstance(node, ast.expr) and key_of(node) == key:
+        return True
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "").endswith("_as"):
+        return _reads(node.func, key)
+    return not shows_shape(node) and any(_reads(n, key) for n in ast.iter_child_nodes(node))
 
 
 def _comes_later(name: str, text: str, line: int) -> bool:

@@ -355,7 +355,7 @@ class Expression:
     def _is_unknown(self, node: ast.Call) -> bool:
         """Whether it calls what is not imported from torch: a function by another name."""
         function = node.func
-        if _root(function) in (*self.names, *_LOOPS) or _is_plain(node):
+        if _root(function) in (*self.names, *_LOOPS) or is_plain(node):
             return False
         return not _is_method(function)
 
@@ -377,14 +377,14 @@ class Expression:
                 owner = getattr(function, "value", None)
                 of_result = method and isinstance(owner, ast.BinOp | ast.UnaryOp)
                 alone = own and node is self.node  # an operator under another name
-                return not (known or (method and own) or of_result or alone or _is_plain(node))
+                return not (known or (method and own) or of_result or alone or is_plain(node))
             return False
         if isinstance(node, ast.Attribute):
-            return not _is_plain(node)
+            return not is_plain(node)
         if isinstance(node, ast.Subscript):
-            return not (isinstance(node.value, ast.Attribute | ast.Call) and _is_plain(node.value))
+            return not (isinstance(node.value, ast.Attribute | ast.Call) and is_plain(node.value))
         if isinstance(node, ast.Call):
-            return not _is_plain(node) and _root(node.func) not in ("math",)
+            return not is_plain(node) and _root(node.func) not in ("math",)
         return False
 
     def compiled(
@@ -396,15 +396,18 @@ class Expression:
         )
 
 
-def _is_plain(node: ast.AST) -> bool:
-    """``x.shape``, ``x.size(0)``, ``len(x)``: what Python knows of a tensor."""
+def is_plain(node: ast.AST) -> bool:
+    """``x.shape``, ``x.size(0)``, ``len(x)``, ``float(x)``: what Python knows of a tensor."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in ("len", "float", "int", "abs", "max", "min")
+    return shows_shape(node)
+
+
+def shows_shape(node: ast.AST) -> bool:
+    """``x.shape``, ``x.size(0)``: what says nothing of the numbers in a tensor."""
     if isinstance(node, ast.Attribute):  # self.shape is a parameter of the module
         return node.attr in _SHAPES and getattr(node.value, "id", "") != "self"
-    if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Name):
-            return node.func.id in ("len", "float", "int", "abs", "max", "min")
-        return isinstance(node.func, ast.Attribute) and node.func.attr in _SHAPES
-    return False
+    return isinstance(node, ast.Call) and shows_shape(node.func)
 
 
 def free_paths(tree: ast.AST, known: set[str]) -> list[ast.expr]:
@@ -619,6 +622,8 @@ def _choices(
     if all(near):
         yield from itertools.product(*near)
     pool = pools.get(None, [])
+    if len(keys) > 1 and all(map(_is_view, group)):  # x.expand_as(y) reads x alone
+        pool = [*pool, *refs_in(group[-1].call.out)]
     yield from itertools.permutations(pool, len(keys))
 
 
