@@ -217,7 +217,7 @@ _CARDS = (
     Card("asin", "inverse singular lossy unary analytic", domain=(-1, 1), benign=0,
          arguments="input"),
     Card("atan", "unary analytic", arguments="input"),
-    Card("atan2", "singular", arguments="input other"),
+    Card("atan2", "singular analytic", arguments="input other"),
     Card("atanh", "inverse singular lossy unary analytic", domain=(-1, 1), benign=0,
          arguments="input"),
     Card("baddbmm",

@@ -164,6 +164,20 @@ def test_what_is_singular_whatever_the_operands_are_is_approached_from_within() 
     assert gradient.value.tolist() == pytest.approx([slope, -slope], rel=1e-6)
 
 
+def test_a_divisor_is_not_moved_without_the_numerator_that_vanishes_with_it() -> None:
+    def slopes(x: Tensor) -> Tensor:
+        a, b = x[:, None], x[None, :]  # equal on the diagonal, wherever x is
+        return (torch.atan(a) - torch.atan(b)) / (a - b)
+
+    x = [0.3, -0.8]
+    found = truth(slopes, [torch.tensor(x)])
+    assert found.values[0].value.diagonal().tolist() == pytest.approx(
+        [1 / (1 + t * t) for t in x], rel=1e-6
+    )
+    assert found.gradients[0] is not None
+    assert bool(found.gradients[0].exists.all())
+
+
 def test_a_constant_inside_of_the_expression_is_moved_too() -> None:
     def filter_of(f: Tensor) -> Tensor:
         n = torch.arange(-1.0, 2.0)

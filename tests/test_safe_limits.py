@@ -286,3 +286,26 @@ def test_value_and_two_derivatives_are_those_of_exact_arithmetic(
     eps = torch.finfo(dtype).eps
     for got, want in zip(found, expected, strict=True):
         assert got == pytest.approx(want, rel=64 * eps, abs=64 * eps * max(map(abs, expected)))
+
+
+def test_removable_of_a_complex_function_of_real_numbers() -> None:
+    def phasor(t: Tensor) -> Tensor:
+        return (torch.exp(2j * t) - 1) / (1j * t)
+
+    x = torch.tensor([0.0, 0.5], requires_grad=True)
+    made = safe.removable(phasor, x)
+    made.imag.sum().backward()
+    assert made.dtype == torch.complex64
+    assert made.tolist() == pytest.approx([2 + 0j, complex(phasor(torch.tensor(0.5)))])
+    slope = 2 * math.sin(1.0) / 0.5 - (1 - math.cos(1.0)) / 0.25  # of (1 - cos 2t) / t
+    assert x.grad is not None
+    assert x.grad.tolist() == pytest.approx([2.0, slope], rel=1e-5)
+
+
+def test_removable_under_vmap_of_a_function_of_other_tensors() -> None:
+    rows, weights = torch.tensor([[0.2, 0.0], [0.0, 0.5]]), torch.tensor([2.0, 3.0])
+    made = torch.func.vmap(lambda x: safe.removable(lambda t: weights * torch.log1p(t) / t, x))(
+        rows
+    )
+    expected = weights * torch.where(rows == 0, 1.0, torch.log1p(rows) / rows)
+    assert torch.allclose(made, expected)

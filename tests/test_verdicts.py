@@ -57,6 +57,33 @@ def test_a_limit_that_no_arithmetic_computes_is_not_called_right() -> None:
     assert agrees(lambda t: kernel(t.clamp_min(1e-3)), kernel, [x]).kind == "unknown"
 
 
+def test_the_largest_exponent_is_not_subtracted_where_nothing_divides_by_the_sum(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "beyond_every_dtype.py"
+    path.write_text(
+        """
+import torch
+
+energy = torch.nn.Parameter(torch.tensor([1000.0]))
+
+
+def step():
+    energy.grad = None
+    loss = torch.exp(energy).sum()
+    loss.backward()
+    return loss
+"""
+    )
+    module = written.load(path)
+    with nanlab.watch(on_fault="record") as trace:
+        module.step()
+    assert trace.culprit is not None
+    verdicts = {fix.title.split(":")[0]: fix.verdict for fix in trace.culprit.fixes}
+    assert verdicts.get("the largest exponent subtracted") != "verified"
+    assert verdicts["clamp the argument at 20"] == "verified"
+
+
 def test_where_no_neighbour_has_a_value_there_is_no_limit_to_hold_a_fix_to() -> None:
     x = torch.tensor([-1.0, 4.0], requires_grad=True)
     assert agrees(lambda t: t.clamp_min(1e-6).sqrt(), torch.sqrt, [x]).kind == "agrees"

@@ -192,7 +192,7 @@ class AllExact(_Directly):
         super().__init__()
         self.deadline, self.moved, self.masks = deadline, moved, masks
         self.inputs: list[set[int]] = []  # of each result of the forward part, those it is made of
-        self.bad = -1  # the first that is not finite
+        self.bad: list[int] = []  # those that are not finite, of inputs that are
         self._places: dict[int, tuple[Tensor, set[int]]] = {}  # by identity: what it is, or shows
         self.seen: list[Tensor] = []  # results of its comparisons
 
@@ -239,15 +239,15 @@ class AllExact(_Directly):
             step = self.moved[1](tuple(made.shape))
             # of one number numpy makes no array
             made = Exact(np.asarray(made.numbers + step, dtype=object))
-        elif self.moved is None and self.bad < 0:
-            self.bad = place if not bool(np.isfinite(_rounded(made.numbers)).all()) else -1
+        elif self.moved is None and not bool(np.isfinite(_rounded(made.numbers)).all()):
+            if not any(self.behind(at) & set(self.bad) for at in behind):
+                self.bad.append(place)
         self._places[id(made)] = made, {place}
         return made
 
-    def reaches(self, sources: set[int], past: set[int]) -> bool:
-        """Whether the first result that is not finite is made of one of the sources by other ways
-        than those."""
-        seen, left = set(past), [self.bad]
+    def reaches(self, bad: int, sources: set[int], past: set[int]) -> bool:
+        """Whether a result is made of one of the sources by other ways than those."""
+        seen, left = set(past), [bad]
         while left:
             place = left.pop()
             if place in sources and place not in past:
@@ -263,7 +263,7 @@ class AllExact(_Directly):
         left = [place]
         while left:
             at = left.pop()
-            if at >= 0 and at not in found:
+            if at not in found:
                 found.add(at)
                 left += self.inputs[at]
         return found

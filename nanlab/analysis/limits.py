@@ -549,16 +549,17 @@ class _Problem:
         leaves = {at for at, i in enumerate(real) if self.wanted[i]}
         own = mode.behind(place)
         shared = leaves & own
-        if mode.bad < 0 or not shared or not mode.reaches(shared, {place}):
+        bad = next((each for each in mode.bad if place in mode.behind(each)), -1)
+        if bad < 0 or bad == place or not shared or not mode.reaches(bad, shared, {place}):
             return []
-        behind = mode.behind(mode.bad)
+        behind = mode.behind(bad)
         near = [
             q
-            for q in sorted(behind - own - {mode.bad} - set(range(len(real))))
+            for q in sorted(behind - own - {bad} - set(range(len(real))))
             if place not in mode.behind(q) and mode.behind(q) & shared
         ]
         first = [q for q in near if not any(p in mode.behind(q) for p in near if p != q)]
-        return None if mode.reaches(shared, {place, *first}) else first
+        return None if mode.reaches(bad, shared, {place, *first}) else first
 
     def behind_masks(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
         """The limits, gradients that have none found with the program's masks as they are.

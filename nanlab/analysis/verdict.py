@@ -408,6 +408,7 @@ RAISES = "it raises"  # how the reason of a fix begins that cannot be run
 WITHIN = 0.01  # how far a healthy element may move
 NUDGE = 1e-7  # relative, of operands in float64: a value that it moves by more than WITHIN jumps
 FEW_ERRORS = 4  # of an expression's own rounding are no change
+SMALLER = (0.1, 0.01, 0.001)  # operands, where the loss itself has no finite limit
 SMALL = 1e-3  # of the largest element: what is below is compared with that
 WHOLE = 60_000  # elements of a step whose truth is sought in exact numbers, and as a whole
 LOCAL = 400_000  # elements of the expression and what it is made of, where the step is larger
@@ -658,6 +659,11 @@ class Judge:
         except NotReplayable:  # the new lines read what the old ones did not
             return Agreement("unknown", NOT_COMPUTED)
         found = agrees(new, old, operands, None, whole.differentiated, known=true)
+        if any(bool(value.value.isinf().any()) for value in true.values):
+            off = _off_in_range(old, new, operands)
+            if off is not None:
+                why = f"where the loss is in range it is {off[0]:.4g} and not {off[1]:.4g}"
+                return Agreement("value", why)
         return self._named(whole, got, true) or found
 
     def _named(self, whole: Slice, got: Evaluation, true: Truth) -> Agreement | None:
@@ -916,6 +922,25 @@ def _off(got: Tensor, limit: Tensor, largest: float = 0.0) -> tuple[float, float
         return None
     at = int(gap.flatten().argmax())
     return float(got.flatten()[at]), float(limit.flatten()[at])
+
+
+def _off_in_range(
+    old: Callable[..., Any], new: Callable[..., Any], operands: Sequence[Tensor]
+) -> tuple[float, float] | None:
+    """What a rewritten loss is, and the loss, for operands so small that this is finite; None where
+    they are the same."""
+    for factor in SMALLER:
+        near = [x * factor if x.is_floating_point() else x for x in operands]
+        try:
+            now, before = (
+                evaluate(fn, near, None, [False] * len(near)).values for fn in (new, old)
+            )
+        except Exception:
+            return None
+        if all(bool(t.isfinite().all()) for t in before):
+            pairs = (_off(a, b) for a, b in zip(now, before, strict=True))
+            return next(filter(None, pairs), None)
+    return None
 
 
 def _without_offending(found: Evaluation, gradients: Sequence[Tensor | None]) -> Evaluation:

@@ -75,25 +75,24 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
     if scope is None:
         return
     taken = names_in(ast.parse(text))
-    rows, names, shift = text.splitlines(), set[str](), 0
+    rows, shift, at = text.splitlines(), 0, line
     makers: list[tuple[int, int, str]] = []
     for statement in scope.statements():
-        call = _of_module(statement) if statement.lineno < line else None
+        call = _of_module(statement)
         if call is None or len(makers) == MOST_NAMED:
             continue
         target = ast.unparse(statement.targets[0])  # type: ignore[attr-defined]
         name = next(n for n in ("logits", f"{target}_logits", f"{target}_given") if n not in taken)
         taken.add(name)
-        names.add(name)
-        operand = ast.unparse(call)
-        new = f"{name} = {operand}\n{scope.replaced(statement, [(call, name)])}"
+        new = f"{name} = {ast.unparse(call)}\n{scope.replaced(statement, [(call, name)])}"
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         makers.append((first, last, new))
         indent = rows[first - 1 + shift][: statement.col_offset]
         made = [indent + row for row in new.split("\n")]
         rows[first - 1 + shift : last + shift] = made
         shift += len(made) - (last - first + 1)
-    for r in rewritings("\n".join(rows) + "\n", line + shift) if makers else ():
+        at = line + shift if first <= line else at
+    for r in rewritings("\n".join(rows) + "\n", at) if makers else ():
         read = names_in(ast.parse(r.new))
         used = tuple(m for m in makers if m[2].split(" = ")[0] in read)
         if used and r.first > makers[-1][1] + shift:
@@ -103,15 +102,16 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
 MOST_NAMED = 3
 
 
-def _of_module(statement: ast.stmt) -> ast.Call | None:
+def _of_module(statement: ast.stmt) -> ast.expr | None:
     """What a known function is taken of in an assignment, where a module or function of the
     program gives it."""
     match statement:
-        case ast.Assign(targets=[ast.Name()], value=ast.Call() as value):
-            t = term_of(value)
-            given = t.parts[0].node if t.kind == "call" and t.parts else None
-            if t.name in _NAMED and isinstance(given, ast.Call) and not is_pure(given):
-                return given
+        case ast.Assign(targets=[ast.Name()], value=value):
+            for node in (n for n in ast.walk(value) if isinstance(n, ast.Call)):
+                t = term_of(node)
+                given = t.parts[0].node if t.kind == "call" and t.parts else None
+                if t.name in _NAMED and given is not None and not is_pure(given):
+                    return given
     return None
 
 
@@ -369,6 +369,7 @@ def _is_finite(fn: Function, at: float) -> bool:
     x = torch.tensor(at, dtype=torch.float64, requires_grad=True)
     try:
         value = fn(x)
+        value = torch.view_as_real(value) if value.is_complex() else value
         (slope,) = torch.autograd.grad(value.sum(), x)
     except Exception:
         return True  # nothing is known of it

@@ -31,6 +31,7 @@ TEXTS = {  # of the tables, beside the numbers
 FACTS = {
     "half": "it was computed in half precision",
     "wide": "it was computed in float32 or float64",
+    "single": "it was computed in float32",
     "complex": "it was computed with complex numbers",
     "real": "it was not",
     "infinite": "an operand holds an infinity",
@@ -370,6 +371,8 @@ clamp both factors at PAIR: their product fits; see why they grow [wide too-larg
     mse_loss($x, $y, ...) -> F.mse_loss($x.clamp(-PAIR, PAIR), $y.clamp(-PAIR, PAIR), ...)
 clamp the factors at FACTOR, or add up their logarithms [wide]
     prod cumprod: NAME($x, ...) -> torch.NAME($x.clamp(-FACTOR, FACTOR), ...)
+compute this operation in float64, whose range holds it [single too-large last-resort]
+    exp exp2 expm1 sinh cosh prod cumprod: NAME($x, ...) -> torch.NAME($x.double(), ...)
 """
 
 GUARDS = (*_read(_FIRST), *DOMAINS, *_read(_THEN))
@@ -377,6 +380,8 @@ GUARDS = (*_read(_FIRST), *DOMAINS, *_read(_THEN))
 # where a program makes a number that vanishes, is divided by or is exponentiated further on
 MAKERS = [
     *_read("""
+the NAME in float64, where it does not vanish [single vanishes last-resort]
+    exp sigmoid softmax tanh erf erfc: NAME($x, ...) -> torch.NAME($x.double(), ...)
 at least 1e-3 where softplus makes it [vanishes]
     softplus($x, ...) -> F.softplus($x, ...) + 1e-3
 at least 1e-3 where NAME makes it [vanishes zero]

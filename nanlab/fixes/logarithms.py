@@ -107,6 +107,9 @@ def _of_call(t: Term) -> Term | None:
         case "sqrt":
             inner = log_of(x)
             return multiplied([(1, _HALF), (1, inner)]) if inner is not None else None
+        case "abs" if x.name == "prod":
+            inner = called("log", [("input", called("abs", [("input", x.parts[0])]))])
+            return called("sum", [("input", inner), *_others(x)])
         case "expm1":
             return _of_sum([(1, called("exp", [("input", x)])), (-1, number(Fraction(1)))])
         case "where" if len(t.parts) == 3:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from typing import TypeGuard
 
 from nanlab.fixes.catalogue import CATALOGUE, Rule
 from nanlab.fixes.logarithms import as_exponential, log_of
@@ -53,6 +54,7 @@ class Scope:
     given: dict[str, Term] = field(default_factory=dict)
     # functions of the file, those of the class around first, by the names that calls have
     functions: dict[str, Function] = field(default_factory=dict)
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict)  # of the file
     calls_it: bool = False  # the function that computes, which is another
 
     @classmethod
@@ -89,12 +91,14 @@ class Scope:
             made = cls(text, function.body, frozenset(x.arg for x in given))
         made._read(made.body, ())
         made.functions = _functions(tree, line or made.body[0].lineno)
+        made.classes = {s.name: s for s in tree.body if isinstance(s, ast.ClassDef)}
         made.calls_it = not line
         return made
 
     def within(self, function: Function, given: dict[str, Term]) -> Scope:
         """Another function of the file, with what its parameters stand for."""
         made = Scope(self.text, function.body, frozenset(given), functions=self.functions)
+        made.classes = self.classes
         made.given = given
         made._read(made.body, ())
         return made
@@ -267,6 +271,30 @@ def _is_called(function: Function) -> bool:
     return all(ast.unparse(d) in ("staticmethod", "classmethod") for d in function.decorator_list)
 
 
+def _is_named(statement: ast.stmt, name: str) -> TypeGuard[Function]:
+    return isinstance(statement, Function) and statement.name == name
+
+
+def _with_fields(owner: ast.ClassDef) -> ast.FunctionDef:
+    """What a dataclass does first."""
+    names = [s.target.id for s in owner.body if isinstance(s, ast.AnnAssign)]  # type: ignore[union-attr]
+    text = "".join(f"\n    self.{n} = {n}" for n in names) or "\n    pass"
+    made = ast.parse(f"def __init__({', '.join(['self', *names])}):{text}").body[0]
+    assert isinstance(made, ast.FunctionDef)
+    return made
+
+
+def _given_to_attributes(function: Function) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """(self.x, value) of a function that only assigns, each once."""
+    for s in function.body:
+        if isinstance(s, ast.Assign) and len(s.targets) == 1:
+            target, value = s.targets[0], s.value
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                yield from zip(target.elts, value.elts, strict=False)
+            else:
+                yield target, value
+
+
 def _start(statement: ast.stmt) -> tuple[int, int]:
     return statement.lineno, statement.col_offset
 
@@ -402,8 +430,11 @@ class Reading:
         if not lookups:
             return None
         if not isinstance(name, ast.Name):
-            known = self.scope.given.get(ast.unparse(name))
-            return known or self._returned(name, at, lookups)
+            known = self.scope.given.get(ast.unparse(name)) or self._returned(name, at, lookups)
+            if known is None and isinstance(name, ast.Attribute):
+                fields = self._object(name.value, at, lookups)
+                known = fields[1].get(f"self.{name.attr}") if fields else None
+            return known
         walrus = _assigned_before(name, at)
         if walrus is not None:
             return term_of(walrus, lambda inner: self._resolve(inner, at, lookups - 1))
@@ -427,32 +458,72 @@ class Reading:
         of its arguments and of what the module has."""
         is_call = isinstance(node, ast.Call)
         callee = node.func if isinstance(node, ast.Call) else node
-        function = self.scope.functions.get(ast.unparse(callee))
+        function, own = self.scope.functions.get(ast.unparse(callee)), None
+        if function is None and isinstance(callee, ast.Attribute):
+            own = self._object(callee.value, at, lookups)
+            methods = own[0].body if own else []
+            function = next((s for s in methods if _is_named(s, callee.attr)), None)
         if function is None or is_call != _is_called(function):
             return None
+        given = self._arguments(function, node, at, lookups)
+        if given is None:
+            return None
+        *rest, last = function.body
+        plain = all(isinstance(s, ast.Assign | ast.Expr) for s in rest)
+        if not plain or not isinstance(last, ast.Return) or last.value is None:
+            return None
+        inside = self.scope.within(function, given | (own[1] if own else {}))
+        reading = Reading(inside, last)
+        found = term_of(last.value, lambda name: reading._resolve(name, last, lookups - 1))
+        leaves = list(_leaves_of(found))
+        if not all(self._is_known(t, inside) for t in leaves):
+            return None
+        if own and any(t.kind != "number" and id(t.node) in inside.owners for t in leaves):
+            return None  # of the object, and not what its class was given
+        self.lines |= reading.lines | set(range(last.lineno, (last.end_lineno or last.lineno) + 1))
+        return Term(found.kind, found.name, found.parts, found.marks, found.value, node)
+
+    def _arguments(
+        self, function: Function, node: ast.expr, at: ast.stmt, lookups: int
+    ) -> dict[str, Term] | None:
+        """What a call gives for the parameters of a function; None where it does not say."""
         names = [a.arg for a in function.args.args]
         names = names[1:] if names[:1] in (["self"], ["cls"]) else names
         arguments = [*node.args] if isinstance(node, ast.Call) else []
         if isinstance(node, ast.Call):
             named = {k.arg: k.value for k in node.keywords}
             arguments += [named[n] for n in names[len(arguments) :] if n in named]
-        *rest, last = function.body
-        plain = all(isinstance(s, ast.Assign | ast.Expr) for s in rest)
-        if not plain or not isinstance(last, ast.Return) or last.value is None:
-            return None
         if len(arguments) != len(names) or any(isinstance(a, ast.Starred) for a in arguments):
             return None
-        given = {
+        return {
             n: term_of(a, lambda inner: self._resolve(inner, at, lookups - 1))
             for n, a in zip(names, arguments, strict=True)
         }
-        inside = self.scope.within(function, given)
-        reading = Reading(inside, last)
-        found = term_of(last.value, lambda name: reading._resolve(name, last, lookups - 1))
-        if not all(self._is_known(t, inside) for t in _leaves_of(found)):
+
+    def _object(
+        self, name: ast.expr, at: ast.stmt, lookups: int
+    ) -> tuple[ast.ClassDef, dict[str, Term]] | None:
+        """The class of a name's object, made in this function, and what its attributes are that it
+        was given: ``self.loc = loc``, or the fields of a dataclass."""
+        made = self.scope.assignment(name.id, at) if isinstance(name, ast.Name) else None
+        if made is None or not isinstance(made[1], ast.Call) or not lookups:
             return None
-        self.lines |= reading.lines | set(range(last.lineno, (last.end_lineno or last.lineno) + 1))
-        return Term(found.kind, found.name, found.parts, found.marks, found.value, node)
+        owner = self.scope.classes.get(ast.unparse(made[1].func))
+        if owner is None:
+            return None
+        begins = (s for s in owner.body if _is_named(s, "__init__"))
+        begin = next(begins, None) or _with_fields(owner)
+        given = self._arguments(begin, made[1], made[0], lookups)
+        if given is None:
+            return None
+        inside = Reading(self.scope.within(begin, given), begin.body[-1])
+        self.lines |= {made[0].lineno}
+        return owner, {
+            ast.unparse(target): term_of(
+                value, lambda inner: inside._resolve(inner, begin.body[-1], lookups - 1)
+            )
+            for target, value in _given_to_attributes(begin)
+        }
 
     def _is_known(self, leaf: Term, inside: Scope) -> bool:
         """Whether a leaf of what a function gives means the same where it is called."""
@@ -615,7 +686,7 @@ def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[st
     t = _repeated(t, [r for r in rules if not r.late], titles)
     if not titles and (better := _better_form(t, rules)) is not None:
         made, _ = rewritten(better, rules)
-        return made, [_told(better)]
+        return made, [_told(better, frozenset(_calls_in(t)))]
     inside = _with_parts_rewritten(t, rules)
     made = _repeated(inside, rules, titles)
     # taken apart late, its parts may be known: a logarithm of a quotient of sums
@@ -638,11 +709,17 @@ def _better_form(t: Term, rules: Sequence[Rule]) -> Term | None:
     return multiplied([(1, found), (-1, number(math.log(2 if t.name == "log2" else 10)))])
 
 
-def _told(t: Term) -> str:
-    """What a form is called by: its first function."""
-    if t.kind == "call" and t.name not in _PLAIN:
-        return t.name
-    return next((_told(p) for p in t.parts if _told(p) != _EXPONENT), _EXPONENT)
+def _told(t: Term, known: frozenset[str]) -> str:
+    """What a form is called by: its first function that the program does not call itself."""
+    return next((n for n in _calls_in(t) if n not in known | _PLAIN), _EXPONENT)
+
+
+def _calls_in(t: Term) -> Iterator[str]:
+    """The names of the functions in a term, the outermost first."""
+    if t.kind == "call":
+        yield t.name
+    for part in t.parts:
+        yield from _calls_in(part)
 
 
 _EXPONENT = "the exponent"

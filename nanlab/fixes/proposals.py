@@ -211,6 +211,7 @@ def facts_of(recording: Recording, op: Op) -> set[str]:
     kind, count = _divisor(recording, op)
     facts = {
         "half" if half else "wide": True,
+        "single": all(d == torch.float32 for d in dtypes if d.is_floating_point),
         "complex" if complex_ else "real": True,
         "infinite": not known or any(s.posinf or s.neginf for s in known),
         "low": not known or any(x < LOW for x in low),

@@ -214,7 +214,7 @@ def _splits_or_sums(t: Term) -> bool:
 def _variables(t: Term, splits: Splits) -> Iterator[Term]:
     """What a term is a function of: its leaves, and sums and products of several of them."""
     if not splits(t):
-        if t.kind != "number":
+        if t.kind != "number" and not isinstance(t.node, ast.Constant):  # 1j
             yield t
         return
     if len(t.parts) > 1 and _is_combined(t):
@@ -322,8 +322,8 @@ def series_text(
     the variable.
     """
     power_series = series(fn, at)
-    if power_series.coefficients.dim() != 1:
-        raise ValueError("the series depends on other tensors; use nanlab.safe.removable")
+    if power_series.coefficients.dim() != 1 or power_series.coefficients.is_complex():
+        raise ValueError("the series depends on more than real numbers; use nanlab.safe.removable")
     coefficients = _cleaned(power_series)
     radius, count = _chosen(fn, Series(coefficients, power_series.radius), at, dtype)
     near, safe, shift = _names(("near", "safe", "d"), taken, expression, variable)

@@ -184,7 +184,7 @@ class _Reader:
 
     def _made(self, node: ast.expr) -> Term:
         match node:
-            case ast.Constant(value=bool()):
+            case ast.Constant(value=bool() | complex()):
                 return Term("leaf", repr(node.value), node=node)
             case ast.Constant(value=int() | float() as value):
                 return number(_fraction(value), node)
@@ -272,8 +272,11 @@ class _Reader:
         outer = self.resolve
 
         def resolve(read: ast.expr) -> Term | None:
-            read_here = {n.id for n in ast.walk(read) if isinstance(n, ast.Name)}
-            return outer(read) if outer and not read_here & own else None
+            read_here = {n.id for n in ast.walk(read) if isinstance(n, ast.Name)} & own
+            if outer is None or (isinstance(read, ast.Name) and read_here):
+                return None
+            # what the loop binds stands for itself, also where a function is given it
+            return None if any(outer(ast.Name(n, ast.Load())) for n in read_here) else outer(read)
 
         inner = _Reader(resolve, self.holes).read(each)
         over = Term("leaf", f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}")
@@ -302,7 +305,7 @@ class _Reader:
             return None
         if not whole.endswith(part):
             return None
-        product = multiplied([(1, self.read(first)), (1, self.read(second))])
+        product = _squared([(1, self.read(first)), (1, self.read(second))])
         if not gone:
             return product
         return called("sum", [("input", product), ("dim", number(Fraction(gone[0])))], node)
@@ -358,6 +361,8 @@ class _Reader:
         names = SIGNATURES.get(name)
         if names is None or len(operands) > len(names) or not set(named) <= {*names, "unbiased"}:
             return None
+        if name in ("ones_like", "zeros_like") and not self.holes and not named:
+            return number(Fraction(int(name == "ones_like")), node)
         if name in ("var", "std") and len(operands) > 2:
             return None  # a boolean: whether it is unbiased
         given = [(n, self.read(a)) for n, a in zip(names, operands, strict=False)]
@@ -389,7 +394,7 @@ def _is_default(name: str, t: Term) -> bool:
     return name in _DEFAULTS and t.kind == "number" and t.value == _DEFAULTS[name]
 
 
-def _squared(items: Sequence[tuple[int, Term]], node: ast.expr) -> Term:
+def _squared(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) -> Term:
     """A product; that of a term with itself is its square."""
     if len(items) == 2 and items[0][1] == items[1][1] and items[0][1].kind != "number":
         return raised(items[0][1], number(Fraction(2)), node)

@@ -699,7 +699,13 @@ class _Rewrite:
         names = [n.id for n in ast.walk(path) if isinstance(n, ast.Name)]
         values = next(self._read(path, at, index), None)
         if values is None:
-            others = (self._handed_over, self._iterated, self._solved)
+            others = (
+                self._handed_over,
+                self._iterated,
+                self._solved,
+                self._parameter,
+                self._assigned_to,
+            )
             values = next(filter(None, (of(path, at, index) for of in others)), None)
         if values is None or any(_comes_later(n, self.text, self.edit.first) for n in names):
             raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
@@ -804,6 +810,45 @@ class _Rewrite:
                 if all(form(found) in numbers for form, numbers in forms):
                     return [found]
         return None
+
+    def _parameter(self, path: ast.expr, at: int, index: int) -> list[Any] | None:
+        """A parameter of the module on whose line the edit stands, which others alone read."""
+        if not isinstance(path, ast.Attribute) or getattr(path.value, "id", "") != "self":
+            return None
+        ops = (self.recording.op(m.call.position) for _, g in self._made_here() for m in g)
+        owners = {op.module for op in ops if op is not None}
+        names = {f"{owner}.{path.attr}".lstrip(".") for owner in owners}
+        found = [
+            ref
+            for call in self.segments[at].calls[:index]
+            for ref in refs_in(call.args)
+            if self.recording.program.names.get(ref.storage) in names
+        ]
+        return found[:1] if len({ref.view for ref in found}) == 1 else None
+
+    def _assigned_to(self, path: ast.expr, at: int, index: int) -> list[Any] | None:
+        """What the one assignment of a name in this function computes."""
+        around = _function_around(self.text, self.edit.first)
+        values = [
+            value
+            for statement in ast.walk(around)
+            if isinstance(statement, ast.stmt) and not hasattr(statement, "body")
+            for name, value in _assignments(statement)
+            if key_of(name) == key_of(path)
+        ]
+        made = self._made(span_of(values[0])) if len(values) == 1 else []
+        found = [
+            m.call.out
+            for segment, group in made
+            for m in group
+            if segment == at and m.index < index and m.span == span_of(values[0])
+            if not is_silent(m.call.func) and m.call.out.__class__ is Ref
+        ]
+        return found if len(found) == 1 else None
+
+    def _made_here(self) -> list[tuple[int, list[Made]]]:
+        """The calls of the statements that the edit replaces."""
+        return [each for was in self.old for each in self._made(span_of(was))]
 
     def _numbers_at(self, name: ast.expr, at: int) -> list[float]:
         """The numbers that calls of the statements that read a name read."""

@@ -83,10 +83,13 @@ def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> 
     angle = 2 * math.pi * (number + 0.5) / POINTS
     turned = torch.polar(torch.ones_like(number), -math.pi * number / POINTS)
     circle = torch.polar(torch.ones_like(angle), angle).reshape(-1, *(1,) * center.dim())
+    of_reals: bool | None = None
     for radius in RADII:
         try:
             with torch.autocast(center.device.type, enabled=False), _Double():
                 values = fn(center + radius * circle)
+                if of_reals is None:  # what is complex for real numbers has complex coefficients
+                    of_reals = not fn(center + radius * circle.real).is_complex()
         except Exception:  # an operator that knows no complex numbers
             return None
         if not values.is_complex() or values.shape[:1] != (POINTS,):
@@ -99,8 +102,8 @@ def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> 
         largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
         rest = (size[POINTS // 2 :].amax(0) / largest).amax()
         crooked = (bins.detach().imag[: POINTS // 2].abs().amax(0) / largest).amax()
-        if float(rest) <= worst and float(crooked) <= worst:
-            return Series(_scaled(bins[:TERMS].real, radius), radius)
+        if float(rest) <= worst and (not of_reals or float(crooked) <= worst):
+            return Series(_scaled(bins[:TERMS].real if of_reals else bins[:TERMS], radius), radius)
     return None
 
 
@@ -223,7 +226,8 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     with torch.autocast(x.device.type, enabled=False), _Double():
         outside = fn(torch.where(near, away, wide))
     inside = power_series(torch.where(near, distance, 0.0))
-    return torch.where(near, inside, outside).to(x.dtype)
+    made = torch.where(near, inside, outside)
+    return made.to(x.dtype.to_complex() if made.is_complex() else x.dtype)
 
 
 def _is_mapped() -> bool:
