@@ -277,7 +277,7 @@ def _is_named(statement: ast.stmt, name: str) -> TypeGuard[Function]:
 
 def _with_fields(owner: ast.ClassDef) -> ast.FunctionDef:
     """What a dataclass does first."""
-    names = [s.target.id for s in owner.body if isinstance(s, ast.AnnAssign)]  # type: ignore[union-attr]
+    names = [ast.unparse(s.target) for s in owner.body if isinstance(s, ast.AnnAssign)]
     text = "".join(f"\n    self.{n} = {n}" for n in names) or "\n    pass"
     made = ast.parse(f"def __init__({', '.join(['self', *names])}):{text}").body[0]
     assert isinstance(made, ast.FunctionDef)
