@@ -408,6 +408,7 @@ def test_cells_that_were_run_again_cost_an_explanation_nothing(
     fork = os.fork
     monkeypatch.setattr(os, "fork", lambda: (forks.append(1), fork())[1])
     counts = []
+    cell("import asyncio\nawait asyncio.sleep(0)")
     for _ in range(3):
         for _ in range(3):
             cell(SETUP)

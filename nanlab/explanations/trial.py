@@ -247,7 +247,8 @@ def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
     bound: set[str] = set()
     read: set[str] = set()
     inner = []
-    for step in dis.get_instructions(top := compile(tree, "", "exec")):
+    top = compile(tree, "", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    for step in dis.get_instructions(top):
         if step.opname == "LOAD_NAME" and step.argval not in bound:
             read.add(step.argval)
         elif step.opname == "STORE_NAME":
