@@ -80,7 +80,6 @@ WRITTEN = {
     "numbers that two others are made of": "l658",
     "a name that a branch not taken assigns too": "l213",
     "two operands whose product is the variable": "l661",
-    "a constant 0 times what diverges": "l671",
     "a method that is called with two indices": "l693",
 }
 

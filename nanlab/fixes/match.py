@@ -698,7 +698,7 @@ def _better_form(t: Term, rules: Sequence[Rule]) -> Term | None:
     exponential of logarithms."""
     if rules is not CATALOGUE:
         return as_exponential(t)
-    if t.kind != "call" or t.name not in ("log", "log1p", "log2", "log10"):
+    if t.kind != "call" or t.name not in having("log") | {"log1p"}:
         return None
     x = t.parts[0]
     if t.name == "log1p":
