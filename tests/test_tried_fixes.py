@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,24 @@ def test_fixes_whose_trial_was_interrupted_are_tried_when_asked_for_again(
         with pytest.raises(KeyboardInterrupt):
             list(trace.culprit.fixes)
     assert trace.culprit.fixes[0].verified
+
+
+def test_what_others_hang_on_the_nodes_of_code_is_not_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Held:
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise AssertionError("it may lead to all of a process")
+
+    # all code shares these; IPython hangs the nodes of a file on them when it shows a traceback
+    for context in (ast.Load(), ast.parse("x", mode="eval").body.ctx):  # type: ignore[attr-defined]
+        monkeypatch.setattr(context, "parent", Held(), raising=False)
+    x = torch.zeros(3, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        (torch.sin(x) / x).sum().backward()
+    assert trace.culprit is not None
+    assert trace.culprit.fixes[0].verified
+    assert not trace.notes
 
 
 def test_an_exponent_is_bounded_where_it_is_made_for_all_that_read_it() -> None:

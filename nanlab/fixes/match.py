@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from nanlab.fixes.term import (
     text_of,
 )
 from nanlab.operators import having
-from nanlab.program.expression import names_in
+from nanlab.program.expression import copied, names_in
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -131,7 +130,7 @@ class Scope:
             self.owners[id(node)] = statement
 
     def _join_chain(self, statement: ast.Expr) -> None:
-        made = copy.deepcopy(statement.value)
+        made = copied(statement.value)
         link: ast.expr = made
         while isinstance(link, ast.Call) and isinstance(link.func, ast.Attribute):
             link.func.attr = link.func.attr.removesuffix("_")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import copy
 import importlib
 import itertools
 import warnings
@@ -133,7 +132,18 @@ def replaced(tree: Any, other: Callable[[ast.expr], ast.expr | None]) -> Any:
             made = other(node) if isinstance(node, ast.expr) else None
             return self.generic_visit(node) if made is None else made
 
-    return ast.fix_missing_locations(Replace().visit(copy.deepcopy(tree)))
+    return ast.fix_missing_locations(Replace().visit(copied(tree)))
+
+
+def copied(tree: Any) -> Any:
+    """A copy of some code, without what others have hung on its nodes: where IPython has shown a
+    traceback, the contexts that all code shares lead to a whole file."""
+    if isinstance(tree, list):
+        return [copied(each) for each in tree]
+    if not isinstance(tree, ast.AST):
+        return tree
+    fields = {name: copied(getattr(tree, name)) for name in tree._fields if hasattr(tree, name)}
+    return ast.copy_location(type(tree)(**fields), tree)
 
 
 def _root(node: ast.AST) -> str:
@@ -455,7 +465,7 @@ class Code:
         value = self._replaced(node, variables)
         body.append(ast.Assign([ast.Name("_value", ast.Store())], value))
         if contexts:
-            body = [ast.With([copy.deepcopy(item) for item in contexts], body)]
+            body = [ast.With(copied(list(contexts)), body)]
         module = ast.fix_missing_locations(ast.Module(body, []))
         known = self._assigned | set(variables.values()) | set(names) | set(dir(builtins))
         known |= {n.target.id for n in ast.walk(module) if isinstance(n, ast.NamedExpr)}
