@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis.signal_loss import loss_scale, skips
+from nanlab.analysis.loss_scale import loss_scale, skips
 from nanlab.errors import UsageError
 from nanlab.formats import format_of
 from nanlab.trace import Trace

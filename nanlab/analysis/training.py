@@ -428,6 +428,18 @@ def enlarged_gradients(recording: Recording, step: OptimizerStep) -> tuple[Place
     return (edit.at, after / before) if before > 0 and after >= ENLARGED * before else None
 
 
+def scale_of(recording: Recording, step: int) -> float:
+    """The loss scale of a step: what the scaler multiplied its loss by; 1 without a scaler."""
+    for loss in reversed(recording.training.losses):
+        if (
+            recording.step_of(loss.position) == step
+            and loss.factor > 1.0
+            and math.isfinite(loss.factor)
+        ):
+            return float(2.0 ** round(math.log2(loss.factor)))
+    return 1.0
+
+
 def undivided_factor(recording: Recording, away: Runaway) -> Loss | None:
     """The loss whose factor, put on by hand, was still on the gradients that drove a parameter
     away; None if it was not.

@@ -23,7 +23,7 @@ from nanlab.findings.rule import (
     rule,
     rules_of,
 )
-from nanlab.rules import data, division, domain, infinities, precision
+from nanlab.rules import data, division, domain, infinities, losses, precision, ranks
 from nanlab.rules.cure import Chain, Cure, chain
 from nanlab.rules.data import thrown, with_data
 from nanlab.rules.remedies import with_fixes
@@ -50,9 +50,11 @@ COMPILED_WHY = (
 TOPICS = (
     domain,
     division,
+    losses,
     infinities,
     precision,
     data,
+    ranks,
     training,
     optimizer,
     scaler,

@@ -1,4 +1,4 @@
-"""What was bad before it was computed with: data, parameters, unwritten memory, other ranks."""
+"""What was bad before it was computed with: data, parameters, unwritten memory."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pandas as pd
 
 from nanlab.analysis.provenance import is_mask, skipped_by_hand
 from nanlab.analysis.training import line_fields, optimizer_step_of
 from nanlab.findings.fault import Fault, bad_values, plural, verb
-from nanlab.findings.rule import Edit, Finding, Fix, Match, rule
-from nanlab.formats import format_of
+from nanlab.findings.rule import Finding, Fix, Match, rule
 from nanlab.operators import card, having
 from nanlab.topics.training import SCALE_FREE
 from nanlab.trace import Trace
-from nanlab.trace.history import ARRIVED, Ranks
 from nanlab.trace.op import FORWARD, OPTIMIZER, walk
-from nanlab.trace.recording import Recording
 
 GIVEN = ("data", "parameter", "buffer", "intended")  # origins outside of the program
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
@@ -530,144 +526,3 @@ def _parameters_behind(fault: Fault) -> set[str]:
         elif (row := recording.at(at)).phase == OPTIMIZER:  # the step that wrote it was folded
             names.update(frame[frame["numel"] == math.prod(row.shape)]["parameter"].unique())
     return names
-
-
-# What came from another process of a distributed run, and what the processes say of each other.
-
-
-@rule(
-    "error",
-    family="arrival",
-    origins=("rank",),
-    example="""
-        import torch.distributed as dist
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())  # two ranks here
-        batch = torch.zeros(2)
-        batch.numpy()[:] = float("nan")  # stands for what rank 1 sent
-        dist.recv(batch, 1)  # here
-        weight = torch.ones(2, requires_grad=True)
-        (batch * weight).sum().backward()
-        dist.destroy_process_group()
-    """,
-    fix={'float("nan")': "1.0"},
-)
-def from_another_rank(fault: Fault) -> Match | None:
-    """A collective brought it: what this process gave was finite, so it began in another one.
-
-    Look there: the program of this rank is healthy up to that line.
-    """
-    stats = fault.recording.stats(fault.position)
-    given = [s for s in map(fault.recording.stats, fault.parents(fault.position)) if s is not None]
-    name = fault.name or "a collective"
-    rows = [_counted("given by this rank", s) for s in given] + [_counted(f"after {name}", stats)]
-    bad = bad_values(stats.nan, stats.posinf + stats.neginf)
-    return Match(
-        f"{name} brought {bad} among {plural(stats.numel, 'value')} from another rank",
-        evidence=pd.DataFrame(rows),
-    )
-
-
-def _counted(tensor: str, stats: Any) -> dict[str, Any]:
-    return {
-        "tensor": tensor,
-        "values": stats.numel,
-        "NaN": stats.nan,
-        "infinite": stats.posinf + stats.neginf,
-    }
-
-
-def across_ranks(recording: Recording, findings: list[Finding]) -> list[Finding]:
-    """The findings of this process, and what began before them in another."""
-    ranks = recording.ranks
-    if ranks is None:
-        return findings
-    if not ranks.told and ranks.struck == ranks.world:
-        findings = [_overflow_of_sum(recording, f) or f for f in findings]
-    own = [f if f.cause == ARRIVED else replace(f, rank=ranks.rank) for f in findings]
-    culprit = next(
-        (f for f in own if f.harmful and f.severity == "error" and f.cause != ARRIVED), None
-    )
-    first = ranks.first
-    if (
-        first is None
-        or first["rank"] == ranks.rank
-        or (culprit is not None and culprit.step <= first["step"])
-    ):
-        return own
-    struck = next((f for f in own if f.cause == ARRIVED), None)
-    return [_told(ranks, first, struck), *(f for f in own if f.cause != ARRIVED)]
-
-
-def _overflow_of_sum(recording: Recording, finding: Finding) -> Finding | None:
-    """A sum over ranks, too large for its dtype though each gave finite values."""
-    if finding.cause != ARRIVED or "reduce" not in finding.op:
-        return None
-    stats, dtype = recording.stats(finding.position), recording.at(finding.position).dtype
-    given = [s for s in map(recording.stats, recording.parents(finding.position)) if s is not None]
-    largest = max((abs(v) for s in given for v in (s.min, s.max) if v is not None), default=0.0)
-    ranks = recording.ranks
-    if ranks is None or stats is None or stats.nan or not dtype.is_floating_point:
-        return None
-    if largest * ranks.world <= format_of(dtype).max:
-        return None
-    name = str(dtype).removeprefix("torch.")
-    return replace(
-        finding,
-        cause="dtype-overflow",
-        title=(
-            f"the sum over {ranks.world} ranks overflows {name}: this one gave values up to"
-            f" {largest:.4g}"
-        ),
-        explanation=(
-            f"Every rank gave finite values, and {name} ends at {format_of(dtype).max:.5g}."
-        ),
-        fixes=[
-            Fix(
-                "divide before the sum instead of after it",
-                "tensor /= dist.get_world_size()  # then all_reduce",
-            ),
-            Fix("sum in float32", "tensor = tensor.float()  # then all_reduce"),
-        ],
-    )
-
-
-def _told(ranks: Ranks, first: dict[str, Any], struck: Finding | None) -> Finding:
-    """What another process told, as a finding of this one.
-
-    struck: how it arrived here, where it did.
-    """
-    if struck is not None:
-        came = f" It came here by {struck.op}."
-    else:
-        came = " It had not come here when the run ended."
-    others = (
-        "" if len(ranks.told) == 1 else f" Ranks with a culprit of their own: {_listed(ranks)}."
-    )
-    told = {
-        name: first[name]
-        for name in ("severity", "phase", "op", "module", "step", "file", "line", "source")
-    }
-    return Finding(
-        cause=ARRIVED,
-        title=f"rank {first['rank']}: {first['title']}",
-        explanation=f"{first['cause']}: {first['explanation']}{came}{others}",
-        symptom=struck.symptom if struck is not None else first["symptom"],
-        evidence=struck.evidence if struck is not None else pd.DataFrame(),
-        path=struck.path if struck is not None else [],
-        fixes=[
-            Fix(**(fix | {"edits": tuple(Edit(**edit) for edit in fix["edits"])}))
-            for fix in first["fixes"]
-        ],
-        position=struck.position if struck is not None else -1,
-        harmful=True,
-        rank=first["rank"],
-        **told,
-    )
-
-
-def _listed(ranks: Ranks) -> str:
-    return ", ".join(
-        str(each["rank"]) for each in sorted(ranks.told, key=lambda each: each["rank"])
-    )

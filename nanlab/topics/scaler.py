@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from nanlab.analysis.loss_scale import Skip, below_one, collapse, skips
 from nanlab.analysis.provenance import Origin, depends_on_scale, harmful_origins
-from nanlab.analysis.signal_loss import Skip, below_one, collapse, scale_of, skips
-from nanlab.analysis.training import line_fields, undivided_factor, where
+from nanlab.analysis.training import line_fields, scale_of, undivided_factor, where
 from nanlab.capture.gradient_edits import UNSCALES
 from nanlab.findings.fault import Fault, plural
 from nanlab.findings.rule import Finding, Fix, rule

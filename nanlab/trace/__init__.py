@@ -21,7 +21,7 @@ from nanlab.trace.recording import Kept, Recording, Shadow
 if TYPE_CHECKING:
     import torch
 
-    from nanlab.analysis.signal_loss import LossScale
+    from nanlab.analysis.loss_scale import LossScale
     from nanlab.capture.training import Written
     from nanlab.program.replay import Replay
     from nanlab.program.why import Origin
@@ -234,7 +234,7 @@ class Trace:
     @property
     def skips(self) -> pd.DataFrame:
         """A row per skipped step: scale, first bad gradient, operation, highest finite scale."""
-        from nanlab.analysis.signal_loss import skips_frame
+        from nanlab.analysis.loss_scale import skips_frame
 
         return self._table("skips", skips_frame)
 
@@ -353,7 +353,7 @@ class Trace:
     def findings(self) -> list[Finding]:
         """What is wrong, most harmful first, also behind the culprit and in other processes."""
         from nanlab.rules import with_hidden
-        from nanlab.rules.data import across_ranks
+        from nanlab.rules.ranks import across_ranks
 
         return across_ranks(self.recording, with_hidden(self.own_findings, self.chain))
 
@@ -385,7 +385,7 @@ class Trace:
     def culprit(self) -> Finding | None:
         """The harmful fault that explains the symptom; None if the run is healthy."""
         from nanlab.rules import culprit_of
-        from nanlab.rules.data import across_ranks
+        from nanlab.rules.ranks import across_ranks
 
         return culprit_of(across_ranks(self.recording, self.own_findings))
 
@@ -417,7 +417,7 @@ class Trace:
         not fit.
         """
         from nanlab.program.capsule import save
-        from nanlab.rules.cure import told
+        from nanlab.rules.answers import told
 
         self._summarised()
         self.recording.answers = told(self)
@@ -425,7 +425,7 @@ class Trace:
 
     def recall(self) -> None:
         """Take answers that the recording was saved with. Raises CapsuleError for others."""
-        from nanlab.rules.cure import recalled
+        from nanlab.rules.answers import recalled
 
         self._recalled = recalled(self.recording.answers)
 
@@ -466,7 +466,7 @@ class Trace:
 
     def loss_scale(self) -> LossScale:
         """What float16 makes of the gradients at each loss scale 2^k, and the scale to take."""
-        from nanlab.analysis.signal_loss import loss_scale
+        from nanlab.analysis.loss_scale import loss_scale
 
         return loss_scale(self)
 

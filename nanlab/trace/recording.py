@@ -333,7 +333,7 @@ class Recording:
     texts: dict[str, str] = field(default_factory=dict)
     # whether its source may be run, as fixes are tried: that of a file may not
     trusted: bool = True
-    # findings and cure as they were when it was saved (`nanlab.rules.cure`)
+    # findings and cure as they were when it was saved (`nanlab.rules.answers`)
     answers: dict[str, Any] | None = None
     program: Program = field(default_factory=Program)  # the kept steps, to be run again
     ranks: Ranks | None = None  # of a distributed run that has ended: what the others told

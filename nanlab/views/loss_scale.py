@@ -9,7 +9,7 @@ from nanlab.views.html import escape, fold, plural, table
 from nanlab.views.plots import picture
 
 if TYPE_CHECKING:
-    from nanlab.analysis.signal_loss import LossScale
+    from nanlab.analysis.loss_scale import LossScale
 
 SHARES = ("flushed", "subnormal", "overflow")
 
