@@ -232,3 +232,92 @@ def test_what_has_overflowed_already_is_counted_and_named() -> None:
         "mul loses most: as it ran in float16 4 became infinite of 4 values"
     )
     assert "lost as it ran" in made.static_html()
+
+
+def scaled_run(kind: str, log2_scale: int = 0) -> tuple[Trace, torch.Tensor]:
+    """A step with its loss multiplied by 2**log2_scale, and the gradient of its last layer's
+    bias, before anything divides it by the scale again."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
+    x, scale = torch.randn(64, 16), 2.0**log2_scale
+    if kind == "float16":
+        net, x = net.half(), x.half()
+    with nanlab.watch(net, on_fault="record") as trace:
+        if kind == "scaler":
+            scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+            with torch.autocast("cpu", torch.float16):
+                loss = 1e-4 * net(x).square().mean()
+            scaler.scale(loss).backward()
+        else:
+            (1e-4 * net(x).square().mean() * scale).backward()
+    assert isinstance(net[2].bias.grad, torch.Tensor)
+    return trace, net[2].bias.grad
+
+
+@pytest.mark.examples(every=3)
+@pytest.mark.parametrize("log2_scale", [-6, 14, 30])
+@pytest.mark.parametrize("kind", ["float32", "float16", "scaler"])
+def test_at_each_loss_scale_a_gradient_is_that_of_a_run_at_that_scale(
+    kind: str, log2_scale: int
+) -> None:
+    trace, _ = scaled_run(kind)
+    made, (_, expected) = underflow(trace), scaled_run(kind, log2_scale)
+    row = next(p.gradient for p in trace.recording.training.parameters if p.gradient is not None
+               and trace.recording.parameter_names[p.owner] == "2.bias")  # fmt: skip
+    made.selected = int((made.rows["position"] == row).to_numpy().argmax())
+    made.log2_scale, made.asked = log2_scale, [made.selected, log2_scale]
+    data = made.replayed["data"]
+    zero, nan = int((expected == 0).sum()), int(expected.isnan().sum())
+    assert (data["zero"], data["nan"], data["numel"]) == (zero, nan, expected.numel())
+    assert data["posinf"] + data["neginf"] == int(expected.isinf().sum())
+    exponents = expected[expected.isfinite() & (expected != 0)].double().abs().log2().floor()
+    counts = {data["first"] + i + log2_scale: n for i, n in enumerate(data["counts"]) if n}
+    values, times = exponents.unique(return_counts=True)
+    assert counts == dict(zip(values.int().tolist(), times.tolist(), strict=True))
+    made.chosen = ["float16", "bfloat16", "float8_e5m2"]
+    assert set(made.shares["by"]) == {"replay"}
+    if expected.dtype == torch.float32:
+        for name, shares in made.shares.iterrows():
+            cast = expected[expected.isfinite()].to(getattr(torch, str(name))).float()
+            assert (shares["zero"], shares["overflow"]) == (
+                int((cast == 0).sum()) - zero,
+                int((~cast.isfinite()).sum()),
+            )
+
+
+def test_values_of_a_forward_result_are_multiplied_and_rounded_one_by_one() -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        x = torch.linspace(1e-9, 3e-7, 500) + 0
+    made = underflow(trace)
+    made.selected = next(i for i, op in enumerate(made.rows["op"]) if op == "add")
+    for k in (0, 3, 9):
+        made.log2_scale = k
+        half = (x * 2**k).half()
+        shares = made.shares.loc["float16"]
+        assert shares["by"] == "replay" and shares["limit"] == 0
+        assert shares["zero"] == int((half == 0).sum())
+        assert shares["subnormal"] == int(((half != 0) & (half < 2**-14)).sum())
+
+
+def test_a_step_that_cannot_be_run_again_is_counted_by_histogram_and_says_why() -> None:
+    y = torch.ones(4, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        (y * 1e-3).backward(torch.full((4,), 0.5))
+    made = underflow(trace)
+    made.selected = next(i for i, p in enumerate(made.rows["phase"]) if p == "backward")
+    made.log2_scale, made.asked = 3, [made.selected, 3]
+    assert made.replayed["reason"] == "backward was given the gradient that it began with"
+    assert set(made.shares["by"]) == {"histogram"}
+
+
+def test_a_replay_is_made_once_for_each_tensor_and_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nanlab.views import underflow as module
+
+    trace, _ = scaled_run("float16")
+    made, runs = underflow(trace), list[int]()
+    whole = module.at_scale
+    monkeypatch.setattr(module, "at_scale", lambda *a: runs.append(a[2]) or whole(*a))
+    for scale in (5, 6, 5, 6):
+        made.log2_scale, made.asked = scale, [made.selected, scale]
+        assert len(made.shares)
+    assert runs == [5, 6]

@@ -117,6 +117,19 @@ def cast_counts(
     }
 
 
+def rounded_shares(values: torch.Tensor, rounded: torch.Tensor, dtype: torch.dtype) -> CastShares:
+    """The same of tensors, element by element: none is left in a limit's bin.
+
+    rounded: what became of the values in ``dtype``.
+    """
+    there = values.isfinite() & (values != 0)
+    sizes = rounded.to(torch.float64)[there].abs()
+    zero, overflow = int((sizes == 0).sum()), int((~sizes.isfinite()).sum())
+    subnormal = int((sizes < format_of(dtype).smallest_normal).sum()) - zero
+    normal = sizes.numel() - zero - subnormal - overflow
+    return CastShares(sizes.numel(), zero, subnormal, normal, overflow, 0, 0, 0)
+
+
 class _Below:
     """How many values of a histogram lie in the bins below one, or below each of several."""
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 from nanlab.capture.plans import plan_of, read_by_derivative
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
-from nanlab.program.replay import results_of
+from nanlab.program.replay import gradient_runs, results_of
 from nanlab.program.rerun import Memory, Window, operate, rerun, window
 from nanlab.stats import StatsTable, summarize
 from nanlab.stats.memory import local_part
@@ -324,6 +324,76 @@ def _twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Ten
     if plan.writes:
         return [t for w in plan.writes if isinstance(w, int) for t in _tensors(wide_args[w])]
     return _tensors(result)
+
+
+def result_and_twin(
+    recording: Recording, position: int, log2_scale: int = 0
+) -> tuple[Tensor, Tensor | None]:
+    """The tensor of a row, made again, and its float32 twin where it has one.
+
+    log2_scale: the loss is multiplied by 2**log2_scale before backward. Raises NotReplayable.
+    """
+    where = window(recording, recording.step_of(position))
+    at, index, output = where.find(position)
+    target = where.segments[at].calls[index]
+    begins = _beginnings(where, at, index) if log2_scale else frozenset[int]()
+    memory, found = Memory(), list[Tensor]()
+    twins: list[Tensor] | None = None
+
+    def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        nonlocal twins
+        if call.position == target.position and call.func is target.func:
+            twins = _twins(call.func, args, kwargs)
+        out = operate(call.func, args, kwargs)
+        if call.position in begins and isinstance(out, Tensor):
+            out *= 2.0**log2_scale
+        return out
+
+    def visit(segment: int, place: int, call: Call, out: Any) -> bool:
+        if (segment, place) == (at, index):
+            found.extend(results_of(call, out, memory))
+        return bool(found)
+
+    rerun(where.segments, visit, run, memory)
+    if output >= len(found):
+        raise NotReplayable(f"row {position} has no result of its own")
+    result = found[output]
+    twin = twins[output] if twins is not None and len(twins) == len(found) else None
+    fits = twin is not None and twin.dtype == torch.float32 and twin.shape == result.shape
+    return result, twin if fits and result.dtype in HALF else None
+
+
+def _beginnings(where: Window, at: int, index: int) -> frozenset[int]:
+    """Positions of the ones with which backward began: of the run of the engine that a call is in,
+    and of those before it whose gradients it adds to.
+
+    Raises NotReplayable where a factor on the loss does not reach the call in this way.
+    """
+    runs = gradient_runs(where)
+    if not any(segment == at and run.first <= index < run.last for segment, run in runs):
+        raise NotReplayable("no backward pass of the loss made this gradient")
+    updates = [
+        (segment, run.last)
+        for segment, each in enumerate(where.segments)
+        for run in each.optimizers
+        if run.first < run.last and (segment, run.last) <= (at, index)
+    ]
+    found: set[int] = set()
+    for segment, run in runs:
+        if not max(updates, default=(0, 0)) <= (segment, run.first) <= (at, index):
+            continue
+        roots = {ref.storage for ref in refs_in(run.roots)}
+        calls = where.segments[segment].calls
+        ones = [
+            calls[i]
+            for i in range(max(0, run.first - len(run.roots)), run.first)
+            if getattr(calls[i].func, "_opname", "") == "ones_like"
+            and any(ref.storage in roots for ref in refs_in(calls[i].args))
+        ]
+        if len(ones) < len(run.roots):
+            raise NotReplayable("backward was given the gradient that it began with")
+        found.update(call.position for call in ones)
+    return frozenset(found)
 
 
 def _upcast(value: Any, copies: dict[int, Tensor]) -> Any:

@@ -16,6 +16,16 @@ function render({ model, el }) {
   const use = (get_scale) => h("button", { type: "button", onclick: () => set("log2_scale", get_scale()) });
   const primary = () => formats.find((f) => f.name === (get("chosen")[0] ?? "float16"));
   const now = () => tensors[get("selected")];
+  /** The tensor at hand with the answer of a replay, if it has come: {reason} where there is none, else data, twin, shares.
+   *  One question is on its way at a time: a slider that moves asks again when the answer is here. */
+  let waiting = false;
+  const replayed = () => {
+    const wanted = [get("selected"), get("log2_scale")], answer = get("replayed");
+    if (String(answer.of) === String(wanted)) return answer;
+    if (!waiting) { waiting = true; model.set("asked", wanted); model.save_changes(); }
+    return null;
+  };
+  const answered = () => { waiting = false; draw(); };
   const bestHere = use(() => now().best[primary().name]), bestAll = use(() => gradients.best[primary().name]);
   const plots = h("div", { class: "nl-plots" }), key = h("div", { class: "nl-key nl-dim" });
   const readout = h("div", { class: "nl-readout", role: "status", "aria-label": "Shares" });
@@ -62,9 +72,10 @@ function render({ model, el }) {
     bestHere.textContent = `2${superscript(tensor.best[format.name])} for this tensor`;
     bestAll.textContent = `2${superscript(gradients.best[format.name])} for all ${plural(gradients.tensors, "gradient")}`;
     bestAll.hidden = !gradients.tensors;
-    drawPlots(tensor, format, scale);
+    const answer = replayed(), exact = answer && !answer.reason ? answer : null, shown = exact ? { ...tensor, ...exact } : tensor;
+    drawPlots(shown, format, scale, exact);
     key.replaceChildren(...FATES.map(([name, text]) => keyed(name, text)), keyed("true-zero", "true zeros"), keyed("nonfinite", "NaN, ±inf"));
-    readout.replaceChildren(...shares(tensor, scale));
+    readout.replaceChildren(...shares(shown, scale, exact), note(tensor, scale, answer));
   }
   function plain(x) { return x >= 1e7 || x < 2 ** -9 ? x.toExponential(2) : counted(x); }
   function keyed(name, text) {
@@ -72,9 +83,9 @@ function render({ model, el }) {
     out.style.setProperty("--nl-key", `var(--nl-${name})`);
     return out;
   }
-  function drawPlots(tensor, format, scale) {
-    const twin = tensor.twin;
-    const both = [[`as it ran, ${tensor.dtype}`, tensor.data], ...(twin ? [["its float32 twin", twin]] : [])];
+  function drawPlots(tensor, format, scale, exact) {
+    const twin = tensor.twin && { ...tensor.twin, flushed: 0 }, at = exact && scale && tensor.scalable ? `run again at ${scaled(tensor, scale)}` : "as it ran";
+    const both = [[`${at}, ${tensor.dtype}`, tensor.data], ...(twin ? [["its float32 twin", twin]] : [])];
     const axis = commonAxis(both.map((each) => each[1]), formats[0]);
     const top = Math.max(1, ...both.flatMap(([, d]) => [...d.counts, ...extra(d).map((o) => o[1])]));
     const figures = both.map(([name, data]) => {
@@ -83,7 +94,7 @@ function render({ model, el }) {
         + extra(data).filter((o) => o[1]).map(([what, n]) => `, ${counted(n)} ${what}`).join("");
       const lost = [data.flushed && `${counted(data.flushed)} became zero`, data.overflowed && `${counted(data.overflowed)} became infinite`].filter(Boolean);
       return h("figure", {}, h("figcaption", {}, h("b", {}, name), h("span", { class: "nl-dim" }, `  ${sum}`),
-        lost.length ? h("span", { class: "nl-lost" }, `  as it ran, ${lost.join(" and ")}`) : null),
+        lost.length ? h("span", { class: "nl-lost" }, `  ${lost.join(" and ")}`) : null),
         histogram(data, { axis, top, log, format, scale, width: 860, height: twin ? 130 : 190, label: `${name}: ${sum}` }));
     });
     plots.replaceChildren(...figures, bands(axis, scale));
@@ -104,32 +115,42 @@ function render({ model, el }) {
     });
     return root;
   }
-  function shares(tensor, scale) {
+  function shares(tensor, scale, exact) {
     const chosen = formats.filter((f) => get("chosen").includes(f.name));
     if (!chosen.length) return [h("p", { class: "nl-dim" }, "Choose a format.")];
-    const { flushed = 0, overflowed = 0, numel } = tensor.data, gone = tensor.twin ? 0 : flushed + overflowed;
+    const { flushed = 0, overflowed = 0, numel } = tensor.data, gone = tensor.twin || exact ? 0 : flushed + overflowed;
     const rows = chosen.map((format) => {
-      const cast = castShares(tensor.twin ?? tensor.data, format, scale);
+      const cast = exact?.shares[format.name] ?? castShares(tensor.twin ?? tensor.data, format, scale);
       return h("tr", {}, h("th", { scope: "row" }, format.name), FATES.map(([name]) =>
         h("td", { class: `nl-share-${name}` }, percent(cast[name], cast.numel), h("span", { class: "nl-dim" }, ` ${counted(cast[name])}`))),
-        h("td", { class: "nl-share-limit" }, counted(cast.limit)),
+        exact ? null : h("td", { class: "nl-share-limit" }, counted(cast.limit)),
         gone ? h("td", { class: "nl-lost" }, percent(gone, numel), h("span", { class: "nl-dim" }, ` ${counted(gone)}`)) : null);
     });
-    const heads = ["format", ...FATES.map((f) => f[1]), "in a limit’s own bin", ...(gone ? ["lost as it ran"] : [])];
-    return [h("table", {}, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, rows)),
-      h("p", { class: "nl-dim nl-note" }, `Shares of the non-zero finite values${tensor.twin ? " of the float32 twin" : ""} times the loss scale; exact but for values in a limit’s own bin, `
-        + "which count as kept: some of them may round across the limit."
-        + (gone ? " Values lost as it ran are not among them: no scale brings these back. Watch with --shadow float32 to see where they lay." : "")
-        + (tensor.run_scale ? ` The values bear the loss scale of the run already, 2${superscript(tensor.run_scale)}; the slider multiplies it.` : "")
-        + (tensor.scalable ? "" : " A loss scale reaches gradients only: of a forward result the slider shows what scaling its values would do.")
-        + (get("left_out") ? ` ${plural(get("left_out"), "more tensor")} that would lose less ${get("left_out") === 1 ? "is" : "are"} not listed.` : ""))];
+    const heads = ["format", ...FATES.map((f) => f[1]), ...(exact ? [] : ["near a limit"]), ...(gone ? ["lost as it ran"] : [])];
+    return [h("table", {}, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, rows))];
   }
+  /** What the numbers are of and where they come from. */
+  function note(tensor, scale, answer) {
+    const exact = answer && !answer.reason, at = scaled(tensor, scale);
+    const source = !answer ? `By histogram. The step is being run again at ${at}…`
+      : exact ? `By replay: the step was run again${tensor.scalable ? ` at ${at}` : ""}, and each value rounded.`
+      : `By histogram: ${answer.reason}.`;
+    return h("p", { class: "nl-dim nl-note", "aria-busy": String(!answer) }, h("b", { class: answer ? "" : "nl-busy" }, source),
+      ` Shares of the non-zero finite values${tensor.twin ? " of the float32 twin" : ""}.`
+        + (exact ? "" : " A value near a limit counts as kept, and may round across it.")
+        + (!exact && !tensor.twin && tensor.data.flushed + tensor.data.overflowed ? " What was lost as it ran is not among them." : "")
+        + (tensor.scalable ? "" : " A loss scale reaches gradients only: here the slider multiplies the values themselves.")
+        + (get("left_out") ? ` ${plural(get("left_out"), "more tensor")} that would lose less ${get("left_out") === 1 ? "is" : "are"} not listed.` : ""));
+  }
+  const scaled = (tensor, scale) => tensor.scalable ? `loss scale 2${superscript(scale + tensor.run_scale)}` : `2${superscript(scale)}`;
   const loosen = keepKeys(root), restore = replaceFallback(get("fallback")), names = ["selected", "chosen", "log2_scale"];
   for (const name of names) model.on(`change:${name}`, draw);
+  model.on("change:replayed", answered);
   draw();
   return () => {
     loosen();
     restore();
+    model.off("change:replayed", answered);
     for (const name of names) model.off(`change:${name}`, draw);
   };
 }

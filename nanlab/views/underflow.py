@@ -1,8 +1,9 @@
-"""What low precision loses: histograms against formats, with a loss-scale slider."""
+"""What low precision loses of each tensor at each loss scale, by replay or by histogram."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,15 +11,17 @@ import pandas as pd
 import torch
 import traitlets
 
+from nanlab.analysis.at_scale import AtScale, Counted, at_scale
 from nanlab.analysis.precision import (
     LOSS_SCALES,
+    CastShares,
     add_histograms,
     best_scale,
     cast_shares,
     format_bins,
 )
 from nanlab.analysis.signal_loss import first_losses, flushed_at
-from nanlab.errors import UsageError
+from nanlab.errors import NotReplayable, UsageError
 from nanlab.operators import spoken
 from nanlab.trace import Place
 from nanlab.views.charts import (
@@ -49,6 +52,10 @@ class UnderflowExplorer(View):
     It opens on the tensor where signal is lost first, if any. ``explorer.row`` is the row of
     ``trace.ops`` at hand, ``explorer.shares`` the counts for each chosen format,
     ``explorer.log2_scale`` the slider; ``selected``, ``chosen`` and ``log2_scale`` may be set.
+
+    The counts are those of the step run again at the chosen scale; where it cannot be, they follow
+    from the histogram of the run. The page shows the latter until the replay has answered, and asks
+    for the next replay when it has the last: a slider that moves leaves no queue behind.
     """
 
     _esm = script("underflow")
@@ -65,6 +72,10 @@ class UnderflowExplorer(View):
     selected = traitlets.Int(0).tag(sync=True)  # which of ``tensors``
     chosen = traitlets.List(["float16"]).tag(sync=True)  # names of the formats that are drawn
     log2_scale = traitlets.Int(0).tag(sync=True)
+    # selected and log2_scale that the page wants exact numbers of
+    asked: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    # of, reason; where that is empty data and twin, as in ``tensors``, and shares by format
+    replayed = traitlets.Dict().tag(sync=True)
 
     def __init__(self, trace: Trace) -> None:
         ordered = by_loss(trace)
@@ -72,6 +83,8 @@ class UnderflowExplorer(View):
         self._trace = trace
         self._scales = _run_scales(trace)
         self._flushed = _twin_flushed(trace)
+        # by position and log2_scale: what a replay gave, or why there is none
+        self._known: dict[tuple[int, int], AtScale | str] = {}
         first = self._first_loss()
         super().__init__(
             formats=[format_for_browser(format_bins(dtype)) for dtype in FORMATS],
@@ -83,6 +96,7 @@ class UnderflowExplorer(View):
         )
         self._following = False  # whether the selection comes from elsewhere
         self.observe(lambda change: self._select(), "selected")
+        self.observe(lambda change: self._answer(*change["new"]), "asked")
         trace.selection.follow(self._follow)
         if trace.selection.place is not None:
             self._follow(trace.selection.place)
@@ -117,25 +131,54 @@ class UnderflowExplorer(View):
     @property
     def shares(self) -> pd.DataFrame:
         """A row per chosen format: counts of the chosen tensor's non-zero finite values after
-        scaling and casting.
+        scaling and rounding, and what they are ``by``: replay or histogram.
 
         The values are those of its float32 twin where there is one: what was flushed as it ran can
         be lost no more.
         """
-        row = self.row
-        exponents = (
-            before_rounding(self._trace, row) if row is not None else pd.Series(dtype="int64")
-        )
-        casts = {
-            name: cast_shares(exponents, getattr(torch, name), self.log2_scale)
-            for name in self.chosen
-        }
+        found = self._replay(self.selected, self.log2_scale)
+        if isinstance(found, AtScale):
+            by, casts = "replay", {name: found.shares[name] for name in self.chosen}
+        else:
+            by, casts = "histogram", {name: self._expected(name) for name in self.chosen}
         names = ["numel", "zero", "subnormal", "normal", "overflow", "limit"]
-        return pd.DataFrame(
-            [[getattr(c, n) for n in names] for c in casts.values()],
-            index=list(casts),
-            columns=names,
-        )
+        table = [[*(getattr(c, n) for n in names), by] for c in casts.values()]
+        return pd.DataFrame(table, index=list(casts), columns=[*names, "by"])
+
+    def _expected(self, name: str) -> CastShares:
+        """What a format makes of the chosen tensor, by its histogram."""
+        row = self.row
+        none = pd.Series(dtype="int64")
+        exponents = none if row is None else before_rounding(self._trace, row)
+        return cast_shares(exponents, getattr(torch, name), self.log2_scale)
+
+    def _replay(self, selected: int, log2_scale: int) -> AtScale | str:
+        """A tensor at a scale by replay; else the reason why not. Each is computed once."""
+        if not len(self.rows) or getattr(self._trace, "recording", None) is None:
+            return "nothing was recorded to run again"
+        key = int(self.rows["position"].iloc[selected]), log2_scale
+        if key not in self._known:
+            try:
+                self._known[key] = at_scale(self._trace, *key, FORMATS)
+            except NotReplayable as error:
+                self._known[key] = str(error)
+            except Exception as error:  # an operator that refuses what comes at this scale
+                self._known[key] = f"running it again failed ({type(error).__name__}: {error})"
+        return self._known[key]
+
+    def _answer(self, selected: int, log2_scale: int) -> None:
+        """Give the page what it asked for."""
+        found = self._replay(selected, log2_scale)
+        answer: dict[str, Any] = {"of": [selected, log2_scale], "reason": ""}
+        if isinstance(found, AtScale):
+            scaled = log2_scale if self.tensors[selected]["scalable"] else 0
+            lost = {"flushed": found.flushed, "overflowed": found.overflowed}
+            answer["data"] = _unscaled(found.result, scaled) | lost
+            answer["twin"] = found.twin and _unscaled(found.twin, scaled)
+            answer["shares"] = {name: asdict(cast) for name, cast in found.shares.items()}
+        else:
+            answer["reason"] = found
+        self.replayed = answer
 
     @traitlets.validate("selected")
     def _in_list(self, proposal: Any) -> int:
@@ -271,6 +314,14 @@ def by_loss(trace: Trace) -> pd.DataFrame:
         {"aside": aside, "lost": -share, "faint": -_floats(ops["fp16_subnormal"]) / numel}
     )
     return ops.iloc[keys.sort_values(list(keys.columns), kind="stable").index.to_numpy()]
+
+
+def _unscaled(counted: Counted, log2_scale: int) -> dict[str, Any]:
+    """A tensor for the page, its exponents without the scale."""
+    exponents = counted.exponents.copy()
+    exponents.index = exponents.index - log2_scale
+    names = ("numel", "zero", "neginf", "posinf", "nan")
+    return dense(exponents) | {name: getattr(counted.stats, name) for name in names}
 
 
 def _overflowed(row: pd.Series[Any]) -> int:

@@ -288,8 +288,34 @@ def test_a_half_precision_result_stands_beside_its_float32_twin(bare: Page) -> N
     mount(bare, underflow(trace))
     expect(bare.get_by_role("img", name="as it ran, float32")).to_be_visible()
     expect(bare.get_by_role("img", name="its float32 twin")).to_be_visible()
-    expect(bare.get_by_text("as it ran, 12 became zero").first).to_be_visible()
-    expect(bare.get_by_text("of the float32 twin times")).to_be_visible()
+    note = bare.get_by_role("status", name="Shares")
+    expect(note).to_contain_text("By histogram. The step is being run again at loss scale 2¹⁶…")
+    expect(note).to_contain_text("of the float32 twin")
+    assert bare.evaluate("window.model.saved") == [["asked", [0, 0]]]
+
+
+def test_the_slider_asks_for_one_replay_at_a_time_and_shows_its_answer(bare: Page) -> None:
+    made = underflow(fake_trace())
+    mount(bare, made)
+    slider = bare.get_by_role("slider", name="Loss scale (log2)")
+    for scale in range(1, 6):
+        slider.fill(str(scale))
+    asked = "window.model.saved.filter(each => each[0] === 'asked').map(each => each[1])"
+    assert bare.evaluate(asked) == [[0, 0]]
+    counts = {"numel": 9, "zero": 4, "subnormal": 3, "normal": 2, "overflow": 0}
+    answer = {"reason": "", "data": made.tensors[0]["data"], "twin": None}
+    answer["shares"] = {"float16": counts}
+    reply = "answer => window.model.set('replayed', answer)"
+    bare.evaluate(reply, answer | {"of": [0, 0]})
+    assert bare.evaluate(asked) == [[0, 0], [0, 5]]
+    bare.evaluate(reply, answer | {"of": [0, 5]})
+    note = bare.get_by_role("status", name="Shares")
+    expect(note).to_contain_text("By replay: the step was run again at loss scale 2")
+    cells = note.get_by_role("row").nth(1).get_by_role("cell").all_inner_texts()
+    assert [int(text.split()[-1]) for text in cells] == [4, 3, 2, 0]
+    slider.fill("6")
+    bare.evaluate(reply, {"of": [0, 6], "reason": "it was not recorded"})
+    expect(note).to_contain_text("By histogram: it was not recorded.")
 
 
 def test_the_drawn_bars_carry_every_value(bare: Page) -> None:

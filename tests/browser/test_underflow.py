@@ -42,6 +42,8 @@ def test_each_control_changes_the_readout_and_the_kernel(notebook: Callable[...,
     expect(readout.get_by_role("row")).to_have_count(4)
     out.get_by_label("Tensor").select_option("3")
     nb.until("[u.selected, int(u.row['numel']) >= int(u.shares['numel'].iloc[0])]", [3, True])
+    expect(readout).to_contain_text("By replay: the step was run again")
+    nb.until("[u.replayed['of'], set(u.shares['by']) == {'replay'}]", [[3, 40], True])
     shown = readout.get_by_role("row").nth(1).get_by_role("cell").first.inner_text()
     assert int(shown.split()[-1].replace(",", "")) == nb.py("int(u.shares['zero'].iloc[0])")
 
