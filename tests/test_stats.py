@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -689,30 +688,6 @@ def test_without_numba_one_warning_and_the_same_numbers(monkeypatch: pytest.Monk
         assert_row_is(tables[1], tables[1].add(t), t)
     finally:
         kernels.load_kernels.cache_clear()
-
-
-TRITON = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import torch
-from test_stats import OperationsOnly, assert_row_is, special_values
-from nanlab.stats import table as rows, triton
-
-rows.enqueue = triton.row_of
-table = OperationsOnly()
-for dtype in (torch.float16, torch.bfloat16, torch.float32):
-    tiny = (torch.randn(2500, generator=torch.Generator().manual_seed(3)) * 1e-39).to(dtype)
-    infinite, expanded = torch.full((3,), -torch.inf, dtype=dtype), torch.ones(3, dtype=dtype).expand(5, 3)
-    for t in (special_values(dtype), tiny, infinite, expanded):
-        assert_row_is(table, table.add(t), t)
-print(table.n)
-"""
-
-
-def test_triton_kernel_counts_exactly_in_its_interpreter() -> None:
-    if find_spec("triton") is None:
-        pytest.skip("Triton comes with the CUDA builds of torch only")
-    assert run_python(TRITON, str(Path(__file__).parent), TRITON_INTERPRET="1") == "12"
 
 
 def run_python(program: str, *arguments: str, **environment: str) -> str:

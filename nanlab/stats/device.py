@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -11,23 +12,121 @@ import torch
 
 from nanlab.stats import layout as L
 
-# Rows computed on a device: their form there, and their way into the table.
+# A tensor is counted by the intervals that its bit patterns lie in, all in one pass. Each number at
+# which a count of the row begins or ends is an edge between two intervals.
 
-HEAD = L.RMS + 1  # words before the bins: the counts, then the values as float64 bits
+HEAD = L.RMS + 1  # words of a row before its bins
+VALUES = HEAD - L.MIN  # words before the counts of a row on its device
+CHUNK = 1 << 22  # elements counted at a time: their int64 places need twice the memory of float32
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """Bit patterns of one width: without the sign they sort like the magnitudes they stand for."""
+
+    integer: torch.dtype
+    floating: torch.dtype
+    mantissa_bits: int
+    bias: int
+    half_zero: float  # torch's cast to float16 flushes to zero up to here
+    half_normal: float  # rounds to a normal value from here
+    half_inf: float  # and overflows from here
+
+
+FLOAT32 = Bits(torch.int32, torch.float32, 23, 127, 2.0**-25, 2.0**-14 - 2.0**-25, 65520.0)
+# torch casts float64 to float16 by way of float32: each limit lies half a float32 ulp lower, or
+# higher at the zero
+FLOAT64 = Bits(
+    torch.int64,
+    torch.float64,
+    52,
+    1023,
+    2.0**-25 + 2.0**-49,
+    2.0**-14 - 2.0**-25 - 2.0**-39,
+    65520.0 - 2.0**-9,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """What the counts of intervals say of a row."""
+
+    edges: torch.Tensor  # bits at which they begin, but for the first, which has no beginning
+    heads: np.ndarray  # bool [intervals, counts of a row from NAN on]: those that each adds to
+    bins: np.ndarray  # the bin of each; one more than there are for zeros, NaN and infinities
+    codes: np.ndarray  # of the bins
+
+
+@cache
+def intervals_of(dtype: torch.dtype) -> Intervals:
+    """The intervals of a floating-point dtype, by the bits of float32 or of float64."""
+    form = FLOAT64 if dtype is torch.float64 else FLOAT32
+    mantissa, most = form.mantissa_bits, torch.iinfo(form.integer).max
+    inf = (2 * form.bias + 1) << mantissa
+
+    def bits(value: float) -> int:
+        return int(torch.tensor(value, dtype=form.floating).view(form.integer))
+
+    own, zero = bits(torch.finfo(dtype).smallest_normal), bits(form.half_zero)
+    normal, top = bits(form.half_normal), bits(form.half_inf)
+    powers = {1 << k for k in range(mantissa)}
+    powers |= {e << mantissa for e in range(1, 2 * form.bias + 2)}
+    edges = np.array(sorted({0, inf + 1, own, zero + 1, normal, top} | powers), np.int64)
+    exponents = np.where(
+        edges >> mantissa, (edges >> mantissa) - form.bias, 1 - form.bias - mantissa
+    )
+    subnormal = (edges > 0) & (edges >> mantissa == 0)
+    exponents[subnormal] += np.log2(edges[subnormal]).astype(np.int64)
+    both = np.concatenate([edges, edges])  # as integers negative numbers come first
+    negative = np.repeat([True, False], len(edges))
+    heads = np.stack(
+        [
+            both > inf,
+            (both == inf) & ~negative,
+            (both == inf) & negative,
+            both == 0,
+            (both > 0) & (both < own),
+            (both > 0) & (both <= zero),
+            (zero < both) & (both < normal),
+            (top <= both) & (both < inf),
+        ],
+        1,
+    )
+    first = 1 - form.bias - mantissa  # exponent of the smallest subnormal
+    span = form.bias + 1 - first
+    bins = np.tile(exponents - first, 2) + span * negative
+    bins[(both == 0) | (both >= inf)] = 2 * span
+    codes = np.tile(np.arange(first, first + span) + L.EXPONENT_OFFSET, 2) << 1
+    codes[span:] |= 1
+    starts = np.concatenate([edges - most - 1, edges])[1:]
+    return Intervals(torch.from_numpy(starts).to(form.integer), heads, bins, codes)
+
+
+# Of integers and bool zeros alone are counted.
+ZEROS = Intervals(
+    torch.empty(0),
+    np.arange(L.NAN, L.MIN)[None] == L.ZERO,
+    np.zeros(1, np.int64),
+    np.zeros(0, np.int64),
+)
+
+
+@cache
+def edges_on(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """The edges of a dtype's intervals, on a device."""
+    return intervals_of(dtype).edges.to(device)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A row computed by operations of torch or a kernel, perhaps not finished yet."""
+    """A row computed by operations of torch, perhaps not finished yet."""
 
-    # int64 [HEAD + 2 * span]: counts, values, bins of positive, then of negative exponents
-    words: torch.Tensor
-    numel: int  # elements that were read; the word of that name is not filled in
-    lowest_exponent: int  # of the first bin
+    words: torch.Tensor  # int64: the bits of VALUES values, then the count of each interval
+    intervals: Intervals
+    numel: int  # elements that were read
     times: int  # how often each element occurs
     implicit_zeros: int  # of a sparse tensor
-    # bits of floats; or order keys of float32 and sums in float64
-    values: Literal["float64", "float32", "keys"]
+    values: Literal["float64", "float32"]
 
 
 def fetch(rows: list[DeviceRow]) -> list[np.ndarray]:
@@ -48,34 +147,15 @@ def fetch(rows: list[DeviceRow]) -> list[np.ndarray]:
 
 def head_of(row: DeviceRow, words: np.ndarray) -> np.ndarray:
     """The counts and values of a fetched row as they stand in the table."""
-    head = words[:HEAD].copy()
-    head[L.NUMEL] = row.numel
+    values = words[:VALUES]
     if row.values == "float32":
-        head[L.MIN :] = (
-            head[L.MIN :].astype(np.int32).view(np.float32).astype(np.float64).view(np.int64)
-        )
-    elif row.values == "keys":
-        resolve_keys(head)
-    head[: L.MIN] *= row.times
+        values = values.astype(np.int32).view(np.float32).astype(np.float64).view(np.int64)
+    counts = words[VALUES:] @ row.intervals.heads * row.times
+    head = np.concatenate([[row.numel * row.times], counts, values])
     if row.implicit_zeros:
         head[[L.NUMEL, L.ZERO]] += row.implicit_zeros
         include_zeros(head, row.implicit_zeros)
     return head
-
-
-def resolve_keys(head: np.ndarray) -> None:
-    """Turn order keys into min, max, absmin; sums into mean, rms; NaN: no such element."""
-    values = head.view(np.float64)
-    finite = int(head[L.NUMEL] - head[L.NAN] - head[L.POSINF] - head[L.NEGINF])
-    if finite == 0:
-        values[L.MIN :] = np.nan
-        return
-    keys = head[[L.MIN, L.MAX, L.ABSMIN]].astype(np.int32)
-    values[[L.MIN, L.MAX, L.ABSMIN]] = (keys ^ ((keys >> 31) & 0x7FFFFFFF)).view(np.float32) + 0.0
-    if finite == head[L.ZERO]:
-        values[L.ABSMIN] = np.nan
-    values[L.MEAN] /= finite
-    values[L.RMS] = (values[L.RMS] / finite) ** 0.5
 
 
 def include_zeros(row: np.ndarray, zeros: int) -> None:
@@ -93,159 +173,46 @@ def include_zeros(row: np.ndarray, zeros: int) -> None:
 
 
 def bins_of(row: DeviceRow, words: np.ndarray) -> np.ndarray:
-    """The bins of a fetched row as they stand in the arena."""
-    counts = words[HEAD:]
-    places = np.flatnonzero(counts)
-    span = len(counts) // 2
-    negative = places >= span
-    exponents = places - span * negative + row.lowest_exponent
-    return (
-        counts[places] * row.times << L.CODE_BITS | (exponents + L.EXPONENT_OFFSET) << 1 | negative
-    )
-
-
-# A row computed by plain operations of torch, on any device, without waiting for it.
-
-CHUNK = 1 << 22  # elements binned at a time: their int64 places need twice the memory of float32
-
-
-@dataclass(frozen=True, slots=True)
-class Bits:
-    """Bit patterns of one width, sign dropped: they sort like the magnitudes they stand for."""
-
-    integer: torch.dtype
-    magnitude: int  # mask
-    inf: int
-    mantissa_bits: int
-    bias: int
-    half_zero: int  # float16 flushes to zero up to here
-    half_normal: int  # float16 rounds to a normal value from here
-    half_inf: int  # float16 overflows from here
-
-    @property
-    def lowest_exponent(self) -> int:
-        """Of the smallest subnormal."""
-        return 1 - self.bias - self.mantissa_bits
-
-    @property
-    def span(self) -> int:
-        """How many exponents there are."""
-        return self.bias - self.lowest_exponent + 1
-
-
-def bits32(value: float) -> int:
-    """Bits of a float32 as an integer."""
-    return int(np.float32(value).view(np.int32))
-
-
-def bits64(value: float) -> int:
-    """Bits of a float64 as an integer."""
-    return int(np.float64(value).view(np.int64))
-
-
-FLOAT32 = Bits(
-    torch.int32,
-    0x7FFFFFFF,
-    0x7F800000,
-    23,
-    127,
-    bits32(2.0**-25),
-    bits32(2.0**-14 - 2.0**-25),
-    bits32(65520.0),
-)
-# torch casts float64 to float16 by way of float32: each limit lies half a float32 ulp lower, or
-# higher at the zero
-FLOAT64 = Bits(
-    torch.int64,
-    0x7FFFFFFFFFFFFFFF,
-    0x7FF0000000000000,
-    52,
-    1023,
-    bits64(2.0**-25 + 2.0**-49),
-    bits64(2.0**-14 - 2.0**-25 - 2.0**-39),
-    bits64(65520.0 - 2.0**-9),
-)
+    """The bins of a fetched row as they stand in the arena: of positive numbers first."""
+    codes = row.intervals.codes
+    totals = np.bincount(row.intervals.bins, words[VALUES:], len(codes) + 1)[:-1]  # exact to 2**53
+    there = np.flatnonzero(totals)
+    bins: np.ndarray = totals[there].astype(np.int64) * row.times << L.CODE_BITS | codes[there]
+    return bins
 
 
 def row_of(t: torch.Tensor, times: int, implicit_zeros: int) -> DeviceRow:
     """Enqueue the row of the real, dense, not empty ``t``; nothing is copied to the host."""
     flat = t.as_strided((t.numel(),), (1,))
     wide = torch.float32 if t.device.type == "mps" else torch.float64
-    lowest = 0
-    bins = torch.empty(0, dtype=torch.int64, device=t.device)
+    intervals = ZEROS
     if t.dtype.is_floating_point:
-        flat = flat.to(torch.float64 if t.dtype is torch.float64 else torch.float32)
         form = FLOAT64 if t.dtype is torch.float64 else FLOAT32
-        bits = flat.view(form.integer)
-        smallest_normal = torch.finfo(t.dtype).smallest_normal
-        own_normal = bits64(smallest_normal) if form is FLOAT64 else bits32(smallest_normal)
-        finite = (bits & form.magnitude) < form.inf
-        counts = float_counts(bits, form, own_normal)
-        lowest, bins = form.lowest_exponent, exponent_bins(bits, form)
+        flat, intervals = flat.to(form.floating), intervals_of(t.dtype)
+        counts = counts_between(edges_on(t.device, t.dtype), flat.view(form.integer))
     else:
         flat = flat.to(wide)
-        finite = torch.ones_like(flat, dtype=torch.bool)
-        counts = torch.zeros(8, dtype=torch.int64, device=t.device)
-        counts[3] = (flat == 0).sum()
-    values = finite_values(flat, finite, wide)
-    words = (
-        values.view(torch.int64)
-        if wide is torch.float64
-        else values.view(torch.int32).to(torch.int64)
-    )
-    joined = torch.cat([torch.zeros_like(words[:1]), counts, words, bins])
+        counts = (flat == 0).sum()[None]
+    values = finite_values(flat, wide)
+    words = values.view(torch.int64 if wide is torch.float64 else torch.int32).to(torch.int64)
     coding: Literal["float64", "float32"] = "float64" if wide is torch.float64 else "float32"
-    return DeviceRow(joined, t.numel(), lowest, times, implicit_zeros, coding)
+    joined = torch.cat([words, counts])
+    return DeviceRow(joined, intervals, t.numel(), times, implicit_zeros, coding)
 
 
-def float_counts(bits: torch.Tensor, form: Bits, own_normal: int) -> torch.Tensor:
-    """The counts from nan to fp16_inf, int64 [8]."""
-    magnitude = bits & form.magnitude
-    zero = (magnitude == 0).sum()
-    infinite = (magnitude == form.inf).sum()
-    posinf = (bits == form.inf).sum()
-    nan = (magnitude > form.inf).sum()
-    flushed = (magnitude <= form.half_zero).sum()
-    below = (magnitude < form.half_normal).sum()
-    above = (magnitude >= form.half_inf).sum()
-    subnormal = (magnitude < own_normal).sum() - zero
-    return torch.stack(
-        [
-            nan,
-            posinf,
-            infinite - posinf,
-            zero,
-            subnormal,
-            flushed - zero,
-            below - flushed,
-            above - infinite - nan,
-        ]
-    )
-
-
-def exponent_bins(bits: torch.Tensor, form: Bits) -> torch.Tensor:
-    """Counts per exponent floor(log2|x|), of positive, then of negative: int64 [2 * span]."""
-    # the last: zeros, NaN and inf
-    bins = torch.zeros(2 * form.span + 1, dtype=torch.int64, device=bits.device)
+def counts_between(edges: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    """How many bit patterns lie below, between and above the edges, int64 [edges + 1]."""
+    counts = torch.zeros(len(edges) + 1, dtype=torch.int64, device=bits.device)
     one = torch.ones((), dtype=torch.int64, device=bits.device)
     for start in range(0, len(bits), CHUNK):
-        part = bits[start : start + CHUNK]
-        magnitude = part & form.magnitude
-        normal = (magnitude >> form.mantissa_bits) - form.bias
-        as_float = magnitude.to(torch.float64 if form is FLOAT64 else torch.float32).view(
-            form.integer
-        )
-        subnormal = (as_float >> form.mantissa_bits) - form.bias + form.lowest_exponent
-        exponent = torch.where(magnitude < 1 << form.mantissa_bits, subnormal, normal)
-        place = exponent - form.lowest_exponent + (part < 0) * form.span
-        place = torch.where((magnitude == 0) | (magnitude >= form.inf), 2 * form.span, place)
-        bins.scatter_add_(0, place.to(torch.int64), one.expand(len(part)))
-    return bins[:-1]
+        places = torch.bucketize(bits[start : start + CHUNK], edges, right=True)
+        counts.scatter_add_(0, places, one.expand(len(places)))
+    return counts
 
 
-def finite_values(flat: torch.Tensor, finite: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
+def finite_values(flat: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
     """Min, max, absmin, mean, rms of finite elements, NaN for none, as ``wide`` [5]."""
-    magnitude = flat.abs()
+    finite, magnitude = flat.isfinite(), flat.abs()
     lowest = torch.where(finite, flat, math.inf).amin()
     highest = torch.where(finite, flat, -math.inf).amax()
     smallest = torch.where(finite & (flat != 0), magnitude, math.inf).amin()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,42 +10,11 @@ import pandas as pd
 import torch
 
 from nanlab.errors import UsageError
-from nanlab.stats import device
 from nanlab.stats import layout as L
-from nanlab.stats.device import DeviceRow, bins_of, fetch, head_of, include_zeros
+from nanlab.stats.device import DeviceRow, bins_of, fetch, head_of, include_zeros, row_of
 from nanlab.stats.kernels import Kernel, Kernels, load_kernels, load_team, parts_of, worth_sharing
 from nanlab.stats.layout import BINNED, TensorStats, decode, gather
 from nanlab.stats.memory import PLAIN, is_dense, is_wrapper, local_part, readable, unobserved
-
-# How a row is computed on a device: by the Triton kernel where there is one, else by operations
-# of torch.
-
-
-def enqueue(t: torch.Tensor, times: int, implicit_zeros: int) -> DeviceRow:
-    """Enqueue the row of the real, dense, not empty elements ``t`` on their device."""
-    kernel = triton_kernel(t.dtype) if t.is_cuda else None
-    return (kernel or device.row_of)(t, times, implicit_zeros)
-
-
-@cache
-def triton_kernel(dtype: torch.dtype) -> Callable[[torch.Tensor, int, int], DeviceRow] | None:
-    """The Triton kernel, proved by a launch; None where it cannot read ``dtype``."""
-    try:
-        from nanlab.stats import triton
-    except ImportError:
-        return None
-    if dtype not in triton.DTYPES:
-        return None
-    try:
-        triton.row_of(torch.ones(1, device="cuda", dtype=dtype), 1, 0)
-    except Exception as error:  # no C compiler, an old device: Triton fails in many ways
-        warnings.warn(
-            f"Triton failed ({error!r}): {dtype} on CUDA is summarised more slowly, by torch",
-            stacklevel=2,
-        )
-        return None
-    return triton.row_of
-
 
 # Rows of statistics, in memory that grows by doubling: where they lie, and how they are read.
 
@@ -394,9 +361,7 @@ class StatsTable(Rows):
                 words[[L.NUMEL, L.ZERO]] += implicit_zeros
                 include_zeros(words, implicit_zeros)
             return row
-        # here, for triton is looked for only where a device needs it
-
-        pending = enqueue(t, times, implicit_zeros)
+        pending = row_of(t, times, implicit_zeros)
         row = self._new_row(L.PENDING)
         self._pending.append((row, pending))
         self.bad = -1
