@@ -372,22 +372,8 @@ class OpRecorder(TorchDispatchMode):
         """A copy of what an in-place operation overwrites, where it is evidence and small."""
         if self.flying:
             self.collectives.before_write(targets_of(plan, args, kwargs, None)[0])
-        target = args[0] if args else None
-        if (
-            not plan.writes
-            or not isinstance(target, Tensor)
-            or plan.overwrites
-            or target.layout is not torch.strided
-        ):
-            return None
-        if self.in_optimizer and not plan.optimizer_risk:
-            return None
-        wanted = (
-            plan.inplace_risk
-            and target.numel() <= 4096
-            and (target.is_floating_point() or target.is_complex())
-        )
-        return target.detach().clone() if wanted else None
+        wanted = plan.keeps(args, bool(self.in_optimizer))
+        return args[0].detach().clone() if wanted else None
 
     def new_chunk(self, position: int) -> None:
         """Begin the table of a new training step."""

@@ -778,7 +778,9 @@ class LearnedStep:
             and not rows[:, DEVICE].any()
             and known.sequence - before == made_node
             and (phase == BACKWARD or node == (ops.sequence - 1 if node >= 0 else -1))
-            and (recording.puts_off or not (known.bad or _keeps_old(plan, phase, worked.args)))
+            and (
+                recording.puts_off or not (known.bad or plan.keeps(worked.args, phase == OPTIMIZER))
+            )
             and _may_come_again(plan, func)
             and self._learn_arguments(known, worked.args, packed, named, slots)
             and self._learn_rows(pattern, known, worked, rows)
@@ -845,12 +847,12 @@ class LearnedStep:
             slot, entry = pattern.slots[serial], worked.entry(serial)
             if new:
                 known.made.append((j, slot))
-            elif not alias and (plan.overwrites or (entry.grad and known.phase == FORWARD)):
+            elif not alias and entry.grad and known.phase == FORWARD:
                 return False  # such as a gradient that is clipped: it is looked at
             elif not alias and slot in pattern.leaves:
-                if known.phase != OPTIMIZER and (
-                    slot in pattern.written or not self._is_buffer(entry)
-                ):
+                again = known.phase == OPTIMIZER
+                again |= slot not in pattern.written and self._is_buffer(entry)
+                if plan.overwrites or not again:
                     return False
                 known.notices |= entry.owner >= 0 or entry.asked
                 saves.append(slot)
@@ -1401,17 +1403,6 @@ class _Worked:
         return self.entries[self.numbers.index(number)]
 
 
-def _keeps_old(plan: Plan, phase: int, args: Any) -> bool:
-    """Whether what the call overwrites may be evidence, and is copied."""
-    return bool(
-        plan.writes
-        and plan.inplace_risk
-        and not plan.overwrites
-        and (phase != OPTIMIZER or plan.optimizer_risk)
-        and (not isinstance(args[0], Tensor) or args[0].numel() <= 4096)
-    )
-
-
 def _may_come_again(plan: Plan, func: Any) -> bool:
     """Whether what a call does follows from its arguments, and is told by its rows."""
     return not (
@@ -1420,7 +1411,6 @@ def _may_come_again(plan: Plan, func: Any) -> bool:
         or plan.special
         or plan.lifts
         or plan.pads
-        or plan.indexes
         or plan.namespace != "aten"
         or not _SHAPED.isdisjoint(func.tags)
         or any(where.__class__ is not int for where in plan.writes)

@@ -319,6 +319,20 @@ class Plan:
     # calls it; an overload only hands on to its ``_op`` (torch 2.6 to 2.13)
     run: Callable[..., Any] = lambda *args, **kwargs: None
 
+    def keeps(self, args: Any, optimizes: bool) -> bool:
+        """Whether what a call overwrites may be evidence, and is small enough for a copy."""
+        target = args[0] if args else None
+        return bool(
+            self.inplace_risk
+            and (self.optimizer_risk or not optimizes)
+            and self.writes
+            and not self.overwrites
+            and isinstance(target, Tensor)
+            and target.layout is torch.strided
+            and target.numel() <= 4096
+            and (target.is_floating_point() or target.is_complex())
+        )
+
 
 _SPECIAL = {
     "_amp_update_scale_": "scale",
