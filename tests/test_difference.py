@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import nanlab
+from nanlab.views.results import difference_html
 
 PROGRAM = """\
 import torch
@@ -51,7 +52,7 @@ def test_two_runs_of_one_program_do_not_part(tmp_path: Path) -> None:
     assert found.same
     assert found.place == "" and found.step is None and not len(found.table)
     assert found.compared > 40
-    assert "do not part" in repr(found) and "do not part" in found._repr_html_()
+    assert "do not part" in repr(found) and "do not part" in difference_html(found)
 
 
 def test_of_two_seeds_the_first_line_that_reads_other_weights_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import nanlab
+from nanlab.views.results import replay_html
 
 Program = Callable[..., tuple[nn.Module, Callable[[int], None]]]
 
@@ -191,7 +192,7 @@ def test_the_tables_of_a_replay_are_those_of_the_step_as_it_is_now() -> None:
     assert lower.ops[["posinf", "neginf", "nan"]].sum().sum() == 0
     assert lower.culprit is None
     assert "changed" in repr(lower)
-    assert "Replay of step 0" in lower._repr_html_()
+    assert "Replay of step 0" in replay_html(lower)
 
 
 def test_a_capsule_is_replayed_with_other_settings(tmp_path: Path) -> None:

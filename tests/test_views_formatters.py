@@ -135,3 +135,38 @@ def test_an_explanation_says_which_of_its_fixes_were_tried() -> None:
     assert "fix: another way:  y = x" in str(both)
     assert ">verified<" in both._repr_html_()
     assert "outcome" not in Explanation("shape", "two sizes", "why", fixes=[untried])._repr_html_()
+
+
+def test_what_is_handed_out_shows_its_line_a_picture_and_a_table(shell: InteractiveShell) -> None:
+    model, y = torch.nn.Linear(4, 3), torch.tensor([0, 1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(i: float = 1.0) -> torch.Tensor:
+        optimizer.zero_grad()
+        out = model(torch.ones(2, 4)) / i
+        loss = torch.nn.functional.cross_entropy(out * 3e4, y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    with nanlab.watch(model) as trace:
+        step(), step(0.0)  # type: ignore[func-returns-value]
+    with nanlab.watch(model, on_fault="record") as other:
+        step()
+    advice = nanlab.advise_eps(lambda x, eps: (x + eps).sqrt(), torch.tensor([0.0, 1.0]))
+    assert trace.culprit is not None and shell.display_formatter is not None
+    compared = nanlab.compare(step)
+    expected = {
+        "Replay of step 1": trace.replay(),
+        "of 1 step clipped": trace.clipping(),
+        "float32": compared,
+        "results compared": nanlab.diff(trace, other),
+        "is harmless": advice,
+        trace.culprit.fixes[0].verdict: trace.culprit.fixes[0],
+    }
+    pictured = (type(trace.clipping()), type(compared), type(advice))
+    for words, shown in expected.items():
+        html = shell.display_formatter.format(shown)[0]["text/html"]
+        assert words in html, words
+        assert ("data:image/svg+xml" in html) == isinstance(shown, pictured)

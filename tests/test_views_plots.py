@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -18,7 +15,7 @@ from fake_trace import fake_trace
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from nanlab.views.plots import picture, plot_epsilon, plot_exponents, plot_gain, plot_steps
+from nanlab.views.plots import plot_epsilon, plot_exponents, plot_gain, plot_steps
 
 
 @pytest.fixture(autouse=True)
@@ -106,16 +103,6 @@ def test_losses_of_zero_and_below_are_drawn_too(losses: list[float], scale: str)
     ax = plot_steps(pd.DataFrame({"step": range(len(losses)), "loss": losses}))
     assert ax.get_yscale() == scale
     assert ax.lines[0].get_ydata().tolist() == losses
-
-
-def test_a_picture_has_nothing_behind_its_lines_so_that_it_suits_light_and_dark() -> None:
-    address = re.search(
-        r"base64,([^\"]+)", picture(lambda ax: plot_steps(fake_trace().steps, ax), "steps")
-    )
-    assert address is not None
-    pixels = plt.imread(io.BytesIO(base64.b64decode(address[1])))
-    assert pixels[0, 0, 3] == 0
-    assert (pixels[..., 3] > 0.5).any()
 
 
 def test_a_single_training_step_is_drawn_as_points() -> None:

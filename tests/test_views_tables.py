@@ -139,7 +139,7 @@ def test_numbers_read_easily(value: object, text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (float("nan"), "nan"),
+        (float("nan"), "NaN"),
         (float("-inf"), "-inf"),
         (None, "–"),
         (np.int64(1000), "1,000"),

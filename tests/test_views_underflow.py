@@ -146,7 +146,7 @@ def test_nothing_recorded_is_said() -> None:
 
 def test_static_stand_in_has_a_picture_and_a_table() -> None:
     html = underflow(fake_trace()).static_html()
-    assert "data:image/png;base64," in html
+    assert "data:image/svg+xml" in html
     assert "best scale" in html
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from html import escape
 from typing import Any
 
 import pandas as pd
@@ -21,7 +20,6 @@ from nanlab.trace.op import location
 
 ROUNDINGS = 16  # ulps of the narrower dtype: nearer results are the same but for rounding
 MOST_PAIRS = 4_000_000  # of calls that are held against each other to align two steps
-SHOWN = 12  # rows of the table in a notebook
 _COUNTS = ("nan", "posinf", "neginf")
 _VALUES = ("max", "min", "mean", "rms")
 _Pairs = list[tuple[int | None, int | None]]
@@ -55,7 +53,8 @@ class Difference:
         """Whether every call is in both runs and no result parts."""
         return self.position_a is None and self.position_b is None
 
-    def _told(self) -> list[str]:
+    def told(self) -> list[str]:
+        """Where they part, what was compared, and the notes: a line each."""
         count = f"{self.compared:,} result{'s' if self.compared != 1 else ''} compared"
         calls = f"{self.added:,} only in b, {self.dropped:,} only in a"
         if self.same:
@@ -65,14 +64,7 @@ class Difference:
         return [head, f"{count}; {calls}", *self.notes]
 
     def __repr__(self) -> str:
-        return f"<nanlab.Difference: {'; '.join(self._told())}>"
-
-    def _repr_html_(self) -> str:
-        lines = "".join(f"<p>{escape(line)}</p>" for line in self._told())
-        more = len(self.table) - SHOWN
-        rest = f"<p>{more:,} more rows in <code>.table</code></p>" if more > 0 else ""
-        table = self.table.head(SHOWN).to_html(index=False, border=0) if len(self.table) else ""
-        return f"{lines}{table}{rest}"
+        return f"<nanlab.Difference: {'; '.join(self.told())}>"
 
 
 def diff(a: Any, b: Any) -> Difference:

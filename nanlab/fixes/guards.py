@@ -183,7 +183,7 @@ clamp the exponent at GROWTH [too-large]
 clamp the argument at GROWTH [too-large]
     exp exp2 expm1: NAME($x) -> torch.NAME($x.clamp(max=GROWTH))
     sinh cosh: NAME($x) -> torch.NAME($x.clamp(-GROWTH, GROWTH))
-the largest exponent subtracted: right where what follows divides by the sum [too-large last-resort]
+subtract the largest exponent, for a result that is divided by its sum [too-large last-resort]
     exp($x) -> torch.exp($x - $x.amax(-1, keepdim=True).detach())
     exp($x) -> torch.exp($x - $x.amax(0, keepdim=True).detach())
 nanlab.safe.exp: finite value and gradient [too-large]

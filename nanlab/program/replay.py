@@ -9,7 +9,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -310,7 +309,9 @@ class Replay:
         value = self.loss is None or abs(self.loss) < float("inf")
         return value and all(bool(torch.isfinite(t).all()) for t in tensors)
 
-    def _state(self) -> str:
+    @property
+    def state(self) -> str:
+        """``identical``, ``changed``, or how many results differ."""
         if self.identical:
             return "identical"
         count = len(self.different)
@@ -329,25 +330,8 @@ class Replay:
     def __repr__(self) -> str:
         loss = "no loss" if self.loss is None else f"loss {self.loss:.6g}"
         looked = f"the program read other values at {', '.join(self.looked_at[:3])}"
-        parts = [self._state(), loss, *self._bad(), *([looked] if self.looked_at else [])]
+        parts = [self.state, loss, *self._bad(), *([looked] if self.looked_at else [])]
         return f"<nanlab.Replay of step {self.step}: {', '.join(parts)}>"
-
-    def _repr_html_(self) -> str:
-        loss = "none" if self.loss is None else f"{self.loss:.6g}"
-        rows = [("results", self._state()), ("loss", loss)]
-        for what, tensors in (("gradients", self.gradients), ("parameters", self.parameters)):
-            finite = [t for t in tensors.values() if bool(torch.isfinite(t).all())]
-            largest = max((float(t.abs().max()) for t in finite if t.numel()), default=None)
-            size = "" if largest is None else f", largest magnitude {largest:.4g}"
-            rows.append((what, f"{len(finite)} of {len(tensors)} finite{size}"))
-        rows += [("", each) for each in self._bad()]
-        rows += [("read", f"{place}: another value now") for place in self.looked_at]
-        body = "".join(
-            f"<tr><th style='text-align:left'>{escape(a)}</th>"
-            f"<td style='text-align:left'>{escape(b)}</td></tr>"
-            for a, b in rows
-        )
-        return f"<table><caption>Replay of step {self.step}</caption>{body}</table>"
 
 
 def tensor_at(recording: Recording, position: int, dtype: torch.dtype | None = None) -> Tensor:

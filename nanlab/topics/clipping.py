@@ -81,7 +81,7 @@ class Clipping:
     def __repr__(self) -> str:
         done = len(_known(self.history["after"]))
         if done:
-            steps = f"{self.share:.0%} of {done} steps clipped"
+            steps = f"{self.share:.0%} of {done} step{'' if done == 1 else 's'} clipped"
         else:
             steps = f"{len(self.history)} steps without an optimizer"
         advice = (

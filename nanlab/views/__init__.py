@@ -14,15 +14,21 @@ SHOWN = (
     ("nanlab.trace.Trace", "text/html", "report.trace_html"),
     ("nanlab.findings.rule.Finding", "text/html", "report.finding_html"),
     ("nanlab.findings.rule.Finding", "text/plain", "text.as_text"),
-    ("nanlab.analysis.signal_loss.LossScale", "text/html", "loss_scale.as_html"),
-    ("nanlab.analysis.signal_loss.LossScale", "text/plain", "loss_scale.as_text"),
+    ("nanlab.findings.rule.Fix", "text/html", "results.fix_html"),
+    ("nanlab.rules.cure.Cure", "text/html", "results.cure_html"),
+    ("nanlab.program.replay.Replay", "text/html", "results.replay_html"),
+    ("nanlab.analysis.difference.Difference", "text/html", "results.difference_html"),
+    ("nanlab.analysis.compare.Comparison", "text/html", "results.comparison_html"),
+    ("nanlab.analysis.epsilon.EpsilonAdvice", "text/html", "results.epsilon_html"),
+    ("nanlab.topics.clipping.Clipping", "text/html", "results.clipping_html"),
+    ("nanlab.analysis.loss_scale.LossScale", "text/html", "loss_scale.as_html"),
+    ("nanlab.analysis.loss_scale.LossScale", "text/plain", "loss_scale.as_text"),
     ("nanlab.explanations.explanation.Explanation", "text/plain", "explanation.as_text"),
 )
 
 
 def register_formatters(ip: InteractiveShell) -> None:
-    """Teach the notebook to show a Trace, a Finding, an Explanation and a LossScale; doing so twice
-    changes nothing.
+    """Teach the notebook to show what nanlab hands out; doing so twice changes nothing.
 
     The tables of a trace, its report and its widgets show themselves. Nothing is imported until
     something is shown.

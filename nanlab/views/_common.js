@@ -33,6 +33,8 @@ const replaceFallback = (name) => {
   return () => { for (const place of places) place.style.display = ""; };
 };
 
+/** A module by its path; one of a Sequential has a number for a path. */
+const moduleName = (path) => /^\d+$/.test(path) ? `module ${path}` : path;
 const counted = (n) => n.toLocaleString("en-US");
 const plural = (n, word) => `${counted(n)} ${word}${n === 1 ? "" : "s"}`;
 const number = (x) => {
@@ -118,6 +120,8 @@ function histogram(data, { axis, format, scale = 0, width = 520, height = 120, l
   }
   return root;
 }
+/** Width of a picture in a box, so that its text has its own size. */
+const room = (box, most) => Math.max(300, Math.min(most, (box.clientWidth || most + 22) - 22));
 const superscript = (n) => String(n).replace("-", "⁻").replace(/\d/g, (d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d]);
 const shortCount = (n) => (n < 10000 ? String(n) : n < 1e6 ? `${Math.round(n / 1e3)}k` : `${Number((n / 1e6).toPrecision(3))}M`);
 

@@ -14,7 +14,7 @@ from nanlab.trace.op import location
 from nanlab.trace.program import Ref, Segment, refs_in
 from nanlab.views.charts import png
 from nanlab.views.columns import as_typed, excerpt, known
-from nanlab.views.html import TINTS, capital, escape, inline, plural, sentence
+from nanlab.views.html import TINTS, capital, escape, inline, module_name, plural, sentence
 
 if TYPE_CHECKING:
     from nanlab.rules import Edit, Finding, Fix
@@ -72,22 +72,27 @@ def waiting_remedy(text: str = WAITING) -> str:
     return f'<div class="nl-fix nl-dim" role="status">{escape(text)}</div>'
 
 
-def fix_block(fix: Fix, number: int, which: int = -1) -> str:
-    """A fix: its verdict, what it does, and what to write; ``which`` finding it is of."""
+def fix_block(fix: Fix, number: int, which: int = -1, reason: bool = True) -> str:
+    """A fix: its verdict, what it does, and what to write; ``which`` finding it is of.
+
+    reason: whether it says what the fix lacks.
+    """
     key = f"{which}.{number}" if which >= 0 and fix.edits else ""
     body = f'<pre class="nl-code nl-written" tabindex="0">{escape(written(fix))}</pre>'
-    return _block(fix, sentence(fix.title), body, key, written(fix))
+    return _block(fix, sentence(fix.title), body, key, written(fix), reason)
 
 
 def cure_block(cure: Cure) -> str:
     """The edits for all faults of a step, as lines that go and lines that come."""
     what = "cured together" if cure.verified else "no cure known; these edits come nearest"
-    head = f"{plural(len(cure.fixes), 'fault')} in this step, {what}: {sentence(cure.title)}"
+    head = f"{plural(len(cure.fixes), 'fault')} in this step, {what}: {inline(cure.title)}"
     return _block(cure, head, difference(cure.edits), CURE, cure.diff())
 
 
-def _block(tried: Fix | Cure, head: str, body: str, key: str, text: str) -> str:
-    reason = reason_of(tried)
+def _block(
+    tried: Fix | Cure, head: str, body: str, key: str, text: str, with_reason: bool = True
+) -> str:
+    reason = reason_of(tried) if with_reason else ""
     why = f'. <span class="nl-dim">{inline(reason)}</span>' if reason else ""
     return (
         f'<div class="nl-fix" data-try="{key}" data-copy="{escape(text)}"><div'
@@ -190,7 +195,7 @@ HEADING = {"trend-overflow": "Heading for overflow: ", "trend-underflow": "Headi
 def facts(finding: Finding) -> str:
     """Module, step, phase, symptom and cause, in one line."""
     step = f"step {finding.step}" if known(finding.step) != "" and finding.step >= 0 else ""
-    module = f"in <code>{escape(finding.module)}</code>" if finding.module else ""
+    module = f"in <code>{escape(module_name(finding.module))}</code>" if finding.module else ""
     symptom = SYMPTOMS.get(finding.symptom, "")
     rank = finding.rank
     parts = [

@@ -1,11 +1,11 @@
-"""Pictures as SVG: exponent strips, charts, and all steps of a run as a map."""
+"""Every picture that nanlab shows, as SVG: exponents, charts, all steps of a run as a map."""
 
 from __future__ import annotations
 
 import base64
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -13,8 +13,9 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import torch
 
-from nanlab.analysis.precision import FormatBins
+from nanlab.analysis.precision import FormatBins, format_bins
 from nanlab.trace.op import location
 from nanlab.views.html import escape, number, plural
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # dark ones.
 
 GREY, BLUE, RED, AMBER, GREEN = "#808080", "#4f8fc0", "#d9453d", "#d98a1f", "#3d9150"
+PURPLE = "#b83ca5"
+OTHERS = {"zero": "zero", "neginf": "−inf", "posinf": "+inf", "nan": "NaN"}  # what has no exponent
 LOWEST, HIGHEST = -44, 24  # exponents of a strip; what lies outside goes to its ends
 STRIP_WIDTH, STRIP_HEIGHT = 2 + HIGHEST - LOWEST, 17
 MIDDLE = 8  # of a strip: forward above, backward below
@@ -98,6 +101,7 @@ def chart(
     log: bool = False,
     levels: Sequence[Level] = (),
     bands: Sequence[tuple[float, float]] = (),
+    band_colour: str = RED,
     x_label: str = "",
     y_label: str = "",
     size: tuple[int, int] = (440, 150),
@@ -105,7 +109,7 @@ def chart(
     """A small chart as an image; ``told`` is what it shows, in words.
 
     log: a logarithmic axis of base 10; values that are not positive are left out. bands: from x to
-    x, in red: not finite.
+    x; in red what is not finite.
     """
     width, height = size
     left, right, top, bottom = 46, width - 8, 10, height - (30 if x_label else 18)
@@ -126,8 +130,8 @@ def chart(
 
     parts = [
         f'<rect x="{left + (a - x_low) * across:.4g}" y="{top}"'
-        f' width="{max(2.0, (b - a) * across):.4g}" height="{bottom - top}" fill="{RED}"'
-        ' opacity=".22"/>'
+        f' width="{max(2.0, (b - a) * across):.4g}" height="{bottom - top}"'
+        f' fill="{band_colour}" opacity=".22"/>'
         for a, b in bands
     ]
     parts += [f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="{GREY}"/>']
@@ -149,6 +153,61 @@ def chart(
     return image("".join(parts), told, width, height)
 
 
+def exponents_chart(
+    exponents: pd.Series[int],
+    others: Mapping[str, int],
+    dtype: torch.dtype = torch.float16,
+    size: tuple[int, int] = (640, 130),
+) -> str:
+    """An exponent histogram against a format, with a bar each for what has no exponent.
+
+    others: counts by the names of OTHERS, and ``flushed``: how many of the zeros were other values.
+    """
+    bins, (width, height) = format_bins(dtype), size
+    left, right, base = 46, width - 170, height - 18
+    found = [(int(e), int(n)) for e, n in zip(exponents.index, exponents, strict=True) if n]
+    low = min([bins.zero_limit - 3, *(e for e, _ in found)])
+    high = max([bins.overflow_limit + 4, *(e + 1 for e, _ in found)])
+    across = (right - left) / (high - low)
+    counts = {text: (int(others.get(name, 0)), name) for name, text in OTHERS.items()}
+    most = max([1, *(n for _, n in found), *(n for n, _ in counts.values())])
+
+    def bar(x: float, wide: float, count: int, colour: str, under: int = 0) -> str:
+        tall = max(1.5, (base - 22) * count / most) if count else 0.0
+        y = base - (base - 22) * under / most - tall
+        return (
+            f'<rect x="{x:.4g}" y="{y:.4g}" width="{wide:.3g}" height="{tall:.4g}"'
+            f' fill="{colour}"/>'
+        )
+
+    parts = [f'<path d="M{left} {base}H{width}" fill="none" stroke="{GREY}"/>']
+    for e, n in found:
+        fate = (e >= bins.zero_limit) + (e > bins.normal_limit) + (e > bins.overflow_limit)
+        wide = max(1.0, across - 1)
+        parts.append(bar(left + (e - low) * across, wide, n, (RED, AMBER, BLUE, PURPLE)[fate]))
+    limits = (bins.zero_limit, "0"), (bins.normal_limit + 1, "normal")
+    for edge, name in (*limits, (bins.overflow_limit + 1, "max")):
+        level = Level("", edge, GREY, upright=True)
+        frame = left, right, 4, base
+        parts += _level(level, False, frame, (low, across), (0.0, 0.0))[:1]
+        parts.append(_text(left + (edge - low) * across + 3, 12, name, GREY, "start"))
+    for i, (text, (n, name)) in enumerate(counts.items()):
+        x = right + 20 + 38 * i
+        flushed = min(n, int(others.get("flushed", 0))) if name == "zero" else 0
+        parts.append(bar(x, 20, n - flushed, GREY if name == "zero" else PURPLE))
+        parts.append(bar(x, 20, flushed, RED, n - flushed) if flushed else "")
+        tall = (base - 22) * n / most
+        parts.append(_text(x + 10, base - tall - 4, f"{n:,}", GREY, "middle"))
+        parts.append(_text(x + 10, height - 5, text, GREY, "middle"))
+    for e in range(math.ceil(low / 10) * 10, high, 10):
+        parts.append(_text(left + (e - low) * across, height - 5, f"2^{e}", GREY, "middle"))
+    told = f"{bins.name}: values by exponent, {span_of(exponents) or 'none finite and not zero'}"
+    return image("".join(parts), told, width, height)
+
+
+FITS = "display:block;height:auto;max-width:100%"
+
+
 def image(parts: str, told: str, width: int, height: int) -> str:
     """Drawn elements as an ``<img>``, which survives a sanitiser."""
     svg = (
@@ -156,7 +215,8 @@ def image(parts: str, told: str, width: int, height: int) -> str:
         f" {width} {height}' font-family='system-ui,sans-serif' font-size='10'>{parts}</svg>"
     ).replace('"', "'")
     return (
-        f'<img class="nl-chart" alt="{escape(told)}" width="{width}" height="{height}" '
+        f'<img class="nl-chart" style="{FITS}" alt="{escape(told)}" width="{width}" '
+        f'height="{height}" '
         f'src="data:image/svg+xml,{quote(svg, safe=SAFE)}">'
     )
 

@@ -244,7 +244,7 @@ def _number(name: str, title: str = "") -> Column:
 
 
 def _finite_or_marked(text: str) -> str:
-    return badge(text, "error") if text in {"nan", "inf", "-inf"} else text
+    return badge(text, "error") if text in {"NaN", "inf", "-inf"} else text
 
 
 def _text(name: str, title: str = "") -> Column:

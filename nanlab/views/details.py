@@ -86,8 +86,7 @@ def _element_station(element: Element) -> str:
 
 def _named(element: Element) -> str:
     at = f"[{', '.join(map(str, element.index))}]" if element.index else ""
-    value = "NaN" if math.isnan(element.value) else number(element.value)
-    return f"<code>{escape(element.name)}{at}</code> = {value}"
+    return f"<code>{escape(element.name)}{at}</code> = {number(element.value)}"
 
 
 # What stands below the card, in one fold: why, the code annotated, run-up, evidence, other
@@ -300,8 +299,14 @@ def other_fixes(finding: Finding, which: int = -1, trace: Trace | None = None) -
     """All fixes but the one that stands on the card; of a step with several faults each alone."""
     best = shown_fix(finding, trace)
     rest = [(i, fix) for i, fix in enumerate(finding.fixes) if fix is not best]
-    blocks = "".join(card.fix_block(fix, i, which) + _numbers(fix) for i, fix in rest)
-    return section("Other fixes" if best is not None else "Fixes", blocks)
+    # what keeps all of them from right is said once
+    same = {card.reason_of(fix) for _, fix in rest} if len(rest) > 1 else {""}
+    once = same.pop() if len(same) == 1 else ""
+    blocks = "".join(
+        card.fix_block(fix, i, which, reason=not once) + _numbers(fix) for i, fix in rest
+    )
+    said = f'<div class="nl-dim">{inline(once)}</div>' if once else ""
+    return section("Other fixes" if best is not None else "Fixes", said + blocks)
 
 
 def shown_fix(finding: Finding, trace: Trace | None) -> Fix | None:

@@ -83,9 +83,8 @@ def _indices(index: pd.Series[Any], total: int) -> str:
 def _value(value: Any) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     text = number(value) if is_number else str(known(value))
-    bad = text in {"nan", "inf", "-inf"}
-    if bad:
-        return f'<span class="nl-tag nl-fails">{"NaN" if text == "nan" else text}</span>'
+    if text in {"NaN", "nan", "inf", "-inf"}:
+        return f'<span class="nl-tag nl-fails">{text.replace("nan", "NaN")}</span>'
     return escape(text)
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from nanlab.trace.op import location
 from nanlab.views import card
 from nanlab.views.columns import as_typed, data_table
-from nanlab.views.html import escape, sentence
+from nanlab.views.html import escape, module_name, sentence
 from nanlab.views.widget import style
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ ROWS = 12  # of the evidence that are shown
 
 def place(explanation: Explanation) -> str:
     """``train.py:41, in encoder.0``; what is not known is left out."""
-    module = f"in {explanation.module}" if explanation.module else ""
+    module = f"in {module_name(explanation.module)}" if explanation.module else ""
     return ", ".join(
         part for part in (location(explanation.file, explanation.line), module) if part
     )
@@ -40,7 +40,8 @@ def as_html(explanation: Explanation) -> str:
     """A card like a finding's: place, what happened, line, why, evidence, what to write."""
     where = location(explanation.file, explanation.line)
     place_ = f'<code class="nl-place">{escape(where)}</code> ' if where else ""
-    module = f"in <code>{escape(explanation.module)}</code> · " if explanation.module else ""
+    name = escape(module_name(explanation.module))
+    module = f"in <code>{name}</code> · " if name else ""
     head = (
         f'<div class="nl-headline" role="heading" aria-level="2">{place_}'
         f"<b>{sentence(explanation.title)}</b></div>"

@@ -64,6 +64,11 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:] if plain else text
 
 
+def module_name(module: str) -> str:
+    """The path of a module; ``module 2`` for one of a Sequential, whose path is its number."""
+    return f"module {module}" if module.isdigit() else module
+
+
 def plural(count: int, word: str) -> str:
     """``plural(1200, "zero")`` is "1,200 zeros"."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
@@ -82,7 +87,7 @@ def number(value: Any) -> str:
 
 def _float(value: float) -> str:
     if math.isnan(value):
-        return "nan"
+        return "NaN"
     if value == 0 or math.isinf(value):
         return f"{value:g}"
     if not 1e-3 <= abs(value) < 1e5:

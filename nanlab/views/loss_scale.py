@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from nanlab.views.charts import AMBER, BLUE, GREY, PURPLE, RED, Level, Line, chart
 from nanlab.views.html import escape, fold, plural, table
-from nanlab.views.plots import picture
 
 if TYPE_CHECKING:
     from nanlab.analysis.loss_scale import LossScale
@@ -39,7 +39,7 @@ def power(scale: float) -> str:
     exponent = math.log2(scale)
     if exponent != round(exponent):
         return f"{scale:,g}"
-    return f"2^{round(exponent)}" + (f" = {scale:,g}" if 0 <= exponent <= 20 else "")
+    return f"2^{round(exponent)}" + (f" = {int(scale):,}" if 0 <= exponent <= 20 else "")
 
 
 def as_text(result: LossScale) -> str:
@@ -53,16 +53,29 @@ def as_html(result: LossScale) -> str:
     title = (
         f'<div style="font-size:15px;font-weight:600">{escape(told[0].upper() + told[1:])}</div>'
     )
-    chart = picture(
-        result.plot,
-        "shares of the gradients flushed, subnormal and overflowing against the loss scale",
+    at = result.table.index.astype(float).tolist()
+    lines = [
+        Line(name, at, (100 * result.table[name]).tolist(), colour)
+        for name, colour in zip(SHARES, (RED, AMBER, PURPLE), strict=True)
+    ]
+    known = result.advised and tuple(math.log2(scale) for scale in result.advised)
+    picture = chart(
+        lines,
+        "shares of the gradients flushed, subnormal and overflowing by loss scale",
+        levels=[Level("", math.log2(result.used), GREY, upright=True)],
+        bands=[(known[0] - 0.5, known[1] + 0.5)] if known else [],
+        band_colour=BLUE,
+        x_label=f"log2 of the loss scale; % of the gradients in {result.dtype}"
+        + "; dashed: in use"
+        + ("; blue: advised" if known else ""),
+        size=(560, 170),
     )
     rows = [
         [f"2^{k}", *(_percent(row[name]) for name in SHARES)] for k, row in result.table.iterrows()
     ]
     shares = table(["loss scale", *(f"{name} (%)" for name in SHARES)], rows, ["right"] * 4)
     body = fold(f"Table of {plural(len(rows), 'loss scale')}", shares)
-    return f'<div style="font-size:13px;line-height:1.45">{title}{chart}{body}</div>'
+    return f'<div style="font-size:13px;line-height:1.45">{title}{picture}{body}</div>'
 
 
 def _percent(share: Any) -> str:

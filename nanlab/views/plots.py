@@ -1,11 +1,9 @@
-"""Figures in matplotlib: each draws on the axes it is given, or on new ones, and returns them."""
+"""Figures of one's own, in matplotlib: each draws on the axes it is given, or on new ones."""
 
 from __future__ import annotations
 
-import base64
-import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -13,16 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from nanlab.analysis.precision import cast_shares, format_bins
+from nanlab.views.charts import AMBER, BLUE, GREEN, GREY, OTHERS, PURPLE, RED
 from nanlab.views.columns import BAD, floats
 
-RED, ORANGE, BLUE, PURPLE, GREY, GREEN = "#d32f2f #e9a13b #4f8fc0 #ad1499 #777777 #3d8b46".split()
-OTHERS = {"zero": "zero", "neginf": "−inf", "posinf": "+inf", "nan": "NaN"}  # what has no exponent
 # of the names of zones: flushed, subnormal, normal, overflow
 FATES = (RED, "#a86400", "#2f6f9f", PURPLE)
 
@@ -116,7 +111,7 @@ def _fate_colour(exponent: int, bins: Any) -> str:
     if exponent < bins.zero_limit:
         return RED
     if exponent <= bins.normal_limit:
-        return ORANGE
+        return AMBER
     return BLUE if exponent <= bins.overflow_limit else PURPLE
 
 
@@ -149,7 +144,7 @@ def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
         skipped = steps.loc[steps["skipped"].fillna(False).astype(bool), "step"]
         for i, step in enumerate(floats(skipped)):
             label = "skipped" if i == 0 else None
-            ax.axvline(step, color=ORANGE, linestyle=":", linewidth=1.5, label=label)
+            ax.axvline(step, color=AMBER, linestyle=":", linewidth=1.5, label=label)
     ax.set_xlabel("training step")
     _set_scale(ax, [steps[name] for name in columns])
     _plain_numbers(ax)
@@ -347,32 +342,3 @@ def plot_epsilon(advice: Any, ax: Axes | None = None) -> Axes:
 
 def _axes() -> Axes:
     return plt.subplots(figsize=(7, 3), layout="constrained")[1]
-
-
-# Pictures as data addresses, for pages where no script may run.
-
-# A picture cannot follow the theme: texts and axes in a grey that is read on white and on black,
-# and nothing behind them.
-_BOTH_THEMES: dict[Any, Any] = dict.fromkeys(
-    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY
-)
-
-
-def picture(draw: Callable[[Axes], object], text: str, height: float = 2.3) -> str:
-    """An ``<img>`` of what ``draw`` puts on the axes, for light themes and dark ones."""
-    with rc_context(_BOTH_THEMES):
-        figure = Figure(figsize=(7.2, height), layout="constrained")
-        draw(figure.add_subplot())
-        png = io.BytesIO()
-        figure.savefig(png, format="png", dpi=110, metadata={"Software": None}, transparent=True)
-    address = base64.b64encode(png.getvalue()).decode()
-    style = "max-width:100%;width:720px"
-    return f'<div><img alt="{text}" style="{style}" src="data:image/png;base64,{address}"></div>'
-
-
-def exponents_picture(exponents: pd.Series[int], others: Mapping[str, int]) -> str:
-    """An exponent histogram against float16, with its zeros and what is not finite."""
-    return picture(
-        lambda ax: plot_exponents(exponents, torch.float16, ax=ax, others=others),
-        "exponent histogram against float16",
-    )

@@ -129,7 +129,7 @@ def _loss(replay: Replay) -> str:
 def _shown(value: float) -> str:
     if math.isfinite(value):
         return number(value)
-    return f'<span class="nl-tag nl-fails">{"NaN" if math.isnan(value) else number(value)}</span>'
+    return f'<span class="nl-tag nl-fails">{number(value)}</span>'
 
 
 def _largest(tensors: dict[str, torch.Tensor]) -> str:

@@ -97,6 +97,7 @@ function render({ model, el }) {
   const step = choice("Training step", [], () => pick()), pass = choice("Backward pass", [], () => pick(true));
   const lanesAt = s("svg", { class: "nl-lanes", "aria-hidden": "true" }), list = h("div", { class: "nl-rows", role: "none" });
   const tree = h("div", { class: "nl-tree", role: "tree", tabindex: 0, "aria-label": "Backward graph", onscroll: () => draw() }, list);
+  let wide = 520;  // of the pictures: read when the size changes, not with each step
   const pane = h("div", { class: "nl-detail", role: "region", "aria-label": "Selected node", tabindex: 0 });
   const origin = h("div", { class: "nl-origin", role: "note", "aria-label": "Origin" });
   const root = h("div", { class: "nanlab nl-stepper" }, origin,
@@ -303,7 +304,7 @@ function render({ model, el }) {
     const module = parameter(at) || g.modules[g.module[at]];
     pane.replaceChildren(
       h("div", { class: "nl-head" }, h("b", {}, g.names[g.name[at]]), h("span", { class: `nl-badge nl-${status}` }, status),
-        h("span", { class: "nl-dim" }, g.node[at] < 0 ? "leaf" : `node ${g.node[at]}`), module ? h("span", { class: "nl-dim" }, module) : null),
+        h("span", { class: "nl-dim" }, g.node[at] < 0 ? "leaf" : `node ${g.node[at]}`), module ? h("span", { class: "nl-dim" }, moduleName(module)) : null),
       h("div", { class: "nl-story", role: "status" }, detail?.story ?? ""),
       h("div", { class: "nl-place nl-mono nl-dim", title: g.places[g.place[at]] }, place(at) || "no line of the program"),
       source(detail, Number(g.places[g.place[at]].split(":").pop())),
@@ -319,10 +320,11 @@ function render({ model, el }) {
   function pictures(detail) {
     const both = [["Gradient in", detail?.grad_in], ["Gradient out", detail?.grad_out]], half = get("half");
     const known = both.map((each) => each[1]).filter((data) => data?.counts);
-    const axis = commonAxis(known, half), top = Math.max(1, ...known.flatMap((d) => [...d.counts, ...extra(d).map((o) => o[1])]));
+    const axis = commonAxis(known, half), all = (d) => [...d.counts, ...extra(d).map((o) => o[1])], sum = (d) => all(d).reduce((a, b) => a + b, 0);
+    const share = Math.max(...known.map((d) => Math.max(...all(d)) / Math.max(1, sum(d))));
     return both.map(([name, data]) => h("figure", {}, h("figcaption", { class: "nl-dim" },
       data?.counts ? `${name}: ${plural(data.numel, "value")} by exponent; dashed: limits of float16` : `${name}: not recorded`),
-      data?.counts ? histogram(data, { axis, top, format: half, height: 78, label: `${name}, exponent histogram` }) : ""));
+      data?.counts ? histogram(data, { axis, top: Math.max(1, share * sum(data)), format: half, width: wide, height: 78, label: `${name}, exponent histogram` }) : ""));
   }
   /** Operands and results of the forward operation, those that the node keeps for backward first. */
   function tensors(detail) {
@@ -394,7 +396,7 @@ function render({ model, el }) {
   const loosen = keepKeys(root), restore = replaceFallback(get("fallback"));
   root.addEventListener("keydown", press);
   for (const [name, action] of Object.entries(events)) model.on(name, action);
-  const watch = new ResizeObserver(() => draw());
+  const watch = new ResizeObserver(() => { draw(); if (room(pane, 560) !== wide) { wide = room(pane, 560); describe(); } });
   load();
   watch.observe(tree);
   return () => {

@@ -18,7 +18,7 @@ from nanlab.rules import Path
 from nanlab.trace.op import location
 from nanlab.views.columns import as_typed, excerpt, known, shortened
 from nanlab.views.evidence import operand_names
-from nanlab.views.html import escape, fold, number, plural, table
+from nanlab.views.html import escape, fold, module_name, number, plural, table
 
 if TYPE_CHECKING:
     from nanlab.rules import Finding, Fix
@@ -51,7 +51,7 @@ def is_tried(trace: Trace) -> bool:
 
 def place(finding: Finding) -> str:
     """``train.py:41, in encoder.0, step 3, backward``; what is not known is left out."""
-    module = f"in {finding.module}" if finding.module else ""
+    module = f"in {module_name(finding.module)}" if finding.module else ""
     inside = f"inside {library_text(finding)}" if finding.library else ""
     step = f"step {finding.step}" if known(finding.step) != "" and finding.step >= 0 else ""
     return ", ".join(
@@ -118,8 +118,7 @@ def _at(trace: Trace, place: Place) -> str:
     module = recording.modules.items[place.module]
     file, line, _ = recording.places[place.line]
     gradient = "the gradient of " if place.phase == 1 else ""
-    named = f"module {module}" if module.isdigit() else module
-    where = named or (f"{file.rsplit('/', 1)[-1]}:{line}" if file else "")
+    where = module_name(module) or (f"{file.rsplit('/', 1)[-1]}:{line}" if file else "")
     return f"{gradient}{where} ({place.op})" if where else f"{gradient}{place.op}"
 
 
@@ -148,7 +147,7 @@ def told(loss: Any) -> str:
 def loss_place(loss: Any) -> str:
     """``train.py:41, in encoder.0, forward``: the line loses its values in every step."""
     where = f"{str(loss.file).rsplit('/', 1)[-1]}:{loss.line}" if loss.file else ""
-    module = f"in {loss.module}" if loss.module else ""
+    module = f"in {module_name(loss.module)}" if loss.module else ""
     return ", ".join(part for part in (where, module, loss.phase) if part)
 
 

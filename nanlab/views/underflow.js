@@ -18,7 +18,7 @@ function render({ model, el }) {
   const now = () => tensors[get("selected")];
   /** The tensor at hand with the answer of a replay, if it has come: {reason} where there is none, else data, twin, shares.
    *  One question is on its way at a time: a slider that moves asks again when the answer is here. */
-  let waiting = false;
+  let waiting = false, drawn = 0;
   const replayed = () => {
     const wanted = [get("selected"), get("log2_scale")], answer = get("replayed");
     if (String(answer.of) === String(wanted)) return answer;
@@ -85,7 +85,7 @@ function render({ model, el }) {
   }
   function drawPlots(tensor, format, scale, exact) {
     const twin = tensor.twin && { ...tensor.twin, flushed: 0 }, at = exact && scale && tensor.scalable ? `run again at ${scaled(tensor, scale)}` : "as it ran";
-    const both = [[`${at}, ${tensor.dtype}`, tensor.data], ...(twin ? [["its float32 twin", twin]] : [])];
+    const width = drawn = room(root, 860), both = [[`${at}, ${tensor.dtype}`, tensor.data], ...(twin ? [["its float32 twin", twin]] : [])];
     const axis = commonAxis(both.map((each) => each[1]), formats[0]);
     const top = Math.max(1, ...both.flatMap(([, d]) => [...d.counts, ...extra(d).map((o) => o[1])]));
     const figures = both.map(([name, data]) => {
@@ -95,13 +95,13 @@ function render({ model, el }) {
       const lost = [data.flushed && `${counted(data.flushed)} became zero`, data.overflowed && `${counted(data.overflowed)} became infinite`].filter(Boolean);
       return h("figure", {}, h("figcaption", {}, h("b", {}, name), h("span", { class: "nl-dim" }, `  ${sum}`),
         lost.length ? h("span", { class: "nl-lost" }, `  ${lost.join(" and ")}`) : null),
-        histogram(data, { axis, top, log, format, scale, width: 860, height: twin ? 130 : 190, label: `${name}: ${sum}` }));
+        histogram(data, { axis, top, log, format, scale, width, height: twin ? 130 : 190, label: `${name}: ${sum}` }));
     });
-    plots.replaceChildren(...figures, bands(axis, scale));
+    plots.replaceChildren(...figures, bands(axis, scale, width));
   }
   /** What each format does with each exponent, under the histograms on their axis. */
-  function bands(axis, scale) {
-    const chosen = formats.filter((f) => get("chosen").includes(f.name)), width = 860, unit = (width - SIDE - AXIS) / (axis[1] - axis[0] + 1);
+  function bands(axis, scale, width) {
+    const chosen = formats.filter((f) => get("chosen").includes(f.name)), unit = (width - SIDE - AXIS) / (axis[1] - axis[0] + 1);
     const root = s("svg", { viewBox: `0 0 ${width} ${Math.max(1, chosen.length * 20)}`, class: "nl-histogram nl-bands", "aria-hidden": "true" });
     chosen.forEach((format, row) => {
       const edges = [axis[0], format.zero_limit - scale, format.normal_limit + 1 - scale, format.overflow_limit + 1 - scale, axis[1] + 1];
@@ -146,8 +146,11 @@ function render({ model, el }) {
   const loosen = keepKeys(root), restore = replaceFallback(get("fallback")), names = ["selected", "chosen", "log2_scale"];
   for (const name of names) model.on(`change:${name}`, draw);
   model.on("change:replayed", answered);
+  const watch = new ResizeObserver(() => { if (room(root, 860) !== drawn) draw(); });
   draw();
+  watch.observe(root);
   return () => {
+    watch.disconnect();
     loosen();
     restore();
     model.off("change:replayed", answered);

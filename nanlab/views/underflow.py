@@ -28,12 +28,13 @@ from nanlab.views.charts import (
     before_rounding,
     browser_histogram,
     dense,
+    exponents_chart,
     format_for_browser,
     twin_for_browser,
     twin_histogram,
 )
 from nanlab.views.columns import known
-from nanlab.views.html import escape, number, plural, table
+from nanlab.views.html import escape, module_name, number, plural, table
 from nanlab.views.text import first_loss, loss_place, told
 from nanlab.views.widget import View, script, style
 
@@ -250,8 +251,6 @@ class UnderflowExplorer(View):
         row = self.row
         if row is None:
             return f"<div>{escape(self.static_text())}</div>"
-        from nanlab.views.plots import exponents_picture
-
         heads = [
             "tensor",
             "values",
@@ -278,10 +277,10 @@ class UnderflowExplorer(View):
         title += f"<div>{escape(_whole_label(shown))}</div>"
         others = ("zero", "neginf", "posinf", "nan")
         exponents = self._trace.histogram(int(row["position"]))
-        picture = exponents_picture(exponents, {n: shown["data"][n] for n in (*others, "flushed")})
+        picture = exponents_chart(exponents, {n: shown["data"][n] for n in (*others, "flushed")})
         if (twin := twin_histogram(self._trace, row)) is not None:
             picture += "<div>Its float32 twin</div>"
-            picture += exponents_picture(twin, {n: shown["twin"][n] for n in others})
+            picture += exponents_chart(twin, {n: shown["twin"][n] for n in others})
         return title + picture + table(heads, rows, ["left", *["right"] * 6])
 
 
@@ -353,7 +352,8 @@ def _label(row: pd.Series[Any]) -> str:
 
 
 def _whole_label(tensor: dict[str, Any]) -> str:
-    return f"{tensor['module']} · {tensor['label']}" if tensor["module"] else str(tensor["label"])
+    module = module_name(tensor["module"])
+    return f"{module} · {tensor['label']}" if module else str(tensor["label"])
 
 
 def _gradients(trace: Trace) -> dict[str, Any]:

@@ -1,0 +1,147 @@
+"""What a replay, a fix, a cure, a comparison or an advice shows: its line, a picture, a table."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import torch
+
+from nanlab.formats import format_of
+from nanlab.views import card
+from nanlab.views.charts import AMBER, BLUE, GREEN, GREY, PURPLE, Level, Line, chart
+from nanlab.views.columns import columns_for, floats
+from nanlab.views.html import capital, escape, inline, number, table
+from nanlab.views.widget import style
+
+if TYPE_CHECKING:
+    from nanlab.analysis.compare import Comparison
+    from nanlab.analysis.difference import Difference
+    from nanlab.analysis.epsilon import EpsilonAdvice
+    from nanlab.findings.rule import Fix
+    from nanlab.program.replay import Replay
+    from nanlab.rules.cure import Cure
+    from nanlab.topics.clipping import Clipping
+
+ROWS = 12  # of a difference
+_REPR = re.compile(r"<?(?:nanlab\.)?\w+(?:: |\()(.*?)(?:; try (.*?))?[>)]$", re.DOTALL)
+
+
+def _shown(result: object, *parts: str) -> str:
+    """The line that the result prints, and below it the parts."""
+    match = _REPR.match(repr(result))
+    told, more = (match[1], match[2] or "") if match else (repr(result), "")
+    doors = " · ".join(f"<code>{escape(door)}</code>" for door in more.split(", ") if door)
+    closer = f'<div style="opacity:0.8;font-size:12px">Look closer: {doors}</div>' if doors else ""
+    head = f'<div style="font-size:14px;font-weight:600">{inline(capital(told))}</div>'
+    return f'<div style="font-size:13px;line-height:1.45">{head}{"".join(parts)}{closer}</div>'
+
+
+def _card(body: str) -> str:
+    return f'<style>{style("report")}</style><div class="nanlab nl-report">{body}</div>'
+
+
+def _table(frame: pd.DataFrame) -> str:
+    columns = columns_for(frame, "")
+    cells = [[column.html(row, None) for column in columns] for row in frame.itertuples()]
+    return table([c.title for c in columns], cells, [c.align for c in columns])
+
+
+def fix_html(fix: Fix) -> str:
+    """A fix as the report shows it."""
+    return _card(card.fix_block(fix, 0))
+
+
+def cure_html(cure: Cure) -> str:
+    """A cure as the report shows it."""
+    return _card(card.cure_block(cure))
+
+
+def replay_html(replay: Replay) -> str:
+    """What a step computes when it is run again."""
+    loss = "none" if replay.loss is None else number(replay.loss)
+    rows = [["results", replay.state], ["loss", loss]]
+    for what, tensors in (("gradients", replay.gradients), ("parameters", replay.parameters)):
+        finite = [t for t in tensors.values() if bool(torch.isfinite(t).all())]
+        largest = max((float(t.abs().max()) for t in finite if t.numel()), default=None)
+        size = "" if largest is None else f"; largest magnitude {number(largest)}"
+        bad = [name for name in tensors if not bool(torch.isfinite(tensors[name]).all())]
+        others = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        told = f"; not finite: {', '.join(bad[:3])}{others}" if bad else ""
+        rows.append([what, f"{len(finite)} of {len(tensors)} finite{size}{told}"])
+    rows += [["read", f"{place}: another value now"] for place in replay.looked_at]
+    cells = [[escape(a), escape(b)] for a, b in rows]
+    return table(["", f"Replay of step {replay.step}"], cells, ["left", "left"])
+
+
+def difference_html(difference: Difference) -> str:
+    """Where two runs part, and the results that differ."""
+    told = "".join(f"<div>{escape(capital(line))}</div>" for line in difference.told())
+    if not len(difference.table):
+        return told
+    names = ["step", "place", "op", "module", "what", "position_a", "position_b"]
+    frame = pd.DataFrame(difference.table)
+    shown = frame[[name for name in names if name in frame]]
+    left = len(shown) - ROWS
+    more = f"<div>{left:,} more rows in <code>.table</code></div>" if left > 0 else ""
+    return told + _table(shown.head(ROWS)) + more
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """The relative error of each result in running order, and what each line brings."""
+    found, lines = comparison.table, []
+    for (phase, part), colour in zip(found.groupby("phase"), (BLUE, AMBER), strict=False):
+        error = part["error"].clip(lower=1e-8, upper=10.0).tolist()
+        lines.append(Line(str(phase), part.index.astype(float).tolist(), error, colour, dots=True))
+    ulp = format_of(getattr(torch, comparison.dtype)).ulp
+    picture = chart(
+        lines,
+        f"relative error of each result in {comparison.dtype}",
+        log=True,
+        levels=[Level("ulp", ulp, GREY)],
+        x_label=f"results in running order; relative error in {comparison.dtype}",
+        size=(560, 150),
+    )
+    proof = _table(comparison.proof)
+    return _shown(comparison, picture if lines else "", proof if len(comparison.proof) else "")
+
+
+def clipping_html(clipping: Clipping) -> str:
+    """The gradient norms by step, and what each ``max_norm`` would do."""
+    history = clipping.history
+    at = floats(history["step"]).tolist()
+    lines = [Line("gradient norm", at, floats(history["before"]).tolist(), BLUE)]
+    if clipping.kind:
+        lines.append(Line("after clipping", at, floats(history["after"]).tolist(), GREEN))
+    advised = clipping.advised_max_norm
+    levels = [] if advised is None else [Level(f"max_norm={advised:g}", advised, GREY)]
+    told = "gradient norm by training step"
+    picture = chart(
+        lines, told, log=True, levels=levels, x_label="training step", y_label="gradient norm"
+    )
+    bounds = clipping.table().reset_index()
+    return _shown(clipping, picture, _table(bounds))
+
+
+def epsilon_html(advice: EpsilonAdvice) -> str:
+    """What each epsilon costs and protects."""
+    log2 = [math.log2(eps) for eps in floats(advice.table["eps"]).tolist()]
+    names = ("value_distortion", "gradient_distortion", "gradient_max")
+    lines = [
+        Line(name.replace("_", " "), log2, floats(advice.table[name]).tolist(), colour)
+        for name, colour in zip(names, (BLUE, GREEN, PURPLE), strict=True)
+    ]
+    chosen = advice.recommended
+    levels = [Level("", math.log2(chosen), GREY, upright=True)] if chosen else []
+    told = "distortion and largest gradient by epsilon"
+    picture = chart(
+        lines,
+        told,
+        log=True,
+        levels=levels,
+        x_label="log2 of eps; dashed: the one to take",
+        size=(560, 170),
+    )
+    return _shown(advice, picture)
