@@ -453,16 +453,25 @@ def test_a_narrow_notebook_cuts_nothing_off(bare: Page, name: str, width: int) -
         bare.set_viewport_size({"width": 1100, "height": 800})
 
 
-def test_ten_thousand_nodes_open_and_step_quickly(bare: Page) -> None:
-    opened = mount(bare, stepper(big_trace()))
-    assert bare.get_by_role("treeitem").count() < 60
-    step = bare.evaluate(
-        """() => { const go = document.querySelectorAll('button')[2], start = performance.now();
-        for (let i = 0; i < 50; i++) { go.click(); document.body.offsetHeight; }
-        return (performance.now() - start) / 50; }"""
+def step_time(page: Page) -> float:
+    """Milliseconds of a step back and forth in the stepper: the least of several."""
+    return float(
+        page.evaluate(
+            """() => { const [back, forth] = [...document.querySelectorAll('button')].slice(2, 4);
+        const round = () => { const start = performance.now();
+            for (const button of [forth, back]) { button.click(); document.body.offsetHeight; }
+            return performance.now() - start; };
+        return Math.min(...Array.from({ length: 12 }, round)); }"""
+        )
     )
-    assert opened < 1500
-    assert step < 50
+
+
+def test_a_step_among_ten_thousand_nodes_takes_no_longer_than_among_fifty(bare: Page) -> None:
+    mount(bare, stepper(fake_trace()))
+    small = step_time(bare)
+    mount(bare, stepper(big_trace()))
+    assert bare.get_by_role("treeitem").count() < 60
+    assert step_time(bare) < 8 * small + 5
 
 
 def test_formats_reach_the_browser_as_they_are() -> None:
