@@ -53,12 +53,13 @@ def words_of(node: ast.AST) -> list[str]:
             if isinstance(value, ast.Constant) and isinstance(value.value, str)
             else []
         )
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "with_forms"
-    ):
-        return [a.value for a in node.args if isinstance(a, ast.Constant)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):  # pieces of one set
+        return words_of(node.left) + words_of(node.right)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id == "with_forms":
+            return [a.value for a in node.args if isinstance(a, ast.Constant)]
+        if node.func.id in ("in_place", "frozenset", "set"):
+            return [word for each in node.args for word in words_of(each)]
     return []
 
 
@@ -75,6 +76,7 @@ def test_a_table_of_operators_is_seen() -> None:
     assert [line for line, _ in tables(ast.parse('A = frozenset("exp log sqrt".split())'))] == [1]
     assert [line for line, _ in tables(ast.parse('A = {"exp": 1, "log": 2, "sqrt": 3}'))] == [1]
     assert [line for line, _ in tables(ast.parse('\nx in ("exp", "log", "sqrt")'))] == [2]
+    assert [line for line, _ in tables(ast.parse('A = {"exp", "log"} | B | {"sqrt"}'))] == [1]
     assert not list(tables(ast.parse('A = ("min", "max", "mean"), ("exp", "log")')))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -82,3 +83,12 @@ def test_no_line_of_the_package_is_wider_than_a_hundred_columns() -> None:
         if len(line) > 100
     ]
     assert wide == []
+
+
+MOST_FUNCTIONS, MOST_FILES = 200, 35
+
+
+def test_a_root_at_zero_is_diagnosed_by_few_functions_in_few_files() -> None:
+    found = runpy.run_path(str(ROOT / "benchmarks" / "functions.py"))["diagnosed"]()
+    assert len(found) <= MOST_FUNCTIONS
+    assert len({file for file, _ in found}) <= MOST_FILES

@@ -26,11 +26,7 @@ _SOFTMAXES = having("softmax", "attention") - {"logcumsumexp"}
 # domain.
 _TAKES_MASK = having("takes_mask", in_place=True)
 # Operators by which a program takes a bad value out.
-CHOICES = (
-    having("bounds", "masks", "picks", "extreme", "assigns")
-    | {"nan_to_num"}
-    | {"relu", "threshold"}
-)
+CHOICES = having("bounds", "cuts", "masks", "picks", "extreme", "assigns") | {"nan_to_num"}
 # Operators that stand for a layer: what they compute with is an input, not a bound or a mask.
 _LAYERS = having("layer")
 

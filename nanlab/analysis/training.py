@@ -361,7 +361,7 @@ ADDS = having("updates", in_place=True) - with_forms("addcdiv", in_place=True) |
     "_foreach_sub",
 }
 CASTS = having("casts", in_place=True)
-LINEAR = with_forms("mul", "div", lists=True) | {"neg"}
+LINEAR = having("scales", lists=True) | {"neg"}
 RISES = 3  # inner updates in a row after each of which the weights are larger ...
 ROSE = 20.0  # ... and bits by which they are in the end
 

@@ -17,23 +17,12 @@ from torch.optim.optimizer import (
 
 from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.execution import is_watched
-from nanlab.capture.gradient_edits import (
-    adds_to_last,
-    bad_moments,
-    bad_rates,
-    changed_before_unscale,
-    earliest_of,
-    note_clipping,
-    note_edits,
-    note_factors,
-    number_of,
-    still_scaled,
-)
 from nanlab.capture.ledger import Entry, storage_of
 from nanlab.capture.steps import StepClock
 from nanlab.stats.memory import unobserved
 from nanlab.trace.frames import StepRows
 from nanlab.trace.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
+from nanlab.trace.op import walk
 from nanlab.trace.recording import Recording, Sink
 
 # Parameters, state and settings of an optimizer, copied so that a step can be taken back.
@@ -146,8 +135,8 @@ class StepChecks:
     the time.
     """
 
-    def __init__(self, recording: Recording, history: History) -> None:
-        self._recording, self._history = recording, history
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
         # steps: begin and end of their rows, and whether these have statistics already: by the time
         # that a step is looked through it may be forgotten
         self._waiting: list[tuple[int, int, Written, bool]] = []
@@ -156,16 +145,12 @@ class StepChecks:
 
     def run(self, written: Written) -> None:
         """Check the step that ends here."""
-        recording, history = self._recording, self._history
+        recording = self._recording
         start, self._end = self._end, recording.end
         if start == recording.end:
             return
         rows = StepRows(recording, start, recording.end)
-        steps = history.parameter_steps(rows.start, rows.end)
-        note_factors(rows, history)
-        still_scaled(rows, history, steps)
-        note_edits(rows, history, steps)
-        recording.sinks.extend(note_clipping(rows, history, steps))
+        recording.check(rows)
         self._wait(rows.start, rows.end, written)
 
     def _is_summarised(self, start: int, end: int) -> bool:
@@ -209,7 +194,7 @@ class TrainingRecorder:
 
     def __init__(self, ops: OpRecorder, clock: StepClock, history: History) -> None:
         self.ops, self.clock, self.history = ops, clock, history
-        self.step_checks = StepChecks(ops.recording, history)
+        self.step_checks = StepChecks(ops.recording)
         # Called where a harmful fault may stop the program, with the rows of the gradients that are
         # about to be used.
         self.judge: Callable[[Sequence[int | None]], None] = lambda taken: None
@@ -376,9 +361,8 @@ class TrainingRecorder:
         """A scaler's operation: (grads, found_inf, inv_scale) or (scale, tracker, found_inf)."""
         recording, source = self.ops.recording, self.ops.source
         if kind == "unscale":
-            changed = changed_before_unscale(recording, self.history, position)
             self.history.unscales.append(
-                Unscale(position, len(args[0]), recording.value(source(args[1])) != 0, changed)
+                Unscale(position, len(args[0]), recording.value(source(args[1])) != 0)
             )
             return
         operands = recording.operands(position)
@@ -636,3 +620,75 @@ class TrainingRecorder:
 def _key(owner: int, parameter: torch.Tensor) -> tuple[int, int]:
     """Tells apart parameters that share a storage: its owner, and where in it each begins."""
     return owner, int(parameter.storage_offset()) if parameter.layout is torch.strided else -1
+
+
+# What an optimizer step is given, and what it keeps.
+
+MOST_VISITS = 4000  # rows that are walked back over from the gradients of one optimizer step
+
+
+def bad_rates(
+    recording: Recording, source: Callable[[torch.Tensor], int], optimizer: Any
+) -> list[Sink]:
+    """A sink for each learning rate in a tensor that holds a NaN or an infinity."""
+    rates = [
+        source(g["lr"]) for g in optimizer.param_groups if isinstance(g.get("lr"), torch.Tensor)
+    ]
+    return [
+        Sink("state", rate, recording.end - 1, "learning rate")
+        for rate in rates
+        if recording.may_be_bad(rate)
+    ]
+
+
+def bad_moments(
+    ops: OpRecorder, optimizer: Any, owner_of: Callable[[torch.Tensor], int]
+) -> list[Sink]:
+    """A sink for each tensor of an optimizer's state that holds a NaN or an infinity."""
+    recording, found = ops.recording, []
+    states = optimizer.state.items() if recording.bad or recording.pending else ()
+    for parameter, state in states:
+        if not isinstance(parameter, torch.Tensor):
+            continue
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                storage = storage_of(value)
+            else:
+                storage = None
+            entry = ops.ledger.entries.get(storage._cdata) if storage is not None else None
+            if entry is not None and recording.may_be_bad(entry.last):
+                owner = recording.parameter_names[owner_of(parameter)]
+                found.append(Sink("state", entry.last, recording.end - 1, f"{owner}.{name}"))
+    return found
+
+
+def adds_to_last(
+    recording: Recording, used: Sequence[int | None], last: Sequence[int | None]
+) -> bool:
+    """Whether the gradients of a step (rows) were added to those of the last: never cleared."""
+    for now, before in zip(used, last, strict=False):
+        row = recording.op(now) if now is not None and now >= 0 and before is not None else None
+        if row is not None and row.name in ("add", "add_"):
+            return before in recording.parents(now)  # type: ignore[arg-type]
+    return False
+
+
+def earliest_of(
+    recording: Recording, used: Sequence[int | None], start: int, written: set[int]
+) -> int:
+    """The first row from ``start`` that gradients come from, not through ``written``; or -1."""
+    own = [row for row in used if row is not None and row >= start]
+    made = walk(
+        own,
+        lambda at: (p for p in recording.parents(at) if p >= start and p not in written),
+        MOST_VISITS,
+    )
+    return min(made, default=-1)
+
+
+def number_of(value: Any) -> float | None:
+    """A setting of an optimizer as a number; None if it is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

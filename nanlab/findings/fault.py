@@ -77,7 +77,7 @@ def nowhere_zero(around: Fault, position: int) -> bool:
 def rooted(around: Fault, position: int) -> set[int]:
     """The vectors of which a row is the magnitude, or the root of the sum of squares."""
     op, parents = around.op_at(position), around.parents(position)
-    if op in {"sqrt", "rsqrt"} | {"pow"} and parents:
+    if op in having("powers") and parents:
         return squared(around, parents[0])
     return set(parents) if op == "abs" and parents and _complex(around, parents[0]) else set()
 

@@ -108,7 +108,7 @@ _KEPT_APART = frozenset(
     {
         *("catch_up", "chunks", "program", "guilty", "evidence"),
         *("node_runs", "nodes", "texts", "trusted"),
-        *("twins_made", "make_operands", "make_twins", "look_through"),
+        *("twins_made", "make_operands", "make_twins", "check", "look_through"),
     }
 )
 _loads = itertools.count(1)

@@ -47,6 +47,7 @@ from nanlab.program.settings import (
 )
 from nanlab.stats import StatsTable
 from nanlab.trace import Trace
+from nanlab.trace.history import UNSCALE
 from nanlab.trace.op import OPTIMIZER, location
 from nanlab.trace.program import Call, Calls, EngineRun, Look, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
@@ -588,7 +589,7 @@ def _known_looks(where: Window) -> frozenset[Any]:
         ref
         for segment in where.segments
         for call in segment.calls
-        if getattr(call.func, "_opname", "") == "_amp_foreach_non_finite_check_and_unscale_"
+        if getattr(call.func, "_opname", "") == UNSCALE
         for look in segment.looks
         for ref in refs_in(look.ref)
         if ref.storage == call.args[1].storage

@@ -14,11 +14,11 @@ from nanlab.errors import NotReplayable
 from nanlab.operators import having
 from nanlab.program.rebuild import same_bits
 from nanlab.program.rerun import Get, Instead, Window, rerun
+from nanlab.trace.history import UNSCALE
 from nanlab.trace.program import Call, Calls, EngineRun, OptimizerRun, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
 Steps = dict[tuple[int, int], Instead]
-_UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"
 _UPDATE = "_amp_update_scale_"
 _NEAR = 1e-6  # relative: a factor and what it is divided out by are one number, but for rounding
 
@@ -286,7 +286,7 @@ def _skipped(where: Window) -> Steps:
     made = Steps()
     for at, segment in enumerate(where.segments):
         for run in segment.optimizers:
-            checks = [c for c in segment.calls[: run.first] if _name(c) == _UNSCALE]
+            checks = [c for c in segment.calls[: run.first] if _name(c) == UNSCALE]
             if not checks or run.first == run.last:
                 continue
 

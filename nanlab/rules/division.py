@@ -145,7 +145,7 @@ _SIGN_OF_ZERO = (
 )
 
 
-_HANDS_ON = having("reshapes") | {"select", "slice"} | {"index"}
+_HANDS_ON = having("reshapes", "picks")
 
 
 def _flushed(fault: Fault) -> str:

@@ -49,7 +49,8 @@ _WAVES = having("wave")
 # -- rows without a choice
 
 _SOFTMAXES = having("softmax")
-_OF_A_ROW = {"logsumexp", "logcumsumexp"} | {"amax", "max"}
+_LOG_SUMS = having("log_sum")
+_OF_A_ROW = having("log_sum") | {"amax", "max"}
 _ATTENTION = (
     " In attention this is a query that may look at no key: a sample that is all padding, or masks"
     " that together cover the row."
@@ -155,7 +156,7 @@ def _impossible_pair(fault: Fault) -> Match | None:
 def _intended_row(fault: Fault) -> Match | None:
     """An infinity that the program wrote went through a logsumexp into the loss."""
     for position in fault.origin.path:
-        if position >= 0 and fault.op_at(position) in {"logsumexp", "logcumsumexp"} | {"logaddexp"}:
+        if position >= 0 and fault.op_at(position) in _LOG_SUMS:
             stats = fault.recording.stats(position)
             rows = stats.neginf + stats.nan
             title = (
@@ -341,7 +342,7 @@ def mask_overflow(fault: Fault) -> Match | None:
 _CHOICES = having("masks", "bounds")
 _PICKS = having("picks")
 _REPAIRS = frozenset({"nan_to_num"})
-_IN_PLACE = having("masks") | {"index_put", "copy"} | {"fill", "clamp"}
+_IN_PLACE = having("masks", "assigns") | {"clamp"}
 _ASSIGNMENTS = having("assigns")  # what ``x[i] = value`` runs
 
 

@@ -16,7 +16,7 @@ from nanlab.trace.op import OPTIMIZER
 
 _SPREADS = having("deviation")
 _LOSSES = having("likelihood")
-_CHOOSE = having("extreme", "bounds", "softmax") | {"logsumexp", "logaddexp"}
+_CHOOSE = having("extreme", "bounds", "softmax", "log_sum")
 _PICKS = having("picks") - {"slice"} | {"kl_div"}
 _LOGARITHMS = having("log_like")
 

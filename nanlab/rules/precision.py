@@ -19,6 +19,7 @@ _EPSILON = re.compile(r"eps|\d\.?\d*e-\d+|tiny|0\.0+\d|\b(normalize|cosine_simil
 # so near 1 that float64 has rounded it too
 _ONE_MINUS = re.compile(r"1(\.0*)?\s*-\s*(\d\.?\d*e-\d+|0\.0+\d)|0\.9{6,}")
 _MIRRORED = having("inverse") | {"logit", "log1p"}  # they fail at 1, not at 0
+_MIRRORS = having("mirrors")
 _OF_SQUARES = having("norm") | {"std"}  # their squares overflow first
 _PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 _CLAMPS = having("floors", "clamps")
@@ -125,7 +126,7 @@ def vanished_epsilon(fault: Fault) -> int | None:
     start = fault.operand_row(slot)
     mirrored = fault.forward in _MIRRORED
     for position, op in fault.upstream(start, 6) if start != -1 else ():
-        mirrored = mirrored or op in {"rsub", "sub"} | {"neg"}
+        mirrored = mirrored or op in _MIRRORS
         row, stats = fault.recording.at(position), fault.recording.stats(position)
         if not row or stats is None:
             continue

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from nanlab.capture.training import Written
 from nanlab.topics.absorbed_updates import note_absorbed_updates
+from nanlab.topics.clipping import note_clipping, note_edits
 from nanlab.topics.flushes import note_dead, note_flushes
+from nanlab.topics.scaler import note_early_clipping, note_factors, still_scaled
 from nanlab.topics.trends import follow
 from nanlab.trace.frames import StepRows
+
+
+def check(rows: StepRows) -> None:
+    """Note gradients that were changed, or used in the wrong order, in the step that ends."""
+    recording, history = rows.recording, rows.recording.history
+    steps = history.parameter_steps(rows.start, rows.end)
+    note_factors(rows, history)
+    note_early_clipping(rows, history)
+    still_scaled(rows, history, steps)
+    note_edits(rows, history, steps)
+    recording.sinks.extend(note_clipping(rows, history, steps))
 
 
 def look_through(rows: StepRows, written: Written, measured: bool) -> None:

@@ -59,9 +59,7 @@ def counts(rows: StepRows, history: History) -> list[tuple[int, int]]:
 
 def _named_count(recording: Recording, position: int, what: str = "count") -> int:
     """The number of a count or sum that is new."""
-    row = recording.op(position)
-    assert row is not None
-    return recording.new_owner(f"the {what} at line {row.line}", "buffer")
+    return recording.new_owner(f"the {what} at line {recording.at(position).line}", "buffer")
 
 
 ADDS_IN_PLACE = in_place(having("adds", "accumulates"))
@@ -103,8 +101,8 @@ def sums(rows: StepRows, history: History, written: dict[int, int]) -> dict[int,
         if at is None and own[0] < rows.start:
             at = before.get(own[0], NEW)
             at = UNNAMED_SUM if own[0] in before and at == NEW else at
-        row = recording.op(position)
-        if at is None or row is None:
+        row = recording.at(position)
+        if at is None or not row:
             continue
         if adds[position - rows.start]:
             if not _adds_something(recording, position, own):
@@ -140,7 +138,7 @@ AVERAGE_BLENDS = with_forms("add", "lerp", lists=True)
 # what may be done to an average before the parameter is added
 SCALES = in_place(with_forms("mul", lists=True))
 DUPLICATES = having("copies") - having("casts")
-CARRIES = having("copies") | CASTS | with_forms("mul", "sub", lists=True) | {"view"}
+CARRIES = having("copies", "reshapes") | CASTS | with_forms("mul", "sub", lists=True)
 MOST_HOPS = 12
 STEPS_BACK = 2  # training steps in which a parameter that is averaged was updated last
 MOST_AVERAGES = 2000  # averages
@@ -245,8 +243,7 @@ def _follow_copies(rows: StepRows, history: History) -> None:
 
 def _average_unscaled(recording: Recording, at: int) -> int:
     """The row or source of what was multiplied by a number, or that of the value itself."""
-    row = recording.op(at)
-    scaled = row is not None and row.name in ("mul", "_foreach_mul")
+    scaled = recording.at(at).name in ("mul", "_foreach_mul")
     return next(iter(recording.parents(at)), at) if scaled else at
 
 
@@ -256,9 +253,8 @@ def _before(rows: StepRows, at: int) -> int | None:
     for _ in range(MOST_HOPS):
         if at < rows.start:
             return at
-        row = recording.op(at)
         own = recording.parents(at)
-        if row is None or not own or row.name not in SCALES:
+        if not own or recording.at(at).name not in SCALES:
             return None
         at = own[0]
     return None
@@ -279,8 +275,8 @@ def _followed(recording: Recording, at: int, latest: dict[int, int]) -> str:
         if at < 0:
             source = recording.sources.get(at)
             return source.name if source is not None and source.kind == "parameter" else ""
-        row, own = recording.op(at), recording.parents(at)
-        if row is None or not own or row.name not in CARRIES:
+        own = recording.parents(at)
+        if not own or recording.at(at).name not in CARRIES:
             return ""
         at = own[0]
     return ""
@@ -295,9 +291,7 @@ def _is_update(recording: Recording, position: int) -> None:
 
 def _named_average(recording: Recording, position: int, name: str) -> int:
     """The number of an average that is new."""
-    row = recording.op(position)
-    assert row is not None
-    shape = "x".join(map(str, row.shape)) or "scalar"
+    shape = "x".join(map(str, recording.at(position).shape)) or "scalar"
     return recording.new_owner(f"the average of {name} ({shape})", "buffer")
 
 
@@ -367,8 +361,7 @@ def _noise(
     largest: dict[str, float] = {}
     for module, size in zip(modules, np.nan_to_num(sizes).tolist(), strict=True):
         largest[module] = max(largest.get(module, 0.0), size)
-    rows = [recording.op(s.used) for s in stepped]  # type: ignore[arg-type]
-    dtypes = [row.dtype if row is not None else None for row in rows]
+    dtypes = [recording.at(s.used).dtype for s in stepped]  # type: ignore[arg-type]
     ulps = [format_of(d).ulp if d in HALF_PRECISION else 0.0 for d in dtypes]
     return np.array(
         [ulp * largest[module] for ulp, module in zip(ulps, modules, strict=True)], np.float64
@@ -384,8 +377,7 @@ def _note_rounded(
         s.owner: s.value for s in stepped if s.value is not None and s.value >= rows.start and s.lr
     }
     for owner, position in written:
-        row = recording.op(position)
-        if owner not in updated or row is None or row.name != "copy_":
+        if owner not in updated or recording.at(position).name != "copy_":
             continue
         narrow = _rounded_from(recording, position, updated[owner])
         before = next(iter(recording.operands(updated[owner])), None)
@@ -400,11 +392,11 @@ def _rounded_from(recording: Recording, position: int, value: int) -> str:
     """The dtype narrower than float32 through which a copy of a row was made; "" if it was not."""
     at, narrow = recording.operands(position)[-1][0], ""
     for _ in range(MOST_HOPS):
-        row = recording.op(at)
-        if at == value or row is None or row.name.rstrip("_") not in KEEPS | CASTS | {"div"}:
+        row = recording.at(at)
+        if at == value or row.name.rstrip("_") not in KEEPS | CASTS | {"div"}:
             break
         dtype = row.dtype
-        if isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize < 4:
+        if dtype.is_floating_point and dtype.itemsize < 4:
             narrow = str(dtype).removeprefix("torch.")
         at = recording.operands(at)[0][0]
     return narrow if at == value else ""
@@ -473,8 +465,8 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
     Two tensors count as the same if all their numbers agree to the bit, mean and mean square among
     them.
     """
-    row = recording.op(position)
-    if row is None:
+    row = recording.at(position)
+    if not row:
         return None
     if not row.inplace:  # a count or an average that is made anew
         if _is_counter(recording, position):
@@ -506,9 +498,8 @@ def _blended(recording: Recording, position: int) -> bool | None:
     """The same for a blend that is copied back: ``t.copy_(a * t + b * p)``."""
     after = recording.stats(position)
     made = recording.operands(position)[-1:]
-    row = recording.op(made[0][0]) if made and made[0][0] >= 0 else None
-    low = row is not None and row.dtype in HALF_PRECISION
-    if row is None or not low or after is None or row.name not in BLENDS:
+    row = recording.at(made[0][0] if made else -1)
+    if row.dtype not in HALF_PRECISION or after is None or row.name not in BLENDS:
         return None
     whole = [
         (_unscaled(recording, part), recording.stats(part))
@@ -529,10 +520,10 @@ def _written_back(recording: Recording, position: int, start: int) -> bool | Non
     """
     at, added, widened = recording.operands(position)[-1][0], False, False
     for _ in range(MOST_HOPS):
-        row = recording.op(at) if at >= start else None
-        if row is None or row.dtype in HALF_PRECISION:
+        row = recording.at(at)
+        if not row or at < start or row.dtype in HALF_PRECISION:
             break
-        op, own = row.name.removeprefix("_foreach_").rstrip("_"), recording.parents(at)
+        op, own = row.base_name, recording.parents(at)
         widened = op in ("_to_copy", "copy")
         if op in SUMS and len(own) > 1:
             change = recording.stats(own[1])
@@ -548,16 +539,14 @@ def _written_back(recording: Recording, position: int, start: int) -> bool | Non
 
 def _unscaled(recording: Recording, part: int) -> TensorStats | None:
     """The statistics of what was multiplied by a number, or of the part itself."""
-    row = recording.op(part)
-    factor = row is not None and row.name == "mul"
+    factor = recording.at(part).name == "mul"
     found: TensorStats | None = recording.stats(recording.operands(part)[0][0] if factor else part)
     return found
 
 
 def _is_counter(recording: Recording, position: int) -> bool:
     """Whether a Python number was added to a single number."""
-    row = recording.op(position)
-    if row is None or row.name not in COUNTS or len(recording.operands(position)) != 1:
+    if recording.at(position).name not in COUNTS or len(recording.operands(position)) != 1:
         return False
     stats = recording.stats(position)
     return stats is not None and bool(stats.numel == 1)
@@ -573,21 +562,20 @@ def _full_count(recording: Recording, position: int) -> bool | None:
 
 def _vanished_factor(recording: Recording, position: int) -> str:
     """The narrow dtype in which a difference such as 1 - decay is exactly zero; "" if none is."""
-    row = recording.op(position)
-    if row is None or row.name not in ADDS or len(operands := recording.operands(position)) < 2:
+    operands = recording.operands(position)
+    if recording.at(position).name not in ADDS or len(operands) < 2:
         return ""
     added, factors = recording.stats(operands[1][0]), operands[2:]  # of lerp_: the weight
     if added is not None and added.all_zero:
         factors = recording.operands(operands[1][0])
     for source, _ in factors:
-        factor, made = recording.stats(source), recording.op(source)
-        if made is not None and made.name in CASTS:
-            made = next((recording.op(s) for s, _ in recording.operands(source) if s >= 0), None)
-        if made is None or factor is None or factor.numel != 1 or not factor.zero:
+        factor, made = recording.stats(source), recording.at(source)
+        if made.name in CASTS:
+            made = recording.at(next((s for s in made.inputs if s >= 0), -1))
+        if factor is None or factor.numel != 1 or not factor.zero:
             continue
-        dtype = made.dtype
-        if made.name in ("sub", "rsub") and dtype in HALF_PRECISION:
-            return str(dtype).removeprefix("torch.")
+        if made.name in ("sub", "rsub") and made.dtype in HALF_PRECISION:
+            return str(made.dtype).removeprefix("torch.")
     return ""
 
 
@@ -600,8 +588,7 @@ def _known(
     coefficient: str = "",
 ) -> AbsorbedUpdate:
     """What is known of the updates of a parameter by one operation of one line."""
-    recording, row = rows.recording, rows.recording.op(position)
-    assert row is not None  # the step that has just ended is never folded
+    recording, row = rows.recording, rows.recording.at(position)
     key = (owner, row.name, row.place)
     known = history.absorbed_updates.get(key)
     if known is None:

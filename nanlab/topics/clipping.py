@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby, takewhile
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,153 @@ import numpy.typing as npt
 import pandas as pd
 
 from nanlab.analysis.training import where
-from nanlab.capture.gradient_edits import CLAMPS
 from nanlab.errors import UsageError
 from nanlab.findings.fault import Fault
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.operators import having
 from nanlab.trace import Trace
-from nanlab.trace.frames import numbers_array, parameter_columns
-from nanlab.trace.history import GradientEdit
-from nanlab.trace.op import OPTIMIZER
-from nanlab.trace.recording import Recording
+from nanlab.trace.frames import StepRows, numbers_array, parameter_columns
+from nanlab.trace.history import (
+    UNSCALE,
+    GradientEdit,
+    History,
+    Misuse,
+    ParameterStep,
+    Place,
+    place_at,
+)
+from nanlab.trace.op import OPTIMIZER, walk
+from nanlab.trace.recording import Recording, Sink
 
 Array = npt.NDArray[np.float64]
+
+# Gradients changed between the backward pass and the update. Noted when a step ends.
+
+CLAMPS = having("bounds", in_place=True, lists=True) | {"where"}
+FACTORS = having("scales", in_place=True, lists=True)
+MOST_HOPS = 12
+NEAR = 0.01  # relative distance up to which a factor is taken for the loss scale
+
+
+def note_edits(rows: StepRows, history: History, steps: list[ParameterStep]) -> None:
+    """Add an entry to ``history.edits`` for each optimizer step that took other gradients than
+    backward had left.
+
+    The way back is walked for one parameter only, the one whose gradient shrank most; the numbers
+    of the others are in their own rows.
+    """
+    recent = takewhile(lambda loss: loss.position >= rows.start, reversed(history.losses))
+    factor = next((loss.factor for loss in recent if 2.0 < loss.factor < math.inf), 1.0)
+    for position, group in groupby(steps, key=lambda step: step.position):
+        changed = [
+            s
+            for s in group
+            if s.used is not None and s.gradient is not None and s.used > s.gradient
+        ]
+        chosen = _shrunk_most(rows, changed)
+        if chosen is not None:
+            scale, at, constant = _way_back(rows.recording, chosen, factor)
+            history.edits.append(GradientEdit(position, scale, at, constant))
+
+
+def _shrunk_most(rows: StepRows, steps: list[ParameterStep]) -> ParameterStep | None:
+    inside = [s for s in steps if s.gradient is not None and s.gradient >= rows.start]
+    if not inside:
+        return None
+    before: npt.NDArray[np.int64] = np.array([s.gradient for s in inside], np.int64) - rows.start
+    after: npt.NDArray[np.int64] = np.array([s.used for s in inside], np.int64) - rows.start
+    rms = rows.numbers["rms"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = rms[after] / rms[before]
+    return inside[int(np.argmin(np.where(np.isfinite(ratio), ratio, np.inf)))]
+
+
+def _way_back(
+    recording: Recording, step: ParameterStep, factor: float
+) -> tuple[float, Place | None, bool]:
+    """(scale divided out, last other operation that changed its size, whether by a number)."""
+    assert step.used is not None and step.gradient is not None
+    scale, at, constant = 1.0, -1, False
+    position = step.used
+    for _ in range(MOST_HOPS):
+        row = recording.at(position)
+        if not row or position <= step.gradient:
+            break
+        op, source = row.name, _source(recording, position, row.output, step.gradient)
+        ratio = _ratio(recording, source, position)
+        if op == UNSCALE or (op in FACTORS and factor > 2.0 and abs(ratio / factor - 1.0) < NEAR):
+            scale *= _power_of_two(ratio)
+        elif at < 0 and op in CLAMPS | FACTORS:
+            at, constant = position, bool(row.scaled)
+        if source < 0:
+            break
+        position = source
+    return scale, place_at(recording, at) if at >= 0 else None, constant
+
+
+def _source(recording: Recording, position: int, output: int, gradient: int) -> int:
+    """The operand that a changed gradient was made from; -1 if it is none of the gradient's."""
+    operands = recording.operands(position)
+    copied = recording.at(position).name in ("copy_", "_foreach_copy_")
+    slots = {slot: source for source, slot in operands if source >= gradient}
+    if copied and (sources := [s for slot, s in slots.items() if slot != output and s > gradient]):
+        return sources[0]
+    return slots.get(output, next(iter(slots.values()), -1))
+
+
+def _ratio(recording: Recording, before: int, after: int) -> float:
+    """By how much larger the rms was before; 1 where that cannot be told."""
+    old, new = recording.stats(before) if before >= 0 else None, recording.stats(after)
+    return old.rms / new.rms if old is not None and new is not None and old.rms and new.rms else 1.0
+
+
+def _power_of_two(ratio: float) -> float:
+    """The power of two beside a measured ratio, if it is one but for rounding."""
+    near: float = 2.0 ** round(math.log2(ratio)) if 0.0 < ratio < math.inf else 1.0
+    return near if abs(ratio / near - 1.0) < NEAR else ratio
+
+
+def note_clipping(rows: StepRows, history: History, steps: list[ParameterStep]) -> list[Sink]:
+    """Note a norm that is not finite and spread to all gradients; a sink if it zeroed them."""
+    recording = rows.recording
+    if not recording.bad:
+        return []
+    for step in steps:
+        used, gradient = step.used, step.gradient
+        if used is None or gradient is None or used == gradient or used < rows.start:
+            continue
+        before, after = recording.stats(gradient), recording.stats(used)
+        if before is None or after is None or before.all_zero or not before.is_finite:
+            continue
+        if after.is_finite and not after.all_zero:
+            continue
+        if any(s.gradient in recording.bad for s in steps):
+            _note_spread(rows, history, steps, used)
+            return []
+        norm = _bad_ancestor(recording, used, gradient) if after.is_finite else None
+        if norm is not None:
+            return [Sink("gradient", norm, step.position, recording.parameter_names[step.owner])]
+    return []
+
+
+def _note_spread(rows: StepRows, history: History, steps: list[ParameterStep], used: int) -> None:
+    recording = rows.recording
+    guilty = [recording.parameter_names[s.owner] for s in steps if s.gradient in recording.bad]
+    place = place_at(recording, used)
+    if guilty and place is not None and not any(m.kind == "clip-spread" for m in history.misuses):
+        shown = ", ".join(guilty[:3]) + (f" and {len(guilty) - 3} more" if len(guilty) > 3 else "")
+        history.misuses.append(
+            Misuse("clip-spread", place, used, 0.0, float(len(steps) - len(guilty)), shown)
+        )
+
+
+def _bad_ancestor(recording: Recording, start: int, gradient: int) -> int | None:
+    above = walk([start], lambda at: (p for p in recording.parents(at) if p > gradient))
+    return next((position for position in above if position in recording.bad), None)
+
+
+# What clipping does to a run.
+
 USUAL = (1.0, 5.0, 10.0)  # what people take for max_norm
 LESS = 1e-3  # relative loss of norm or largest magnitude from which on a step counts as clipped
 # relative spread up to which a factor is the same in all steps: an average, not clipping
@@ -318,7 +454,7 @@ __all__ = ["Clipping", "always_on", "clipping"]
 
 # What a watch finds of it.
 
-_NORMS = having("norm") | {"sum", "dot"} | {"mul"}
+_NORMS = having("norm", "inner") | {"sum", "mul"}
 _REFUSE = Fix(
     "refuse to clip by such a norm",
     "torch.nn.utils.clip_grad_norm_(parameters, max_norm, error_if_nonfinite=True)",

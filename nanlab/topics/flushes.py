@@ -34,12 +34,7 @@ PRODUCTS = (
     | {"convolution", "convolution_backward"}
 )
 # Products of two values, or sums of such, that a zero of one operand does not make zero throughout.
-PAIRS = (
-    with_forms("mul", in_place=True)
-    | {"_foreach_mul_"}
-    | {"sigmoid_backward", "tanh_backward"}
-    | {"mm", "bmm"}
-)
+PAIRS = having("pairs", in_place=True, lists=True)
 SUMS = frozenset(("mm", "bmm"))
 # times what rounds to zero: the typical size up to which a sum of products may have been lost whole
 NEAR = 4.0
@@ -73,8 +68,7 @@ def lost_values(rows: StepRows) -> list[int]:
 
 def _square_lost(recording: Recording, position: int, dtype: torch.dtype) -> bool:
     """Whether a narrow sum of squares is zero throughout though what was squared is not."""
-    row = recording.op(position)
-    if row is None or dtype not in (torch.float16, torch.bfloat16):
+    if dtype not in (torch.float16, torch.bfloat16):
         return False
     own = [recording.stats(source) for source in recording.parents(position)]
     return len(own) > 1 and all(s is not None and s.is_finite and not s.all_zero for s in own[1:])
@@ -89,7 +83,7 @@ def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -
         return True
     operands = [
         s
-        for source, _ in recording.operands(position)
+        for source in recording.parents(position)
         if (s := recording.stats(source)) is not None and s.numel
     ]
     if op == "copy_":
@@ -99,8 +93,7 @@ def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -
     if op in CASTS:
         return True
     if len(operands) < 2:
-        row = recording.op(position)
-        return row is not None and bool(row.scaled)
+        return bool(recording.at(position).scaled)
     limit = format_of(dtype).rounds_to_zero
     if op in PAIRS and _pair_lost(op, operands[-2:], recording.stats(position).numel, limit):
         return True
@@ -133,8 +126,8 @@ def _pair_lost(op: str, operands: list[TensorStats], numel: int, limit: float) -
 
 def overflow_below(recording: Recording, position: int) -> int:
     """The row whose half-precision overflow made every divisor infinite; -1: none did."""
-    row, read = recording.op(position), recording.operands(position)
-    if row is None or not read or len(read) != (1 if row.name in INVERSES else 2):
+    read = recording.operands(position)
+    if not read or len(read) != (1 if recording.at(position).name in INVERSES else 2):
         return -1
     above = recording.stats(read[0][0]) if len(read) == 2 else None
     if len(read) == 2 and (above is None or not above.is_finite or above.all_zero):
@@ -144,10 +137,9 @@ def overflow_below(recording: Recording, position: int) -> int:
         return -1
     at = read[-1][0]
     for _ in range(MOST_VISITS):
-        row = recording.op(at)
-        if row is None or recording.status.get(at) == BORN:
-            low = row is not None and row.dtype in (torch.float16, torch.bfloat16)
-            return at if low else -1
+        row = recording.at(at)
+        if not row or recording.status.get(at) == BORN:
+            return at if row.dtype in (torch.float16, torch.bfloat16) else -1
         at = next((p for p in recording.parents(at) if p in recording.bad), -1)
     return -1
 
@@ -194,10 +186,10 @@ def note_flushes(
 
 def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
     """Whether a lost result of several values is in the loss's graph; squares vanish in a fit."""
-    recording, row = rows.recording, rows.recording.op(position)
+    recording, row = rows.recording, rows.recording.at(position)
     read = [source for source, _ in recording.operands(position)]
     several = recording.stats(position).numel >= FEWEST_LOST and len(set(read)) == len(read)
-    return bool(several and row is not None and row.phase == FORWARD and row.node in differentiated)
+    return bool(several and row.phase == FORWARD and row.node in differentiated)
 
 
 def _taken(rows: StepRows, history: History) -> list[tuple[int, int]]:
@@ -215,19 +207,11 @@ def _overwritten(
     found = []
     for position in lost:
         at = position
-        while at not in owners and (before := _replaced(recording, at)) is not None:
-            at = before
+        while at not in owners and recording.at(at).inplace and (own := recording.parents(at)):
+            at = own[0]
         if at != position and at in owners:
             found.append((owners[at], position))
     return found
-
-
-def _replaced(recording: Recording, position: int) -> int | None:
-    """The row that an operation in place wrote over; None where it is none."""
-    row = recording.op(position)
-    if row is None or not row.inplace:
-        return None
-    return next(iter(recording.parents(position)), None)
 
 
 def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:
@@ -244,8 +228,7 @@ def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:
 
 def _note(rows: StepRows, history: History, position: int, cost: Cost, name: str) -> None:
     recording, end = rows.recording, rows.start + len(rows)
-    row = recording.op(position)
-    quotient = row is not None and row.name in QUOTIENTS | INVERSES
+    quotient = recording.at(position).name in QUOTIENTS | INVERSES
     origin = overflow_below(recording, position) if quotient else -1
     place = place_at(recording, position if origin < 0 else origin)
     assert place is not None
@@ -270,14 +253,11 @@ def _of_gradients(rows: StepRows, position: int) -> bool:
     """Whether a program computed a row from gradients, between the backward pass and the update."""
 
     def outside_of_graphs(at: int) -> list[int]:
-        row = rows.recording.op(at)
-        return (
-            [p for p in row.inputs if p >= rows.start] if row is not None and row.node < 0 else []
-        )
+        row = rows.recording.at(at)
+        return [p for p in row.inputs if p >= rows.start] if row.node < 0 else []
 
     for at in walk([position], outside_of_graphs, MOST_VISITS):
-        row = rows.recording.op(at)
-        if row is not None and row.backward:
+        if rows.recording.at(at).backward:
             return at != position
     return False
 
@@ -291,10 +271,7 @@ MOST_LOOKS = 4  # steps in which the place is looked for
 Why = Literal["blocked", "flat", "choice", "saturated", "value"]
 FLAT = having("flat")
 # The other alternative was taken throughout, or the value stands beyond a bound.
-CHOICES = having("bounds", "masks", "picks", "parts", "extreme", "assigns", "ranks") | {
-    "relu",
-    "threshold",
-}
+CHOICES = having("bounds", "cuts", "masks", "picks", "parts", "extreme", "assigns", "ranks")
 MULTIPLIES = having("multiplies", "divides") - having("matmul", "composed_product", "dot", "layer")
 CANCELS = having("adds", "sums", "matmul", "dot")
 # What they make of a gradient is zero by cancellation, or because an operand is.
@@ -315,7 +292,7 @@ def note_dead(rows: StepRows, history: History, gradients: dict[int, int]) -> No
         if gradient not in zero:
             stats = None if known is not None and known.alive else recording.stats(gradient)
             if stats is not None and stats.numel:
-                shape = row.shape if (row := recording.op(gradient)) is not None else ()
+                shape = recording.at(gradient).shape
                 history.dead[owner] = Dead(True, True, sum(size > 1 for size in shape) < 2)
             continue
         known = history.dead.setdefault(owner, Dead())
@@ -351,8 +328,8 @@ def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
     for position in walk(
         [gradient], lambda at: (p for p in _read(recording, at) if p in zero), MOST_ANCESTORS
     ):
-        op, read = recording.op(position), _read(recording, position)
-        if op is None or not op.backward:
+        op, read = recording.at(position), _read(recording, position)
+        if not op.backward:
             continue
         if not read:
             without.append(position)
@@ -369,30 +346,25 @@ def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
 
 def _is_gradient(recording: Recording, position: int, node: int) -> bool:
     """Whether a row of the backward pass was computed from the gradient that came in to a node."""
-    made = (recording.op(at) for at in walk([position], lambda at: _read(recording, at)))
-    return any(op is not None and op.node != node for op in made)
+    made = walk([position], lambda at: _read(recording, at))
+    return any(recording.at(at).node != node for at in made)
 
 
 def _read(recording: Recording, position: int) -> list[int]:
     """What a row of the backward pass was made from in it."""
-    parents = recording.parents(position) if _of_backward(recording, position) else []
-    return [p for p in parents if _of_backward(recording, p)]
-
-
-def _of_backward(recording: Recording, position: int) -> bool:
-    op = recording.op(position)
-    return op is not None and op.backward
+    parents = recording.parents(position) if recording.at(position).backward else []
+    return [p for p in parents if recording.at(p).backward]
 
 
 def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
-    row = recording.op(end)
-    info = recording.nodes.get(row.node) if row is not None and row.node >= 0 else None
-    if row is None or info is None or info.op < 0 or info.custom:
+    row = recording.at(end)
+    info = recording.nodes.get(row.node) if row.node >= 0 else None
+    if info is None or info.op < 0 or info.custom:
         return None
     op = base_name(recording.ops.items[info.op])
     if op in MULTIPLIES | LINEAR and (blockers := _blockers(recording, end, row.node, zero)):
         return _Death(end, op, "blocked", blockers)
-    if _name(recording, end) in CANCELS:
+    if row.base_name in CANCELS:
         return None
     if op in FLAT:
         return _Death(end, op, "flat")
@@ -400,16 +372,16 @@ def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
         return _Death(end, op, "choice")
     if op in MULTIPLIES:
         other = next(
-            (p for p in recording.parents(end) if p in zero and not _of_backward(recording, p)),
+            (p for p in recording.parents(end) if p in zero and not recording.at(p).backward),
             None,
         )
         lost = None if other is None else _vanished(recording, other, zero)
-        return None if lost is None else _Death(lost, _name(recording, lost), "value")
+        return None if lost is None else _Death(lost, recording.at(lost).base_name, "value")
     if op in LINEAR or (op in SHARES and not _one_hot(recording, info.position)):
         return None
     if info.position in zero:  # of an operand that is 0 itself it is the right result
         lost = _vanished(recording, info.position, zero)
-        return None if lost is None else _Death(lost, _name(recording, lost), "value")
+        return None if lost is None else _Death(lost, recording.at(lost).base_name, "value")
     return _Death(end, op, "saturated")
 
 
@@ -420,7 +392,7 @@ def _blockers(recording: Recording, end: int, node: int, zero: set[int]) -> tupl
         p
         for p in recording.parents(end)
         if p < 0
-        or (p in zero and not (_of_backward(recording, p) and _is_gradient(recording, p, node)))
+        or (p in zero and not (recording.at(p).backward and _is_gradient(recording, p, node)))
     ]
     found: dict[str, None] = {}
     for position in waiting:
@@ -429,7 +401,7 @@ def _blockers(recording: Recording, end: int, node: int, zero: set[int]) -> tupl
             stats = recording.stats(position)
             if source.kind == "parameter" and stats is not None and stats.all_zero:
                 found.setdefault(source.name)
-        elif position in zero and _name(recording, position) in LINEAR | MULTIPLIES:
+        elif position in zero and recording.at(position).base_name in LINEAR | MULTIPLIES:
             new = [p for p in recording.parents(position) if (p < 0 or p in zero) and p not in seen]
             seen.update(new)
             waiting += new[:MOST_ANCESTORS]
@@ -446,21 +418,15 @@ def _one_hot(recording: Recording, position: int) -> bool:
     )
 
 
-def _name(recording: Recording, position: int) -> str:
-    op = recording.op(position)
-    return "" if op is None else op.base_name
-
-
 def _vanished(recording: Recording, position: int, zero: set[int]) -> int | None:
     """The forward row that became zero throughout; None where it came from outside or by choice."""
     for _ in range(MOST_ANCESTORS):
-        if recording.op(position) is None:
+        row, parents = recording.at(position), recording.parents(position)
+        if not row:
             return None
-        parents = recording.parents(position)
         before = next((p for p in parents if p in zero), None)
         if before is None:
-            op = _name(recording, position)
-            chosen = op in CHOICES | LINEAR | FLAT or not parents
+            chosen = row.base_name in CHOICES | LINEAR | FLAT or not parents
             alive = all((s := recording.stats(p)) is not None and not s.all_zero for p in parents)
             return None if chosen or not alive else position
         position = before
@@ -673,8 +639,8 @@ def _flushed_whole(trace: Trace) -> dict[tuple[str, int], list[int]]:
     lost: dict[tuple[str, int], list[int]] = {}
     kept: set[tuple[str, int]] = set()
     for position, shadow in recording.shadows.items():
-        row, stats = recording.op(position), recording.stats(position)
-        if row is None or stats is None:
+        row, stats = recording.at(position), recording.stats(position)
+        if not row or stats is None:
             continue
         key = (row.name, row.line)
         if stats.all_zero and stats.numel >= FEW and 2 * shadow.flushed >= stats.numel:
@@ -686,8 +652,7 @@ def _flushed_whole(trace: Trace) -> dict[tuple[str, int], list[int]]:
 
 def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
     recording, position = trace.recording, positions[0]
-    row = recording.op(position)
-    assert row is not None
+    row = recording.at(position)
     shadow, limits = recording.shadows[position], format_of(row.dtype)
     twin = shadow.stats
     place = place_of(trace, position)

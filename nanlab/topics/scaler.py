@@ -5,24 +5,220 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
+import numpy as np
 import torch
 
 from nanlab.analysis.loss_scale import Skip, below_one, collapse, skips
 from nanlab.analysis.provenance import Origin, depends_on_scale, harmful_origins
 from nanlab.analysis.training import line_fields, scale_of, undivided_factor, where
-from nanlab.capture.gradient_edits import UNSCALES
 from nanlab.findings.fault import Fault, plural
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import format_of
+from nanlab.operators import in_place, with_forms
 from nanlab.topics.training import blame_update, drove_away, growth_of
 from nanlab.trace import Trace
-from nanlab.trace.frames import parameter_columns
-from nanlab.trace.history import SCALED, Misuse, OptimizerStep
+from nanlab.trace.frames import StepRows, parameter_columns
+from nanlab.trace.history import (
+    SCALED,
+    UNSCALE,
+    History,
+    Misuse,
+    OptimizerStep,
+    ParameterStep,
+    place_at,
+)
 from nanlab.trace.op import OPTIMIZER, Op, location
 from nanlab.trace.recording import Recording
+
+# Gradients used in the wrong order: clipped before they were unscaled, or taken without that. Noted
+# when a step ends.
+
+_HARMLESS = in_place(with_forms("zero", "copy", lists=True) | with_forms("add", lists=True)) | {
+    UNSCALE
+}  # accumulation too
+MOST_ORDER_HOPS = 16
+
+
+def _written_in_place(recording: Recording, position: int) -> Op | None:
+    row = recording.at(position)
+    return row if row.inplace and not row.backward else None
+
+
+def _rms(recording: Recording, position: int) -> float:
+    stats = recording.stats(position)
+    return (stats.rms or 0.0) if stats is not None else 0.0
+
+
+def note_early_clipping(rows: StepRows, history: History) -> None:
+    """Note gradients that were made smaller between backward and unscaling."""
+    recent = takewhile(lambda check: check.position >= rows.start, reversed(history.unscales))
+    for check in reversed(list(recent)):
+        _note_early_clipping(rows.recording, history, check.position)
+
+
+def _note_early_clipping(recording: Recording, history: History, position: int) -> None:
+    for gradient, _ in recording.operands(position):
+        row = _written_in_place(recording, gradient)
+        if row is None or row.name in _HARMLESS:
+            continue
+        before = next(iter(row.inputs), None)
+        # 0 where the norm was infinite: that tells nothing of the scale
+        after = _rms(recording, gradient)
+        ratio = _rms(recording, before) / after if before is not None and after else 1.0
+        if ratio <= 1.01:
+            continue
+        place = place_at(recording, gradient)
+        if place is not None:
+            history.misuses.append(Misuse("clip-before-unscale", place, position, 0.0, ratio))
+        return
+
+
+def note_factors(rows: StepRows, history: History) -> None:
+    """Work out by how much each loss of the step was multiplied before backward was called."""
+    recording = rows.recording
+    for i in range(len(history.losses) - 1, -1, -1):
+        loss = history.losses[i]
+        if loss.position < rows.start:
+            break
+        source = loss.source if loss.scaled else _multiplied(recording, loss.root)
+        if source == loss.root:
+            continue
+        value, scaled = recording.value(source), recording.value(loss.root)
+        if value and scaled is not None and math.isfinite(value):
+            factor = abs(scaled / value)
+            history.losses[i] = replace(loss, factor=factor if math.isfinite(factor) else math.inf)
+            if SCALED <= factor < math.inf and not loss.scaled and math.frexp(factor)[0] == 0.5:
+                history.scaled_lines.add(loss.line)
+
+
+def _multiplied(recording: Recording, root: int) -> int:
+    """The operand that a product was made from; the root itself if it is no product."""
+    if recording.at(root).name not in ("mul", "div"):
+        return root
+    return next((p for p, slot in recording.operands(root) if slot == 0), root)
+
+
+def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -> None:
+    """Note the first parameter that was updated by a gradient still scaled, or never scaled."""
+    if history.unscales and history.unscales[-1].position >= rows.start:
+        note_unscaled_parts(rows, history)
+    recording = rows.recording
+    recent = takewhile(lambda loss: loss.position >= rows.start, reversed(history.losses))
+    scale = next((loss.factor for loss in recent if loss.scaled), 0.0)
+    if not 2.0 < scale < math.inf:
+        return
+    for step in _not_smaller(rows, steps, scale):
+        assert step.used is not None and step.gradient is not None and step.value is not None
+        if _unscaled(recording, step.used, step.gradient, scale):
+            continue
+        place = place_at(recording, step.value)
+        if place is not None and place.position >= rows.start:
+            name = recording.parameter_names[step.owner]
+            before = _was_unscaled(recording, step.gradient)
+            history.misuses.append(
+                Misuse("bypass", place, step.position, scale, scale, name, before)
+            )
+            return
+
+
+def _not_smaller(rows: StepRows, steps: list[ParameterStep], scale: float) -> list[ParameterStep]:
+    """Updated parameters whose gradient was not made smaller, as by dividing out a loss scale."""
+    done = [
+        s for s in steps if s.used is not None and s.gradient is not None and s.value is not None
+    ]
+    inside = [s for s in done if min(s.used or 0, s.gradient or 0) >= rows.start]
+    rms = np.nan_to_num(rows.numbers["rms"])
+    before = rms[np.array([s.gradient for s in inside], np.int64) - rows.start]
+    after = rms[np.array([s.used for s in inside], np.int64) - rows.start]
+    smaller = (before == 0.0) | (after <= before / scale**0.5)
+    kept = [s for s, small in zip(inside, smaller.tolist(), strict=True) if not small]
+    return [*kept, *(s for s in done if min(s.used or 0, s.gradient or 0) < rows.start)]
+
+
+def _unscaled(recording: Recording, used: int, gradient: int, scale: float) -> bool:
+    """Whether the loss scale was divided out of a gradient, by a scaler or by hand."""
+    position = used
+    for _ in range(MOST_ORDER_HOPS):
+        if position == gradient:
+            break
+        row = _written_in_place(recording, position)
+        if row is None:
+            return True  # computed anew: not ours to judge
+        if row.name == UNSCALE:
+            return True
+        position = next(iter(row.inputs), gradient)
+    before, after = _rms(recording, gradient), _rms(recording, used)
+    return not before or after <= before / scale**0.5
+
+
+def _was_unscaled(recording: Recording, gradient: int) -> bool:
+    """Whether a scaler had divided its scale out of what a backward pass then added to."""
+    position = gradient
+    for _ in range(MOST_ORDER_HOPS):
+        row = recording.at(position)
+        if not row.inplace:
+            return False
+        if row.name == UNSCALE:
+            return True
+        position = next(iter(row.inputs), -1)
+    return False
+
+
+def note_unscaled_parts(rows: StepRows, history: History) -> None:
+    """Note a loss that went backward (partly) unscaled, though its gradients were unscaled."""
+    recording = rows.recording
+    begin = next((u.position for u in reversed(history.unscales) if u.position < rows.start), 0)
+    losses = list(takewhile(lambda loss: loss.position > begin, reversed(history.losses)))
+    checks = list(
+        takewhile(lambda check: check.position >= rows.start, reversed(history.unscales))
+    )[::-1]
+    stepped = [
+        s.position
+        for s in takewhile(lambda step: step.position > begin, reversed(history.optimizer_steps))
+    ]
+    scales = [loss.factor for loss in losses if loss.scaled and SCALED <= loss.factor < math.inf]
+    for loss in losses:
+        check = next((u for u in checks if u.position > loss.position), None)
+        if loss.scaled or loss.root < 0 or check is None:
+            continue
+        if any(loss.position < position < check.position for position in stepped):
+            continue
+        scale = _scaled_term(recording, loss.root) or (
+            max(scales, default=0.0) if loss.factor < SCALED else 0.0
+        )
+        place = place_at(recording, loss.root)
+        if scale and place is not None:
+            call = next(
+                (p for p in reversed(recording.passes) if p.position <= loss.position), None
+            )
+            place = replace(place, line=call.line, site=call.site) if call is not None else place
+            history.misuses.append(Misuse("part-unscaled", place, check.position, scale, scale))
+            return
+
+
+def _scaled_term(recording: Recording, root: int, depth: int = 4) -> float:
+    """The loss scale that only one term of a sum bears; 0 if there is none."""
+    if depth == 0 or recording.at(root).name not in ("add", "sub"):
+        return 0.0
+    for term, _ in recording.operands(root):
+        if recording.at(term).name == "mul" and (scale := _scalar_factor(recording, term)):
+            return scale
+        if scale := _scaled_term(recording, term, depth - 1):
+            return scale
+    return 0.0
+
+
+def _scalar_factor(recording: Recording, product: int) -> float:
+    """The other factor of a product of two scalars, if it is a power of two like a loss scale."""
+    values = [recording.value(source) for source, slot in recording.operands(product) if slot == 1]
+    value = values[0] if values and values[0] is not None else 0.0
+    return value if SCALED <= value < math.inf and math.frexp(value)[0] == 0.5 else 0.0
+
+
+# What a watch finds of it.
 
 _STEPS = "scaler.scale(loss).backward(), scaler.step(opt), scaler.update()"
 
@@ -53,10 +249,10 @@ def held_in_half(recording: Recording) -> bool:
 
 def loss_factor(recording: Recording, position: int) -> float:
     """The factor on the loss of a row's backward pass; 1 if there was none."""
-    row, losses = recording.op(position), recording.training.losses
+    losses = recording.training.losses
     before = [loss for loss in losses if loss.position <= position]
     after = losses[len(before) : len(before) + 1]
-    backward = row is not None and row.backward
+    backward = recording.at(position).backward
     chosen = (before[-1:] or after) if backward else (after or before[-1:])
     if not chosen:
         return 1.0
@@ -67,8 +263,8 @@ def loss_factor(recording: Recording, position: int) -> float:
 
 def _written_factor(recording: Recording, root: int) -> float:
     """The number that a product was made with which overflowed; inf where that cannot be told."""
-    row = recording.op(root)
-    numbers = recording.scalars.get(row.call, ()) if row is not None and row.name == "mul" else ()
+    row = recording.at(root)
+    numbers = recording.scalars.get(row.call, ()) if row.name == "mul" else ()
     return next((abs(x) for x in numbers), math.inf)
 
 
@@ -125,12 +321,10 @@ def _too_large(finding: Finding, factor: float) -> Finding:
 
 def _is_reciprocal_of_zero_scale(recording: Recording, origin: Origin) -> bool:
     """Whether a scaler divided by its own scale, and that was zero."""
-    row = recording.op(origin.position)
-    if row is None or row.name != "reciprocal":
+    if recording.at(origin.position).name != "reciprocal":
         return False
-    after = [r for p in origin.path if p >= 0 and (r := recording.op(p)) is not None]
     zero = any(recording.value(source) == 0.0 for source, _ in recording.operands(origin.position))
-    return zero and any(r.name == UNSCALES for r in after)
+    return zero and any(recording.at(p).name == UNSCALE for p in origin.path)
 
 
 def _scale_is_zero(finding: Finding) -> Finding:
@@ -172,8 +366,8 @@ def _is_root(recording: Recording, origin: Origin) -> bool:
 
 def _is_overflowing_scale(recording: Recording, origin: Origin) -> bool:
     """Whether the scale itself overflowed when it was cast to the dtype of the loss."""
-    row, stats = recording.op(origin.position), recording.stats(origin.position)
-    if row is None or stats is None or stats.numel != 1 or row.name != "_to_copy":
+    row, stats = recording.at(origin.position), recording.stats(origin.position)
+    if stats is None or stats.numel != 1 or row.name != "_to_copy":
         return False
     value = next((recording.value(p) for p, _ in recording.operands(origin.position)), None)
     joins = len(origin.path) > 1 and any(

@@ -25,7 +25,7 @@ from nanlab.analysis.training import (
 from nanlab.findings.fault import Fault, plural
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import format_of
-from nanlab.operators import having, with_forms
+from nanlab.operators import having
 from nanlab.topics.clipping import USUAL, clipping
 from nanlab.trace.frames import parameter_columns
 from nanlab.trace.history import OptimizerStep, Place
@@ -97,12 +97,7 @@ def bad_rate(fault: Fault, step: OptimizerStep | None, explanation: str) -> Find
 # Faults of the training loop that end in a NaN: the update, the learning rate, the optimizer's
 # arithmetic.
 
-_PRODUCTS = (
-    having("matmul", "dot", "composed_product")
-    | with_forms("mul", "add", in_place=True)
-    | {"convolution", "convolution_backward"}
-    | {"sum"}
-)
+_PRODUCTS = having("matmul", "dot", "composed_product", "links", in_place=True)
 
 _SIGN_FIX = Fix(
     "see to the sign and the size of what is added: it does not depend on the size of the"

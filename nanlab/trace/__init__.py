@@ -135,7 +135,7 @@ class Trace:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         recording.make_operands, recording.make_twins = _make_operands, _make_twins
-        recording.look_through = _look_through
+        recording.check, recording.look_through = _check, _look_through
         self.selection = Selection()
         self.is_read = False  # whether somebody looked at a table or at the findings
         self.guarded: Guarded | None = None  # which step of a guarded run this is the replay of
@@ -501,6 +501,12 @@ def _make_twins(recording: Recording) -> dict[int, Shadow]:
     from nanlab.program.evidence import make_twins
 
     return make_twins(recording)
+
+
+def _check(rows: StepRows) -> None:
+    from nanlab.topics import check
+
+    check(rows)
 
 
 def _look_through(rows: StepRows, written: Written, measured: bool) -> None:

@@ -49,6 +49,9 @@ class ScaleUpdate:
     skipped: bool  # the inf checks found something: the optimizer did not step
 
 
+UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"  # what a scaler divides its scale out with
+
+
 @dataclass(frozen=True, slots=True)
 class Unscale:
     """The gradients of one optimizer divided by the loss scale, and checked."""
@@ -56,8 +59,6 @@ class Unscale:
     position: int  # row of the first gradient
     count: int  # gradients
     found_inf: bool
-    # row of an operation that changed a gradient between backward and here (clipping), -1: none
-    changed: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,6 +318,8 @@ class Recording:
     # of a recording and a step: puts the operands of its guilty calls into ``evidence``
     make_operands: Callable[[Recording, int], None] = lambda recording, step: None
     make_twins: Callable[[Recording], dict[int, Shadow]] = lambda recording: {}
+    # of the StepRows of a step that ends: notes gradients used in the wrong order
+    check: Callable[[Any], None] = lambda rows: None
     # of the StepRows of a closed step, what was Written in it, and whether the rows have
     # statistics: adds to the history what grows, and what was lost
     look_through: Callable[[Any, Any, bool], None] = lambda rows, written, measured: None
