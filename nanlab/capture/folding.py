@@ -187,18 +187,11 @@ def _rows_of(recording: Recording, steps: set[int]) -> set[int]:
 
 def _surroundings(recording: Recording, wanted: set[int]) -> set[int]:
     """Around each birth: what made its operands, and the forward operation of its node."""
-    found: set[int] = set()
-    level = set(_births(recording, wanted)[:MOST_BIRTHS])
-    for position in sorted(level):
-        row = recording.op(position)
-        info = recording.nodes.get(row.node) if row is not None else None
-        if info is not None:
-            level.add(info.position)
-    after = _readers(recording, level) if level else set()
-    for _ in range(DEPTH):
-        found |= level
-        level = {parent for p in level for parent in recording.parents(p)} - found
-    return found | level | after
+    around = set(_births(recording, wanted)[:MOST_BIRTHS])
+    nodes = [recording.nodes.get(recording.at(position).node) for position in around]
+    around |= {info.position for info in nodes if info is not None}
+    after = _readers(recording, around) if around else set()
+    return {*walk(around, recording.parents, depth=DEPTH), *after}
 
 
 def _with_operands(recording: Recording, rows: set[int]) -> tuple[set[int], set[int]]:

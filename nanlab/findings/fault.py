@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -48,23 +48,16 @@ _MOST_ROWS = 400
 def measured(around: Fault, divisor: int) -> set[int]:
     """The rows (and sources) whose length a divisor is; empty if it is no length."""
     found: set[int] = set()
-    level, seen = {divisor}, set[int]()
-    for _ in range(_DEPTH):
-        following: set[int] = set()
-        for at in level:
-            if around.op_at(at) in NORMS | {"hypot"}:
-                vectors = set(around.parents(at))
-            else:
-                vectors = rooted(around, at)
-            if vectors and nowhere_zero(around, at):
-                continue  # what it was multiplied with made the divisor 0
-            if vectors:
-                found |= vectors
-                following |= vectors  # they may be lengths themselves: the norm of norms
-            else:
-                following |= set(_carriers(around, at))
-        seen |= level
-        level = following - seen
+
+    def onward(at: int) -> Iterable[int]:
+        is_norm = around.op_at(at) in NORMS | {"hypot"}
+        vectors = set(around.parents(at)) if is_norm else rooted(around, at)
+        if vectors and nowhere_zero(around, at):
+            return ()  # what it was multiplied with made the divisor 0
+        found.update(vectors)
+        return vectors or _carriers(around, at)  # vectors may be lengths too: the norm of norms
+
+    list(walk([divisor], onward, depth=_DEPTH))
     return found
 
 
@@ -162,14 +155,12 @@ def _behind(
     only: frozenset[str] | None = None,
 ) -> set[int]:
     """These rows and what they come from since row ``start``, through ``only`` these operators."""
-    found, level = set(rows), set(rows)
-    for _ in range(depth):
-        inside = (p for p in level if p >= start and (only is None or around.op_at(p) in only))
-        level = {parent for p in inside for parent in around.parents(p)} - found
-        if len(found) > _MOST_ROWS:
-            break
-        found |= level
-    return found
+
+    def onward(at: int) -> list[int]:
+        inside = at >= start and (only is None or around.op_at(at) in only)
+        return around.parents(at) if inside else []
+
+    return set(walk(rows, onward, _MOST_ROWS, depth))
 
 
 # Kept operands as rules look at them: on the host, of one result; fixes are tried on the device
@@ -457,21 +448,13 @@ class Fault:
 
     def upstream(self, position: int, depth: int = 8) -> Iterator[tuple[int, str]]:
         """(position, op) of a row and what it was made from, through mere hand-overs."""
-        level, seen = [position], {position}
-        for _ in range(depth):
-            following = []
-            for at in level:
-                if at < 0:
-                    following += [p for p in self.parents(at) if p not in seen]
-                    continue
-                op = self.op_at(at)
-                if not op:
-                    continue
+
+        def onward(at: int) -> list[int]:
+            return self.parents(at) if at < 0 or self.op_at(at) in THROUGH else []
+
+        for at in walk([position], onward, depth=depth - 1):
+            if at >= 0 and (op := self.op_at(at)):
                 yield at, op
-                if op in THROUGH:
-                    following += [p for p in self.parents(at) if p not in seen]
-            seen.update(following)
-            level = following
 
     def consumers(self, position: int) -> list[int]:
         """The forward rows that read a row or source."""

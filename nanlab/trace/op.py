@@ -235,16 +235,24 @@ _NOTHING = tuple(-1 if c in (PHASE, CALL, NODE, PASS, STAT) else 0 for c in rang
 
 
 def walk(
-    start: Iterable[T], onward: Callable[[T], Iterable[T]], most: int | None = None
+    start: Iterable[T],
+    onward: Callable[[T], Iterable[T]],
+    most: int | None = None,
+    depth: int | None = None,
 ) -> Iterator[T]:
-    """Visit what is reached from some places, each once, nearest first; at most so many of them."""
-    seen: dict[T, None] = dict.fromkeys(start)
-    waiting = list(seen)
-    for count, at in enumerate(waiting):
-        if most is not None and count >= most:
-            return
-        yield at
-        for after in onward(at):
-            if after not in seen:
-                seen[after] = None
-                waiting.append(after)
+    """Visit what is reached from some places, each once, nearest first; at most so many of them,
+    and so many steps away."""
+    level = list(dict.fromkeys(start))
+    seen, count = set(level), 0
+    while level:
+        following = []
+        for at in level:
+            if most is not None and count >= most:
+                return
+            count += 1
+            yield at
+            for after in onward(at) if depth != 0 else ():
+                if after not in seen:
+                    seen.add(after)
+                    following.append(after)
+        level, depth = following, None if depth is None else depth - 1
