@@ -53,20 +53,31 @@ def words_of(node: ast.AST) -> list[str]:
             if isinstance(value, ast.Constant) and isinstance(value.value, str)
             else []
         )
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):  # pieces of one set
-        return words_of(node.left) + words_of(node.right)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        if node.func.id == "with_forms":
-            return [a.value for a in node.args if isinstance(a, ast.Constant)]
-        if node.func.id in ("in_place", "frozenset", "set"):
-            return [word for each in node.args for word in words_of(each)]
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "with_forms"
+    ):
+        return [a.value for a in node.args if isinstance(a, ast.Constant)]
     return []
+
+
+def words_of_union(node: ast.AST) -> list[str]:
+    """The words of all pieces that a set is put together of."""
+    if isinstance(node, ast.BinOp):
+        added = [node.right] if isinstance(node.op, ast.BitOr) else []
+        return [word for each in (node.left, *added) for word in words_of_union(each)]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id in ("in_place", "frozenset", "set"):
+            return [word for each in node.args for word in words_of_union(each)]
+    return words_of(node)
 
 
 def tables(tree: ast.AST) -> Iterator[tuple[int, list[str]]]:
     """(line, words) of each literal that is a set of operator names."""
     for node in ast.walk(tree):
-        words = words_of(node)
+        union = isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
+        words = words_of_union(node) if union else words_of(node)
         named = [w for w in words if w in ATEN and w not in STATISTICS]
         if len(named) > MOST and 2 * len(named) >= len(words):
             yield node.lineno, words  # type: ignore[attr-defined]
