@@ -57,7 +57,7 @@ from nanlab.trace.chunk import (
     pack_edges,
     pack_row,
 )
-from nanlab.trace.history import ReadOut
+from nanlab.trace.escapes import ReadOut
 from nanlab.trace.op import BACKWARD, FORWARD, OPTIMIZER, OTHER, RECOMPUTE
 from nanlab.trace.program import View
 from nanlab.trace.recording import Recording, Source

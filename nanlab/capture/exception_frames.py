@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.places import display_name, is_torch, is_user
 from nanlab.capture.plans import IndexGuard, IndexOutOfRangeError, bad_indices
-from nanlab.trace.history import BadIndices, Failure, Operand
+from nanlab.trace.escapes import BadIndices, Failure, Operand
 from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor

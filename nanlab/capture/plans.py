@@ -16,7 +16,7 @@ from nanlab.errors import NanlabError
 from nanlab.operators import card, having, in_place
 from nanlab.stats.memory import has_memory, is_wrapper, local_part
 from nanlab.trace.chunk import Names
-from nanlab.trace.history import BadIndices
+from nanlab.trace.escapes import BadIndices
 from nanlab.trace.recording import Recording
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from nanlab.capture.ledger import shape_of, storage_of
 from nanlab.capture.plans import FUNCTIONAL, Call, Plan, tensors_of
 from nanlab.stats.memory import has_memory
 from nanlab.trace.chunk import ARRIVED, pack_edge
-from nanlab.trace.history import Ranks
+from nanlab.trace.ranks import Ranks
 from nanlab.trace.recording import Sink, Source
 
 if TYPE_CHECKING:

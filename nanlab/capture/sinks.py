@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nanlab.trace.history import Failure
+from nanlab.trace.escapes import Failure
 from nanlab.trace.op import walk
 from nanlab.trace.recording import MOST_SINKS, Recording, Sink
 

@@ -29,9 +29,9 @@ from nanlab.capture.steps import StepClock
 from nanlab.capture.training import TrainingRecorder
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
-from nanlab.trace.history import ARRIVED, as_sent
 from nanlab.trace.op import BORN, TURNED, location
 from nanlab.trace.program import Segment
+from nanlab.trace.ranks import ARRIVED, as_sent
 from nanlab.trace.recording import Recording
 
 

@@ -9,7 +9,7 @@ from nanlab.capture.watching import running
 from nanlab.explanations import devices, graph, messages, operands
 from nanlab.explanations.changes import with_change
 from nanlab.explanations.explanation import Case, Explanation, Meaning, advice, meanings_of, means
-from nanlab.trace.history import Failure
+from nanlab.trace.escapes import Failure
 from nanlab.trace.recording import Recording
 
 TOPICS = (

@@ -12,7 +12,7 @@ from nanlab.capture.places import display_name
 from nanlab.explanations.explanation import Explanation, operands_frame
 from nanlab.explanations.search import mend
 from nanlab.findings.rule import Edit, Fix
-from nanlab.trace.history import Failure
+from nanlab.trace.escapes import Failure
 
 
 def with_change(

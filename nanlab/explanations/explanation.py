@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from nanlab.findings.rule import Fix
-from nanlab.trace.history import Failure, Operand
+from nanlab.trace.escapes import Failure, Operand
 from nanlab.trace.recording import Recording
 
 

@@ -19,7 +19,7 @@ from nanlab.explanations.explanation import (
 )
 from nanlab.findings.rule import Finding
 from nanlab.trace import Trace
-from nanlab.trace.history import BadIndices, Operand
+from nanlab.trace.escapes import BadIndices, Operand
 
 # Errors of indices: outside of an embedding, of the classes, of a dimension.
 

@@ -10,7 +10,7 @@ import pandas as pd
 from nanlab.findings.fault import Fault, bad_values, plural
 from nanlab.findings.rule import Edit, Finding, Fix, Match, rule
 from nanlab.formats import format_of
-from nanlab.trace.history import ARRIVED, Ranks
+from nanlab.trace.ranks import ARRIVED, Ranks
 from nanlab.trace.recording import Recording
 
 

@@ -14,8 +14,8 @@ import pandas as pd
 
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import frames
-from nanlab.trace.history import ranks_frame
 from nanlab.trace.op import location
+from nanlab.trace.ranks import ranks_frame
 from nanlab.trace.recording import Kept, Recording, Shadow
 
 if TYPE_CHECKING:

@@ -26,9 +26,11 @@ from nanlab.trace.chunk import (
     Names,
     Span,
 )
-from nanlab.trace.history import Escapes, History, Ranks
+from nanlab.trace.escapes import Escapes
+from nanlab.trace.history import History
 from nanlab.trace.op import BACKWARD, Gone, Op
 from nanlab.trace.program import Program
+from nanlab.trace.ranks import Ranks
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,0 +1,50 @@
+"""What the processes of a distributed run told each other when it ended."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from nanlab.trace.recording import Recording
+
+ARRIVED = "from-another-rank"  # the cause of what a collective brought
+MOST_FIXES = 3  # of a finding that is sent
+# Fields of a finding that a process sends to the others, as plain data.
+SENT = (
+    "cause severity title explanation phase op module step file line source symptom samples".split()
+)
+
+
+@dataclass(slots=True)
+class Ranks:
+    """This process among the others, and the culprits that began in each."""
+
+    rank: int  # of this process
+    world: int  # processes in all
+    # a culprit of each rank in which one began
+    told: list[dict[str, Any]] = field(default_factory=list)
+    heard: int = 0  # ranks that had ended their watch, and told what they found
+    struck: int = 0  # of these, ranks that had only what others brought
+
+    @property
+    def first(self) -> dict[str, Any] | None:
+        """The culprit that began first."""
+        return min(self.told, key=lambda each: (each["step"], each["rank"]), default=None)
+
+
+def ranks_frame(recording: Recording) -> pd.DataFrame:
+    """A row per rank in which a culprit began, first ones first; empty for one process."""
+    columns = ["rank", "step", "cause", "phase", "op", "module", "file", "line", "source", "title"]
+    told = recording.ranks.told if recording.ranks is not None else []
+    rows = sorted(told, key=lambda each: (each["step"], each["rank"]))
+    return pd.DataFrame([[each[name] for name in columns] for each in rows], columns=columns)
+
+
+def as_sent(finding: Any, rank: int) -> dict[str, Any]:
+    """A finding as plain data, for the other processes."""
+    sent = {name: getattr(finding, name) for name in SENT}
+    fixes = [asdict(fix) for fix in finding.fixes[:MOST_FIXES]]
+    return sent | {"rank": rank, "samples": list(finding.samples[:20]), "fixes": fixes}
