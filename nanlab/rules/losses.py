@@ -5,11 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanlab.findings.fault import (
-    Fault,
-    match,
-    plural,
-)
+from nanlab.findings.fault import Fault, match, plural
 from nanlab.findings.rule import Match, rule
 from nanlab.operators import base_name, having
 from nanlab.trace.op import OPTIMIZER
