@@ -126,16 +126,16 @@ def _pair_lost(op: str, operands: list[TensorStats], numel: int, limit: float) -
 
 def overflow_below(recording: Recording, position: int) -> int:
     """The row whose half-precision overflow made every divisor infinite; -1: none did."""
-    read = recording.operands(position)
+    read = recording.parents(position)
     if not read or len(read) != (1 if recording.at(position).name in INVERSES else 2):
         return -1
-    above = recording.stats(read[0][0]) if len(read) == 2 else None
+    above = recording.stats(read[0]) if len(read) == 2 else None
     if len(read) == 2 and (above is None or not above.is_finite or above.all_zero):
         return -1
-    below = recording.stats(read[-1][0])
+    below = recording.stats(read[-1])
     if below is None or not 0 < below.numel == below.posinf + below.neginf:
         return -1
-    at = read[-1][0]
+    at = read[-1]
     for _ in range(MOST_VISITS):
         row = recording.at(at)
         if not row or recording.status.get(at) == BORN:
@@ -146,9 +146,7 @@ def overflow_below(recording: Recording, position: int) -> int:
 
 def _reaches(recording: Recording, start: int, lost: set[int], zero: set[int]) -> int | None:
     """The lost row from which an all-zero result comes, by way of all-zero results."""
-    reached = walk(
-        [start], lambda at: (p for p, _ in recording.operands(at) if p in zero), MOST_VISITS
-    )
+    reached = walk([start], lambda at: (p for p in recording.parents(at) if p in zero), MOST_VISITS)
     return next((position for position in reached if position in lost), None)
 
 
@@ -187,7 +185,7 @@ def note_flushes(
 def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
     """Whether a lost result of several values is in the loss's graph; squares vanish in a fit."""
     recording, row = rows.recording, rows.recording.at(position)
-    read = [source for source, _ in recording.operands(position)]
+    read = recording.parents(position)
     several = recording.stats(position).numel >= FEWEST_LOST and len(set(read)) == len(read)
     return bool(several and row.phase == FORWARD and row.node in differentiated)
 
@@ -242,7 +240,7 @@ def _note(rows: StepRows, history: History, position: int, cost: Cost, name: str
         known.count += known.last != end
         known.last = end
         return
-    stats = [recording.stats(s) for s, _ in recording.operands(position)]
+    stats = map(recording.stats, recording.parents(position))
     largest = max((s.largest for s in stats if s is not None), default=0.0)
     history.flushes[key] = Flush(
         place, cost, name, numel, largest, position, end, overflow=origin >= 0
