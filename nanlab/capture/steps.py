@@ -198,9 +198,7 @@ class Boundary:
     """Where a step begins, and what has run since."""
 
     position: int
-    # whether a loop came round or was left, a step function was called, or calls of one module
-    # came to another turn
-    kind: Literal["turn", "left", "call", "module"] = "call"
+    kind: Literal["turn", "left", ""] = ""  # whether a loop came round, or was left
     loop: Loop | None = None  # that came round, or was left
     sequence: int = 0  # autograd sequence number there
     no_grad: bool = False
@@ -238,6 +236,10 @@ class StepClock:
     module in a program that has no backward pass; what loops inside of them is part of them, and a
     call is a step though the optimizer steps in every fourth only. The function is refused if a
     backward pass runs, or an optimizer steps, outside of it.
+
+    Events are taken as they come, and not kept: without an optimizer, or where a function turns out
+    to be no step, boundaries are taken back to the beginning of the watch, so that no log of
+    bounded length would tell the steps.
     """
 
     def __init__(self) -> None:
@@ -486,8 +488,7 @@ class StepClock:
             and self._loops.entered(self._called, frame)
         )
         if begins:
-            new = Boundary(position, "module", sequence=sequence, no_grad=True)
-            self._begin(new, tentative=True)
+            self._begin(Boundary(position, sequence=sequence, no_grad=True), tentative=True)
         self._called, self._without_grad, self._module = call_path(frame), no_grad, ref(module)
         self.checked.clear()
         return begins
@@ -522,7 +523,7 @@ class StepClock:
         if self._complete is None and self._called is None:
             return False
         now = call_path(frame)
-        new = Boundary(position, "module", sequence=sequence, no_grad=no_grad)
+        new = Boundary(position, sequence=sequence, no_grad=no_grad)
         if self._complete is None:
             assert self._called is not None
             # a rollout: the loop around it need not be under no_grad
