@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
@@ -440,3 +441,25 @@ def test_a_label_is_what_it_is_and_a_sure_probability_shows_what_it_lacks() -> N
     assert float(known.values[0].value) == pytest.approx((216.0 + 800.0) / 3)
     assert gradient is not None and bool(gradient.exists.all())
     assert gradient.value.tolist() == pytest.approx([0.0, 1 / 3, 1 / 3], abs=1e-30)
+
+
+@pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((3, 4), (4,))])
+@pytest.mark.parametrize("extremes", [(), (1e300, 5e-320), (math.inf, math.nan)])
+def test_products_of_matrices_are_exact(
+    shapes: tuple[tuple[int, ...], ...], extremes: tuple[float, ...]
+) -> None:
+    a, b = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
+    a.view(-1)[: len(extremes)] = torch.tensor(extremes, dtype=torch.float64)
+    with digits(60):
+        got = torch.matmul(lift(a), lift(b))
+        rows = lift(a).numbers.reshape(-1, a.shape[-1])
+        few = lift(b).numbers.reshape(-1, *b.shape[-2:]) if b.ndim > 2 else None
+        columns = [lift(b).numbers.reshape(b.shape[0], -1)] if few is None else few
+        many = rows.reshape(len(columns), -1, a.shape[-1])
+        want = [
+            mpmath.fdot(row, column)
+            for left, right in zip(many, columns, strict=True)
+            for row in left
+            for column in right.T
+        ]
+    assert [str(v) for v in got.numbers.reshape(-1)] == [str(v) for v in want]

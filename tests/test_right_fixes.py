@@ -81,6 +81,7 @@ WRITTEN = {
     "a name that a branch not taken assigns too": "l213",
     "two operands whose product is the variable": "l661",
     "a method that is called with two indices": "l693",
+    "both sides of a difference": "l900",
 }
 
 

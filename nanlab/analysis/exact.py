@@ -19,7 +19,7 @@ import mpmath
 import numpy as np
 import torch
 from mpmath import mp, mpf
-from mpmath.libmp import from_float
+from mpmath.libmp import from_float, from_man_exp
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
@@ -30,6 +30,7 @@ from nanlab.operators import having
 F = TypeVar("F", bound=Callable[..., Any])
 MOST_ELEMENTS = 1 << 14  # of one result: a number costs about 10 microseconds
 OPERATOR, FUNCTION = 80, 10  # work of a call of an operator, and of an elementary function
+MOST_BITS_APART = 4000  # of two elements of a matrix that is multiplied as integers
 
 
 class _Work(threading.local):
@@ -723,13 +724,42 @@ def _matrix_product(func: Any, a: Any, b: Any) -> Exact:
     )
     if terms > 8 * MOST_ELEMENTS:
         raise NotExact("the matrices are too large to multiply exactly")
-    _work.done += terms // 2
+    _work.done += terms // 4
     shape = left.shape[:-1] + (right.shape[-1:] if right.ndim > 1 else ())
+    many, few = _wholes(left), _wholes(right)
+    # no product is rounded before they are summed, which is the faster way too
+    if many is not None and few is not None:
+        sums = np.asarray(many[0] @ few[0], dtype=object).reshape(-1).tolist()
+        with np.errstate(invalid="ignore"):
+            sizes = np.asarray(many[2] @ few[2]).reshape(-1).tolist()
+        low, precision = many[1] + few[1], mp.prec
+        flat = [
+            mp.make_mpf(from_man_exp(v, low, precision, "n")) if math.isfinite(size) else mpf(size)
+            for v, size in zip(sums, sizes, strict=True)
+        ]
+        return Exact(_array(flat, shape))
     columns = np.swapaxes(right, -1, -2) if right.ndim > 1 else right[None]
     batches = zip(left, columns, strict=True) if left.ndim > 2 else [(np.atleast_2d(left), columns)]
-    # no product is rounded before they are summed, which is the faster way too
-    flat = [mp.fdot(row, column) for many, few in batches for row in many for column in few]
+    flat = [mp.fdot(row, column) for some, others in batches for row in some for column in others]
     return Exact(_array(flat, shape))
+
+
+def _wholes(numbers: np.ndarray) -> tuple[np.ndarray, int, np.ndarray] | None:
+    """The numbers as integers of Python, which NumPy multiplies several times faster, and the power
+    of two that they share; with their signs, among which those stand that are not finite. None
+    where they lie too far apart."""
+    values = numbers.reshape(-1).tolist()
+    flat = [v._mpf_ for v in values]
+    powers = [power for _, digits, power, _ in flat if digits]
+    low = min(powers, default=0)
+    if max(powers, default=0) - low > MOST_BITS_APART:
+        return None
+    made = [(-d if minus else d) << (power - low) if d else 0 for minus, d, power, _ in flat]
+    signs = [
+        (-1.0 if minus else 1.0) if digits else float(v) if power else 0.0
+        for v, (minus, digits, power, _) in zip(values, flat, strict=True)
+    ]
+    return _array(made, numbers.shape), low, np.array(signs).reshape(numbers.shape)
 
 
 @_runs("addmm", "baddbmm", "addmv")

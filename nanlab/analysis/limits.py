@@ -499,16 +499,18 @@ class _Problem:
                 continue
             try:
                 found = self._moved_alone(arithmetic, place, limits)
-                others = [self._moved_alone(arithmetic, each, limits) for each in beside if found]
+                for each in beside:  # of one limit only where all have it
+                    if found is None or not any(bool(limit.exists.any()) for limit in found):
+                        break
+                    other = self._moved_alone(arithmetic, each, limits)
+                    found = other and [
+                        _merged(a, _unknown(a.value), ~(_same(a.value, b.value) & b.exists))
+                        for a, b in zip(found, other, strict=True)
+                    ]
             except NotExact:
                 break
-            if not found or not all(others):
+            if found is None:
                 continue
-            for other in filter(None, others):  # of one limit only where all have it
-                found = [
-                    _merged(a, _unknown(a.value), ~(_same(a.value, b.value) & b.exists))
-                    for a, b in zip(found, other, strict=True)
-                ]
             limits = [
                 _merged(now, new, now.unknown & (new.exists | (not existing)))
                 for now, new in zip(limits, found, strict=True)

@@ -223,13 +223,13 @@ def _unassigned(scope: Scope, readers: Collection[ast.stmt]) -> dict[str, set[st
     for statement in readers:
         for node in ast.walk(statement):
             made: ast.AST | None = node if isinstance(node, ast.Call) else None
-            if isinstance(made, ast.Call) and is_pure(ast.Call(made.func, [], [])):
-                continue  # a known function of what another gives
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 assigned = scope.assignment(node.id, statement)
                 made = assigned[1] if assigned else None
                 if assigned is None and node.id in given:
                     found[node.id] = {node.id}
+            if isinstance(made, ast.Call) and is_pure(ast.Call(made.func, [], [])):
+                continue  # a known function of what another gives
             if made is not None and not is_pure(made):
                 of = getattr(made, "func", None)
                 group = f"{ast.unparse(of)}()" if of is not None else ast.unparse(node)

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from nanlab.fixes.term import Term, term_of
+from nanlab.fixes.term import Term, calls_in, term_of
 
 LOG2 = repr(math.log(2))
 ROOT2 = repr(math.sqrt(2))
@@ -39,6 +39,11 @@ class Rule:
     def before(self) -> Term:
         """The pattern, read."""
         return read(self.pattern)
+
+    @cached_property
+    def calls(self) -> frozenset[str]:
+        """The functions that the pattern names: no term without them is an instance of it."""
+        return frozenset(calls_in(self.before))
 
     @cached_property
     def after(self) -> Term:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from nanlab.fixes.catalogue import CATALOGUE, Rule
 from nanlab.fixes.logarithms import as_exponential, log_of
 from nanlab.fixes.term import (
     Term,
     called,
+    calls_in,
     is_pure,
     multiplied,
     negated,
@@ -145,6 +146,20 @@ class Scope:
             if isinstance(s, _SIMPLE) and isinstance(s.value, ast.expr):
                 yield s
 
+    def reached_by(self, line: int) -> Iterator[ast.stmt]:
+        """The statements that compute with what a line does, as far as names tell."""
+        named = [(name.rpartition(".")[2], f) for name, f in self.functions.items()]
+        defined = [*named, *self.classes.items()]
+        names = {name for name, d in defined if d.lineno <= line <= (d.end_lineno or d.lineno)}
+        while more := {n for n, d in defined if n not in names and names & _identifiers(d)}:
+            names |= more
+        for s in self.order:
+            inside = isinstance(s, _SIMPLE) and s.lineno <= line <= (s.end_lineno or s.lineno)
+            if inside or names & _identifiers(s):
+                names |= {bound.rpartition(".")[2] for bound in _bound(s)}
+                if isinstance(s, _SIMPLE) and isinstance(s.value, ast.expr):
+                    yield s
+
     def expressions(self, statement: ast.stmt) -> Iterator[ast.expr]:
         """The computing expressions of a statement, the outermost first."""
         whole = self.joined.get(id(statement))
@@ -255,6 +270,22 @@ class Scope:
             text = new if whole or atomic or bare else f"({new})"
             part[start : end + 1] = [head + text.encode() + tail]
         return _aligned("\n".join(row.decode() for row in part))
+
+
+@lru_cache(4096)
+def _identifiers(node: ast.AST) -> frozenset[str]:
+    """The names and attributes in a piece of code; of a loop or the like those of its head."""
+    inside = [node]
+    if isinstance(node, ast.For | ast.AsyncFor):
+        inside = [node.iter]
+    elif isinstance(node, ast.If | ast.While):
+        inside = [node.test]
+    found = [n for each in inside for n in ast.walk(each)]
+    return frozenset(
+        n.id if isinstance(n, ast.Name) else n.attr
+        for n in found
+        if isinstance(n, ast.Name | ast.Attribute)
+    )
 
 
 def _calls(node: ast.AST, name: str) -> bool:
@@ -420,6 +451,7 @@ class Reading:
     lines: set[int] = field(default_factory=set)  # of the assignments that were followed
     # a name stands for itself where what it was made of has another value by now
     keeps_names: bool = False
+    named: list[Term] = field(default_factory=list)  # sums and products that names stand for
 
     def resolve(self, name: ast.expr) -> Term | None:
         """What a name stands for; None where it is not known."""
@@ -450,7 +482,10 @@ class Reading:
             return found
         self.lines |= set(range(made.lineno, (made.end_lineno or made.lineno) + 1))
         alias = name if self.scope.unchanged(name, made, at, after=True) else found.node
-        return Term(found.kind, found.name, found.parts, found.marks, found.value, alias)
+        term = Term(found.kind, found.name, found.parts, found.marks, found.value, alias)
+        if alias is name and term.kind in ("sum", "product") and len(term.parts) > 1:
+            self.named.append(term)
+        return term
 
     def _returned(self, node: ast.expr, at: ast.stmt, lookups: int) -> Term | None:
         """What a call of a function of the file gives, or a property, where that is one expression
@@ -554,9 +589,27 @@ class Reading:
             return ast.unparse(node)
 
         try:
-            return text_of(t, spell)
+            return text_of(self._with_names(t), spell)
         except _Unspellable:
             return None
+
+    def _with_names(self, t: Term) -> Term:
+        """The term, sums and products in it under the names that the program has for them:
+        ``u - v`` for ``a + b - v``, where u is ``a + b``."""
+        if t.node is not None and id(t.node) in self.scope.owners:
+            return t
+        parts = tuple(map(self._with_names, t.parts))
+        if t.kind not in ("sum", "product"):
+            return replace(t, parts=parts)
+        items = list(zip(t.marks, parts, strict=True))
+        for term in self.named:
+            if term.kind != t.kind or not self._is_sayable(term):
+                continue
+            for sign in (1, -1):
+                own = [(int(m) * sign, p) for m, p in zip(term.marks, term.parts, strict=True)]
+                rest = _without(items, own)
+                items = [*rest, (sign, term)] if rest else items
+        return replace(t, parts=tuple(p for _, p in items), marks=tuple(m for m, _ in items))
 
     def _is_sayable(self, leaf: Term) -> bool:
         """Whether a leaf has the value that it was read with at the statement too."""
@@ -565,6 +618,16 @@ class Reading:
 
     def _right(self, node: ast.expr, owner: ast.stmt) -> bool:
         return self.scope.unchanged(node, owner, self.statement)
+
+
+def _without(items: Sequence[Any], taken: Sequence[Any]) -> list[Any] | None:
+    """What is left of items; None where not all of those taken are among them."""
+    rest = list(items)
+    for each in taken:
+        if each not in rest:
+            return None
+        rest.remove(each)
+    return rest
 
 
 def _leaves_of(t: Term) -> Iterator[Term]:
@@ -604,7 +667,7 @@ def rewritings(text: str, line: int, rules: Sequence[Rule] = CATALOGUE) -> list[
     """
     found: dict[tuple[int, str], Rewriting] = {}
     for scope in Scope.behind(text, line):
-        for statement in scope.statements():
+        for statement in scope.reached_by(line):
             for made in _of_statement(scope, statement, rules):
                 if line in made.lines:
                     found.setdefault((made.first, made.text), made)
@@ -685,7 +748,7 @@ def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[st
     t = _repeated(t, [r for r in rules if not r.late], titles)
     if not titles and (better := _better_form(t, rules)) is not None:
         made, _ = rewritten(better, rules)
-        return made, [_told(better, frozenset(_calls_in(t)))]
+        return made, [_told(better, frozenset(calls_in(t)))]
     inside = _with_parts_rewritten(t, rules)
     made = _repeated(inside, rules, titles)
     # taken apart late, its parts may be known: a logarithm of a quotient of sums
@@ -710,15 +773,7 @@ def _better_form(t: Term, rules: Sequence[Rule]) -> Term | None:
 
 def _told(t: Term, known: frozenset[str]) -> str:
     """What a form is called by: its first function that the program does not call itself."""
-    return next((n for n in _calls_in(t) if n not in known | _PLAIN), _EXPONENT)
-
-
-def _calls_in(t: Term) -> Iterator[str]:
-    """The names of the functions in a term, the outermost first."""
-    if t.kind == "call":
-        yield t.name
-    for part in t.parts:
-        yield from _calls_in(part)
+    return next((n for n in calls_in(t) if n not in known | _PLAIN), _EXPONENT)
 
 
 _EXPONENT = "the exponent"
@@ -734,7 +789,9 @@ def _with_parts_rewritten(t: Term, rules: Sequence[Rule]) -> Term:
 
 def _repeated(t: Term, rules: Sequence[Rule], titles: list[str]) -> Term:
     for _ in range(8):
-        for rule, partly in [(rule, False) for rule in rules] + [(rule, True) for rule in rules]:
+        known = frozenset(calls_in(t))
+        fitting = [rule for rule in rules if rule.calls <= known]
+        for rule, partly in [(r, False) for r in fitting] + [(r, True) for r in fitting]:
             if rule.root and titles:
                 continue
             made = applied(rule, t, partly)

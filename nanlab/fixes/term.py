@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
@@ -155,6 +155,14 @@ def called(name: str, arguments: Sequence[tuple[str, Term]], node: ast.expr | No
     return Term(
         "call", name, tuple(t for _, t in arguments), tuple(n for n, _ in arguments), node=node
     )
+
+
+def calls_in(t: Term) -> Iterator[str]:
+    """The names of the functions in a term, the outermost first."""
+    if t.kind == "call":
+        yield t.name
+    for part in t.parts:
+        yield from calls_in(part)
 
 
 def _noted(t: Term, node: ast.expr | None) -> Term:

@@ -278,7 +278,9 @@ class _Rewrite:
                 except NotReplayable:
                     again = self._in_float32 if _leaves_autocast(contexts) else self._fed
                     known = not before and (not contexts or again == self._in_float32)
-                    found = list(self._wrapped(made, was, old_part, new_part)) if known else []
+                    found = self._apart(made, (old_part, new_part), before, contexts)
+                    if not found and known:
+                        found = list(self._wrapped(made, was, old_part, new_part))
                     found = found or self._called(was, now, old_part, new_part, before, contexts)
                     found = found or (list(again(made, old_part, new_part)) if known else [])
                     found = found or self._around(
@@ -498,6 +500,20 @@ class _Rewrite:
 
         region = Region(at, _outermost(bound.calls[-1], bound.out, expression.span, around))
         return region, Patch(at, bound.calls[-1], skipped, bound.out, run)
+
+    def _apart(
+        self,
+        made: list[tuple[int, list[Made]]],
+        part: tuple[ast.expr, ast.expr],
+        before: Sequence[ast.stmt],
+        contexts: Sequence[ast.withitem],
+    ) -> list[tuple[Region, Patch]]:
+        """Several parts of an expression, each by itself; nothing where one cannot be."""
+        pairs = _lifted(*part, {m.span for _, group in made for m in group}, apart=True)
+        with suppress(NotReplayable):
+            found = [self._regions(made, old, new, before, contexts) for old, new in pairs]
+            return [each for of in found for each in of] if len(pairs) > 1 else []
+        return []
 
     def _around(
         self,
@@ -1461,8 +1477,9 @@ def _is_written(node: ast.expr, target: ast.expr) -> bool:
 
 
 def _lifted(
-    old: ast.AST, new: ast.AST, spans: set[tuple[int, int, int, int]]
+    old: ast.AST, new: ast.AST, spans: set[tuple[int, int, int, int]], apart: bool = False
 ) -> list[tuple[ast.expr, ast.expr]]:
+    """apart: whether the sides of one operator that both differ are two differences."""
     if key_of(old) == key_of(new):
         return []
     pairs: list[tuple[ast.expr, ast.expr]] = []
@@ -1475,17 +1492,18 @@ def _lifted(
                 ):
                     small = False
                     break
-                pairs += _lifted(a, b, spans)
+                pairs += _lifted(a, b, spans, apart)
             elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
                 for x, y in zip(a, b, strict=True):
                     if isinstance(x, ast.AST) and isinstance(y, ast.AST):
-                        pairs += _lifted(x, y, spans)
+                        pairs += _lifted(x, y, spans, apart)
                     elif x != y:
                         small = False
             elif a != b:
                 small = False
                 break
-    several = len(pairs) > 1 and isinstance(old, ast.BinOp | ast.UnaryOp | ast.Compare)
+    one = isinstance(old, ast.BinOp | ast.UnaryOp | ast.Compare) and not apart
+    several = one and len(pairs) > 1
     if small and pairs and not several and all(_has_value(a, spans) for a, _ in pairs):
         return pairs
     if isinstance(old, ast.expr) and isinstance(new, ast.expr):
