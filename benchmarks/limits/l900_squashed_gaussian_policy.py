@@ -15,6 +15,7 @@ META = {
     "first_bad_step": 0,
     "n_steps": 2,
     "kind": "removable",
+    "loss_truth": 4.040021691,
 }
 
 NOISE = ((0.3, -0.4), (-1.1, 0.8), (0.2, 0.5))
