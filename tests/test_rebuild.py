@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
+from torch.autograd.functional import hessian, jacobian
 from torch.nn import functional as F
 
 import nanlab
@@ -186,3 +188,102 @@ def test_a_tensor_that_changed_its_shape_in_place_has_its_new_one() -> None:
         op: trace.tensor(int(p)).shape for op, p in zip(trace.ops.op, trace.ops.index, strict=True)
     }
     assert shapes["squeeze_"] == (2, 3) and shapes["t_"] == shapes["add_"] == (3, 2)
+
+
+def cubed(w: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda t: (t * w).pow(3)
+
+
+def duals(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        return forward_ad.unpack_dual(cubed(w)(dual)).tangent
+
+
+DERIVATIVES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "jvp": lambda w, x: torch.func.jvp(cubed(w), (x,), (torch.ones_like(x),))[1],
+    "jacfwd": lambda w, x: torch.func.jacfwd(cubed(w))(x).sum(0),
+    "hessian": lambda w, x: torch.func.hessian(lambda t: cubed(w)(t).sum())(x).diagonal(),
+    "dual": duals,
+    "jacobian": lambda w, x: jacobian(cubed(w), x, create_graph=True, vectorize=True).sum(0),
+    "functional hessian": lambda w, x: hessian(
+        lambda t: cubed(w)(t).sum(), x, create_graph=True, vectorize=True
+    ).diagonal(),
+}
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_a_fix_after_derivatives_is_the_program_written_so(name: str) -> None:
+    """However they were taken: forward, by rows, forward of backward."""
+
+    def gradients(fixed: bool) -> tuple[nanlab.Trace, nn.Linear]:
+        torch.manual_seed(0)
+        layer = nn.Linear(3, 1, bias=False)
+        with nanlab.watch(layer, on_fault="record") as trace:
+            found = DERIVATIVES[name](layer.weight[0], torch.tensor([1.0, 0.5, 0.0]))
+            if fixed:
+                root = nanlab.safe.sqrt(found.square())
+            else:
+                root = torch.sqrt(found.square())
+            (root.sum() + layer.weight.square().sum()).backward()
+        return trace, layer
+
+    trace, _ = gradients(False)
+    assert trace.replay().identical
+    culprit = trace.culprit
+    assert culprit is not None and culprit.cause == "sqrt-at-zero"
+    fix = next(f for f in culprit.fixes if "nanlab.safe.sqrt" in f.code)
+    assert fix.verdict != "untried", fix.why
+    twin, layer = gradients(True)
+    assert twin.culprit is None
+    assert torch.equal(trace.replay(fix).gradients["weight"], layer.weight.grad)  # type: ignore[arg-type]
+
+
+def rooted(w: torch.Tensor, fixed: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    def f(t: torch.Tensor) -> torch.Tensor:
+        square = (t * w).square()
+        return nanlab.safe.sqrt(square) if fixed else torch.sqrt(square)
+
+    return f
+
+
+def derivative(
+    name: str, f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+) -> torch.Tensor:
+    if name == "jvp":
+        return torch.func.jvp(f, (x,), (torch.ones_like(x),))[1]
+    if name == "jacfwd":
+        return torch.func.jacfwd(f)(x).sum(0)
+    if name == "jacobian":
+        return jacobian(f, x, create_graph=True, vectorize=True).sum(0)  # type: ignore[no-any-return]
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(f(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+
+
+@pytest.mark.parametrize("name", ["jvp", "jacfwd", "jacobian", "dual"])
+def test_a_fix_inside_of_a_derivative_is_the_program_written_so(name: str) -> None:
+    def gradients(fixed: bool) -> tuple[nanlab.Trace, nn.Linear]:
+        torch.manual_seed(0)
+        layer = nn.Linear(3, 1, bias=False)
+        with nanlab.watch(layer, on_fault="record") as trace:
+            found = derivative(name, rooted(layer.weight[0], fixed), torch.tensor([1.0, 0.5, 0.0]))
+            (found.square() * layer.weight).sum().backward()
+        return trace, layer
+
+    trace, _ = gradients(False)
+    culprit = trace.culprit
+    assert culprit is not None and culprit.cause == "sqrt-at-zero"
+    fix = next(f for f in culprit.fixes if "nanlab.safe.sqrt(square)" in f.code)
+    twin, layer = gradients(True)
+    assert twin.culprit is None
+    assert torch.equal(trace.replay(fix).gradients["weight"], layer.weight.grad)  # type: ignore[arg-type]
+
+
+def test_a_program_whose_tangents_are_zeros_without_memory_runs_under_a_watch() -> None:
+    """torch ends the process where such a tensor is multiplied by a number under a mode."""
+    layer = nn.Linear(3, 1)
+    with nanlab.watch(layer) as trace:
+        zeros = torch._efficientzerotensor((3,))
+        assert torch.equal(torch.ops.aten.mul.Scalar(zeros, 2.0) + 1, torch.ones(3))
+        assert torch.equal(torch.ops.aten.add.Scalar(zeros, 2.0), torch.full((3,), 2.0))
+    assert trace.culprit is None

@@ -737,3 +737,12 @@ def test_a_watch_takes_a_safe_operator_at_its_singular_points_for_no_fault(name:
     with nanlab.watch(on_fault="record") as trace:
         ORDINARY[name](x).sum().backward()
     assert trace.culprit is None
+
+
+def test_jacobians_by_rows_of_autograd_go_through_safe_operators() -> None:
+    x = torch.tensor([0.0, 0.25, 0.5])
+    by_rows, one_by_one = (
+        torch.autograd.functional.jacobian(lambda t: safe.sqrt(t) * t, x, vectorize=vectorize)
+        for vectorize in (True, False)
+    )
+    assert torch.equal(by_rows, one_by_one)

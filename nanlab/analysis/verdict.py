@@ -34,7 +34,6 @@ from nanlab.program.rebuild import (
     Rebuilt,
     backward_of,
     differentiate,
-    is_by_sample,
     run_patches,
     same_bits,
 )
@@ -162,7 +161,7 @@ def cut(
     for at in range(before[0], -1, -1):
         segment = segments[at]
         last = before[1] if at == before[0] else len(segment.calls)
-        runs = (r for r in segment.engine if not r.nested and not is_by_sample(r))
+        runs = (r for r in segment.engine if not r.nested and not r.unrolled)
         windows = sorted(runs, key=lambda r: r.first, reverse=True)
         applied: dict[int, list[FunctionUse]] = {}
         for use in segment.functions:

@@ -390,8 +390,24 @@ def plan_for(func: Any, names: Names | None = None) -> Plan:
         or name in _FILLS
         or name in _UNINITIALISED
         or name in _REMARKABLE,
-        run=func._op if type(func) is torch._ops.OpOverload else func,
+        run=_with_zeros(func._op) if func in _DEADLY else getattr(func, "_op", func),
     )
+
+
+# Given a tensor of zeros that has no memory, as tangents are, these end the process where a
+# dispatch mode is on: torch 2.13.
+_DEADLY = {torch.ops.aten.mul.Scalar, torch.ops.aten.add.Scalar}
+
+
+def _with_zeros(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator, given zeros in memory in the place of those without."""
+
+    def run(first: Tensor, *others: Any, **kwargs: Any) -> Any:
+        if first._is_zerotensor():
+            first = first.new_zeros(first.shape)
+        return op(first, *others, **kwargs)
+
+    return run
 
 
 @cache
@@ -522,6 +538,8 @@ def read_by_derivative(node: str, func: Any, args: Any) -> dict[str, Any]:
 def unwrapped(tensor: Tensor) -> Tensor:
     """The tensor that a transform of torch.func works on, for its memory. As in torch 2.13."""
     functorch = torch._C._functorch
+    if functorch.is_legacy_batchedtensor(tensor):  # of autograd's own vmap, which does not nest
+        tensor = torch._remove_batch_dim(tensor, 1, 1, 0)
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
     return tensor

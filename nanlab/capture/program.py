@@ -435,11 +435,7 @@ class ProgramRecorder:
         run = self._running.pop()
         run.last = len(self.segment.calls)
         if not run.accumulates and results is not None:
-            inside = (
-                torch._C._functorch.is_legacy_batchedtensor
-            )  # of autograd's vmap: gone after it
-            found = [None if t is None or inside(t) else unwrapped(t) for t in results]
-            run.results = tuple([None if t is None else self._made(t) for t in found])
+            run.results = tuple([None if t is None else self._made(unwrapped(t)) for t in results])
         self.segment.engine.append(run)
         if not self._running:
             self._returning.clear()

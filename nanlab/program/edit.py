@@ -30,11 +30,13 @@ from nanlab.program.callee import (
 from nanlab.program.expression import (
     Bound,
     Code,
+    Dual,
     Expression,
     Made,
     all_but_last,
     autocast,
     bind,
+    differentiated,
     form_of,
     functions_around,
     inside,
@@ -52,7 +54,7 @@ from nanlab.program.expression import (
     whole_of,
 )
 from nanlab.program.rebuild import Beginning, Patch
-from nanlab.program.rerun import Get, operate, rerun
+from nanlab.program.rerun import ZEROS, Get, operate, rerun
 from nanlab.trace.chunk import Span
 from nanlab.trace.program import Call, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
@@ -355,7 +357,13 @@ class _Rewrite:
 
     def _expression(self, node: ast.expr, device: str) -> Expression:
         """An expression, with what is known of its names."""
-        return Expression(node, self.names, device, self._plain_numbers)
+        return Expression(node, self.names, device, self._plain_numbers, self._is_forward)
+
+    @cached_property
+    def _is_forward(self) -> bool:
+        """Whether the step differentiates forward."""
+        calls = (call for segment in self.segments for call in segment.calls)
+        return any(call.func in ZEROS for call in calls)
 
     @cached_property
     def _plain_numbers(self) -> frozenset[str]:
@@ -483,6 +491,7 @@ class _Rewrite:
         extra = [key_of(path) for path in code.free]
         for path in code.free:
             values[key_of(path)] = self._elsewhere(path, at, bound.calls[0])
+            self._check_tangent(path, values[key_of(path)], bound)
         if extra:
             used += extra
             code = _with(contexts, new, used, before, self.names, computed)
@@ -495,11 +504,27 @@ class _Rewrite:
         cast, device = bound.cast, expression.device
 
         def run(get: Get) -> Any:
+            given = {
+                key: part.of(get) if isinstance(part := values[key], Dual) else get(part)
+                for key in used
+            }
             with autocast(device, cast):
-                return code({key: get(values[key]) for key in used})
+                made = differentiated(code, given)
+            if bound.tangent is None:
+                return made
+            if not isinstance(made, Dual):
+                return made, torch.zeros_like(made).expand(bound.tangent.size)
+            return made.value, made.tangent
 
         region = Region(at, _outermost(bound.calls[-1], bound.out, expression.span, around))
-        return region, Patch(at, bound.calls[-1], skipped, bound.out, run)
+        out = bound.out if bound.tangent is None else (bound.out, bound.tangent)
+        return region, Patch(at, bound.calls[-1], skipped, out, run)
+
+    def _check_tangent(self, path: ast.expr, value: Any, bound: Bound) -> None:
+        """Raise NotReplayable where a value of another line may have had a tangent here."""
+        known = value.__class__ is not Ref or value.storage in self.recording.program.names
+        if bound.tangent is not None and not known:
+            raise NotReplayable(f"the derivative of {ast.unparse(path)} is not known at this line")
 
     def _apart(
         self,

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from nanlab.capture.plans import plan_of
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
 from nanlab.program.rebuild import same_bits
@@ -263,13 +264,13 @@ class Following(TorchDispatchMode):
             at = at + 1 if _may_be_known(self.made[at].call) else len(self.made)
         if at >= len(self.made):
             if silent:
-                return func(*args, **(kwargs or {}))
+                return plan_of(func).run(*args, **(kwargs or {}))
             raise _Other
         self.count = at
         call = self.made[self.count].call
         if not _fit((args, kwargs or {}), (call.args, call.kwargs)):
             raise _Other
-        out = func(*args, **(kwargs or {}))
+        out = plan_of(func).run(*args, **(kwargs or {}))
         first = out[0] if isinstance(out, tuple | list) and out else out
         known = self.made[self.count].result
         if (
@@ -294,14 +295,28 @@ class Following(TorchDispatchMode):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Dual:
+    """A value with its derivative in a direction, or with those in each of a batch, leading
+    dimensions of ``tangent``."""
+
+    value: Any
+    tangent: Any
+
+    def of(self, get: Get) -> Dual:
+        """The tensors of its references."""
+        return Dual(get(self.value), get(self.tangent))
+
+
 @dataclass(frozen=True)
 class Bound:
     """The values behind the parts of an expression in one of its runs."""
 
     calls: tuple[int, ...]  # indices of its calls in the segment
     out: Any  # Ref of its value; a tuple of them where it is one
-    parts: dict[str, Any]  # key of a part -> Ref, or a plain value
+    parts: dict[str, Any]  # key of a part -> Ref, Dual of two, or a plain value
     cast: torch.dtype | None  # of the autocast that it ran under
+    tangent: Ref | None = None  # of its value, where it was differentiated forward
 
 
 @dataclass
@@ -316,6 +331,7 @@ class Expression:
     names: dict[str, Any]
     device: str = "cpu"
     numbers: frozenset[str] = frozenset()  # keys of names that are known to be plain numbers
+    forward: bool = False  # whether the step differentiates forward, as ``torch.func.jvp`` does
     span: Span = field(init=False)
     # key of a function that is an operator -> its call
     callees: dict[str, Span] = field(default_factory=dict)
@@ -557,6 +573,7 @@ def _first_run(
     spans = {each.span for each in made}
     places = [_places(expression, leaf, spans) for leaf in leaves]
     tries = 0
+    forward = expression.forward if before is None else before.tangent is not None
     for size in lengths:
         group = made[:size]
         outs = list(refs_in(group[-1].call.out))
@@ -569,9 +586,10 @@ def _first_run(
         if not outs or len(operators) < len(expression.callees):
             continue
         at = group[0].index
-        for chosen in itertools.islice(
-            _choices(group, keys, places, expression.numbers), MOST_TRIES
-        ):
+        choices = _choices(group, keys, places, expression.numbers)
+        if forward:
+            choices = _with_tangents(choices, group)
+        for chosen in itertools.islice(choices, MOST_TRIES):
             tries += 1
             if tries > MOST_TRIES:
                 break
@@ -586,6 +604,8 @@ def _first_run(
                             break  # a run of its own, of a view that is taken in a loop
                         size += 1
                     calls = tuple(each.index for each in made[:size])
+                    if isinstance(given[0], Dual):
+                        return Bound(calls, given[0].value, parts, cast, given[0].tangent)
                     return Bound(calls, _several(given[0], group) or outs[0], parts, cast)
     text = ast.unparse(leaves[0]) if leaves else "the expression"
     raise NotReplayable(f"the values behind the line could not be told apart ({text}, ...)")
@@ -635,6 +655,31 @@ def _choices(
     if len(keys) > 1 and all(map(_is_view, group)):  # x.expand_as(y) reads x alone
         pool = [*pool, *refs_in(group[-1].call.out)]
     yield from itertools.permutations(pool, len(keys))
+
+
+def _with_tangents(
+    choices: Iterable[tuple[Any, ...]], group: Sequence[Made]
+) -> Iterator[tuple[Any, ...]]:
+    """The same values with what may be their tangents, of all that the calls read, then without."""
+    inner = {ref.view for each in group if not _is_view(each) for ref in refs_in(each.call.out)}
+    read: dict[Any, Ref] = {}
+    for each in group:
+        for ref in refs_in((each.call.args, tuple(each.call.kwargs.values()))):
+            if ref.view not in inner and ref.dtype.is_floating_point:
+                read.setdefault((ref.view, ref.tracked), ref)
+
+    def duals(value: Any) -> list[Any]:
+        if value.__class__ is not Ref or not value.dtype.is_floating_point:
+            return [value]
+        count = len(value.size)
+        fitting = [r for r in read.values() if r.size[len(r.size) - count :] == value.size]
+        return [*(Dual(value, r) for r in fitting if not _is_twin(r, value)), value]
+
+    first, again = itertools.tee(itertools.islice(choices, MOST_TRIES))
+    for chosen in first:
+        every = itertools.product(*map(duals, chosen))
+        yield from (each for each in every if any(isinstance(v, Dual) for v in each))
+    yield from again
 
 
 def _near(pools: dict[Span | None, list[Any]], occurrences: list[_Occurrence]) -> list[Any]:
@@ -834,9 +879,12 @@ def _gives(
             autocast(device, cast),
             following,
         ):
-            result = code(values)
+            result = differentiated(code, values)
     except Exception:
         return None
+    if isinstance(result, Dual):
+        refs = following.ref_of(result.value), following.ref_of(result.tangent)
+        return (Dual(*refs),) if None not in refs and following.followed() else None
     known = group[-1].result
     if all(is_silent(each.call.func) for each in group) and isinstance(known, Tensor):
         if not isinstance(result, Tensor) or not same_bits(result.detach(), known):
@@ -846,6 +894,8 @@ def _gives(
 
 def as_operand(part: Any, value: Get) -> Any:
     """A copy of the recorded value of a part, which autograd follows if it followed that."""
+    if isinstance(part, Dual):
+        return part.of(partial(as_operand, value=value))
     if part.__class__ is not Ref:
         return part
     found = value(part).detach().clone()
@@ -853,3 +903,23 @@ def as_operand(part: Any, value: Get) -> Any:
         found.is_floating_point() or found.is_complex()
     )
     return found.requires_grad_() if follows else found
+
+
+def differentiated(code: Callable[[dict[str, Any]], Any], parts: dict[str, Any]) -> Any:
+    """What code makes of its parts; a Dual where some are."""
+    duals = {key: part for key, part in parts.items() if isinstance(part, Dual)}
+    if not duals:
+        return code(parts)
+    values = tuple(part.value for part in duals.values())
+
+    def value_and_tangent(*tangents: Tensor) -> Any:
+        def function(*given: Tensor) -> Tensor:
+            found: Tensor = code({**parts, **dict(zip(duals, given, strict=True))})
+            return found
+
+        return torch.func.jvp(function, values, tangents)
+
+    run: Callable[..., Any] = value_and_tangent
+    for _ in range(max(d.tangent.dim() - d.value.dim() for d in duals.values())):
+        run = torch.func.vmap(run, out_dims=(None, 0))  # type: ignore[arg-type]
+    return Dual(*run(*(part.tangent for part in duals.values())))

@@ -21,6 +21,7 @@ from nanlab.program.rerun import (
     Instead,
     Memory,
     Window,
+    is_batched,
     last_uses,
     operate,
     seed,
@@ -1034,11 +1035,11 @@ class _Building:
                     self.result.looked.append((look, graph.get(look.ref)))
             self.functions.reached(index, first)
             run = passes.pop(index, None)
-            if run is not None and is_by_sample(run):
+            if run is not None and run.unrolled:
                 if any(at == number and i < run.last for at, i in self.skipped):
                     raise NotReplayable(
-                        "gradients are taken for each sample by itself, as vmap(grad(...)) does, so"
-                        " what comes before them cannot be edited"
+                        "gradients are taken for each sample by itself, as vmap(grad(...)) does, or"
+                        " differentiated forward, so what comes before them cannot be edited"
                     )
                 run = None  # its calls are run as they are
             if self.about_to_call is not None and index < len(calls):
@@ -1164,20 +1165,6 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
             result.gradients[ref] = leaf.grad
 
 
-def is_by_sample(run: EngineRun) -> bool:
-    """Whether gradients have a dimension that neither their tensors nor the roots' have more."""
-    pairs = zip(run.inputs, run.results, strict=False)
-    sizes = [(x.size, g.size) for x, g in pairs if x.__class__ is g.__class__ is Ref]
-    return not _is_batched(run) and any(len(g) > len(x) for x, g in sizes)
-
-
-def _is_batched(run: EngineRun) -> bool:
-    """Whether gradients came in for each of a batch of vectors, as ``jacrev`` makes them."""
-    pairs = zip(run.roots, run.gradients, strict=True)
-    given = [(root.size, g.size) for root, g in pairs if root.__class__ is g.__class__ is Ref]
-    return bool(given) and all(g[1:] == root != g for root, g in given)
-
-
 def differentiate(run: EngineRun, graph: Graph) -> None:
     """A run of ``torch.autograd.grad`` whose results go on; under vmap, of a batch of gradients."""
     get = graph.get
@@ -1188,7 +1175,7 @@ def differentiate(run: EngineRun, graph: Graph) -> None:
         retain_graph=True,
         create_graph=run.create_graph,
         allow_unused=True,
-        is_grads_batched=_is_batched(run),
+        is_grads_batched=is_batched(run),
     )
     for ref, gradient in zip(run.results, found, strict=False):
         if ref is not None and gradient is not None:
@@ -1199,6 +1186,8 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are equal, NaN to NaN and -0 to 0."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
+    if a._is_zerotensor() or b._is_zerotensor():  # without memory: comparing it ends the process
+        return a._is_zerotensor() == b._is_zerotensor()
     if a.dtype is torch.complex32:  # which torch does not compare
         a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
     return bool(torch.equal(a, b)) or bool(((a == b) | ((a != a) & (b != b))).all())

@@ -371,16 +371,91 @@ def _same(a: Any, b: Any) -> bool:
     return torch.equal(*views)
 
 
-# Tensors inside of a transform of torch.func, which do not show that autograd follows them.
+# What autograd followed where the calls do not show it: inside of a transform of torch.func.
 
 
 def follow(segment: Segment) -> None:
-    """Mark what lies between the inputs and the roots of a run of the engine in a transform."""
+    """Mark what lies between the inputs and the roots of a run of the engine in a transform, and
+    what an operator read that computes with the zeros of forward-mode derivatives."""
     for run in segment.engine:
         inputs = [ref for ref in refs_in(run.inputs) if not ref.tracked]
-        if inputs:
+        run.unrolled = is_by_sample(run) or _gives_more(segment, run)
+        if inputs and not run.unrolled:
             followed = _Followed(segment, run, inputs)
             run.inputs, run.roots = followed.marked(run.inputs), followed.marked(run.roots)
+    if any(call.func in ZEROS for call in segment.calls):
+        _follow_zeros(segment)
+
+
+def is_by_sample(run: EngineRun) -> bool:
+    """Whether gradients have a dimension that neither their tensors nor the roots' have more."""
+    pairs = zip(run.inputs, run.results, strict=False)
+    sizes = [(x.size, g.size) for x, g in pairs if x.__class__ is g.__class__ is Ref]
+    return not is_batched(run) and any(len(g) > len(x) for x, g in sizes)
+
+
+def is_batched(run: EngineRun) -> bool:
+    """Whether gradients came in for each of a batch of vectors, as ``jacrev`` makes them."""
+    pairs = zip(run.roots, run.gradients, strict=True)
+    given = [(root.size, g.size) for root, g in pairs if root.__class__ is g.__class__ is Ref]
+    return bool(given) and all(g[1:] == root != g for root, g in given)
+
+
+def _gives_more(segment: Segment, run: EngineRun) -> bool:
+    """Whether the calls of a run made more than its results that is read after it, as they do where
+    gradients are differentiated forward."""
+    if run.accumulates or run.nested:
+        return False
+    made = {ref.storage for c in segment.calls[run.first : run.last] for ref in refs_in(c.out)}
+    for call in segment.calls[: run.first]:
+        made -= {ref.storage for ref in refs_in(call.out)}
+    made -= segment.leaves.keys() | {ref.storage for ref in refs_in(run.results)}
+    later = [other for other in segment.engine if other.first >= run.last]
+    read = [ref for other in later for ref in refs_in((*other.roots, *other.inputs))]
+    for index, call in enumerate(segment.calls[run.last :], run.last):
+        if not any(other.first <= index < other.last for other in later):
+            read += refs_in((call.args, tuple(call.kwargs.values())))
+    return any(ref.storage in made for ref in read)
+
+
+ZEROS = {torch.ops.aten._efficientzerotensor.default}  # tangents of what has none
+
+
+def _follow_zeros(segment: Segment) -> None:
+    """Mark what calls read of which autograd follows the result alone: those of an operator that
+    calls others below autograd, as one with a tensor of zeros does."""
+    calls, reached = segment.calls, set[int]()  # storages of what was computed from the followed
+    for call in calls:
+        given = refs_in((call.args, tuple(call.kwargs.values())))
+        if call.grad and any(ref.tracked or ref.storage in reached for ref in given):
+            reached |= {ref.storage for ref in refs_in(call.out)}
+    follows: dict[Any, bool] = {}  # view -> whether autograd follows it where it is read next
+
+    def marked(value: Any) -> Any:
+        if value.__class__ is Ref:
+            if value.tracked or value.storage not in reached or not value.dtype.is_floating_point:
+                return value
+            return Ref((*value[:5], 1, value[6]))
+        if value.__class__ is tuple or value.__class__ is list:
+            return value.__class__([marked(item) for item in value])
+        return value
+
+    for index in range(len(calls) - 1, -1, -1):
+        call = calls[index]
+        read = [*refs_in((call.args, tuple(call.kwargs.values())))]
+        outs = [ref.view for ref in refs_in(call.out)]
+        if call.grad and any(map(follows.get, outs)) and not any(ref.tracked for ref in read):
+            call = call._replace(args=marked(call.args))
+            calls.put(index, call)
+            read = [*refs_in((call.args, tuple(call.kwargs.values())))]
+        for view in outs:
+            follows.pop(view, None)
+        for ref in read:
+            follows[ref.view] = bool(ref.tracked)
+
+
+# Autograd follows what they return no more than the memory that it shows.
+_UNFOLLOWED = frozenset({"detach", "lift_fresh"})
 
 
 class _Followed:
@@ -402,7 +477,7 @@ class _Followed:
             if any(other.first <= index < other.last for other in earlier) or not call.grad:
                 continue
             name = getattr(call.func, "_opname", "")
-            if name == "detach" or name.endswith("_like") or name.startswith("new_"):
+            if name in _UNFOLLOWED or name.endswith("_like") or name.startswith("new_"):
                 continue  # autograd follows none of these
             args = self.marked(call.args)
             kwargs = {key: self.marked(value) for key, value in call.kwargs.items()}

@@ -365,7 +365,12 @@ class _Guarded(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of the operands that want one."""
         wanted = tuple(ctx.needs_input_grad[2:])
-        found = iter(_Gradients.apply(ctx.operator, ctx.cast, wanted, grad, *ctx.saved_tensors))
+        if torch._C._functorch.is_legacy_batchedtensor(grad):  # by rows, as autograd's jacobian:
+            found = iter(
+                ctx.operator.pulled(wanted, grad, *ctx.saved_tensors)
+            )  # no look at numbers
+        else:
+            found = iter(_Gradients.apply(ctx.operator, ctx.cast, wanted, grad, *ctx.saved_tensors))
         return (None, None, *(next(found) if want else None for want in wanted))
 
     @staticmethod

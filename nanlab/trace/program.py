@@ -167,6 +167,7 @@ class EngineRun:
     before: dict[Ref, Any] = field(default_factory=dict)  # leaf -> the gradient that it had
     after: dict[Ref, Any] = field(default_factory=dict)  # leaf -> the gradient that it has
     results: tuple[Any, ...] = ()  # of torch.autograd.grad
+    unrolled: bool = False  # its calls are run one by one: its results do not tell all they gave
 
 
 @dataclass(slots=True)
