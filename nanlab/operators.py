@@ -524,6 +524,7 @@ _CARDS = (
     Card("softplus", "non_negative analytic", arguments="input beta threshold",
          home="torch.nn.functional."),
     Card("linalg_solve", "matrix_function"),
+    Card("solve", "matrix_function", arguments="input other", home="torch.linalg."),
     Card("_linalg_solve_ex", "decomposition singular"),
     Card("sort", "ranks takes_mask divides_rows"),
     Card("split", "moves parts hands_on divides_rows"),

@@ -463,3 +463,31 @@ def test_products_of_matrices_are_exact(
             for column in right.T
         ]
     assert [str(v) for v in got.numbers.reshape(-1)] == [str(v) for v in want]
+
+
+def test_where_a_value_jumps_its_gradient_is_that_of_its_own_side() -> None:
+    """atan(w / h) at h = 0 is pi / 2, as for h > 0; for h < 0 it is -pi / 2."""
+
+    def aspect(w: Tensor, h: Tensor) -> Tensor:
+        return (1.0 - torch.atan(w / h)).square().sum()
+
+    true = truth(aspect, [torch.tensor([0.8]), torch.tensor([0.0])])
+    slope = 2 * (1.0 - math.pi / 2) / 0.8
+    assert [float(t.value) for t in true.gradients if t is not None] == pytest.approx([0.0, slope])
+
+
+def test_a_move_that_leaves_a_value_unknown_tells_no_gradient() -> None:
+    """Entropy of causal attention: the constant that makes the mask, moved, masks everything."""
+
+    def entropy(scores: Tensor) -> Tensor:
+        hidden = torch.triu(torch.ones_like(scores), 1).bool()
+        p = torch.softmax(scores.masked_fill(hidden, -math.inf), -1)
+        return -(p * torch.log(p)).sum()
+
+    scores = torch.tensor([[0.3, 0.0], [0.5, -0.4]])
+    true = truth(entropy, [scores])
+    row = scores[1:].double().requires_grad_()
+    p = torch.softmax(row, -1)
+    (-(p * torch.log(p)).sum()).backward()
+    assert row.grad is not None and true.gradients[0] is not None
+    torch.testing.assert_close(true.gradients[0].value[1:], row.grad)

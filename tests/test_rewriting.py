@@ -464,3 +464,45 @@ def test_exponentials_of_a_generator_are_stacked() -> None:
     exec(text, names)
     exec(text.replace("torch.log(total)", made.new).replace("def f", "def other"), names)
     torch.testing.assert_close(names["other"](values, 0.7), names["f"](values, 0.7))
+
+
+@pytest.mark.parametrize(
+    ("code", "given"),
+    [
+        ("torch.log(1 + (x / 2)**k).sum()", {"x": [90.0, 3.0], "k": [24.0, 3.0]}),
+        ("torch.log(1 + x**2 / k).sum()", {"x": [1e30, -3.0], "k": [4.0, 2.0]}),
+        ("torch.log(torch.nn.functional.softplus(x)).sum()", {"x": [-110.0, 2.0]}),
+        ("(x**20).sum()**(1 / 20)", {"x": [1000.0, -990.0]}),
+        ("(x * y).sum(0) / (torch.sqrt((x * x).sum(0)) * torch.sqrt((y * y).sum(0)))",
+         {"x": [1e20, 2e20], "y": [-1e20, 3e20]}),
+    ],
+)  # fmt: skip
+def test_what_leaves_the_range_has_a_form_that_does_not(code: str, given: dict[str, Any]) -> None:
+    def run(text: str, dtype: torch.dtype) -> torch.Tensor:
+        names = {n: torch.tensor(v, dtype=dtype) for n, v in given.items()}
+        result: torch.Tensor = eval(text.removeprefix("y = "), {"torch": torch, **names})
+        return result.double()
+
+    assert not run(code, torch.float32).isfinite()
+    forms = (c.text for c in candidates(f"y = {code}", 1) if "nanlab" not in c.text)
+    found = [run(text, torch.float32) for text in forms if text.startswith("y = ")]
+    true = run(code, torch.float64)
+    assert any(torch.allclose(each, true, rtol=1e-5) for each in found)
+
+
+def test_a_function_that_asks_for_a_size_is_read_through() -> None:
+    text = """
+def density(x, mean, cov):
+    k, gap = len(mean), x - mean
+    quad = gap @ torch.linalg.solve(cov, gap)
+    return torch.exp(-0.5 * quad) / torch.sqrt(6.3**k * torch.det(cov))
+
+
+def loss(y, loc, cov):
+    return -torch.log(density(y, loc, cov))
+"""
+    (new,) = [r.new for r in rewritings(text, 5) if "density" in r.old]
+    y, loc = torch.randn(2, 3, dtype=torch.float64)
+    names = {"torch": torch, "y": y, "loc": loc, "cov": torch.diag(loc.square() + 0.1)}
+    exec(text, names)
+    torch.testing.assert_close(-eval(new, names), names["loss"](y, loc, names["cov"]))

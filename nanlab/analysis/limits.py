@@ -509,13 +509,22 @@ class _Problem:
                     ]
             except NotExact:
                 break
-            if found is None:
+            if found is None or not self._has_values(limits, found):
                 continue
             limits = [
                 _merged(now, new, now.unknown & (new.exists | (not existing)))
                 for now, new in zip(limits, found, strict=True)
             ]
         return limits
+
+    def _has_values(self, limits: list[Limit], found: list[Limit]) -> bool:
+        """Whether a move gives a value to what has none: gradients of no value are none."""
+        count = len(limits) - sum(self.wanted)
+        values = list(zip(limits[:count], found, strict=False))
+        lacking = any(bool(old.unknown.any()) for old, _ in values)
+        return not lacking or any(
+            bool((old.unknown & ~new.value.isnan()).any()) for old, new in values
+        )
 
     def _moved_alone(
         self, arithmetic: _Arithmetic, place: int, limits: list[Limit]
@@ -656,6 +665,9 @@ class _Problem:
         follow = _path_exact if exact else _path
         told = limits if exact and trusted else None
         paths = self._paths(arithmetic, movable, arithmetic.distances, follow, told)
+        count = len(limits) - sum(self.wanted)
+        # where the value jumps, gradients are those of the side that it is on
+        paths = [p for p in paths if all(map(_tends_to, p[:count], limits))] or paths
         found = [_agreed(list(along), trusted) for along in zip(*paths, strict=True)]
         if trusted:  # what torch masks where it divides by 0 is finite at the operands alone
             return [
@@ -737,6 +749,14 @@ def _tells_nothing(known: Limit, last: Tensor) -> bool:
 def _same(a: Tensor, b: Tensor) -> Tensor:
     scale = b[b.isfinite()].abs().max() if bool(b.isfinite().any()) else torch.tensor(0.0)
     return (a - b).abs() <= WITHIN * b.abs() + SAME * WITHIN * scale
+
+
+def _tends_to(path: _Path, known: Limit) -> bool:
+    """Whether what is known at the operands is the limit along a direction too."""
+    elsewhere = (path.value - known.value).abs() > WITHIN * torch.maximum(
+        known.value.abs(), path.scale
+    )
+    return not bool((elsewhere & known.exists & ~known.unknown).any())
 
 
 def _continuous(here: Tensor, paths: list[_Path]) -> Tensor:

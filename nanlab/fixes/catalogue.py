@@ -170,11 +170,17 @@ ALTERNATIVES: tuple[Rule, ...] = (
          "$x * clamp_min(abs($x), tiny($x))**($_p - 1)", 0.2, root=True),
     Rule("an epsilon of 1e-12", "$x**$_p", "($x + 1e-12)**$_p", 0.2, late=True, root=True),
     Rule("hypot", "log1p($x**2)", "2 * log(hypot($x, ones_like($x)))"),
+    Rule("hypot", "log(1 + $w * $x**2)", "2 * log(hypot($x * sqrt($w), ones_like($x)))", 0.1),
+    Rule("hypot", "log(1 + $x**2 / $w)", "2 * log(hypot($x / sqrt($w), ones_like($x)))", 0.1),
     Rule("hypot", "log($_c + $x**2)", "2 * log(hypot($x, math_sqrt($_c) * ones_like($x)))",
          late=True),
     Rule("hypot", "log($a**2 + $b**2)", "2 * log(hypot($a, $b))", 0.2),
     Rule("hypot", "1 / ($_c + $x**2)", "1 / hypot($x, math_sqrt($_c) * ones_like($x))**2"),
     Rule("vector_norm", "sqrt($a**2 + $b**2)", "vector_norm(stacked($a, $b), dim=0)", 0.2),
+    Rule("the vectors scaled first",
+         "sum($a * $b, $d) / (sqrt(sum($a**2, $d)) * sqrt(sum($b**2, $d)))",
+         "cosine_similarity($a / amax(abs($a), $d, keepdim=True),"
+         " $b / amax(abs($b), $d, keepdim=True), $d)", 0.2),
     Rule("the vector scaled first", "sqrt(sum($x**2, $d) / $_c)",
          "amax(abs($x), $d) * vector_norm($x / amax(abs($x), $d, keepdim=True), dim=$d)"
          " / math_sqrt($_c)", 0.2),

@@ -109,6 +109,9 @@ def _of_domain(one: Card) -> Iterator[Guard]:
     if "sqrt" in name:  # whose value moves by the root of it
         title = "a smaller epsilon of TINY inside the root"
         yield Guard(title, plain, f"{home}($x + TINY)", last_resort=True)
+    elif name == "log":  # which stays finite with the smallest one
+        title = "the smallest normal number as an epsilon inside the log"
+        yield Guard(title, plain, f"{home}($x + torch.finfo($x.dtype).tiny)", last_resort=True)
 
 
 DOMAINS = [
@@ -186,6 +189,7 @@ clamp the argument at GROWTH [too-large]
 subtract the largest exponent, for a result that is divided by its sum [too-large last-resort]
     exp($x) -> torch.exp($x - $x.amax(-1, keepdim=True).detach())
     exp($x) -> torch.exp($x - $x.amax(0, keepdim=True).detach())
+    exp($x) -> torch.exp($x - $x.max().detach())
 nanlab.safe.exp: finite value and gradient [too-large]
     exp($x) -> nanlab.safe.exp($x)
 clamp the real part of the argument at GROWTH [complex]

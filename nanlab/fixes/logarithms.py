@@ -9,6 +9,7 @@ from fractions import Fraction
 from nanlab.fixes.term import Term, called, multiplied, negated, number, summed
 from nanlab.operators import having
 
+STEEP = 3  # an exponent above it makes numbers of 1e9 too large, and 1e-9 none
 EPSILON = 1e-3  # a number up to this that is added to what may vanish keeps a logarithm finite
 _MOVES = having("moves") | {"clone", "amax", "each"}
 _HALF = number(Fraction(1, 2))
@@ -28,7 +29,8 @@ def log_of(t: Term) -> Term | None:
             base = t.parts[0]
             if base.kind == "number" and base.value > 0:
                 return multiplied([(1, t.parts[1]), (1, number(math.log(base.value)))])
-            inner = log_of(base)
+            size = _magnitude(t)
+            inner = log_of(size) or (_log(size) if _is_steep(t.parts[1]) else None)
             return multiplied([(1, t.parts[1]), (1, inner)]) if inner is not None else None
         case "index":
             inner = log_of(t.parts[0])
@@ -38,8 +40,31 @@ def log_of(t: Term) -> Term | None:
     return None
 
 
+def _is_steep(exponent: Term) -> bool:
+    """Whether a power leaves the range where its base does not."""
+    return exponent.kind != "number" or exponent.value > STEEP
+
+
+def _is_root(exponent: Term) -> bool:
+    return exponent.kind == "product" or (exponent.kind == "number" and exponent.value < 1)
+
+
+def _magnitude(power: Term) -> Term:
+    """The base of a power, without its sign where that does not matter."""
+    base, exponent = power.parts
+    return _size(base) if exponent.kind == "number" and exponent.value % 2 == 0 else base
+
+
+def _size(t: Term) -> Term:
+    return called("abs", [("input", t)]) if t.kind != "number" and t.name != "exp" else t
+
+
 def as_exponential(t: Term) -> Term | None:
-    """A product of what leaves the range, as the exponential of the sum of logarithms."""
+    """A product, or the root of a sum, of what leaves the range, as the exponential of
+    logarithms."""
+    if t.kind == "power" and t.parts[0].name in ("sum", "mean") and _is_root(t.parts[1]):
+        inner = log_of(t)
+        return called("exp", [("input", inner)]) if inner is not None else None
     if t.kind != "product":
         return None
     items = [(int(m), p, _log_of_factor(p)) for m, p in zip(t.marks, t.parts, strict=True)]
@@ -102,6 +127,11 @@ def _of_call(t: Term) -> Term | None:
             return x
         case "sigmoid":
             return called("logsigmoid", [("input", x)])
+        case "softplus" if len(t.parts) == 1 and x.name != "clamp_min":
+            floor = ("other", number(Fraction(-17)))  # below it is exp(x), to eps
+            above = _log(_softplus(called("clamp_min", [("input", x), floor])))
+            where = [("condition", called("gt", [("input", x), floor])), ("input", above)]
+            return called("where", [*where, ("other", x)])
         case "softmax":
             return called("log_softmax", list(zip(map(str, t.marks), t.parts, strict=True)))
         case "sqrt":
@@ -110,6 +140,11 @@ def _of_call(t: Term) -> Term | None:
         case "abs" if x.name == "prod":
             inner = called("log", [("input", called("abs", [("input", x.parts[0])]))])
             return called("sum", [("input", inner), *_others(x)])
+        case "abs" if x.kind == "product":
+            sizes = [(int(m), _size(p)) for m, p in zip(x.marks, x.parts, strict=True)]
+            return log_of(multiplied(sizes))
+        case "abs":
+            return log_of(x)
         case "expm1":
             return _of_sum([(1, called("exp", [("input", x)])), (-1, number(Fraction(1)))])
         case "where" if len(t.parts) == 3:

@@ -475,7 +475,7 @@ class Reading:
         made, value = given
         found = term_of(value, lambda inner: self._resolve(inner, made, lookups - 1))
         if found.kind == "number":
-            return None
+            return number(found.value, name)
         if self.keeps_names and not all(map(self._is_sayable, _leaves_of(found))):
             return None
         if isinstance(value, ast.Name) and found.node is not None:
@@ -777,7 +777,7 @@ def _told(t: Term, known: frozenset[str]) -> str:
 
 
 _EXPONENT = "the exponent"
-_PLAIN = having("moves", "exponential", "log") | {"sum", "ones_like"}
+_PLAIN = having("moves", "exponential", "log", "compares") | {"sum", "ones_like"}
 
 
 def _with_parts_rewritten(t: Term, rules: Sequence[Rule]) -> Term:

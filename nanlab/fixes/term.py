@@ -20,6 +20,10 @@ from nanlab.program.expression import OBJECTS
 SIGNATURES: dict[str, tuple[str, ...]] = {
     **{name: tuple(one.arguments.split()) for name, one in CARDS.items() if one.arguments},
     "tiny": ("input",),  # of the catalogue: torch.finfo(x.dtype).tiny
+    "len": ("input",),
+    "numel": ("input",),
+    "shape": ("input",),  # an attribute
+    "size": ("input", "dim"),
     "math_log": ("input",),
     "math_sqrt": ("input",),
     "stacked": ("input", "other"),  # of the catalogue: torch.stack((a, b))
@@ -207,6 +211,8 @@ class _Reader:
                 return number(_fraction(getattr(math, constant)), node)
             case ast.Attribute():
                 found = self.resolve(node) if self.resolve else None
+                if found is None and node.attr == "shape" and ast.unparse(node.value) != "self":
+                    return called("shape", [("input", self.read(node.value))], node)
                 return found or Term("leaf", ast.unparse(node), node=node)
             case ast.BinOp(op=ast.MatMult()):
                 return called(
@@ -518,6 +524,11 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
     if t.name == "matmul":
         text = f"{text_of(t.parts[0], spell, 2)} @ {text_of(t.parts[1], spell, 3)}"
         return f"({text})" if level > 0 else text
+    if t.name in ("shape", "numel", "size"):
+        of, *more = [text_of(p, spell, 4 * (i == 0)) for i, p in enumerate(t.parts)]
+        return f"{of}.shape" if t.name == "shape" else f"{of}.{t.name}({', '.join(more)})"
+    if t.name == "len":
+        return f"len({text_of(t.parts[0], spell)})"
     if t.name == "tiny":
         return f"torch.finfo({text_of(t.parts[0], spell, 4)}.dtype).tiny"
     arguments = [
