@@ -663,7 +663,7 @@ class _Problem:
         """The limits, those that are not known yet found by moving the given operands."""
         exact = bool(arithmetic.digits)
         follow = _path_exact if exact else _path
-        told = limits if exact and trusted else None
+        told = limits if trusted or not exact else None
         paths = self._paths(arithmetic, movable, arithmetic.distances, follow, told)
         count = len(limits) - sum(self.wanted)
         # where the value jumps, gradients are those of the side that it is on
@@ -694,15 +694,25 @@ class _Problem:
     ) -> list[list[_Path]]:
         """What each tensor does along several directions.
 
-        told: what is known; a direction ends at its nearest place where that tells nothing else.
+        told: what is known; a direction ends where its nearest place tells nothing else, in float64,
+        which cancels there, also its farthest and one between.
         """
+        probed = [-1] if arithmetic.digits else [-1, len(distances) // 2, 0]
         paths = []
         for moving in _directions(self.operands, movable):
             last, compared = self.at(arithmetic, moving, distances[-1]).tensors, self.seen
-            seen = [last] * len(distances)
-            if told is None or not all(map(_tells_nothing, told, last)):
-                seen[:-1] = [self.at(arithmetic, moving, h).tensors for h in distances[:-1]]
-                self.seen = compared
+            found = {len(distances) - 1: last}
+            for i in probed[1:] if told is not None else []:
+                if all(map(_tells_nothing, told or (), last)):
+                    found[i] = last = self.at(arithmetic, moving, distances[i]).tensors
+            if told is not None and all(map(_tells_nothing, told, last)):
+                seen = [last] * len(distances)
+            else:
+                seen = [
+                    found[i] if i in found else self.at(arithmetic, moving, h).tensors
+                    for i, h in enumerate(distances)
+                ]
+            self.seen = compared
             paths.append([follow(torch.stack(list(along))) for along in zip(*seen, strict=True)])
         return paths
 
