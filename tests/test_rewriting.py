@@ -506,3 +506,8 @@ def loss(y, loc, cov):
     names = {"torch": torch, "y": y, "loc": loc, "cov": torch.diag(loc.square() + 0.1)}
     exec(text, names)
     torch.testing.assert_close(-eval(new, names), names["loss"](y, loc, names["cov"]))
+
+
+@pytest.mark.parametrize("rule", [*CATALOGUE, *ALTERNATIVES], ids=lambda rule: rule.pattern)
+def test_what_a_rule_writes_is_no_case_for_it_again(rule: Rule) -> None:
+    assert rule.title not in rewritten(rule.after, [rule])[1]

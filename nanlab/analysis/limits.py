@@ -694,8 +694,8 @@ class _Problem:
     ) -> list[list[_Path]]:
         """What each tensor does along several directions.
 
-        told: what is known; a direction ends where its nearest place tells nothing else, in float64,
-        which cancels there, also its farthest and one between.
+        told: what is known; a direction ends where its nearest place tells nothing else; in
+        float64, which cancels there, its farthest and one between neither.
         """
         probed = [-1] if arithmetic.digits else [-1, len(distances) // 2, 0]
         paths = []
