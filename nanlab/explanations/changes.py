@@ -24,6 +24,8 @@ def with_change(
     the suggestion stands untried. Where the message has no meaning, what was found by trying
     explains it.
     """
+    if "returned nan values" in failure.text:  # an edit that computes something else helps nobody
+        return explanation
     suggested: list[tuple[Edit, ...]] = []
     line = ("", 0)
     if explanation is not None:

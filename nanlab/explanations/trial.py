@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import ctypes
-import difflib
 import dis
 import io
 import linecache
@@ -22,12 +21,12 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType, TracebackType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -35,7 +34,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.capture.places import display_name, is_user
-from nanlab.explanations.effects import NOTHING, Effects, Observed
 from nanlab.findings.rule import Edit
 
 # Seconds of the processor, so that the answer does not depend on what else runs.
@@ -44,7 +42,6 @@ _LONGEST = 6.0  # for one run: the first step of an optimizer imports for second
 _CELLS = 2.0  # for the cells of a notebook: a training in one of them is not waited for
 _SHORT = 0.5  # that a program took to raise: one that takes long with an edit does not end
 _PATIENCE = 5  # seconds of the clock for each: a program may wait for something
-_FURTHER = 40  # edits that are tried after another, by which the program came further
 _MEMORY = 2 << 30  # bytes that it may ask for
 # Warnings that an edit hides what is wrong.
 _WARNED = "(?s).*(target size .* different to the input size|discards the imaginary part)"
@@ -53,8 +50,7 @@ _WARNED = "(?s).*(target size .* different to the input size|discards the imagin
 _SENT = re.compile(r"(^|_)(export|upload|push|log|show|nanwatch)|^run_line_magic$|^system$")
 _WRITTEN = re.compile(r"(^|_)(save|dump|write)|^to_")
 Step = tuple[FrameType, int]  # a frame of the traceback, and the line in it
-Run = Callable[[], "Outcome"]
-Proposed = list[tuple[float, tuple[Edit, ...]]]  # edits, and how unusual the mistake is
+Run = Callable[[], tuple[str, int]]  # what was raised, and the line; empty if nothing was
 # What the process may not do: audit events of Python.
 _REFUSED = (
     "os.mkdir os.remove os.rename os.rmdir os.system os.truncate os.exec os.posix_spawn os.fork"
@@ -86,12 +82,8 @@ class Outcome:
 
     kind: str
     error: str = ""  # type and text
-    line: int = 0  # the innermost of the program's,
-    part: str = ""  # and the expression in it
+    line: int = 0  # the innermost of the program's
     seconds: float = 0.0
-    effects: Effects = NOTHING
-    edits: tuple[Edit, ...] = ()  # that were chosen in the process itself,
-    cost: float = 0.0  # and how unusual the second of them is
 
 
 @dataclass
@@ -120,118 +112,40 @@ class Program:
                 return one
         return None
 
+    @property
     def is_over(self) -> bool:
         return self.left <= 0 or time.monotonic() > self.deadline
 
-    def tried(self, tries: Sequence[Sequence[Edit]]) -> Iterator[tuple[int, Outcome]]:
-        """The number of each of these edits with what became of the program, as far as the time
-        goes; those that cannot be tried are left out."""
-        at = 0
-        while at < len(tries) and not self.is_over():
-            found = self._from(tries[at])
-            if found is None:
+    def first(self, tries: Sequence[Sequence[Edit]]) -> int | None:
+        """The number of the first of these edits with which the program no longer raises: that
+        ends; where none does, one that runs for much longer than it took to raise."""
+        control = self._control((0, 0))
+        at, late = 0, None
+        while at < len(tries) and not self.is_over:
+            start = (0, 0) if control is not None else min(self._start(e) for e in tries[at])
+            own = control or self._control(start)
+            if own is None:  # what the cell has used up, as a graph, it makes anew
+                start = (start[0], 0)
+                own = self._control(start)
+            if own is None:
                 at += 1
                 continue
-            start, own = found
-            # all from the beginning: many in one process, up to the next that says nothing
-            many = tries[at:] if self._control((0, 0)) is not None else tries[at : at + 1]
-            runs = [partial(self._execute, edits, start) for edits in many]
-            outcomes = apart(runs, min(_LONGEST, 3 * own.seconds + 4))
-            with closing(outcomes):
-                before = at
-                for outcome in outcomes:
+            limit = min(_LONGEST, 3 * own.seconds + 4)
+            if control is not None:  # all from the beginning: many in one process
+                rest = tries[at:]
+                for outcome in apart([partial(self._execute, e, start) for e in rest], limit):
                     self.left -= outcome.seconds
-                    yield at, outcome
+                    if outcome.kind != "raised" or self.is_over:
+                        break
                     at += 1
-                    if self.is_over():
-                        return
-            at += at == before
-
-    def runs_alone(self, edits: Sequence[Edit]) -> tuple[int, ...] | None:
-        """The harm that these edits do in a process in which nothing else ran; None where the
-        program does not end there, unless it takes much longer than it took to raise."""
-        found = self._from(edits)
-        if found is None:
-            return None
-        start, own = found
-        outcome = self._run(edits, start, min(_LONGEST, 3 * own.seconds + 4))
-        late = outcome.kind == "late" and own.seconds > _SHORT
-        return outcome.effects.harms_beside(own.effects) if late or outcome.kind == "ran" else None
-
-    def progress(self, edits: Sequence[Edit], outcome: Outcome) -> int:
-        """2: with these edits the program came past where it had raised; 1: it raises something
-        else there; 0: neither."""
-        found = self._from(edits)
-        if found is None or outcome.kind != "raised":
-            return 0
-        own = found[1]
-        more = outcome.effects.calls - own.effects.calls
-        moved = outcome.line != own.line or outcome.part != own.part
-        moved = moved and any(outcome.part in source.text for source in self.texts)
-        if moved and more > 0:
-            return 2
-        return int(more >= 0 and _words(outcome.error) != _words(own.error))
-
-    def tried_further(
-        self, edits: Sequence[Edit], propose: Callable[[BaseException], Proposed]
-    ) -> Iterator[Outcome]:
-        """What became of the program with these edits and each of those that ``propose`` has for
-        what it raises then, which are the ``edits`` of an outcome."""
-        found = self._from(edits)
-        if found is None or self.is_over():
-            return
-        start, own = found
-        proposed: Proposed = []
-        later: list[Program] = []
-
-        def begin() -> Outcome:
-            outcome, error = self._raised(edits, start)
-            known = program_of(error) if error is not None else None
-            if error is not None and known is not None:
-                later.append(replace(known[0], names=self.names))
-                proposed.extend(propose(error)[:_FURTHER])
-            return outcome
-
-        def go_on(at: int) -> Outcome:
-            if at >= len(proposed):
-                return Outcome("refused")
-            cost, more = proposed[at]
-            outcome = later[0]._execute(more, start)
-            return replace(outcome, edits=self._composed(later[0], more), cost=cost)
-
-        runs: list[Run] = [begin, *(partial(go_on, at) for at in range(_FURTHER))]
-        outcomes = apart(runs, min(_LONGEST, 3 * own.seconds + 4))
-        with closing(outcomes):
-            for outcome in outcomes:
-                self.left -= outcome.seconds
-                if self.is_over():
-                    return
-                yield outcome
-
-    def _composed(self, later: Program, edits: Sequence[Edit]) -> tuple[Edit, ...]:
-        """The edits by which the texts of this program become those of another with its edits."""
-        found = []
-        for source in self.texts:
-            other = later.source(source.filename)
-            new = edited(other, edits).splitlines() if other is not None else source.lines
-            same = difflib.SequenceMatcher(None, source.lines, new, autojunk=False)
-            for kind, first, last, begin, end in same.get_opcodes():
-                more = kind == "insert"  # with the line before which it is
-                rows = new[begin:end] + source.lines[first : first + more]
-                if kind != "equal":
-                    found.append(lines_edit(source, first + 1, last + more, "\n".join(rows)))
-        return tuple(found)
-
-    def _from(self, edits: Sequence[Edit]) -> tuple[tuple[int, int], Outcome] | None:
-        """Where a run with edits starts, and the run from there without them; None where that does
-        not raise what was raised."""
-        start = (0, 0)
-        if self._control(start) is None:
-            start = min(self._start(edit) for edit in edits)
-            if self._control(start) is None:  # what the cell has used up, as a graph, it makes anew
-                start = (start[0], 0)
-        own = self._control(start)
-        return (start, own) if own is not None else None
+            if at < len(tries) and not self.is_over:
+                kind = self._run(tries[at], start, limit).kind
+                if kind == "ran":
+                    return at
+                if kind == "late" and late is None and own.seconds > _SHORT:
+                    late = at
+            at += 1
+        return late
 
     def _start(self, edit: Edit) -> tuple[int, int]:
         """The source and the statement of it that an edit is in."""
@@ -257,16 +171,9 @@ class Program:
         self.left -= outcome.seconds
         return outcome
 
-    def _execute(self, edits: Sequence[Edit], start: tuple[int, int]) -> Outcome:
-        return self._raised(edits, start)[0]
-
-    def _raised(
-        self, edits: Sequence[Edit], start: tuple[int, int]
-    ) -> tuple[Outcome, BaseException | None]:
-        """What becomes of a run, and what it raises."""
+    def _execute(self, edits: Sequence[Edit], start: tuple[int, int]) -> tuple[str, int]:
         names = dict(self.names)
-        line, part = 0, ""
-        seen = Observed({source.filename for source in self.texts})
+        line = 0
         try:
             for file, source in self.modules.items():
                 if any(edit.file == source.shown for edit in edits):
@@ -278,16 +185,13 @@ class Program:
             for at, source in enumerate((*before, last)):
                 # a notebook goes on after a cell that raised
                 own = any(edit.file == source.shown for edit in edits)
-                with nullcontext() if own or source is last else suppress(Exception), seen:
+                with nullcontext() if own or source is last else suppress(Exception):
                     exec(_code(source, edits, start[1] if not at else 0), names)
         except BaseException as error:
-            for step in _steps(error):
-                if self.source(step.tb_frame.f_code.co_filename) is not None:
-                    line, part = step.tb_lineno, _part(step)
-            text = f"{type(error).__name__}: {error}"[:300]
-            kind = "refused" if "nanlab tries" in text else "raised"
-            return Outcome(kind, text, line, part, effects=seen.effects(names)), error
-        return Outcome("ran", effects=seen.effects(names)), None
+            for frame, number in traceback.walk_tb(error.__traceback__):
+                line = number if self.source(frame.f_code.co_filename) is not None else line
+            return f"{type(error).__name__}: {error}", line
+        return "", 0
 
 
 def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameType]] | None:
@@ -366,25 +270,6 @@ def _source(filename: str) -> Source | None:
     return None
 
 
-def _steps(error: BaseException) -> Iterator[TracebackType]:
-    step = error.__traceback__
-    while step is not None:
-        yield step
-        step = step.tb_next
-
-
-def _part(step: TracebackType) -> str:
-    """The expression that raised, as it is written; empty where it is on several lines."""
-    code = step.tb_frame.f_code
-    first, last, begin, end = list(code.co_positions())[step.tb_lasti // 2]
-    row = linecache.getline(code.co_filename, first or 0).encode()
-    return row[begin:end].decode() if first == last else ""
-
-
-def _words(text: str) -> str:
-    return re.sub(r"[\d, ]+", " ", text)
-
-
 def _file(module: Any) -> str:
     return getattr(module, "__file__", None) or ""
 
@@ -396,14 +281,6 @@ def edited(source: Source, edits: Sequence[Edit]) -> str:
         if edit.file == source.shown:
             lines[edit.first - 1 : edit.last] = edit.rows()
     return "\n".join(lines) + "\n"
-
-
-def lines_edit(source: Source, first: int, last: int, new: str) -> Edit:
-    """Lines with another text, which is indented as it stands in the file."""
-    old = "\n".join(source.lines[first - 1 : last])
-    indent = old[: len(old) - len(old.lstrip())]
-    text = "\n".join(row.removeprefix(indent) for row in new.splitlines())
-    return Edit(source.shown, first, last, text, old)
 
 
 def _code(source: Source, edits: Sequence[Edit], skipped: int = 0) -> Any:
@@ -432,7 +309,7 @@ class _Quiet(ast.NodeTransformer):
 # A process of its own, that can leave nothing behind.
 
 
-def apart(runs: Sequence[Run], limit: float) -> Generator[Outcome]:
+def apart(runs: Sequence[Run], limit: float) -> Iterator[Outcome]:
     """Call ``runs`` one after the other, in a fork of this process that writes into a folder of
     its own and reaches no network; no more after one that does not end in ``limit`` seconds."""
     ours, theirs = os.pipe()
@@ -450,14 +327,15 @@ def apart(runs: Sequence[Run], limit: float) -> Generator[Outcome]:
                     yield Outcome("late", seconds=limit)
                     return
                 try:
-                    outcome = pickle.load(told)
+                    error, line, seconds = pickle.load(told)
                 except (EOFError, pickle.UnpicklingError):
                     ended = os.waitpid(process, 0)[1]
                     process = 0
                     if os.WIFSIGNALED(ended) and os.WTERMSIG(ended) == signal.SIGPROF:
                         yield Outcome("late", seconds=limit)
                     return
-                yield outcome
+                kind = "refused" if "nanlab tries" in error else "raised" if error else "ran"
+                yield Outcome(kind, error, line, seconds)
     finally:
         if process:
             with suppress(ProcessLookupError, PermissionError):
@@ -485,17 +363,14 @@ def _child(runs: Sequence[Run], pipe: int, limit: float, folder: str) -> NoRetur
         torch.cuda.is_available = lambda: False
         torch.cuda.device_count = lambda: 0
         warnings.simplefilter("ignore")
-        drawn = torch.get_rng_state()  # the same for all
         for run in runs:
             start = time.process_time()
             signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process
             signal.setitimer(signal.ITIMER_PROF, limit)
             with _disable_current_modes(), _OnCpu(), torch.enable_grad():
-                torch.set_rng_state(drawn)
-                outcome = run()
+                error, line = run()
             signal.setitimer(signal.ITIMER_PROF, 0)
-            told = replace(outcome, seconds=time.process_time() - start)
-            os.write(pipe, pickle.dumps(told))
+            os.write(pipe, pickle.dumps((error[:300], line, time.process_time() - start)))
     finally:
         os._exit(0)
 
