@@ -269,22 +269,21 @@ class Comparison:
     first_lost: dict[str, Any] | None = field(default=None)
     finite: bool = True  # whether loss and gradients are in float32
 
-    def __repr__(self) -> str:
+    def told(self) -> str:
+        """What was found, in a line."""
         if not self.finite:
-            return (
-                "<nanlab.Comparison: the step is not finite in float32 either; watch it first, with"
-                " nanlab.watch()>"
-            )
+            return "the step is not finite in float32 either; watch it first, with nanlab.watch()"
         if self.agrees:
-            return f"<nanlab.Comparison: {self.dtype} agrees with float32>"
+            return f"{self.dtype} agrees with float32"
         lines = (
             ", ".join(f"{file.rsplit('/', 1)[-1]}:{line}" for file, line in self.minimal)
             or "no set of lines"
         )
-        return (
-            f"<nanlab.Comparison: {self.dtype} differs from float32; {lines} in float32 makes it"
-            " agree; try .table, .proof>"
-        )
+        return f"{self.dtype} differs from float32; {lines} in float32 makes it agree"
+
+    def __repr__(self) -> str:
+        doors = "; try .table, .proof" if self.finite and not self.agrees else ""
+        return f"<nanlab.Comparison: {self.told()}{doors}>"
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the relative error of each result in running order on ``ax``, which is returned."""

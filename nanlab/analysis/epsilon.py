@@ -185,9 +185,13 @@ class EpsilonAdvice:
     dtype: torch.dtype
     tolerance: float  # distortion that was held to be harmless
 
-    def __repr__(self) -> str:
+    def told(self) -> str:
+        """The epsilon to take, and why."""
         value = "none" if self.recommended is None else f"{self.recommended:.2g}"
-        return f"EpsilonAdvice({value} in {format_of(self.dtype).name}: {self.reason})"
+        return f"{value} in {format_of(self.dtype).name}: {self.reason}"
+
+    def __repr__(self) -> str:
+        return f"EpsilonAdvice({self.told()})"
 
     def plot(self, ax: Any = None) -> Any:
         """Draw distortion and largest gradient over eps on the axes ``ax``; returns the axes."""

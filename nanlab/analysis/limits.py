@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 import mpmath
@@ -697,21 +697,17 @@ class _Problem:
         told: what is known; a direction ends where its nearest place tells nothing else; in
         float64, which cancels there, its farthest and one between neither.
         """
-        probed = [-1] if arithmetic.digits else [-1, len(distances) // 2, 0]
+        probed = (-1,) if arithmetic.digits else (-1, len(distances) // 2, 0)
         paths = []
         for moving in _directions(self.operands, movable):
-            last, compared = self.at(arithmetic, moving, distances[-1]).tensors, self.seen
-            found = {len(distances) - 1: last}
-            for i in probed[1:] if told is not None else []:
-                if all(map(_tells_nothing, told or (), last)):
-                    found[i] = last = self.at(arithmetic, moving, distances[i]).tensors
-            if told is not None and all(map(_tells_nothing, told, last)):
-                seen = [last] * len(distances)
+            there = cache(lambda h, moving=moving: self.at(arithmetic, moving, h).tensors)
+            nearest, compared = there(distances[-1]), self.seen
+            if told is not None and all(
+                all(map(_tells_nothing, told, there(distances[i]))) for i in probed
+            ):
+                seen = [nearest] * len(distances)
             else:
-                seen = [
-                    found[i] if i in found else self.at(arithmetic, moving, h).tensors
-                    for i, h in enumerate(distances)
-                ]
+                seen = [there(h) for h in distances]
             self.seen = compared
             paths.append([follow(torch.stack(list(along))) for along in zip(*seen, strict=True)])
         return paths

@@ -1504,7 +1504,10 @@ def _is_written(node: ast.expr, target: ast.expr) -> bool:
 def _lifted(
     old: ast.AST, new: ast.AST, spans: set[tuple[int, int, int, int]], apart: bool = False
 ) -> list[tuple[ast.expr, ast.expr]]:
-    """apart: whether the sides of one operator that both differ are two differences."""
+    """The smallest expressions in which two syntax trees differ, whose values were recorded.
+
+    apart: whether the sides of one operator that both differ are two differences.
+    """
     if key_of(old) == key_of(new):
         return []
     pairs: list[tuple[ast.expr, ast.expr]] = []
@@ -1527,9 +1530,8 @@ def _lifted(
             elif a != b:
                 small = False
                 break
-    one = isinstance(old, ast.BinOp | ast.UnaryOp | ast.Compare) and not apart
-    several = one and len(pairs) > 1
-    if small and pairs and not several and all(_has_value(a, spans) for a, _ in pairs):
+    whole = isinstance(old, ast.BinOp | ast.UnaryOp | ast.Compare) and len(pairs) > 1 and not apart
+    if small and pairs and not whole and all(_has_value(a, spans) for a, _ in pairs):
         return pairs
     if isinstance(old, ast.expr) and isinstance(new, ast.expr):
         return [(old, new)]

@@ -365,13 +365,13 @@ class _Guarded(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of the operands that want one."""
         wanted = tuple(ctx.needs_input_grad[2:])
-        if torch._C._functorch.is_legacy_batchedtensor(grad):  # by rows, as autograd's jacobian:
-            found = iter(
-                ctx.operator.pulled(wanted, grad, *ctx.saved_tensors)
-            )  # no look at numbers
+        if torch._C._functorch.is_legacy_batchedtensor(grad):
+            # all rows of autograd's vectorised jacobian at once, whose numbers nobody may look at
+            found = ctx.operator.pulled(wanted, grad, *ctx.saved_tensors)
         else:
-            found = iter(_Gradients.apply(ctx.operator, ctx.cast, wanted, grad, *ctx.saved_tensors))
-        return (None, None, *(next(found) if want else None for want in wanted))
+            found = _Gradients.apply(ctx.operator, ctx.cast, wanted, grad, *ctx.saved_tensors)
+        gradients = iter(found)
+        return (None, None, *(next(gradients) if want else None for want in wanted))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:

@@ -214,7 +214,8 @@ class Clipping:
 
         return plot_clipping(self, ax)
 
-    def __repr__(self) -> str:
+    def told(self) -> str:
+        """How many steps were clipped, and what the advised bound would clip."""
         done = len(_known(self.history["after"]))
         if done:
             steps = f"{self.share:.0%} of {done} step{'' if done == 1 else 's'} clipped"
@@ -226,7 +227,10 @@ class Clipping:
             if (self.advised_max_norm is not None)
             else ""
         )
-        return f"<nanlab.Clipping: {steps}{advice}; try .table(), .plot(), .history, .parameters>"
+        return steps + advice
+
+    def __repr__(self) -> str:
+        return f"<nanlab.Clipping: {self.told()}; try .table(), .plot(), .history, .parameters>"
 
 
 def _row(clipping: Clipping, bound: float, name: str) -> dict[str, Any]:

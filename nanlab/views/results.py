@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -26,15 +26,12 @@ if TYPE_CHECKING:
     from nanlab.topics.clipping import Clipping
 
 ROWS = 12  # of a difference
-_REPR = re.compile(r"<?(?:nanlab\.)?\w+(?:: |\()(.*?)(?:; try (.*?))?[>)]$", re.DOTALL)
 
 
-def _shown(result: object, *parts: str) -> str:
-    """The line that the result prints, and below it the parts."""
-    match = _REPR.match(repr(result))
-    told, more = (match[1], match[2] or "") if match else (repr(result), "")
-    doors = " · ".join(f"<code>{escape(door)}</code>" for door in more.split(", ") if door)
-    closer = f'<div style="opacity:0.8;font-size:12px">Look closer: {doors}</div>' if doors else ""
+def _shown(told: str, *parts: str, doors: Sequence[str] = ()) -> str:
+    """What a result tells, below it the parts, and what to look at next."""
+    codes = " · ".join(f"<code>{escape(door)}</code>" for door in doors)
+    closer = f'<div style="opacity:0.8;font-size:12px">Look closer: {codes}</div>' if doors else ""
     head = f'<div style="font-size:14px;font-weight:600">{inline(capital(told))}</div>'
     return f'<div style="font-size:13px;line-height:1.45">{head}{"".join(parts)}{closer}</div>'
 
@@ -105,7 +102,8 @@ def comparison_html(comparison: Comparison) -> str:
         size=(560, 150),
     )
     proof = _table(comparison.proof)
-    return _shown(comparison, picture if lines else "", proof if len(comparison.proof) else "")
+    parts = (picture if lines else "", proof if len(comparison.proof) else "")
+    return _shown(comparison.told(), *parts, doors=(".table", ".proof"))
 
 
 def clipping_html(clipping: Clipping) -> str:
@@ -122,7 +120,7 @@ def clipping_html(clipping: Clipping) -> str:
         lines, told, log=True, levels=levels, x_label="training step", y_label="gradient norm"
     )
     bounds = clipping.table().reset_index()
-    return _shown(clipping, picture, _table(bounds))
+    return _shown(clipping.told(), picture, _table(bounds), doors=(".history", ".parameters"))
 
 
 def epsilon_html(advice: EpsilonAdvice) -> str:
@@ -144,4 +142,4 @@ def epsilon_html(advice: EpsilonAdvice) -> str:
         x_label="log2 of eps; dashed: the one to take",
         size=(560, 170),
     )
-    return _shown(advice, picture)
+    return _shown(advice.told(), picture)
