@@ -142,6 +142,11 @@ LOGARITHMS = [
     "torch.log((1 - torch.erf(x)) / 2)",
     "torch.log(torch.special.ndtr(x))",
     "torch.log(1 - torch.special.ndtr(x))",
+    "torch.log(1 - 1 / (1 + torch.exp(-x)))",
+    "torch.log(1 - torch.exp(x) / (torch.exp(x) + torch.exp(y)))",
+    "torch.log(1 - torch.softmax(x, 1))",
+    "torch.log(1 - torch.sigmoid(x).amax(1))",
+    "torch.log(1 - torch.softmax(2 * x, 0)[1])",
 ]
 
 
@@ -475,6 +480,8 @@ def test_exponentials_of_a_generator_are_stacked() -> None:
         ("(x**20).sum()**(1 / 20)", {"x": [1000.0, -990.0]}),
         ("(x * y).sum(0) / (torch.sqrt((x * x).sum(0)) * torch.sqrt((y * y).sum(0)))",
          {"x": [1e20, 2e20], "y": [-1e20, 3e20]}),
+        ("(torch.softmax(x, 0) / torch.softmax(y, 0)).prod()",
+         {"x": [-120.0, 0.0], "y": [-121.0, 0.0]}),
     ],
 )  # fmt: skip
 def test_what_leaves_the_range_has_a_form_that_does_not(code: str, given: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
@@ -150,13 +150,15 @@ def carried_over(text: str, span: Span, line: int, lines: Collection[int]) -> li
         calls_of = {read: _over(call, operand, read) for read in reads}
         changed = _text_with_calls(text, here, readers, calls_of)
         rows = changed.splitlines()
-        for r in rewritings(changed, line):
+        forms = [Candidate(r.title, r.first, r.last, r.text) for r in rewritings(changed, line)]
+        for form in (*forms, *_with_operands_named(changed, line)):
+            written = {form.first, *(first for first, _, _ in form.also)}
             rest = [
                 (s.lineno, s.end_lineno or s.lineno, _unindented(rows, s))
                 for s in readers
-                if s.lineno != r.first
+                if s.lineno not in written
             ]
-            found.append(Candidate(r.title, r.first, r.last, r.text, also=(maker, *rest)))
+            found.append(replace(form, also=(maker, *form.also, *rest)))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from nanlab.fixes.term import Term, called, multiplied, negated, number, summed
@@ -12,7 +13,7 @@ from nanlab.operators import having
 STEEP = 3  # an exponent above it makes numbers of 1e9 too large, and 1e-9 none
 EPSILON = 1e-3  # a number up to this that is added to what may vanish keeps a logarithm finite
 _MOVES = having("moves") | {"clone", "amax", "each"}
-_HALF = number(Fraction(1, 2))
+_HALF, _ONE = number(Fraction(1, 2)), number(Fraction(1))
 _LOG2, _ROOT2 = number(math.log(2)), number(math.sqrt(2))
 
 
@@ -62,7 +63,8 @@ def _size(t: Term) -> Term:
 def as_exponential(t: Term) -> Term | None:
     """A product, or the root of a sum, of what leaves the range, as the exponential of
     logarithms."""
-    if t.kind == "power" and t.parts[0].name in ("sum", "mean") and _is_root(t.parts[1]):
+    root = t.kind == "power" and t.parts[0].name in ("sum", "mean") and _is_root(t.parts[1])
+    if root or t.name == "prod":
         inner = log_of(t)
         return called("exp", [("input", inner)]) if inner is not None else None
     if t.kind != "product":
@@ -146,7 +148,7 @@ def _of_call(t: Term) -> Term | None:
         case "abs":
             return log_of(x)
         case "expm1":
-            return _of_sum([(1, called("exp", [("input", x)])), (-1, number(Fraction(1)))])
+            return _of_sum([(1, called("exp", [("input", x)])), (-1, _ONE)])
         case "where" if len(t.parts) == 3:
             if any(p.kind != "number" and log_of(p) is None for p in t.parts[1:]):
                 return None  # the gradient of what is not chosen may be no number
@@ -213,26 +215,62 @@ def _of_sum(items: Sequence[tuple[int, Term]]) -> Term | None:
     (less,) = down
     if len(up) > 1:
         return None
-    rest_of_1 = _complement(less) if up[0] == number(Fraction(1)) else None
-    if rest_of_1 is not None:
-        return log_of(rest_of_1)
+    if up[0] == _ONE:
+        if less.name == "softmax":
+            return _of_other_classes(less)
+        rest_of_1 = _complement(less)
+        if rest_of_1 is not None:
+            return log_of(rest_of_1)
     above, below = _log(up[0]), _log(less)
     gap = called("expm1", [("input", summed([(1, below), (-1, above)]))])
     return summed([(1, above), (1, called("log", [("input", negated(gap))]))])
 
 
 def _complement(t: Term) -> Term | None:
-    """1 minus a probability, without the 1."""
+    """1 minus a probability, without the 1; of the classes of a softmax, class by class."""
     if t.name in ("sigmoid", "ndtr"):
         return called(t.name, [("input", negated(t.parts[0]))])
-    inner = _complement(t.parts[0]) if t.name == "mean" or t.name in _MOVES else None
-    return called(t.name, [("input", inner), *_others(t)]) if inner is not None else None
+    if t.name == "softmax":
+        return summed([(1, _ONE), (-1, t)])
+    if t.kind == "product":  # what is left of a sum of which it is a part
+        above = multiplied([(1, p) for m, p in zip(t.marks, t.parts, strict=True) if m == 1])
+        below = [p for m, p in zip(t.marks, t.parts, strict=True) if m == -1]
+        if len(below) != 1 or below[0].kind != "sum":
+            return None
+        rest = [(int(m), p) for m, p in zip(below[0].marks, below[0].parts, strict=True)]
+        if (1, above) not in rest:
+            return None
+        rest.remove((1, above))
+        return multiplied([(1, summed(rest)), (-1, below[0])])
+    if t.kind != "index" and t.name not in {"mean", *_MOVES} - {"amax"}:
+        return None
+    inner = _complement(t.parts[0])
+    return replace(t, parts=(inner, *t.parts[1:]), node=None) if inner is not None else None
+
+
+def _of_other_classes(softmax: Term) -> Term | None:
+    """The logarithm of 1 minus each probability: one class at most is the likelier half, and the
+    others are summed without it."""
+    if softmax.marks != ("input", "dim"):
+        return None
+    x, dim = softmax.parts
+    likely = called("gt", [("input", softmax), ("other", _HALF)])
+    none = Term("leaf", "-torch.inf")
+    others = called("where", [("condition", likely), ("input", none), ("other", x)])
+    above, below = (
+        called("logsumexp", [("input", each), ("dim", dim), ("keepdim", Term("leaf", "True"))])
+        for each in (others, x)
+    )
+    less = called("clamp_max", [("input", softmax), ("other", _HALF)])
+    near = [("input", summed([(1, above), (-1, below)]))]
+    far = [("other", called("log1p", [("input", negated(less))]))]
+    return called("where", [("condition", likely), *near, *far])
 
 
 def _of_tails(items: Sequence[tuple[int, Term]]) -> Term | None:
     """The logarithm of 1 plus or minus erf(x): twice a normal distribution's tail."""
     for (_, one), (sign, erf) in (items, items[::-1]) if len(items) == 2 else ():
-        if one == number(Fraction(1)) and erf.name == "erf":
+        if one == _ONE and erf.name == "erf":
             x = multiplied([(1, _ROOT2), (1, erf.parts[0])])
             tail = called("log_ndtr", [("input", x if sign > 0 else negated(x))])
             return summed([(1, tail), (1, _LOG2)])

@@ -756,9 +756,9 @@ def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[st
 
 
 def _better_form(t: Term, rules: Sequence[Rule]) -> Term | None:
-    """A logarithm taken inside of what it is of; where that is no rule's, a quotient by the
-    exponential of logarithms."""
-    if rules is not CATALOGUE:
+    """A logarithm taken inside of what it is of; a product of many, and where that is no rule's a
+    quotient, by the exponential of logarithms."""
+    if rules is not CATALOGUE or t.name == "prod":
         return as_exponential(t)
     if t.kind != "call" or t.name not in having("log") | {"log1p"}:
         return None

@@ -123,7 +123,7 @@ def apply(
         if (given := _named_parts(text_of(recording, edit.file), edit))
     }
     for edit in edits:
-        if edit in named and not any(whole_of(part) for part, _ in named[edit].values()):
+        if edit in named and _only_names(recording, edit, named[edit]):
             continue  # the rest computes what it did
         rewrite = _Rewrite(recording, edit, values)
         rewrite.named = {k: v for each in named.values() for k, v in each.items()}
@@ -980,34 +980,38 @@ def _function_around(text: str, line: int) -> ast.AST:
 
 
 def _named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
-    """Parts of one statement, and its line, by the names that an edit gives them before it; none
-    where it does anything else."""
+    """Parts of one statement, and its line, by the names that an edit gives them before it."""
     try:
         (old,) = _statements(text, edit.first, edit.last)
         *before, new = ast.parse(textwrap.dedent(edit.text)).body
     except (SyntaxError, ValueError, NotReplayable, _PartOfStatement):
         return {}
     known: dict[str, ast.expr] = {}
+    there = {key_of(n) for n in ast.walk(old) if isinstance(n, ast.expr)}
     for statement in before:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in known:
+                if key_of(whole_of(value) or value) not in there:
+                    return {}
                 known[name] = value
             case _:
                 return {}
     used = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name) and n.id in known]
     read = [n.id for n in ast.walk(new) if isinstance(n, ast.Name) and n.id in known]
-
     if used or sorted(read) != sorted(known):  # each once
         return {}
+    return {name: (value, old.lineno) for name, value in known.items()}
 
-    def closed(node: ast.expr) -> ast.expr | None:
-        arguments = node.args if isinstance(node, ast.Call) else ()
-        return next(filter(None, map(whole_of, arguments)), None)
 
-    inserted = replaced(new, lambda n: known.get(n.id) if isinstance(n, ast.Name) else None)
-    whole = replaced(inserted, closed)
-    parts = {name: (value, old.lineno) for name, value in known.items()}
-    return parts if ast.dump(whole) == ast.dump(old) else {}
+def _only_names(
+    recording: Recording, edit: EditLike, named: Mapping[str, tuple[ast.expr, int]]
+) -> bool:
+    """Whether an edit computes what the statement did, and names parts of it."""
+    (old,) = _statements(text_of(recording, edit.file), edit.first, edit.last)
+    *_, new = ast.parse(textwrap.dedent(edit.text)).body
+    parts = {name: part for name, (part, _) in named.items()}
+    inserted = replaced(new, lambda n: parts.get(n.id) if isinstance(n, ast.Name) else None)
+    return key_of(inserted) == key_of(old)
 
 
 def _wholes(nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
