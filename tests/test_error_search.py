@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 import nanlab
 from nanlab.explanations import search, trial
+from nanlab.explanations.site import Candidate, Place, Site
 
 # A line that is marked is as good to change as any other that is.
 PROGRAMS = {
@@ -1582,9 +1584,29 @@ async def train(width):
 out = asyncio.run(train(5))
 """
     error = failed(tmp_path / "program.py", text)
-    site = search.Site.of(error)
+    site = Site.of(error)
     assert site is not None
     assert isinstance(site.raising[0].function, ast.AsyncFunctionDef)
     told = nanlab.explain(error)
+    assert told is not None
+    assert told.fixes[0].edits
+
+
+def test_kind_of_edit_that_fails_at_one_statement_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+x = torch.randn(4, 3)
+w = torch.randn(2, 3)
+y = x @ w
+"""
+
+    def fails(site: Site, place: Place) -> Iterator[Candidate]:
+        raise ZeroDivisionError
+        yield
+
+    kinds = search._OF_PLACES
+    monkeypatch.setattr(search, "_OF_PLACES", (("places", fails), *kinds))
+    told = nanlab.explain(failed(tmp_path / "program.py", text))
     assert told is not None
     assert told.fixes[0].edits

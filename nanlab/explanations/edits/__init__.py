@@ -1,0 +1,1 @@
+"""Small edits of a program that raised, by what is edited."""

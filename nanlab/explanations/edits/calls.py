@@ -1,0 +1,190 @@
+"""Options switched, keywords left out, arguments added, functions of the same family."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+
+from nanlab.explanations.edits.statements import padded
+from nanlab.explanations.site import MISSING, Candidate, Place, Site, Tensor, callee
+
+
+def other_calls(site: Site, place: Place) -> Iterator[Candidate]:
+    """The calls of a statement with other options, arguments, or another function."""
+    for call in place.calls():
+        function = place.value(call.func)
+        yield from _options(site, place, call, function)
+        yield from _siblings(place, call, function)
+        yield from _arguments(site, place, call)
+
+
+def _signature(function: Any) -> dict[str, Any]:
+    """The parameters of a function with their defaults; from its documentation if built in."""
+    with suppress(Exception):
+        target = function.forward if isinstance(function, nn.Module) else function
+        return {n: p.default for n, p in inspect.signature(target).parameters.items()}
+    first = (getattr(function, "__doc__", "") or "").strip().partition("->")[0]
+    flags = re.findall(r"(\w+)=(True|False)", first)
+    return {name: word == "True" for name, word in flags}
+
+
+# Switches that silence an error and leave its cause, or are out of use.
+_NO_CURES = (
+    "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
+    " track_running_stats training is_grads_batched full_graph drop_last differentiable capturable"
+    " maximize foreach fused"
+).split()
+
+
+def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
+    if function is MISSING:
+        return
+    own = {k.arg: k for k in call.keywords}
+    for at, (name, default) in enumerate(_signature(function).items()):
+        if name not in own and at >= len(call.args):
+            for value in _given(site, place, name, default is None and isinstance(function, type)):
+                yield place.added(0.8, call, f"{name}={value}")
+        given = own.get(name)
+        lacks = name == "create_graph" and "does not require grad" in site.text
+        switch = given is not None and isinstance(getattr(given.value, "value", None), bool)
+        if (isinstance(default, bool) or switch) and (lacks or name not in _NO_CURES):
+            named = 0.6 if name in site.text else 0.0
+            if given is None:
+                yield place.added(0.9 - named, call, f"{name}={not default}")
+            elif isinstance(given.value, ast.Constant):
+                yield place.replaced(1.5 - named, (given.value, repr(not given.value.value)))
+        elif isinstance(default, str) and re.search(rf"\b{name}\b", site.text) and name not in own:
+            for word in reversed(re.findall(r"'(\w+)'", site.text)):
+                yield place.added(0.5, call, f"{name}={word!r}")
+        elif default == 0 and name.endswith("padding") and name not in own:
+            if re.search("size|shape|dimension", site.text):
+                cost = 0.9 - 0.1 * (name != "padding") + 0.7 * bool(site.running)
+                yield place.added(cost, call, f"{name}=1")
+        elif isinstance(default, int) and name not in own:
+            for number in dict.fromkeys(site.told):
+                if number != default and number < 0 and "index" in name:
+                    yield place.added(1.1, call, f"{name}={number}")
+    if isinstance(function, type) and "self" not in place.names():
+        made, known = place.result(), _signature(function)
+        more_names = dir(made) if isinstance(made, function) else ()
+        for name in dict.fromkeys([*known, *(n for n in more_names if n[0] != "_")]):
+            size = known[name] if name in known else getattr(made, name, None)
+            size = getattr(made, name, size) if size is inspect.Parameter.empty else size
+            if name in own or type(size) is not int or size < 2:
+                continue
+            for at, number in enumerate(n for n in site.sizes[:8] if n > size):
+                if size in site.told or name not in known:
+                    more = f"{name}={number}"
+                    yield place.added(0.9 + 0.02 * at, call, more)
+    for keyword in call.keywords:
+        if keyword.arg is not None and keyword.arg in site.text:
+            parts = set(keyword.arg.split("_"))
+            for other, default in _signature(function).items():
+                if default is None and parts & set(other.split("_")) and other not in own:
+                    text = f"{other}={place.text(keyword.value)}"
+                    yield place.replaced(0.8, (keyword, text))
+            rest = [place.text(a) for a in call.args]
+            rest += [place.text(k) for k in call.keywords if k is not keyword]
+            text = f"{place.text(call.func)}({', '.join(rest)})"
+            cost = 1.3 if not place.distance else 2.0
+            purpose = isinstance(place.value(keyword.value), (Tensor, list, dict))
+            cost += 1.5 * purpose
+            yield place.replaced(cost, (call, text))
+            for near in difflib.get_close_matches(keyword.arg, list(_signature(function)), 2, 0.5):
+                if near != keyword.arg and "keyword" in site.text:
+                    yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
+
+
+def _given(site: Site, place: Place, name: str, builds: bool) -> list[str]:
+    """What may be given for an argument: what the function around has by its name; where the
+    message asks for it, how often the program's loops run."""
+    arguments = place.function.args.args if place.function is not None else []
+    asked = builds and re.search(rf"\b{name}\b", site.text)
+    return [name] * (name in {a.arg for a in arguments[1:]}) + (site.rounds if asked else [])
+
+
+# Functions that are taken for each other.
+_FAMILIES = (
+    ("stack", "tensor", "cat"),
+    ("view", "reshape"),
+    ("matmul", "mm"),
+    ("matmul", "bmm"),
+    ("matmul", "mul"),
+    ("mm", "mul"),
+    ("kaiming_normal_", "zeros_"),
+    ("kaiming_uniform_", "zeros_"),
+    ("xavier_uniform_", "zeros_"),
+    ("xavier_normal_", "zeros_"),
+    ("orthogonal_", "zeros_"),
+    ("binary_cross_entropy", "binary_cross_entropy_with_logits"),
+    ("BCELoss", "BCEWithLogitsLoss"),
+    ("Conv1d", "Conv2d", "Conv3d"),
+    ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d"),
+    ("MaxPool1d", "MaxPool2d", "MaxPool3d"),
+    ("AvgPool1d", "AvgPool2d", "AvgPool3d"),
+    ("sample", "rsample"),
+    ("from_numpy", "tensor"),
+    ("append", "extend"),
+)
+
+
+def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
+    name = callee(call)
+    head = place.text(call.func)[: -len(name)]
+    parts = place.value(call.args[0]) if name in ("stack", "tensor") and call.args else None
+    if isinstance(parts, (list, tuple)) and len({getattr(each, "shape", 0) for each in parts}) > 1:
+        text = padded(list(parts), place.text(call.args[0]))
+        yield place.replaced(0.6, (call, text))
+    made = place.value(call.func.func) if isinstance(call.func, ast.Call) else function
+    if isinstance(made, type) and issubclass(made, torch.autograd.Function):
+        kind = call.func.func if isinstance(call.func, ast.Call) else call.func
+        yield place.replaced(0.4, (call.func, f"{place.text(kind)}.apply"))
+    for family in _FAMILIES:
+        for other in family if name in family else ():
+            if other != name:
+                yield place.replaced(1.0, (call.func, f"{head}{other}"))
+    if function is not MISSING and not callable(function):  # an attribute, not a method
+        given = ", ".join(map(place.text, call.args))
+        text = place.text(call.func)
+        yield place.replaced(0.6, (call, f"{text}[{given}]" if given else text))
+    if name in ("numpy", "item", "tolist"):
+        yield place.replaced(0.8, (call.func, f"{head}detach().{name}"))
+    if name == "item":
+        count = isinstance(getattr(call.func, "value", None), ast.Compare)
+        yield place.replaced(0.9, (call.func, f"{head}{'sum' if count else 'mean'}().{name}"))
+    if name == "permute" and len(call.args) > 2:
+        rank = 4 if len(call.args) == 3 else 3
+        turned = (0, rank - 1, *range(1, rank - 1)) if rank == 4 else (0, 2, 1)
+        yield place.replaced(0.9, (call, f"{place.text(call.func)}{turned}"))
+
+
+def _arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    if len(call.args) == 2 and not call.keywords and not place.distance:
+        a, b = call.args
+        yield place.replaced(1.5, (a, place.text(b)), (b, place.text(a)))
+    lacking = re.search(r"missing \d+ required .*?argument.*?: '(\w+)'", site.text)
+    if lacking is None or place.distance:
+        return
+    order = {name: at for at, name in enumerate(place.frame.f_locals)}
+    for name, value in place.frame.f_locals.items():
+        if name.startswith("_") or inspect.ismodule(value) or isinstance(value, type):
+            continue
+        like = difflib.SequenceMatcher(None, name, lacking[1]).ratio()
+        number = isinstance(value, Tensor) and value.numel() == 1
+        late = order[name] / len(order)
+        cost = (
+            1.6
+            - 0.5 * like
+            - 0.3 * late
+            - (0.4 if number else 0)
+            + (0 if isinstance(value, (Tensor, int, float)) else 0.5)
+        )
+        yield place.added(cost, call, name)

@@ -1,0 +1,229 @@
+"""Values cut from a graph or left in it, graphs kept, writes without gradient."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from torch import nn
+
+from nanlab.explanations.site import (
+    Candidate,
+    Place,
+    Site,
+    Tensor,
+    bound_by,
+    callee,
+    lines_as,
+    rows_of,
+    spelled,
+)
+
+
+def is_cut(site: Site) -> bool:
+    """Whether the error says that nothing leads back to what should learn."""
+    return bool(re.search("does not require grad|inf checks|empty parameter list", site.text))
+
+
+def in_graph(site: Site, place: Place) -> Iterator[Candidate]:
+    """Values cut from a graph, graphs kept, a write without gradient."""
+    if re.search(r"grad|backward|in-?place|leaf|graph|inf checks|empty param", site.text):
+        block = place.function or place.source.tree
+        loops = [
+            n
+            for n in ast.walk(block)
+            if isinstance(n, (ast.For, ast.While))
+            and n.lineno <= place.statement.lineno <= (n.end_lineno or 0)
+        ]
+        around = min(loops, key=lambda n: (n.end_lineno or 0) - n.lineno) if loops else block
+        carried = _carried(around) if loops else set()
+        for statement in ast.walk(around):
+            if not isinstance(statement, (ast.Assign, ast.Expr, ast.AugAssign)):
+                continue
+            own = Place(place.source, statement, place.frame, 0.0)
+            for call in own.calls():
+                if getattr(call.func, "attr", "") == "backward":
+                    cost = 0.75 if statement is not place.statement else 1.3
+                    yield own.added(cost, call, "retain_graph=True")
+            for argument in own.parts():
+                name = spelled(argument)
+                given = isinstance(argument, ast.Name) and isinstance(argument.ctx, ast.Load)
+                if given and name and isinstance(value := own.value(argument), Tensor):
+                    cost = 0.7 if name in carried else 1.0
+                    later = 0.3 * (statement.lineno >= place.statement.lineno - 1)
+                    later += 0.5 * (not value.requires_grad)
+                    text = (
+                        ast.unparse(statement)
+                        + ast.unparse(around).partition(ast.unparse(statement))[2]
+                    )
+                    if re.search(rf"(\w+)\({name}\)(?s:.*)\.backward\((?s:.*)\b\1\({name}\)", text):
+                        later = -0.35  # a network judges it, and later again
+                    yield own.replaced(cost + later, (argument, f"{name}.detach()"))
+        if "second time" in site.text and loops:
+            yield from _moved_into(place, around, carried)
+        if place.statement.lineno == place.statement.end_lineno:
+            yield place.written(1.2, f"with torch.no_grad():\n    {place.text(place.statement)}")
+
+
+GRADIENTS_OFF = re.compile(r"(torch\.)?(no_grad|inference_mode|set_grad_enabled)\([^)]*\)")
+
+
+_LEAVES = "detach item tolist numpy float long int bool round sign cpu".split()
+
+
+_ANEW = "tensor as_tensor from_numpy array asarray".split()
+
+
+def _inside(node: ast.AST) -> ast.expr | None:
+    """What an expression was computed from that has no gradient of its own."""
+    if isinstance(node, ast.Call) and callee(node) in _LEAVES and not node.args:
+        return getattr(node.func, "value", None)
+    if isinstance(node, ast.Call) and callee(node) in _ANEW and node.args:
+        return node.args[0]
+    if isinstance(node, ast.Attribute) and node.attr == "data":
+        return node.value
+    return node.left if isinstance(node, ast.Compare) else None
+
+
+def uncut(site: Site, place: Place) -> Iterator[Candidate]:
+    """An expression without what cuts it from its graph."""
+    for node in place.parts() if is_cut(site) else ():
+        inner, count = node, 0
+        while (deeper := _inside(inner)) is not None:
+            inner, count = deeper, count + 1
+            yield place.replaced(0.5 - 0.05 * count, (node, place.text(inner)))
+        if count:
+            yield place.replaced(0.6, (node, f"torch.stack(list({place.text(inner)}))"))
+        name = callee(node)
+        if name == "sample":
+            head = place.text(node.func)[: -len(name)]  # type: ignore[attr-defined]
+            yield place.replaced(0.5, (node, f"{head}rsample()"))
+        elif (
+            name == "argmax" and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        ):
+            of, d = place.text(node.func.value), place.text(node.args[0]) if node.args else "-1"
+            yield place.replaced(
+                0.9, (node, f"({of}.softmax({d}) * torch.arange({of}.shape[{d}])).sum({d})")
+            )
+
+
+def switched(site: Site) -> Iterator[Candidate]:
+    """Gradients left on where they were switched off, for a block or for parameters."""
+    if not is_cut(site):
+        return
+    for place in site.fault:
+        for node in ast.walk(place.source.tree):
+            line, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+            parts = [item.context_expr for item in getattr(node, "items", [])]
+            parts += getattr(node, "decorator_list", [])
+            if line <= place.statement.lineno <= last:
+                for part in parts:
+                    if GRADIENTS_OFF.search(place.text(part)):
+                        own = Place(place.source, place.statement, place.frame, 0.0)
+                        yield own.replaced(0.45, (part, "torch.enable_grad()"))
+    for place in site.statements():
+        for node in place.parts():
+            if isinstance(node, ast.Attribute) and node.attr == "parameters":
+                whole = place.value(node.value)
+                for name, value in place.names().items():
+                    if isinstance(value, nn.Module) and name != place.text(node.value):
+                        if place.frame is site.frames[-1][0]:
+                            inside = isinstance(whole, nn.Module) and value in whole.children()
+                            yield place.replaced(0.9 - 0.2 * inside, (node.value, name))
+            if isinstance(node, ast.Constant) and node.value is False:
+                if "requires_grad" in place.text(place.statement):
+                    yield place.replaced(0.8, (node, "True"))
+
+
+def ordered(site: Site) -> Iterator[Candidate]:
+    """What names the parameters of a model, after the model has its last layer."""
+    for source in site.program.texts if is_cut(site) else ():
+        for block in ast.walk(source.tree):
+            rows = rows_of(block) if isinstance(block, (ast.Module, ast.FunctionDef)) else []
+            for a, first in enumerate(rows):
+                for later in rows[a + 1 :]:
+                    pair = [(first, later), (later, first)]
+                    if any(_names_parameters(x) & _gives_layers(y) for x, y in pair):
+                        lines = source.lines
+                        begin, end = first.lineno, later.end_lineno or later.lineno
+                        own = first.end_lineno or begin
+                        text = "\n".join((*lines[own:end], *lines[begin - 1 : own]))
+                        yield Candidate(0.3, (lines_as(source, begin, end, text),))
+
+
+def _names_parameters(statement: ast.stmt) -> set[str]:
+    text = ast.unparse(statement)
+    return set(re.findall(r"([\w.]+?)(?:\.\w+)?\.(?:parameters|requires_grad_)\(", text)) | set(
+        re.findall(r"([\w.]+)\.(?:parameters|requires_grad_)\(", text)
+    )
+
+
+def _gives_layers(statement: ast.stmt) -> set[str]:
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return {
+        ast.unparse(t.value) for t in targets if isinstance(t, (ast.Attribute, ast.Subscript))
+    } - {"self"}
+
+
+def out_of_place(site: Site, place: Place) -> Iterator[Candidate]:
+    """A write into a tensor as a new tensor."""
+    statement = place.statement
+    if not re.search("in-?place", site.text):
+        return
+    if isinstance(statement, ast.AugAssign) and not isinstance(statement.target, ast.Subscript):
+        name, value = place.text(statement.target), place.text(statement.value)
+        sign = re.search(r"(\S+)=$", place.text(statement)[len(name) :].split(value)[0].rstrip())
+        if sign is not None:
+            yield place.written(0.4, f"{name} = {name} {sign[1]} ({value})")
+    elif isinstance(statement, (ast.Assign, ast.AugAssign)):
+        target = [*getattr(statement, "targets", []), getattr(statement, "target", None)][0]
+        if isinstance(target, ast.Subscript) and (name := spelled(target.value)):
+            yield place.written(0.4, f"{name} = {name}.clone()\n{{}}")
+    elif isinstance(statement, ast.Expr) and callee(statement.value).endswith("_"):
+        call = place.text(statement.value)
+        name, _, method = call.partition("(")[0].rpartition(".")
+        new = call.replace(f"{name}.{method}", f"{name}.{method[:-1]}", 1)
+        yield place.written(0.4, f"{name} = {new}")
+
+
+_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+
+
+def in_place(site: Site, place: Place) -> Iterator[Candidate]:
+    """A tensor that was bound anew, written in place: it stays a leaf, with its gradient."""
+    at = site.raising[0]
+    if "NoneType" not in site.text or ".grad" not in at.text(at.statement):
+        return
+    value = getattr(place.statement, "value", None)
+    if isinstance(value, ast.BinOp) and spelled(value.left) in bound_by(place.statement):
+        if sign := _SIGNS.get(type(value.op)):
+            text = f"{place.text(value.left)} {sign}= {place.text(value.right)}"
+            yield place.written(0.4, text)
+
+
+def _moved_into(place: Place, loop: ast.AST, carried: set[str]) -> Iterator[Candidate]:
+    """What was computed once before a loop, computed in each of its rounds."""
+    for before in place.source.tree.body:
+        last = before.end_lineno or before.lineno
+        if not isinstance(before, ast.Assign) or last >= loop.lineno:  # type: ignore[attr-defined]
+            continue
+        if carried.intersection(bound_by(before)):
+            continue
+        value = Place(place.source, before, place.frame, 0.0).result()
+        if isinstance(value, Tensor) and value.grad_fn is not None:
+            lines, body = place.source.lines, loop.body[0]  # type: ignore[attr-defined]
+            own = [" " * body.col_offset + row for row in lines[before.lineno - 1 : last]]
+            text = "\n".join((*lines[last : body.lineno - 1], *own))
+            edit = lines_as(place.source, before.lineno, body.lineno - 1, text)
+            yield Candidate(0.65, (edit,))
+
+
+def _carried(loop: ast.AST) -> set[str]:
+    """Names that a loop reads before it binds them anew."""
+    found = set()
+    for statement in ast.walk(loop):
+        if isinstance(statement, ast.Assign):
+            read = {spelled(n) for n in ast.walk(statement.value)}
+            found |= set(bound_by(statement)) & read
+    return found

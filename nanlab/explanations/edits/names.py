@@ -1,0 +1,81 @@
+"""Names and attributes that nearly are others."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from nanlab.explanations.site import MISSING, Candidate, Place, Site, lines_as
+
+
+def near_names(site: Site, place: Place) -> Iterator[Candidate]:
+    """Names, attributes and keys that nearly are others."""
+    error = site.error
+    for node in place.parts():
+        if isinstance(error, AttributeError) and isinstance(node, ast.Attribute):
+            if node.attr != error.name or place.value(node) is not MISSING:
+                continue
+            for cost, near in _attributes(site, place, node):
+                yield place.replaced(cost, (node, f"{place.text(node.value)}.{near}"))
+        elif isinstance(error, NameError) and isinstance(node, ast.Name):
+            if node.id == error.name:
+                yield from _known_names(place, node)
+        elif isinstance(error, KeyError) and isinstance(node, ast.Dict):
+            for key in (k for k in node.keys if isinstance(k, ast.Constant)):
+                if difflib.get_close_matches(str(key.value), map(str, error.args), 1, 0.6):
+                    yield place.replaced(0.4, (key, repr(error.args[0])))
+        elif isinstance(error, KeyError) and isinstance(node, ast.Subscript):
+            owner = place.value(node.value)
+            if isinstance(owner, dict) and isinstance(node.slice, ast.Constant):
+                keys = [k for k in owner if isinstance(k, str)]
+                for near in difflib.get_close_matches(str(node.slice.value), keys, 3, 0.5):
+                    yield place.replaced(0.4, (node.slice, repr(near)))
+
+
+def _attributes(site: Site, place: Place, node: ast.Attribute) -> Iterator[tuple[float, str]]:
+    """Attributes that nearly have a name; those of a module that may be used in its place."""
+    owner: Any = site.error.obj  # type: ignore[attr-defined]
+    names = [n for n in dir(owner) if not n.startswith("__")]
+    for at, near in enumerate(difflib.get_close_matches(node.attr, names, 4, 0.6)):
+        yield 0.3 + 0.05 * at, near
+    asked = [n.attr for n in place.parts() if isinstance(n, ast.Attribute) and n.value is node]
+    called = any(isinstance(n, ast.Call) and n.func is node for n in place.parts())
+    parts = vars(owner) if isinstance(owner, nn.Module) else {}
+    text = "\n".join(each.text for each in site.program.sources)
+    for kind in ("_modules", "_parameters", "_buffers"):
+        for at, (name, part) in enumerate(reversed(parts.get(kind, {}).items())):
+            if all(hasattr(part, each) for each in asked) and (callable(part) or not called):
+                used = len(re.findall(rf"\.{name}\b", text)) > 1
+                yield 0.6 + 0.2 * used + 0.02 * at, name
+
+
+def near_methods(site: Site) -> Iterator[Candidate]:
+    """Methods whose name nearly is one that their class should have."""
+    for source in site.program.texts:
+        for node in ast.walk(source.tree):
+            kind = site.program.names.get(getattr(node, "name", ""))
+            if not isinstance(node, ast.ClassDef) or not isinstance(kind, type):
+                continue
+            own = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            asked = {*dir(kind.__base__), "__getitem__", "__len__", "__iter__", "__call__"}
+            asked -= {each.name for each in own}
+            for each in own:
+                for near in difflib.get_close_matches(each.name, list(asked), 1, 0.75):
+                    if each.name not in dir(kind.__base__):
+                        old = source.lines[each.lineno - 1]
+                        new = old.replace(each.name, near, 1)
+                        yield Candidate(0.35, (lines_as(source, each.lineno, each.lineno, new),))
+
+
+def _known_names(place: Place, node: ast.Name) -> Iterator[Candidate]:
+    names = {**place.frame.f_globals, **place.frame.f_locals}
+    for near in difflib.get_close_matches(node.id, list(names), 3, 0.6):
+        yield place.replaced(0.4, (node, near))
+    for owner in ("self", "torch", "nn", "F", "np", "math"):
+        if owner in names and hasattr(names[owner], node.id):
+            yield place.replaced(0.5, (node, f"{owner}.{node.id}"))

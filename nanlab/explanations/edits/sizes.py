@@ -1,0 +1,198 @@
+"""Sizes and dimensions that are written in the program, as what the operands need."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from nanlab.explanations.site import (
+    MISSING,
+    Candidate,
+    Function,
+    Place,
+    Site,
+    Tensor,
+    callee,
+    function_around,
+    innermost,
+    number_of,
+    spliced,
+)
+from nanlab.operators import having
+
+
+def other_numbers(site: Site) -> Iterator[Candidate]:
+    """Sizes that are written in the program, as what the operands need."""
+    near = {id(place.statement): place.distance for place in site.places}
+    top = site.raising[0].frame
+    for source in site.program.texts:
+        made = {id(n) for call in ast.walk(source.tree) if _is_data(call) for n in ast.walk(call)}
+        drawn = {id(n) for call in ast.walk(source.tree) if _is_drawn(call) for n in ast.walk(call)}
+        loaders = (call for call in ast.walk(source.tree) if callee(call) == "DataLoader")
+        loads = {id(n) for call in loaders for n in ast.walk(call)}
+        written: dict[int, list[ast.expr]] = {}
+        for node in (each for each in _literals(source.tree) if id(each) not in loads):
+            written.setdefault(number_of(node), []).append(node)
+        for value, nodes in written.items():
+            told = value in site.told or value in site.sizes
+            for node in nodes:
+                statement = innermost(source.tree, node.lineno)
+                distance = near.get(id(statement))
+                if statement is None or (distance is None and not (told and value > 1)):
+                    continue
+                place = Place(source, statement, top, min(distance or 0.0, 0.6))
+                more = (0.0 if distance is not None else 0.2) + 0.7 * (id(node) in made)
+                more += 1.8 * (id(node) in drawn)
+                for cost, size in _instead(value, site):
+                    shared = 0.8 * (size in site.batch and id(node) not in made)
+                    yield place.replaced(cost + more + shared, (node, str(size)))
+            if told and 1 < len(nodes) < 5 and value > 1:
+                for cost, size in _instead(value, site):
+                    edits = spliced(source, [(node, str(size)) for node in nodes])
+                    more = 0.5 + 0.7 * any(id(node) in made for node in nodes)
+                    more += 1.8 * any(id(node) in drawn for node in nodes)
+                    yield Candidate(cost + more, edits)
+
+
+def other_sizes(site: Site, place: Place) -> Iterator[Candidate]:
+    """Sizes that a call is given, computed in another way."""
+    for call in place.calls():
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+            value = place.value(argument)
+            if not isinstance(argument, (ast.Constant, ast.Starred)):
+                if value is MISSING or type(value) is int:
+                    for cost, new in _reckoned(place, argument, value, site):
+                        yield place.replaced(cost, (argument, new))
+
+
+def rest_of_parts(site: Site, place: Place) -> Iterator[Candidate]:
+    """The last of the sizes of all parts as what the others leave of the whole."""
+    for whole, parts in ((call.args[0], each) for call in place.calls() for each in call.args[1:]):
+        sizes = place.value(parts)
+        with suppress(Exception):
+            if isinstance(parts, ast.List) and sum(sizes) != len(place.value(whole)):
+                *others, last = parts.elts
+                left = " - ".join((f"len({place.text(whole)})", *map(place.text, others)))
+                yield place.replaced(0.4, (last, left))
+                if (bound := site.binding(place, last)) is not None:
+                    value = bound.statement.value  # type: ignore[attr-defined]
+                    yield bound.replaced(0.0, (value, left))
+
+
+def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[tuple[float, str]]:
+    """A size that is computed, computed in another way."""
+    text = place.text(node)
+    loose = f"({text})" if isinstance(node, ast.BinOp) else text
+    told = list(dict.fromkeys(n for n in site.told if n > 1))[:6]
+    for a in told if value is MISSING else [value]:
+        for at, b in enumerate(told if value is MISSING else site.sizes[:12]):
+            cost = 1.0 + 0.3 * (value is MISSING) + 0.02 * at
+            if b > a and b % a == 0:
+                yield cost, f"{loose} * {b // a}"
+            elif b < a and a % b == 0:
+                yield cost, f"{loose} // {a // b}"
+            elif b != a:
+                yield cost + 0.1, f"{text} {'+' if b > a else '-'} {abs(b - a)}"
+    yield 1.3, f"{text} + 1"
+    for name in _unread(function_around(place.source.tree, node)):
+        yield 0.75, f"{text} + {name}"
+        yield 0.8, f"{loose} * {name}"
+        yield 0.85, name
+    if value in site.told:
+        for loop in ast.walk(site.raising[0].source.tree):
+            if isinstance(loop, ast.For) and hasattr(site.raising[-1].value(loop.iter), "__len__"):
+                if loop.lineno < site.raising[0].statement.lineno <= (loop.end_lineno or 0):
+                    yield 0.7, f"{loose} * len({ast.unparse(loop.iter)})"
+
+
+def _unread(function: ast.AST | None) -> list[str]:
+    """Arguments that a function takes and never reads."""
+    if not isinstance(function, Function):
+        return []
+    read = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+    return [a.arg for a in function.args.args if a.arg not in read | {"self", "cls"}]
+
+
+def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:
+    """A size that is written in a function, taken from what the function was given."""
+    function = place.function
+    if not isinstance(function, Function):
+        return
+    names = [each.arg for each in function.args.args]
+    given = {n: v for n in names if isinstance(v := place.frame.f_locals.get(n), Tensor)}
+    nodes: dict[int, list[ast.AST]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Constant, ast.Name)) and type(v := place.value(node)) is int:
+            if v in site.told and v > 1 and not isinstance(getattr(node, "ctx", None), ast.Store):
+                nodes.setdefault(v, []).append(node)
+    for old, same in nodes.items():
+        for name, tensor in given.items():
+            for d, size in enumerate(tensor.shape):
+                if size != old and size in site.told:
+                    own = ((node, f"{name}.size({d})") for node in same)
+                    yield place.replaced(0.6, *own)
+
+
+def other_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
+    """Another dimension: of ``x.size(1)``, ``x.shape[1]``, ``dim=1``."""
+    for number in filter(None, map(_dimension, place.parts())):
+        old = number_of(number)
+        for other in (0, 1, -1, 2) if type(old) is int else ():
+            if other != old:
+                far = abs(other - old) if other >= 0 else 1.5
+                yield place.replaced(0.95 + 0.02 * far, (number, str(other)))
+
+
+def _dimension(node: ast.AST) -> ast.expr | None:
+    """The dimension that a call, a subscript or a keyword names."""
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "size" and node.args:
+        return node.args[0]
+    if isinstance(node, ast.Subscript) and getattr(node.value, "attr", "") == "shape":
+        return node.slice
+    if isinstance(node, ast.keyword) and node.arg in ("dim", "axis"):
+        return node.value
+    if isinstance(node, ast.Call) and len(node.args) == 1:
+        method = getattr(Tensor, callee(node), None) if isinstance(node.func, ast.Attribute) else 0
+        if re.match(r"\s*\w+\(dim\b", getattr(method, "__doc__", "") or ""):
+            return node.args[0]
+    return None
+
+
+def _is_data(node: ast.AST) -> bool:
+    """Whether an expression makes data: its sizes are what they are."""
+    name = callee(node)
+    return name == "tensor" or name in having("makes")
+
+
+def _is_drawn(node: ast.AST) -> bool:
+    """Whether an expression stands for what a program would read."""
+    name = callee(node)
+    return name == "tensor" or ("rand" in name and name in having("makes"))
+
+
+def _instead(value: int, site: Site) -> Iterator[tuple[float, int]]:
+    """Sizes in the place of one: (cost, size); what the message says of both is the likeliest."""
+    common = [math.gcd(value, n) for n in site.sizes]
+    lacking = [n - value for n in site.sizes]
+    fitting = [max(d for d in range(1, value + 1) if n % d == 0) for n in site.sizes]
+    parts = fitting if "divi" in site.text else []
+    for at, size in enumerate(dict.fromkeys([*parts, *site.sizes, *common, *lacking])):
+        if 0 < size <= 64 * value and size != value and at < 20:
+            cost = 0.8 if value in site.told else 1.3
+            cost += 0.0 if size in site.told else 0.5
+            yield cost + 0.02 * at + (0.8 if size < 3 else 0.0), size
+
+
+def _literals(tree: ast.AST) -> Iterator[ast.expr]:
+    """Whole numbers and products of them, as they are written."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.Constant, ast.BinOp)):
+            with suppress(Exception):
+                if type(number_of(node)) is int and number_of(node) > 0:
+                    yield node
+                    continue
+        yield from _literals(node)

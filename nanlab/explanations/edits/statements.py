@@ -1,0 +1,184 @@
+"""Statements in another form: results taken apart, layers registered, branches chosen."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from nanlab.explanations.edits.gradients import GRADIENTS_OFF
+from nanlab.explanations.site import (
+    Candidate,
+    Place,
+    Site,
+    Tensor,
+    bound_by,
+    callee,
+    is_return,
+    lines_as,
+    rows_of,
+    spelled,
+)
+from nanlab.explanations.trial import Source
+
+
+def joined_lists(site: Site, place: Place) -> Iterator[Candidate]:
+    """Sequences of different kinds in one list, where they were added."""
+    for node in place.parts() if "operand type" in site.text else ():
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            both = f"[*{place.text(node.left)}, *{place.text(node.right)}]"
+            yield place.replaced(0.5, (node, both))
+
+
+def without_repeated(site: Site, place: Place) -> Iterator[Candidate]:
+    """Without a statement that does again what was done, or takes a name that is taken."""
+    if "has already been" in site.text:
+        yield place.written(0.6, "")
+    for other in site.statements() if "already exists" in site.text else ():
+        names = (name.removeprefix("self.") for name in bound_by(other.statement))
+        if any(f"'{name}'" in site.text for name in names):
+            yield other.replaced(1.0, (other.statement, "pass"))
+
+
+def gradient_for_each(site: Site) -> Iterator[Candidate]:
+    """No gradient returned for those arguments of a function that had been forgotten."""
+    for place in site.statements() if "gradients" in site.text else ():
+        value: Any = getattr(place.statement, "value", None)
+        if is_return(place.statement) and getattr(place.function, "name", "") == "backward":
+            lacking = abs(site.told[0] - site.told[1]) if len(site.told) == 2 else 1
+            yield place.replaced(0.5, (value, place.text(value) + lacking * ", None"))
+
+
+def module_initialised(site: Site) -> Iterator[Candidate]:
+    """Modules that call their base before anything else, and register what they learn."""
+    for source in site.program.texts:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef) and "Module" in "".join(map(ast.unparse, node.bases)):
+                yield from _initialised(source, node, site)
+
+
+def loaded(site: Site, place: Place) -> Iterator[Candidate]:
+    """Batches made in another way, and modules that are not trained."""
+    rows = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
+    for call in place.calls():
+        name = place.text(call.func)
+        if callee(call) == "DataLoader" and "when training" in site.text:
+            yield place.added(0.9, call, "drop_last=True")
+        elif callee(call) == "DataLoader" and rows and isinstance(rows[0], list):
+            more = f"collate_fn=lambda rows: {padded(rows[0], 'rows')}"
+            yield place.added(0.9, call, more)
+        elif (
+            isinstance(place.value(call.func), nn.Module)
+            and "when training" in site.text
+            and not name.startswith("self.")  # it would stay so, in training too
+        ):
+            top = site.raising[-1]
+            learns = "backward(" in "\n".join(top.source.lines[top.statement.lineno - 1 :])
+            above = [s for s in ast.walk(place.source.tree) if isinstance(s, ast.With)]
+            off = any(
+                s.lineno < call.lineno <= (s.end_lineno or 0)
+                and GRADIENTS_OFF.search(ast.unparse(s))
+                for s in above
+            )
+            cost = (0.4 if off else 1.0 + learns) + (place.frame is not site.frames[-1][0])
+            yield place.replaced(cost, (call.func, f"{name}.eval()"))
+
+
+def padded(rows: list[Any], name: str) -> str:
+    """An expression of a batch of ``rows``, those of unequal size padded."""
+    first = rows[0]
+    if isinstance(first, tuple):
+        parts = (
+            padded([r[i] for r in rows], f"[r[{i}] for r in {name}]") for i in range(len(first))
+        )
+        return f"({', '.join(parts)})"
+    if isinstance(first, Tensor) and len({r.shape for r in rows}) > 1:
+        return f"torch.nn.utils.rnn.pad_sequence({name}, batch_first=True)"
+    return f"torch.utils.data.default_collate({name})"
+
+
+def chosen(site: Site, place: Place) -> Iterator[Candidate]:
+    """A branch on a tensor as a choice between its elements."""
+    if not re.search("data-dependent|Boolean value of Tensor|traced", site.text):
+        return
+    branch = place.statement
+    for rows in map(rows_of, ast.walk(place.source.tree)):
+        if isinstance(branch, ast.If) and branch in rows:
+            after = rows[rows.index(branch) + 1 :]
+            one, *more = branch.body
+            other = (branch.orelse or after or branch.body)[0]
+            values = [v for each in (one, other) if (v := getattr(each, "value", None)) is not None]
+            alike = type(one) is type(other) and bound_by(one) == bound_by(other)
+            if alike and len(values) == 2 and not more:
+                head = place.text(one).removesuffix(place.text(values[0]))
+                texts = ", ".join(map(place.text, (branch.test, *values)))
+                text = f"{branch.col_offset * ' '}{head}torch.where({texts})"
+                last = other.end_lineno or other.lineno
+                yield Candidate(0.4, (lines_as(place.source, branch.lineno, last, text),))
+    for node in place.parts():
+        if isinstance(node, ast.IfExp):
+            texts = ", ".join(map(place.text, (node.test, node.body, node.orelse)))
+            yield place.replaced(0.4, (node, f"torch.where({texts})"))
+
+
+def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
+    """Results of several parts taken apart."""
+    statement = place.statement
+    if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
+        for at, part in enumerate(statement.value.elts):
+            yield place.replaced(0.9 + 0.1 * at, (statement.value, place.text(part)))
+    target: ast.expr | None = None
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+    elif isinstance(statement, ast.For):
+        target = statement.target
+    if isinstance(target, ast.Tuple) and len(target.elts) > 2:  # a part has parts of its own
+        first, *rest = map(place.text, target.elts)
+        yield place.replaced(0.5, (target, f"{first}, ({', '.join(rest)})"))
+    if target is None or not spelled(target) or spelled(target).startswith("self."):
+        return
+    value = place.value(ast.copy_location(ast.Name(spelled(target), ast.Load()), target))
+    listed = isinstance(value, list) and isinstance(statement, ast.For)
+    if (listed or isinstance(value, tuple)) and 2 <= len(value) <= 4:
+        if any(isinstance(each, Tensor) for each in value):
+            yield place.replaced(0.3, (target, spelled(target) + ", _" * (len(value) - 1)))
+
+
+def registered(site: Site, place: Place) -> Iterator[Candidate]:
+    """Buffers and lists of layers that their module knows."""
+    statement = place.statement
+    if not isinstance(statement, ast.Assign):
+        return
+    target = statement.targets[0]
+    made = place.value(target)
+    if "device" in site.text and isinstance(target, ast.Attribute) and isinstance(made, Tensor):
+        if not isinstance(made, nn.Parameter) and spelled(target):
+            value = place.text(statement.value)
+            text = f'self.register_buffer("{target.attr}", {value})'
+            yield place.replaced(0.0, (statement, text))
+    listed = isinstance(statement.value, (ast.List, ast.ListComp))
+    if listed or isinstance(statement.value, (ast.Dict, ast.DictComp)):
+        for kind in ("Module", "Parameter"):
+            text = f"torch.nn.{kind}{'List' if listed else 'Dict'}({place.text(statement.value)})"
+            yield place.replaced(0.9, (statement.value, text))
+
+
+def _initialised(source: Source, node: ast.ClassDef, site: Site) -> Iterator[Candidate]:
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            written = "\n".join(map(ast.unparse, method.body))
+            if "super()" not in written and "__init__(self" not in written:
+                first = method.body[0]
+                old = source.lines[first.lineno - 1]
+                indent = old[: len(old) - len(old.lstrip())]
+                edit = lines_as(
+                    source, first.lineno, first.lineno, f"{indent}super().__init__()\n{old}"
+                )
+                yield Candidate(0.3, (edit,))
+            for statement in method.body:
+                if isinstance(statement, ast.Assign) and "param" in site.text:
+                    own = Place(source, statement, site.raising[0].frame, 0.2)
+                    yield from registered(site, own)

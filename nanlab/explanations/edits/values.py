@@ -1,0 +1,295 @@
+"""Tensors and arrays in another form: of another shape, dtype, or copied."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from nanlab.explanations.site import MISSING, Candidate, Place, Site, Tensor, callee, spelled
+
+_ASKED = ("size", "dim", "numel", "item", "stride", "parameters", "backward")  # what is asked of it
+
+
+# What goes into these is the program's data: with less of it many an error goes away.
+_GATHER = (
+    "zip list tuple dict set enumerate iter next map filter sorted range parameters DataLoader"
+    " TensorDataset".split()
+)
+
+
+def _operands(place: Place) -> Iterator[tuple[ast.expr, str]]:
+    """Expressions of a statement that could be other tensors, each with its role."""
+    seen: set[int] = set()
+    for node in place.parts():
+        pairs: list[tuple[ast.expr, str]] = []
+        if callee(node) in _GATHER:
+            continue
+        if isinstance(node, ast.Call):
+            pairs = [(a, "argument") for a in node.args]
+            pairs += [(k.value, "argument") for k in node.keywords]
+            if isinstance(node.func, ast.Attribute) and node.func.attr not in _ASKED:
+                pairs.append((node.func.value, "receiver"))
+        elif isinstance(node, ast.BinOp):
+            pairs = [(node.left, "side"), (node.right, "side")]
+        elif isinstance(node, ast.Subscript):
+            pairs = [(node.value, "indexed"), (node.slice, "index")]
+        elif isinstance(node, (ast.List, ast.Tuple)) and isinstance(node.ctx, ast.Load):
+            pairs = [(e, "element") for e in node.elts]
+        elif isinstance(node, (ast.Assign, ast.AugAssign, ast.Return)) and node.value is not None:
+            pairs = [(node.value, "value")]
+        for expression, role in pairs:
+            if isinstance(expression, (ast.Starred, ast.Constant, ast.Slice, ast.Lambda)):
+                continue
+            if id(expression) not in seen:
+                seen.add(id(expression))
+                yield expression, role
+
+
+def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
+    """As many rows written as there are."""
+    target = getattr(place.statement, "targets", [None])[0]
+    value = getattr(place.statement, "value", None)
+    if isinstance(target, ast.Subscript) and isinstance(value, ast.Name):
+        index = f"{place.text(target.slice)}, : len({place.text(value)})"
+        yield place.replaced(0.6, (target, f"{place.text(target.value)}[{index}]"))
+
+
+def other_forms(site: Site, place: Place) -> Iterator[Candidate]:
+    """Operands in another form, alone and with all those of their shape."""
+    operands = list(_operands(place))
+    tensors = {spelled(e): v for e, _ in operands if isinstance(v := place.value(e), Tensor)}
+    for expression, role in operands:
+        value = place.value(expression)
+        if value is MISSING and role == "value":
+            value = place.result()
+        for cost, new in _forms(place, expression, value, tensors, site):
+            plain = isinstance(
+                expression, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Tuple)
+            )
+            old = place.text(expression)
+            text = new if plain or not new.startswith(old) else f"({old}){new[len(old) :]}"
+            more = 0.0 if value is not MISSING else 0.3
+            more += 0.2 if role == "value" else 0.0
+            yield place.replaced(cost + more, (expression, text))
+            alike = [
+                other
+                for other, _ in operands
+                if isinstance(value, Tensor)
+                and other is not expression
+                and getattr(place.value(other), "shape", None) == value.shape
+                and isinstance(other, ast.Name)
+                and isinstance(expression, ast.Name)
+            ]
+            if alike:  # what is wrong with one is with those of its shape
+                pairs = [(o, new.replace(old, place.text(o))) for o in (expression, *alike)]
+                yield place.replaced(cost + more + 0.1, *pairs)
+
+
+def _forms(
+    place: Place, node: ast.expr, value: Any, others: dict[str, Tensor], site: Site
+) -> Iterator[tuple[float, str]]:
+    """Texts in the place of an expression: (cost, text)."""
+    old = place.text(node)
+    if not old:
+        return
+    if isinstance(node, ast.Call) and callee(node) in ("half", "bfloat16", "double"):
+        yield 0.7, place.text(node.func).rpartition(".")[0]
+    if isinstance(value, dict):
+        for key in (key for key in value if isinstance(key, str)):
+            yield 0.8, f"{old}[{key!r}]"
+    if isinstance(value, Iterator) and (bound := site.binding(place, node)) is not None:
+        yield 0.4, bound.text(bound.statement.value)  # type: ignore[attr-defined]
+    if isinstance(value, list) and len(value) in site.told and isinstance(node, ast.List):
+        for more in (n - len(value) for n in site.told if n > len(value)):
+            yield 1.4, f"{old[:-1]}{more * (', ' + place.text(node.elts[-1]))}]"
+    for kind in re.findall(r"\bnot an? (\w+)", site.text):
+        for name, other in place.names().items():
+            if kind in (base.__name__ for base in type(other).__mro__) and name != old:
+                yield 0.6, name
+    if isinstance(value, np.ndarray):
+        yield 0.8, f"{old}.copy()"
+        yield 1.0, f'{old}.astype("float32")'
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield 1.2, f"torch.tensor({old})"
+    if isinstance(value, list) and value and all(type(v) in (int, float, bool) for v in value):
+        yield 0.7, f"torch.tensor({old})"
+    if isinstance(value, (list, tuple)) and value:
+        yield 0.9, f"*{old}"
+        for name in dir(value):  # of a named tuple
+            if isinstance(getattr(value, name), Tensor):
+                yield 0.8 - 0.1 * (name in site.text), f"{old}.{name}"
+        if all(isinstance(v, Tensor) for v in value):
+            if isinstance(value, tuple):
+                yield 1.2, f"{old}[0]"
+            yield 1.2, f"torch.stack({old})"
+    if isinstance(value, type) or (callable(value) and not isinstance(value, nn.Module)):
+        yield 0.5, f"{old}()"
+    if value is MISSING:
+        yield 1.4, f"*{old}"
+        if "tuple" in site.text:
+            yield 1.6, f"{old}[0]"
+    elif isinstance(value, nn.Module) and len({p.dtype for p in value.parameters()}) == 1:
+        if any(p.dtype != torch.float32 for p in value.parameters()):
+            yield 1.0, f"{old}.float()"
+    if value is not MISSING and not isinstance(value, Tensor):
+        return
+    if isinstance(value, Tensor) and value.numel():
+        yield from _moved(old, value, site)
+    used = map(site.raising[0].value, site.raising[0].parts())
+    real = not any(isinstance(each, nn.Parameter) for each in used)
+    spectrum = real and re.search(r"Complex|complex\d", site.text)
+    if spectrum and (value is MISSING or value.is_complex()):
+        yield (0.2 if isinstance(node, ast.BinOp) else 0.5), f"{old}.abs()"
+        return
+    if "device" in site.text:
+        for name, other in others.items():
+            if value is not MISSING and name and other.device != value.device:
+                yield 0.6 + 0.1 * isinstance(value, nn.Parameter), f"{old}.to({name}.device)"
+    kinds = re.search(r"type|Long|Float|Half|Double|Int|Bool|float|integer|bool", site.text)
+    yield from _cast(old, value, others, site, 0.7 if kinds else 2.0)
+    graph = re.search(r"grad|backward|inplace|in-place|leaf", site.text)
+    whole = isinstance(place.statement, ast.Assign) and node is place.statement.value
+    if "differentiated" in site.text and whole:
+        yield 0.5, f"{old}.requires_grad_()"
+    if "non-leaf" in site.text and whole:
+        yield 0.5, f"{old}.detach().requires_grad_()"
+    elif "scalar outputs" in site.text:
+        yield 0.5, f"{old}.mean()"
+    elif graph and not re.search("does not require grad|second time|non-leaf", site.text):
+        yield 0.8, f"{old}.detach()"
+        yield 1.0, f"{old}.clone()"
+    indexed = re.search("^(?!Dimension).*out of (range|bounds)", site.text)
+    learned = isinstance(value, nn.Parameter)  # it was given the shape that it shall have
+    yield from _shaped(old, value, others, site, 1.5 if graph or indexed or learned else 0.0)
+
+
+def _moved(old: str, value: Tensor, site: Site) -> Iterator[tuple[float, str]]:
+    """Numbers that count from one, or lie between others than those that are allowed."""
+    if value.is_complex() or value.requires_grad:
+        return
+    with suppress(RuntimeError):  # it belongs to a transformation that has ended
+        yield from _inside_bounds(old, value, site)
+        if value.unique().tolist() == [0, 1] and value.dim() > 1:  # is one of them each time 1?
+            for d in range(1, value.dim()):
+                if bool((value.sum(d) == 1).all()):
+                    yield 0.6, f"{old}.argmax({d})"
+        if value.dtype == torch.int64 and value.dim() and "dtype" in site.text:
+            for number in (n for n in site.sizes if n > max(1, int(value.max()))):
+                yield 1.0, f"torch.nn.functional.one_hot({old}, {number}).float()"
+
+
+def _inside_bounds(old: str, value: Tensor, site: Site) -> Iterator[tuple[float, str]]:
+    low, high = float(value.detach().min()), float(value.detach().max())
+    whole = not value.is_floating_point() and value.dtype != torch.bool
+    if whole and low > 0 and int(high) in site.told and re.search(r"out of|outside", site.text):
+        yield 0.4, f"({old} - {int(low)})"
+    if whole and low < 0 and re.search(r"out of|outside", site.text):
+        yield 1.0, f"{old}.clamp(min=0)"
+    if "between 0 and 1" in site.text and value.unique().numel() == 2:
+        shifted = f"{old} {'-' if low > 0 else '+'} {abs(low):g}"
+        yield 0.4, f"({shifted})" if high - low == 1 else f"(({shifted}) / {high - low:g})"
+
+
+def _cast(
+    old: str, value: Any, others: dict[str, Tensor], site: Site, cost: float
+) -> Iterator[tuple[float, str]]:
+    dtype = value.dtype if value is not MISSING else None
+    floats = dtype is not None and dtype.is_floating_point
+    for name, words in (("half", "half"), ("bfloat16", "bfloat16"), ("cfloat", "ComplexFloat")):
+        if re.search(rf"\b(c10::)?{words}\b", site.text, re.I):
+            yield cost + 0.3, f"{old}.{name}()"
+    if dtype != torch.float32:
+        yield cost, f"{old}.float()"
+    graph = (value is not MISSING and value.requires_grad) or "grad" in site.text
+    if graph and not re.search("Long|long|int", site.text):
+        return
+    if dtype != torch.int64:
+        loses = floats and bool((value != value.round()).any())
+        yield cost + 0.2 * floats + 0.8 * loses, f"{old}.long()"
+    if dtype != torch.bool:
+        flags = (
+            "bool" in site.text.lower()
+            and dtype is not None
+            and set(value.unique().tolist()) == {0, 1}
+        )
+        yield cost + (-0.2 if flags else 0.6), f"{old}.bool()"
+    for name, other in others.items():
+        if name and name != old and other.dtype != dtype and other.dtype != torch.float32:
+            yield cost + 0.4, f"{old}.to({name}.dtype)"
+
+
+# Other shapes of a tensor: cost, fewest and most dimensions that it has, and how they are written.
+_SHAPES = (
+    (1.1, 2, 2, "{}.flatten()"),
+    (1.1, 3, 9, "{}.flatten(1)"),
+    (1.2, 2, 9, "{}.flatten(0, 1)"),
+    (1.15, 2, 9, "{}.transpose(-2, -1)"),
+    (1.2, 3, 9, "{}.transpose(0, 1)"),
+    (1.2, 3, 9, "{}.transpose(1, 2)"),
+    (1.3, 3, 3, "{}.permute(2, 0, 1)"),
+    (1.5, 3, 9, "{}[:, -1]"),
+    (1.6, 3, 9, "{}.mean(1)"),
+)
+
+
+def _shaped(
+    old: str, value: Any, others: dict[str, Tensor], site: Site, more: float
+) -> Iterator[tuple[float, str]]:
+    shape = tuple(value.shape) if value is not MISSING else None
+    rank = len(shape) if shape is not None else 2
+    for d in range(rank):
+        if shape is None or shape[d] == 1:
+            yield more + 0.8, f"{old}.squeeze({d})"
+    for d in (*range(rank), -1):
+        unlike = 0.05 * (d not in (0, 1))
+        if shape is not None:
+            new = list(value.unsqueeze(d).shape)
+            unlike += 0.1 * min(
+                [
+                    sum(a not in (1, b) for a, b in zip(new, other.shape, strict=True))
+                    + (0 if any(a == b > 1 for a, b in zip(new, other.shape, strict=True)) else 1)
+                    for other in others.values()
+                    if other.dim() == rank + 1
+                ],
+                default=0,
+            )
+        yield more + 1.0 + unlike, f"{old}.unsqueeze({d})"
+    for cost, fewest, most, text in _SHAPES:
+        if fewest <= rank <= most or (shape is None and most > rank):
+            yield more + cost, text.format(old)
+    last = [d for name, v in others.items() if name != old for d in v.shape[-1:] if v.dim() > 1]
+    product = re.search("mat1|matmul|mat2|bmm", site.text) and old != next(iter(others), "")
+    if product and shape and shape[-1] in last:  # the second of two is the one to turn
+        yield more + 0.65, f"{old}.transpose(-2, -1)"
+    if rank > 2:
+        turned = (0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)
+        channels = shape is not None and "channels" in site.text and shape[-1] in site.told
+        for cost, order in zip((0.6 if channels else 1.2, 1.25), turned, strict=True):
+            yield more + cost, f"{old}.permute({', '.join(map(str, order))})"
+    for name, other in others.items():
+        if not name or name == old:
+            continue
+        if shape is not None and other.dim() > rank:
+            nones = ", None" * (other.dim() - rank)
+            yield more + 1.05, f"{old}[:{nones}]" if rank == 1 else f"{old}[..., None]"
+            yield more + 1.3, f"{old}.unsqueeze(-1).expand_as({name})"
+        if shape is not None and other.dim() < rank and "shape" in site.text:
+            yield more + 1.2, f"{old}.mean(0)"
+        if other.shape != shape and other.dim() == rank:
+            yield more + 1.5, f"{old}.expand_as({name})"
+            yield more + 1.6, f"{old}.reshape({name}.shape)"
+            if rank > 3:
+                yield more + 1.3, f"torch.nn.functional.interpolate({old}, size={name}.shape[2:])"
+            if rank > 1:
+                yield more + 1.7, f"{old}[..., : {name}.shape[-1]]"
+                yield more + 1.7, f"{old}[:, : {name}.shape[1]]"
+    for size in dict.fromkeys(n for n in site.told if n > 1):
+        yield more + 2.0, f"{old}[..., :{size}]"
+        yield more + 2.1, f"{old}[:{size}]"

@@ -1,0 +1,458 @@
+"""An exception with the statements of the program that have to do with it, and edits of them."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from nanlab.explanations.trial import Program, Source, Step, program_of
+from nanlab.findings.rule import Edit
+from nanlab.program.expression import functions_around
+
+Tensor = torch.Tensor
+
+
+MISSING = object()
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An edit, and how unusual the mistake is that it would mend."""
+
+    cost: float
+    edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A statement of the program that has to do with the exception."""
+
+    source: Source
+    statement: ast.stmt
+    frame: FrameType  # in which its names are looked up
+    distance: float  # added to the cost of what is changed here
+
+    def calls(self) -> list[ast.Call]:
+        return [node for node in self.parts() if isinstance(node, ast.Call)]
+
+    @property
+    def function(self) -> Function | None:
+        """The innermost function around the statement."""
+        return function_around(self.source.tree, self.statement)
+
+    def parts(self) -> list[ast.AST]:
+        """The nodes of a statement; of a block, those of its first line."""
+        body = {id(s) for name in ("body", "orelse") for s in getattr(self.statement, name, [])}
+        found: list[ast.AST] = []
+        todo: list[ast.AST] = [self.statement]
+        while todo:
+            node = todo.pop(0)
+            if id(node) not in body and not isinstance(node, ast.Lambda):
+                found.append(node)
+                todo += ast.iter_child_nodes(node)
+        return found
+
+    def value(self, node: ast.AST) -> Any:
+        """What an expression stands for now; MISSING where it would have to be computed."""
+        with suppress(Exception):
+            if isinstance(node, ast.Constant):
+                return node.value
+            if isinstance(node, ast.Name):
+                for names in (self.frame.f_locals, self.frame.f_globals, vars(builtins)):
+                    if node.id in names:
+                        return names[node.id]
+            if isinstance(node, ast.Attribute) and (of := self.value(node.value)) is not MISSING:
+                return getattr(of, node.attr)
+            if isinstance(node, ast.Subscript) and (of := self.value(node.value)) is not MISSING:
+                return of[ast.literal_eval(node.slice)]
+            if isinstance(node, (ast.List, ast.Tuple, ast.BinOp, ast.UnaryOp)):
+                return (
+                    number_of(node)
+                    if not isinstance(node, ast.List)
+                    else list(map(self.value, node.elts))
+                )
+        return MISSING
+
+    def text(self, node: ast.AST) -> str:
+        return ast.get_source_segment(self.source.text, node) or ""
+
+    def replaced(self, cost: float, *pairs: tuple[ast.AST, str]) -> Candidate:
+        """The candidate in which these nodes have another text."""
+        edits = spliced(self.source, pairs)
+        if len(edits) == 1 and re.fullmatch(r"(\w[\w.]*) = \1", edits[0].text):
+            edits = (replace(edits[0], text=""),)
+        return Candidate(cost + self.distance, edits)
+
+    def added(self, cost: float, call: ast.Call, more: str) -> Candidate:
+        """The candidate in which a call has one more argument."""
+        head = self.text(call)[:-1].rstrip().rstrip(",")
+        comma = ", " if call.args or call.keywords else ""
+        return self.replaced(cost, (call, f"{head}{comma}{more})"))
+
+    def written(self, cost: float, text: str) -> Candidate:
+        """The candidate in which the statement is this one; ``{}`` stands for its own lines."""
+        first, last = self.statement.lineno, self.statement.end_lineno or 0
+        old = self.source.lines[first - 1 : last]
+        indent = old[0][: len(old[0]) - len(old[0].lstrip())]
+        own = "\n".join(row.removeprefix(indent) for row in old)
+        rows = "\n".join(indent + row for row in text.replace("{}", own).splitlines())
+        return Candidate(cost + self.distance, (lines_as(self.source, first, last, rows),))
+
+    def names(self) -> dict[str, Any]:
+        """The names that the statement sees, and what they stand for."""
+        return {**self.frame.f_globals, **self.frame.f_locals}
+
+    def result(self) -> Any:
+        """What the statement bound, where that is one name; MISSING elsewhere."""
+        if isinstance(self.statement, ast.Assign) and len(self.statement.targets) == 1:
+            with suppress(SyntaxError):
+                target = ast.unparse(self.statement.targets[0])
+                return self.value(ast.parse(target, mode="eval").body)
+        return MISSING
+
+
+def number_of(node: ast.AST) -> Any:
+    """The value of an expression of literal numbers; MISSING for another."""
+    if any(isinstance(n, (ast.Name, ast.Call, ast.Attribute)) for n in ast.walk(node)):
+        return MISSING
+    return eval(ast.unparse(node), {"__builtins__": {}})
+
+
+def _end(pair: tuple[Any, str]) -> tuple[int, int]:
+    return pair[0].end_lineno, pair[0].end_col_offset
+
+
+def spliced(source: Source, pairs: Sequence[tuple[ast.AST, str]]) -> tuple[Edit, ...]:
+    """Edits of whole lines, in which nodes have another text."""
+    lines = source.lines
+    edits: list[Edit] = []
+    for node, text in sorted(pairs, key=_end, reverse=True):
+        first, last = node.lineno, node.end_lineno  # type: ignore[attr-defined]
+        same = edits and edits[-1].first == first
+        rows = edits.pop().rows() if same else lines[first - 1 : last]
+        head, tail = (row.encode() for row in (rows[0], rows[-1]))
+        begin, end = node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
+        new = head[:begin].decode() + text + tail[end:].decode()
+        edits.append(lines_as(source, first, last, new))
+    return tuple(reversed(edits))
+
+
+def lines_as(source: Source, first: int, last: int, new: str) -> Edit:
+    """Lines with another text, which is indented as it stands in the file."""
+    old = "\n".join(source.lines[first - 1 : last])
+    indent = old[: len(old) - len(old.lstrip())]
+    text = "\n".join(row.removeprefix(indent) for row in new.splitlines())
+    return Edit(source.shown, first, last, text, old)
+
+
+@dataclass
+class Site:
+    """An exception with the frames it passed, innermost first, and the program around it."""
+
+    program: Program
+    error: BaseException
+    frames: list[Step]
+    inner: list[FrameType]  # torch's and libraries', below the user's
+    line: tuple[str, int] = ("", 0)  # that is at fault, where it is known
+
+    @classmethod
+    def of(cls, error: BaseException, line: tuple[str, int] = ("", 0)) -> Site | None:
+        """That of an exception whose program can be run again."""
+        known = program_of(error)
+        if known is None:
+            return None
+        program, frames, inner = known
+        return cls(program, error, frames, inner, line)
+
+    def place(self, source: Source, statement: ast.stmt, distance: float) -> Place:
+        """A statement with the frame of its function, where that is one the exception passed."""
+        inside = function_around(source.tree, statement)
+        for frame, line in self.frames:
+            known = frame.f_code.co_filename == source.filename
+            at = innermost(source.tree, line) if known else None
+            if at is not None and function_around(source.tree, at) is inside:
+                return Place(source, statement, frame, distance)
+        return Place(source, statement, self.frames[-1][0], distance)
+
+    def statements(self) -> Iterator[Place]:
+        """All simple statements of the program, and heads of loops."""
+        for source in self.program.texts:
+            for node in ast.walk(source.tree):
+                if isinstance(node, (ast.Assign, ast.Expr, ast.Return, ast.AugAssign, ast.For)):
+                    yield self.place(source, node, 0.0)
+
+    @cached_property
+    def fault(self) -> list[Place]:
+        """The line that is said to be at fault, and the one that raised."""
+        found = self.raising[:1]
+        source = self.program.source(self.line[0])
+        node = innermost(source.tree, self.line[1]) if source is not None else None
+        if source is not None and node is not None and node is not found[0].statement:
+            found.insert(0, self.place(source, node, 0.0))
+        return found
+
+    @cached_property
+    def mentioned(self) -> list[Place]:
+        """Statements that the message speaks of: by an argument's name, or as what they made."""
+        words = set(re.findall(r"[A-Za-z]+_\w+", self.text))
+        nodes = set(re.findall(r"(\w+)Backward\b", self.text))
+        found = [
+            replace(place, distance=0.2)
+            for place in self.statements()
+            if words & {k.arg for call in place.calls() for k in call.keywords}
+        ]
+        for source in self.program.texts:
+            for kind in ast.walk(source.tree):
+                if isinstance(kind, ast.ClassDef) and kind.name in nodes:
+                    for each in ast.walk(kind):
+                        function = function_around(source.tree, each) if is_return(each) else None
+                        if getattr(function, "name", "") == "backward":
+                            found.append(self.place(source, each, -0.6))  # type: ignore[arg-type]
+        found += [
+            replace(place, distance=0.2)
+            for place in self.statements()
+            if is_return(place.statement) and getattr(place.function, "name", "") in words
+        ]
+        held = [v for f in self.inner for v in f.f_locals.values() if isinstance(v, Tensor)]
+        for module in self._modules:  # what a module holds on to
+            for name, value in vars(module).items():
+                if any(value is each for each in held):
+                    found += [
+                        replace(place, distance=0.1)
+                        for place in self.statements()
+                        if f"self.{name}" in bound_by(place.statement)
+                        and not isinstance(getattr(place.statement, "value", None), ast.Constant)
+                    ]
+        return found
+
+    @cached_property
+    def _modules(self) -> list[nn.Module]:
+        known = [v for f, _ in self.frames for v in f.f_locals.values()]
+        built = [v for v in known if isinstance(v, nn.Module) and "_modules" in vars(v)]
+        return [each for v in built for each in v.modules()]
+
+    @cached_property
+    def raising(self) -> list[Place]:
+        """The statement that raised, and the calls that led to it."""
+        found = []
+        for depth, (frame, line) in enumerate(self.frames):
+            source = self.program.source(frame.f_code.co_filename)
+            statement = innermost(source.tree, line) if source is not None else None
+            if source is not None and statement is not None:
+                found.append(Place(source, statement, frame, 0.6 * depth))
+        return found
+
+    @cached_property
+    def bindings(self) -> list[Place]:
+        """Statements that bound what the raising ones read: variables, attributes, loops' names."""
+        found: list[Place] = []
+        seen = {id(place.statement) for place in self.raising}
+        todo = list(self.raising)
+        while todo and len(found) < 24:
+            place = todo.pop(0)
+            for node in place.parts():
+                bound = self.binding(place, node)
+                if bound is not None and id(bound.statement) not in seen:
+                    seen.add(id(bound.statement))
+                    found.append(bound)
+                    if bound.distance < 1.2:
+                        todo.append(bound)
+        return found
+
+    def binding(self, place: Place, node: ast.AST) -> Place | None:
+        name = spelled(node)
+        if not name or not isinstance(getattr(node, "ctx", None), ast.Load):
+            return None
+        near = place.distance + 0.3
+        if name.startswith("self."):
+            for source in (place.source, *self.program.sources):
+                for statement in ast.walk(source.tree):
+                    if name in bound_by(statement):
+                        return Place(source, statement, place.frame, near)  # type: ignore[arg-type]
+            return None
+        own = [s for s in ast.walk(place.source.tree) if name in bound_by(s)]
+        before = [s for s in own if s.lineno < place.statement.lineno]  # type: ignore[attr-defined]
+        inside = [s for s in before if function_around(place.source.tree, s) is place.function]
+        found = inside or [s for s in before if function_around(place.source.tree, s) is None]
+        if found:
+            last = max(found, key=lambda s: s.lineno)  # type: ignore[attr-defined]
+            return Place(place.source, last, place.frame, near)  # type: ignore[arg-type]
+        for source in reversed(self.program.sources):
+            if source is not place.source:
+                for statement in reversed(source.tree.body):
+                    if name in bound_by(statement):
+                        return Place(source, statement, place.frame, near)
+        return None
+
+    @cached_property
+    def running(self) -> list[nn.Module]:
+        """The modules whose ``forward`` the exception passed."""
+        frames = self.inner + [frame for frame, _ in self.frames]
+        known = (frame.f_locals.get("self") for frame in frames)
+        return [each for each in known if isinstance(each, nn.Module)]
+
+    @cached_property
+    def builders(self) -> list[Place]:
+        """Statements that build the layers which were running, and classes around them."""
+        kinds = {type(module).__name__: 0.1 for module in self.running}
+        for module in self._modules:  # what they made was refused
+            kinds.setdefault(type(module).__name__, 0.4)
+        top = self.raising[-1].frame if self.raising else None
+        found = []
+        for source in self.program.texts:
+            for statement in ast.walk(source.tree):
+                if isinstance(statement, (ast.Assign, ast.Expr, ast.Return, ast.AugAssign)):
+                    called = {callee(c) for c in ast.walk(statement) if isinstance(c, ast.Call)}
+                    if called & {*kinds} and top is not None:
+                        distance = min(kinds[name] for name in called & {*kinds})
+                        found.append(Place(source, statement, top, distance))
+        return found
+
+    @cached_property
+    def places(self) -> list[Place]:
+        """All of them, the nearest of each statement."""
+        found: dict[int, Place] = {}
+        for place in (*self.fault, *self.raising, *self.bindings, *self.builders, *self.mentioned):
+            old = found.get(id(place.statement))
+            if old is None or place.distance < old.distance:
+                found[id(place.statement)] = place
+        return list(found.values())
+
+    @property
+    def at_error(self) -> list[Place]:
+        """The statement that raised."""
+        return self.raising[:1]
+
+    @property
+    def bound(self) -> list[Place]:
+        """The lines at fault, and what bound their names."""
+        return [*self.fault, *self.bindings]
+
+    @property
+    def sized(self) -> list[Place]:
+        """Statements whose sizes may be wrong, though they ran."""
+        return [*self.builders, *self.bindings, *self.mentioned]
+
+    @cached_property
+    def text(self) -> str:
+        return str(self.error)
+
+    @cached_property
+    def batch(self) -> set[int]:
+        """Leading sizes that several tensors of data share: no layer is built for them."""
+        known = self.frames[-1][0].f_locals.values()
+        sizes = [len(v) for v in known if isinstance(v, Tensor) and v.dim() and not v.requires_grad]
+        return {size for size in sizes if sizes.count(size) > 1}
+
+    @cached_property
+    def rounds(self) -> list[str]:
+        """How often the loops of the program run, as it could be written."""
+        loops = [
+            n for s in self.program.sources for n in ast.walk(s.tree) if isinstance(n, ast.For)
+        ]
+        texts = [ast.unparse(n.iter) for n in loops]
+        numbers = sorted({int(t[6:-1]) for t in texts if re.fullmatch(r"range\(\d+\)", t)})
+        names = [t for t in texts if hasattr(self.frames[-1][0].f_locals.get(t), "__len__")]
+        return [f"len({name})" for name in names] + [str(number) for number in numbers]
+
+    @cached_property
+    def told(self) -> list[int]:
+        """Numbers of the message."""
+        return [int(n) for n in re.findall(r"(?:(?<=\dx)|(?<![\w.])-?)\d+", self.text)]
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Numbers that a size could rather be: of the message, of shapes, of indices."""
+        found = [n for n in self.told if n > 0]
+        if re.search(r"out of|outside", self.text):
+            found += [n + 1 for n in found]
+        for place in self.raising[:2]:
+            for node in place.parts():
+                value = place.value(node)
+                if isinstance(value, Tensor) and value.dim():
+                    found += value.shape
+                    found.append(math.prod(value.shape[1:]))
+                    if not value.is_floating_point() and 0 < value.numel() < 1 << 20:
+                        found.append(int(value.max()) + 1)
+                elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                    found += [value, value + 1]
+                elif hasattr(value, "__len__") and not isinstance(value, str):
+                    with suppress(Exception):
+                        found.append(len(value))
+        for a in self.told:
+            for b in self.told:
+                if 1 < b < a and a % b == 0:
+                    found.append(a // b)
+        for frame in self.inner:
+            found += [
+                math.prod(v.shape[1:])
+                for v in frame.f_locals.values()
+                if isinstance(v, Tensor) and v.dim() > 1
+            ]
+        return list(dict.fromkeys(int(n) for n in found if 0 < n < 1 << 20))
+
+
+def is_return(node: ast.AST) -> bool:
+    return isinstance(node, ast.Return) and node.value is not None
+
+
+def innermost(tree: ast.Module, line: int) -> ast.stmt | None:
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
+
+
+def function_around(tree: ast.Module, statement: ast.AST) -> Function | None:
+    """The innermost function around a statement."""
+    line: int = statement.lineno  # type: ignore[attr-defined]
+    around = (each for each in functions_around(tree, line) if each.lineno < line)
+    return max(around, key=lambda node: node.lineno, default=None)
+
+
+def spelled(node: ast.AST) -> str:
+    """``x`` or ``self.head``; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    own = isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self"
+    return f"self.{node.attr}" if own else ""  # type: ignore[attr-defined]
+
+
+def callee(node: ast.AST) -> str:
+    """The last name of the function that a call calls; empty for anything else."""
+    function = getattr(node, "func", None)
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
+def bound_by(statement: ast.AST) -> list[str]:
+    """The names that a statement binds."""
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, (ast.AnnAssign, ast.AugAssign, ast.For)):
+        targets = [statement.target]
+    else:
+        return []
+    parts = [e for t in targets for e in (t.elts if isinstance(t, (ast.Tuple, ast.List)) else [t])]
+    return [name for part in parts if (name := spelled(part))]
+
+
+def rows_of(block: ast.AST) -> list[ast.stmt]:
+    """The statements of a block; none of anything else."""
+    body = getattr(block, "body", None)
+    return body if isinstance(body, list) else []
