@@ -1363,7 +1363,8 @@ def run(path: Path, text: str) -> dict[str, Any]:
     linecache.checkcache(str(path))
     names: dict[str, Any] = {"__name__": "__main__"}
     exec("import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n", names)
-    exec(compile(text, str(path), "exec"), names)
+    with torch.enable_grad():  # it may leave them off
+        exec(compile(text, str(path), "exec"), names)
     return names
 
 

@@ -188,7 +188,14 @@ MESSAGES: list[Meaning] = [
         "a condition was made of a tensor of several values{inside}",
         "`if`, `while`, `and` and `not` want one truth value.",
         ("say of how many it must be true", "if (x > 0).any():  # or .all()"),
-        rewrite=((r"^(if|while|assert)( not)? (.+?)(:?(?:\s*#.*)?)$", r"\1\2 (\3).any()\4"),),
+        ("or choose for each element", "y = torch.where(x > 0, x, 0.1 * x)"),
+    ),
+    says(
+        r"(\w+)(?:\.__init__)?\(\) missing \d+ required (?:positional|keyword-only) arguments?:"
+        r" (.+)",
+        "missing-argument",
+        "{1} is called without {2}{inside}",
+        "It has no default for what is missing.",
     ),
     says(
         r"(scatter|gather)\(\): Expected dtype int(?:32/int)?64 for index",

@@ -632,12 +632,6 @@ def refused_parameter(case: Case) -> Explanation | None:
         "What a network gives is unbounded; softplus or exp of it may round to exactly 0, and a"
         " covariance to an indefinite matrix.",
         fixes=advice(fix),
-        rewrite=(
-            (rf"\b{name}=(\w[\w.]*)", rf"{name}=torch.nn.functional.softplus(\1)"),
-            (rf"({distribution}\()(\w[\w.]*)\)", r"\1torch.nn.functional.softplus(\2))"),
-        )
-        if constraint.startswith("Greater")
-        else (),
     )
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import FrameType
+from types import FrameType, FunctionType, TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -27,6 +29,10 @@ MISSING = object()
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+# What an index is looked up in: elsewhere it may run code of the program.
+_INDEXED = (Tensor, np.ndarray, list, tuple, dict, nn.Module)
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,12 @@ class Place:
         """The innermost function around the statement."""
         return function_around(self.source.tree, self.statement)
 
+    @property
+    def block(self) -> list[ast.stmt]:
+        """The statements of the block that it stands in."""
+        blocks = map(rows_of, ast.walk(self.source.tree))
+        return next((rows for rows in blocks if self.statement in rows), [])
+
     def parts(self) -> list[ast.AST]:
         """The nodes of a statement; of a block, those of its first line."""
         body = {id(s) for name in ("body", "orelse") for s in getattr(self.statement, name, [])}
@@ -78,7 +90,10 @@ class Place:
             if isinstance(node, ast.Attribute) and (of := self.value(node.value)) is not MISSING:
                 return getattr(of, node.attr)
             if isinstance(node, ast.Subscript) and (of := self.value(node.value)) is not MISSING:
-                return of[ast.literal_eval(node.slice)]
+                calls = any(isinstance(each, ast.Call) for each in ast.walk(node.slice))
+                if isinstance(of, _INDEXED) and not calls:
+                    index = ast.unparse(node.slice)
+                    return eval(f"nanlab_of[{index}]", {**self.names(), "nanlab_of": of})
             if isinstance(node, (ast.List, ast.Tuple, ast.BinOp, ast.UnaryOp)):
                 return (
                     number_of(node)
@@ -159,6 +174,13 @@ def lines_as(source: Source, first: int, last: int, new: str) -> Edit:
     return Edit(source.shown, first, last, text, old)
 
 
+def swapped(source: Source, first: int, middle: int, last: int) -> Edit:
+    """The lines from ``middle`` to ``last`` before those from ``first``."""
+    lines = source.lines
+    text = "\n".join((*lines[middle - 1 : last], *lines[first - 1 : middle - 1]))
+    return lines_as(source, first, last, text)
+
+
 @dataclass
 class Site:
     """An exception with the frames it passed, innermost first, and the program around it."""
@@ -227,6 +249,11 @@ class Site:
             for place in self.statements()
             if is_return(place.statement) and getattr(place.function, "name", "") in words
         ]
+        for code in (function.__code__ for function in self._given):
+            for place in self.statements() if self.program.source(code.co_filename) else ():
+                first = getattr(place.function, "lineno", 0)
+                if is_return(place.statement) and first == code.co_firstlineno:
+                    found.append(replace(place, distance=0.3))
         held = [v for f in self.inner for v in f.f_locals.values() if isinstance(v, Tensor)]
         for module in self._modules:  # what a module holds on to
             for name, value in vars(module).items():
@@ -238,6 +265,14 @@ class Site:
                         and not isinstance(getattr(place.statement, "value", None), ast.Constant)
                     ]
         return found
+
+    @property
+    def _given(self) -> list[FunctionType]:
+        """Functions of the program that the ones that raised were given, and hooks."""
+        known = [v for frame in self.inner for v in frame.f_locals.values()]
+        hooks = (h for m in self._modules for n, h in vars(m).items() if n.endswith("_hooks"))
+        known += [hook for each in hooks if isinstance(each, dict) for hook in each.values()]
+        return [each for each in known if isinstance(each, FunctionType)]
 
     @cached_property
     def _modules(self) -> list[nn.Module]:
@@ -255,6 +290,17 @@ class Site:
             if source is not None and statement is not None:
                 found.append(Place(source, statement, frame, 0.6 * depth))
         return found
+
+    @cached_property
+    def returned(self) -> set[int]:
+        """The nodes of calls of the line that raised that had returned: arguments of the one that
+        raised."""
+        steps = [tb for tb in _tracebacks(self.error) if tb.tb_frame is self.frames[0][0]]
+        positions = list(steps[-1].tb_frame.f_code.co_positions())[steps[-1].tb_lasti // 2]
+        raised = [n for n in self.raising[0].parts() if _position(n) == positions]
+        calls = [n for r in raised for n in ast.walk(r) if isinstance(n, ast.Call) and n is not r]
+        calls = [call for call in calls if callee(call) != "size"]  # it only looks
+        return {id(node) for call in calls for node in ast.walk(call)}
 
     @cached_property
     def bindings(self) -> list[Place]:
@@ -297,6 +343,24 @@ class Site:
                     if name in bound_by(statement):
                         return Place(source, statement, place.frame, near)
         return None
+
+    @cached_property
+    def roles(self) -> dict[int, str]:
+        """The parameters that the arguments of the program's calls are given for."""
+        found: dict[int, str] = {}
+        for source in self.program.texts:
+            for call in ast.walk(source.tree):
+                if not isinstance(call, ast.Call):
+                    continue
+                place = replace(self.raising[0], source=source)
+                function = place.value(call.func)
+                if function is MISSING:
+                    function = getattr(Tensor, callee(call), None)
+                names = [name for name in signature(function) if name != "self"]
+                given = zip(names, call.args, strict=False)
+                found |= {id(argument): name for name, argument in given}
+                found |= {id(each.value): each.arg for each in call.keywords if each.arg}
+        return found
 
     @cached_property
     def running(self) -> list[nn.Module]:
@@ -406,6 +470,29 @@ class Site:
         return list(dict.fromkeys(int(n) for n in found if 0 < n < 1 << 20))
 
 
+def signature(function: Any) -> dict[str, Any]:
+    """The parameters of a function with their defaults; from its documentation if built in."""
+    with suppress(Exception):
+        target = function.forward if isinstance(function, nn.Module) else function
+        return {n: p.default for n, p in inspect.signature(target).parameters.items()}
+    first = re.match(r"\s*[\w.]+\((.*?)\)", getattr(function, "__doc__", "") or "")
+    pairs = [each.strip().partition("=")[::2] for each in first[1].split(",")] if first else []
+    flags = {"True": True, "False": False}
+    return {name: flags.get(word, inspect.Parameter.empty) for name, word in pairs if name != "*"}
+
+
+def _tracebacks(error: BaseException) -> Iterator[TracebackType]:
+    at = error.__traceback__
+    while at is not None:
+        yield at
+        at = at.tb_next
+
+
+def _position(node: Any) -> tuple[int | None, ...]:
+    names = ("lineno", "end_lineno", "col_offset", "end_col_offset")
+    return tuple(getattr(node, name, None) for name in names)
+
+
 def is_return(node: ast.AST) -> bool:
     return isinstance(node, ast.Return) and node.value is not None
 
@@ -456,3 +543,8 @@ def rows_of(block: ast.AST) -> list[ast.stmt]:
     """The statements of a block; none of anything else."""
     body = getattr(block, "body", None)
     return body if isinstance(body, list) else []
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The names and attributes of ``self`` that a part of the program has."""
+    return {name for each in ast.walk(node) if (name := spelled(each))} - {"self"}

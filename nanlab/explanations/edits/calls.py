@@ -5,16 +5,20 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import nn
 
 from nanlab.explanations.edits.statements import padded
-from nanlab.explanations.site import MISSING, Candidate, Place, Site, Tensor, callee
+from nanlab.explanations.site import MISSING, Candidate, Place, Site, Tensor, callee, signature
+
+# A checkpoint that fits, but for layers that it or the module has and the other has not.
+_PARTIAL = re.compile(
+    r"(?s)^Error\(s\) in loading(?!.*size mismatch)(?!.*Missing.*Unexpected|.*Unexpected.*Missing)"
+)
 
 
 def other_calls(site: Site, place: Place) -> Iterator[Candidate]:
@@ -24,16 +28,6 @@ def other_calls(site: Site, place: Place) -> Iterator[Candidate]:
         yield from _options(site, place, call, function)
         yield from _siblings(place, call, function)
         yield from _arguments(site, place, call)
-
-
-def _signature(function: Any) -> dict[str, Any]:
-    """The parameters of a function with their defaults; from its documentation if built in."""
-    with suppress(Exception):
-        target = function.forward if isinstance(function, nn.Module) else function
-        return {n: p.default for n, p in inspect.signature(target).parameters.items()}
-    first = (getattr(function, "__doc__", "") or "").strip().partition("->")[0]
-    flags = re.findall(r"(\w+)=(True|False)", first)
-    return {name: word == "True" for name, word in flags}
 
 
 # Switches that silence an error and leave its cause, or are out of use.
@@ -48,12 +42,13 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
     if function is MISSING:
         return
     own = {k.arg: k for k in call.keywords}
-    for at, (name, default) in enumerate(_signature(function).items()):
+    for at, (name, default) in enumerate(signature(function).items()):
         if name not in own and at >= len(call.args):
             for value in _given(site, place, name, default is None and isinstance(function, type)):
                 yield place.added(0.8, call, f"{name}={value}")
         given = own.get(name)
         lacks = name == "create_graph" and "does not require grad" in site.text
+        lacks = lacks or (name == "strict" and _PARTIAL.search(site.text) is not None)
         switch = given is not None and isinstance(getattr(given.value, "value", None), bool)
         if (isinstance(default, bool) or switch) and (lacks or name not in _NO_CURES):
             named = 0.6 if name in site.text else 0.0
@@ -73,7 +68,7 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
                 if number != default and number < 0 and "index" in name:
                     yield place.added(1.1, call, f"{name}={number}")
     if isinstance(function, type) and "self" not in place.names():
-        made, known = place.result(), _signature(function)
+        made, known = place.result(), signature(function)
         more_names = dir(made) if isinstance(made, function) else ()
         for name in dict.fromkeys([*known, *(n for n in more_names if n[0] != "_")]):
             size = known[name] if name in known else getattr(made, name, None)
@@ -87,7 +82,7 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
     for keyword in call.keywords:
         if keyword.arg is not None and keyword.arg in site.text:
             parts = set(keyword.arg.split("_"))
-            for other, default in _signature(function).items():
+            for other, default in signature(function).items():
                 if default is None and parts & set(other.split("_")) and other not in own:
                     text = f"{other}={place.text(keyword.value)}"
                     yield place.replaced(0.8, (keyword, text))
@@ -98,7 +93,7 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
             purpose = isinstance(place.value(keyword.value), (Tensor, list, dict))
             cost += 1.5 * purpose
             yield place.replaced(cost, (call, text))
-            for near in difflib.get_close_matches(keyword.arg, list(_signature(function)), 2, 0.5):
+            for near in difflib.get_close_matches(keyword.arg, list(signature(function)), 2, 0.5):
                 if near != keyword.arg and "keyword" in site.text:
                     yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
 
@@ -147,6 +142,10 @@ def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate
     if isinstance(made, type) and issubclass(made, torch.autograd.Function):
         kind = call.func.func if isinstance(call.func, ast.Call) else call.func
         yield place.replaced(0.4, (call.func, f"{place.text(kind)}.apply"))
+    if isinstance(call.func, ast.Call) and "in_dims" in signature(place.value(call.func.func)):
+        for at in range(len(call.args)):
+            axes = ", ".join("None" if each == at else "0" for each in range(len(call.args)))
+            yield place.added(0.9, call.func, f"in_dims=({axes})")
     for family in _FAMILIES:
         for other in family if name in family else ():
             if other != name:
@@ -167,9 +166,15 @@ def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate
 
 
 def _arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
-    if len(call.args) == 2 and not call.keywords and not place.distance:
-        a, b = call.args
-        yield place.replaced(1.5, (a, place.text(b)), (b, place.text(a)))
+    if 1 < len(call.args) < 5 and not place.distance:
+        for a, b in itertools.combinations(call.args, 2):
+            yield place.replaced(1.5, (a, place.text(b)), (b, place.text(a)))
+    if re.search(r"takes .*positional arguments? but \d+ w", site.text):
+        rest = [place.text(each) for each in call.keywords]
+        for at, left_out in reversed(list(enumerate(call.args))):
+            given = [place.text(each) for each in call.args if each is not left_out]
+            text = f"{place.text(call.func)}({', '.join((*given, *rest))})"
+            yield place.replaced(1.0 - 0.02 * at, (call, text))
     lacking = re.search(r"missing \d+ required .*?argument.*?: '(\w+)'", site.text)
     if lacking is None or place.distance:
         return

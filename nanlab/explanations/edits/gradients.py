@@ -18,6 +18,7 @@ from nanlab.explanations.site import (
     lines_as,
     rows_of,
     spelled,
+    swapped,
 )
 
 
@@ -145,11 +146,8 @@ def ordered(site: Site) -> Iterator[Candidate]:
                 for later in rows[a + 1 :]:
                     pair = [(first, later), (later, first)]
                     if any(_names_parameters(x) & _gives_layers(y) for x, y in pair):
-                        lines = source.lines
-                        begin, end = first.lineno, later.end_lineno or later.lineno
-                        own = first.end_lineno or begin
-                        text = "\n".join((*lines[own:end], *lines[begin - 1 : own]))
-                        yield Candidate(0.3, (lines_as(source, begin, end, text),))
+                        middle, last = (first.end_lineno or 0) + 1, later.end_lineno or 0
+                        yield Candidate(0.3, (swapped(source, first.lineno, middle, last),))
 
 
 def _names_parameters(statement: ast.stmt) -> set[str]:

@@ -29,14 +29,19 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
     """Sizes that are written in the program, as what the operands need."""
     near = {id(place.statement): place.distance for place in site.places}
     top = site.raising[0].frame
+    read = [site.raising[0].value(node) for node in site.raising[0].parts()]
+    near_sizes = {n for value in read if isinstance(value, Tensor) for n in value.shape}
     for source in site.program.texts:
         made = {id(n) for call in ast.walk(source.tree) if _is_data(call) for n in ast.walk(call)}
         drawn = {id(n) for call in ast.walk(source.tree) if _is_drawn(call) for n in ast.walk(call)}
         loaders = (call for call in ast.walk(source.tree) if callee(call) == "DataLoader")
         loads = {id(n) for call in loaders for n in ast.walk(call)}
+        slices = (node for node in ast.walk(source.tree) if isinstance(node, ast.Slice))
+        bounds = {id(each.upper) for each in slices}
         written: dict[int, list[ast.expr]] = {}
-        for node in (each for each in _literals(source.tree) if id(each) not in loads):
-            written.setdefault(number_of(node), []).append(node)
+        for node in _literals(source.tree):
+            if id(node) not in loads and not _DIMENSION.search(site.roles.get(id(node), "")):
+                written.setdefault(number_of(node), []).append(node)
         for value, nodes in written.items():
             told = value in site.told or value in site.sizes
             for node in nodes:
@@ -47,6 +52,10 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                 place = Place(source, statement, top, min(distance or 0.0, 0.6))
                 more = (0.0 if distance is not None else 0.2) + 0.7 * (id(node) in made)
                 more += 1.8 * (id(node) in drawn)
+                words = site.roles.get(id(node), "").split("_")
+                more -= 0.15 * any(len(word) > 4 and word in site.text for word in words)
+                if id(node) in bounds and value in near_sizes:
+                    more += 0.5  # it is a size of what it is computed with
                 for cost, size in _instead(value, site):
                     shared = 0.8 * (size in site.batch and id(node) not in made)
                     yield place.replaced(cost + more + shared, (node, str(size)))
@@ -137,29 +146,21 @@ def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:
                     yield place.replaced(0.6, *own)
 
 
+_DIMENSION = re.compile(r"(^|_)(dim|axis)\d?$")
+
+
 def other_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
     """Another dimension: of ``x.size(1)``, ``x.shape[1]``, ``dim=1``."""
-    for number in filter(None, map(_dimension, place.parts())):
-        old = number_of(number)
+    shapes = (n for n in place.parts() if isinstance(n, ast.Subscript))
+    sizes = {id(n.slice) for n in shapes if getattr(n.value, "attr", "") == "shape"}
+    for number in place.parts():
+        is_dimension = id(number) in sizes or _DIMENSION.search(site.roles.get(id(number), ""))
+        old: Any = number_of(number) if is_dimension else MISSING
         for other in (0, 1, -1, 2) if type(old) is int else ():
             if other != old:
                 far = abs(other - old) if other >= 0 else 1.5
-                yield place.replaced(0.95 + 0.02 * far, (number, str(other)))
-
-
-def _dimension(node: ast.AST) -> ast.expr | None:
-    """The dimension that a call, a subscript or a keyword names."""
-    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "size" and node.args:
-        return node.args[0]
-    if isinstance(node, ast.Subscript) and getattr(node.value, "attr", "") == "shape":
-        return node.slice
-    if isinstance(node, ast.keyword) and node.arg in ("dim", "axis"):
-        return node.value
-    if isinstance(node, ast.Call) and len(node.args) == 1:
-        method = getattr(Tensor, callee(node), None) if isinstance(node.func, ast.Attribute) else 0
-        if re.match(r"\s*\w+\(dim\b", getattr(method, "__doc__", "") or ""):
-            return node.args[0]
-    return None
+                cost = 0.95 + 0.02 * far + 0.3 * (id(number) in site.returned)
+                yield place.replaced(cost, (number, str(other)))
 
 
 def _is_data(node: ast.AST) -> bool:
@@ -184,6 +185,7 @@ def _instead(value: int, site: Site) -> Iterator[tuple[float, int]]:
         if 0 < size <= 64 * value and size != value and at < 20:
             cost = 0.8 if value in site.told else 1.3
             cost += 0.0 if size in site.told else 0.5
+            cost = min(cost, 0.6) if size in parts else cost
             yield cost + 0.02 * at + (0.8 if size < 3 else 0.0), size
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from nanlab.explanations.edits.gradients import GRADIENTS_OFF
+from nanlab.explanations.edits.gradients import GRADIENTS_OFF, is_cut
 from nanlab.explanations.site import (
     Candidate,
     Place,
@@ -19,10 +19,14 @@ from nanlab.explanations.site import (
     callee,
     is_return,
     lines_as,
-    rows_of,
+    names_in,
     spelled,
+    swapped,
 )
 from nanlab.explanations.trial import Source
+
+_AHEAD = 8  # statements after one, of which another may be meant to come before it
+_MOVED = (ast.Expr, ast.Assign, ast.AugAssign, ast.FunctionDef, ast.ClassDef, ast.Import)
 
 
 def joined_lists(site: Site, place: Place) -> Iterator[Candidate]:
@@ -41,6 +45,50 @@ def without_repeated(site: Site, place: Place) -> Iterator[Candidate]:
         names = (name.removeprefix("self.") for name in bound_by(other.statement))
         if any(f"'{name}'" in site.text for name in names):
             yield other.replaced(1.0, (other.statement, "pass"))
+
+
+def earlier(site: Site, place: Place) -> Iterator[Candidate]:
+    """A later statement of the block before this one, where it reads nothing that is bound
+    between them."""
+    cut = is_cut(site)  # by what was switched off before it was computed
+    if place.distance > 0.5 or not (cut or place.statement is site.raising[0].statement):
+        return
+    rows = place.block[place.block.index(place.statement) :]
+    read = names_in(place.statement)
+    for at, later in enumerate(rows[1:_AHEAD], 1):
+        needs = names_in(later)
+        if isinstance(later, _MOVED) and not needs & _all_bound(rows[:at]):
+            near = bool(read & (needs | _all_bound([later])))
+            cost = 0.9 - 0.3 * near + 0.02 * at + place.distance
+            edit = swapped(place.source, rows[0].lineno, later.lineno, later.end_lineno or 0)
+            yield Candidate(cost, (edit,))
+
+
+def right_before(site: Site, place: Place) -> Iterator[Candidate]:
+    """What the statement that raised reads bound right before it, where nothing between reads it:
+    what is between has changed what it was computed from."""
+    rows, (at,) = place.block, site.at_error
+    if "modified by an inplace" in site.text and at.statement in rows:
+        between = rows[rows.index(place.statement) + 1 : rows.index(at.statement)]
+        names = _all_bound([place.statement])
+        if between and not any(names & names_in(each) for each in between):
+            first, middle = place.statement.lineno, (place.statement.end_lineno or 0) + 1
+            edit = swapped(place.source, first, middle, between[-1].end_lineno or 0)
+            yield Candidate(0.6 + place.distance, (edit,))
+
+
+def _all_bound(rows: list[ast.stmt]) -> set[str]:
+    """The names that statements bind, those within them too."""
+    return {name for row in rows for part in ast.walk(row) for name in bound_by(part)}
+
+
+def sides_swapped(site: Site, place: Place) -> Iterator[Candidate]:
+    """A matrix product the other way round."""
+    for node in place.parts():
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            left, right = place.text(node.left), place.text(node.right)
+            if not isinstance(node.left, ast.BinOp):
+                yield place.replaced(0.7, (node, f"{right} @ {left}"))
 
 
 def gradient_for_each(site: Site) -> Iterator[Candidate]:
@@ -105,29 +153,42 @@ def chosen(site: Site, place: Place) -> Iterator[Candidate]:
     if not re.search("data-dependent|Boolean value of Tensor|traced", site.text):
         return
     branch = place.statement
-    for rows in map(rows_of, ast.walk(place.source.tree)):
-        if isinstance(branch, ast.If) and branch in rows:
-            after = rows[rows.index(branch) + 1 :]
-            one, *more = branch.body
-            other = (branch.orelse or after or branch.body)[0]
-            values = [v for each in (one, other) if (v := getattr(each, "value", None)) is not None]
-            alike = type(one) is type(other) and bound_by(one) == bound_by(other)
-            if alike and len(values) == 2 and not more:
-                head = place.text(one).removesuffix(place.text(values[0]))
-                texts = ", ".join(map(place.text, (branch.test, *values)))
-                text = f"{branch.col_offset * ' '}{head}torch.where({texts})"
-                last = other.end_lineno or other.lineno
-                yield Candidate(0.4, (lines_as(place.source, branch.lineno, last, text),))
+    if isinstance(branch, ast.If) and len(branch.body) == 1:
+        (one,) = branch.body
+        after = place.block[place.block.index(branch) + 1 :]
+        last = (*branch.orelse, *(after if isinstance(one, ast.Return) else []), branch)[0]
+        head, value = _result(place, one)
+        kept = bound_by(one) if last is branch else []
+        other = (head, kept[0]) if kept else _result(place, last)
+        if head == other[0] and len(branch.orelse) < 2:
+            choice = f"torch.where({place.text(branch.test)}, {value}, {other[1]})"
+            text, end = f"{branch.col_offset * ' '}{head}{choice}", last.end_lineno or 0
+            yield Candidate(0.4, (lines_as(place.source, branch.lineno, end, text),))
+    if isinstance(branch, (ast.If, ast.While, ast.Assert)):
+        test = branch.test.operand if isinstance(branch.test, ast.UnaryOp) else branch.test
+        yield place.replaced(0.6, (test, f"({place.text(test)}).any()"))
     for node in place.parts():
         if isinstance(node, ast.IfExp):
-            texts = ", ".join(map(place.text, (node.test, node.body, node.orelse)))
-            yield place.replaced(0.4, (node, f"torch.where({texts})"))
+            parts = ", ".join(map(place.text, (node.test, node.body, node.orelse)))
+            yield place.replaced(0.4, (node, f"torch.where({parts})"))
+
+
+def _result(place: Place, statement: ast.stmt) -> tuple[str, str]:
+    """What a statement begins with, up to the value that it returns or binds, and that value."""
+    value: Any = getattr(statement, "value", None)
+    if isinstance(statement, ast.AugAssign):
+        name = place.text(statement.target)
+        return f"{name} = ", ast.unparse(ast.BinOp(ast.Name(name), statement.op, value))
+    text = place.text(value) if value is not None else ""
+    return place.text(statement).removesuffix(text), text
 
 
 def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
     """Results of several parts taken apart."""
     statement = place.statement
     if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
+        if len(statement.value.elts) == 1 and "tuple" in site.text:
+            yield place.replaced(0.4, (statement.value, place.text(statement.value.elts[0])))
         for at, part in enumerate(statement.value.elts):
             yield place.replaced(0.9 + 0.1 * at, (statement.value, place.text(part)))
     target: ast.expr | None = None
@@ -135,6 +196,8 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
         target = statement.targets[0]
     elif isinstance(statement, ast.For):
         target = statement.target
+    if isinstance(target, ast.Tuple) and "too many values to unpack" in site.text:
+        yield place.replaced(0.4 + place.distance, (target, f"{place.text(target)}, *_"))
     if isinstance(target, ast.Tuple) and len(target.elts) > 2:  # a part has parts of its own
         first, *rest = map(place.text, target.elts)
         yield place.replaced(0.5, (target, f"{first}, ({', '.join(rest)})"))

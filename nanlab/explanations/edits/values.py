@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,7 +13,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from nanlab.explanations.site import MISSING, Candidate, Place, Site, Tensor, callee, spelled
+from nanlab.explanations.site import (
+    MISSING,
+    Candidate,
+    Place,
+    Site,
+    Tensor,
+    callee,
+    signature,
+    spelled,
+)
 
 _ASKED = ("size", "dim", "numel", "item", "stride", "parameters", "backward")  # what is asked of it
 
@@ -61,6 +71,27 @@ def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
         yield place.replaced(0.6, (target, f"{place.text(target.value)}[{index}]"))
 
 
+def allowed(site: Site, place: Place) -> Iterator[Candidate]:
+    """A parameter of a distribution mapped into what the distribution takes."""
+    refused = re.search(r"Expected parameter (\w+) (?s:.*)the constraint (\w+)", site.text)
+    for call in place.calls() if refused is not None else ():
+        keywords = {id(each.value): each for each in call.keywords}
+        others = signature(place.value(call.func))
+        for node in (*call.args, *(each.value for each in call.keywords)):
+            name, text = site.roles.get(id(node)), place.text(node)
+            if refused is None or name != refused[1]:
+                continue
+            if refused[2].startswith("Greater"):
+                yield place.replaced(0.3 if "log" in text else 0.5, (node, f"{text}.exp()"))
+                yield place.replaced(0.4, (node, f"torch.nn.functional.softplus({text})"))
+            elif name == "probs" and "logits" in others:
+                yield place.replaced(0.3, (keywords.get(id(node), node), f"logits={text}"))
+        if refused is not None and refused[1] not in others and "Greater" in site.text:
+            texts = [f"torch.nn.functional.softplus({place.text(node)})" for node in call.args]
+            if any(isinstance(place.value(node), Tensor) for node in call.args):
+                yield place.replaced(0.5, *zip(call.args, texts, strict=True))
+
+
 def other_forms(site: Site, place: Place) -> Iterator[Candidate]:
     """Operands in another form, alone and with all those of their shape."""
     operands = list(_operands(place))
@@ -78,18 +109,20 @@ def other_forms(site: Site, place: Place) -> Iterator[Candidate]:
             more = 0.0 if value is not MISSING else 0.3
             more += 0.2 if role == "value" else 0.0
             yield place.replaced(cost + more, (expression, text))
+            if not isinstance(expression, ast.Name) or not isinstance(value, Tensor):
+                continue
             alike = [
                 other
                 for other, _ in operands
-                if isinstance(value, Tensor)
-                and other is not expression
+                if isinstance(other, ast.Name)
                 and getattr(place.value(other), "shape", None) == value.shape
-                and isinstance(other, ast.Name)
-                and isinstance(expression, ast.Name)
             ]
-            if alike:  # what is wrong with one is with those of its shape
-                pairs = [(o, new.replace(old, place.text(o))) for o in (expression, *alike)]
-                yield place.replaced(cost + more + 0.1, *pairs)
+            same = [other for other in alike if place.text(other) == old]
+            each = re.compile(rf"\b{old}\b")
+            for apart, group in ((0.02, same), (0.1, alike)):  # all of its name, all of its shape
+                if len(group) > 1:
+                    pairs = [(other, each.sub(place.text(other), new)) for other in group]
+                    yield place.replaced(cost + more + apart, *pairs)
 
 
 def _forms(
@@ -101,9 +134,12 @@ def _forms(
         return
     if isinstance(node, ast.Call) and callee(node) in ("half", "bfloat16", "double"):
         yield 0.7, place.text(node.func).rpartition(".")[0]
+    if isinstance(value, nn.Module) and "not iterable" in site.text:
+        yield 0.4, f"{old}.parameters()"
     if isinstance(value, dict):
         for key in (key for key in value if isinstance(key, str)):
             yield 0.8, f"{old}[{key!r}]"
+        yield 0.5, f"{old}.values()"
     if isinstance(value, Iterator) and (bound := site.binding(place, node)) is not None:
         yield 0.4, bound.text(bound.statement.value)  # type: ignore[attr-defined]
     if isinstance(value, list) and len(value) in site.told and isinstance(node, ast.List):
@@ -113,6 +149,8 @@ def _forms(
         for name, other in place.names().items():
             if kind in (base.__name__ for base in type(other).__mro__) and name != old:
                 yield 0.6, name
+    for kind in re.findall(r"\(torch\.(nn\.\w+) or None expected", site.text):
+        yield 0.5, f"torch.{kind}({old})"
     if isinstance(value, np.ndarray):
         yield 0.8, f"{old}.copy()"
         yield 1.0, f'{old}.astype("float32")'
@@ -142,6 +180,8 @@ def _forms(
         return
     if isinstance(value, Tensor) and value.numel():
         yield from _moved(old, value, site)
+    if any(isinstance(module, (nn.LSTM, nn.LSTMCell)) for module in site.running):
+        yield 0.9, f"({old}, torch.zeros_like({old}))"
     used = map(site.raising[0].value, site.raising[0].parts())
     real = not any(isinstance(each, nn.Parameter) for each in used)
     spectrum = real and re.search(r"Complex|complex\d", site.text)
@@ -155,13 +195,13 @@ def _forms(
     kinds = re.search(r"type|Long|Float|Half|Double|Int|Bool|float|integer|bool", site.text)
     yield from _cast(old, value, others, site, 0.7 if kinds else 2.0)
     graph = re.search(r"grad|backward|inplace|in-place|leaf", site.text)
-    whole = isinstance(place.statement, ast.Assign) and node is place.statement.value
+    whole = node is getattr(place.statement, "value", None)
     if "differentiated" in site.text and whole:
         yield 0.5, f"{old}.requires_grad_()"
     if "non-leaf" in site.text and whole:
         yield 0.5, f"{old}.detach().requires_grad_()"
-    elif "scalar outputs" in site.text:
-        yield 0.5, f"{old}.mean()"
+    elif re.search("scalar (outputs|Tensor)", site.text):
+        yield 0.5 - 0.3 * whole, f"{old}.mean()"
     elif graph and not re.search("does not require grad|second time|non-leaf", site.text):
         yield 0.8, f"{old}.detach()"
         yield 1.0, f"{old}.clone()"
@@ -208,7 +248,7 @@ def _cast(
     if dtype != torch.float32:
         yield cost, f"{old}.float()"
     graph = (value is not MISSING and value.requires_grad) or "grad" in site.text
-    if graph and not re.search("Long|long|int", site.text):
+    if graph and not re.search(r"Long|\b(long|int)", site.text):
         return
     if dtype != torch.int64:
         loses = floats and bool((value != value.round()).any())
@@ -250,6 +290,7 @@ def _shaped(
     for d in (*range(rank), -1):
         unlike = 0.05 * (d not in (0, 1))
         if shape is not None:
+            unlike += 0.3 * any(other.dim() < rank for other in others.values())
             new = list(value.unsqueeze(d).shape)
             unlike += 0.1 * min(
                 [
@@ -261,13 +302,15 @@ def _shaped(
                 default=0,
             )
         yield more + 1.0 + unlike, f"{old}.unsqueeze({d})"
+    if rank > 2 and shape is not None and math.prod(shape[1:]) in site.told:
+        yield more + 0.6, f"{old}.flatten(1)"
     for cost, fewest, most, text in _SHAPES:
         if fewest <= rank <= most or (shape is None and most > rank):
             yield more + cost, text.format(old)
     last = [d for name, v in others.items() if name != old for d in v.shape[-1:] if v.dim() > 1]
     product = re.search("mat1|matmul|mat2|bmm", site.text) and old != next(iter(others), "")
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
-        yield more + 0.65, f"{old}.transpose(-2, -1)"
+        yield 0.65, f"{old}.transpose(-2, -1)"
     if rank > 2:
         turned = (0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)
         channels = shape is not None and "channels" in site.text and shape[-1] in site.told
