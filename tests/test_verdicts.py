@@ -413,3 +413,73 @@ def test_a_name_that_is_bound_further_down_has_no_value_where_an_edit_reads_it(
     edit = Edit(str(path), line, line, "scale = 1 / (norm + p.exp().sum())")
     with pytest.raises(nanlab.NanlabError, match="is not known at this line"):
         replay_step(trace.recording, [edit])
+
+
+def first_fix(tmp_path: Path, text: str) -> Any:
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    module = written.load(path)
+    with nanlab.watch(on_fault="record") as trace:
+        module.step()
+    return trace.culprit.fixes[0]
+
+
+def test_a_fix_behind_a_result_that_was_transposed_in_place_is_tried(tmp_path: Path) -> None:
+    text = """
+import torch
+
+torch.manual_seed(0)
+rnn = torch.nn.GRU(4, 3, batch_first=True)  # which transposes its result in place
+given, counts = torch.randn(2, 5, 4), torch.tensor([[2.0], [0.0]])
+
+
+def step():
+    out = rnn(given)[0].sum(1)
+    loss = torch.where(counts > 0, out / counts, 0.0).sum()
+    loss.backward()
+"""
+    fix = first_fix(tmp_path, text)
+    assert (fix.verdict, "counts" in fix.code) == ("verified", True)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_fix_beside_a_side_that_does_not_run_is_tried(guarded: bool, tmp_path: Path) -> None:
+    text = f"""
+import torch
+
+total = torch.nn.Parameter(torch.ones(3))
+
+
+class Settings:
+    guarded = {guarded}
+
+
+def step():
+    count = torch.tensor([2.0, 0.0, 1.0])
+    least = Settings()
+    mean = total / (count * 1.0 if least.guarded else count)
+    loss = torch.where(count > 0, mean, 0.0).sum()
+    loss.backward()
+"""
+    assert first_fix(tmp_path, text).verdict == "verified"
+
+
+def test_a_fix_of_sums_over_parts_of_a_tensor_is_tried(tmp_path: Path) -> None:
+    text = """
+import torch
+
+logits = torch.nn.Parameter(torch.linspace(-2, 3, 512).reshape(2, 4, 8, 8))
+
+
+def step():
+    present = torch.tensor([1.0, 1.0, 0.0, 1.0]).view(1, -1, 1, 1)
+    shares = logits.sigmoid() * present
+    wanted = (logits.detach() > 1).float() * present
+    terms = [
+        2 * (p * t).sum() / (p.sum() + t.sum())  # in another order than over their own memory
+        for p, t in zip(shares.unbind(1), wanted.unbind(1))
+    ]
+    loss = 1 - torch.stack(terms).mean()
+    loss.backward()
+"""
+    assert first_fix(tmp_path, text).verdict == "verified"

@@ -36,6 +36,7 @@ from nanlab.program.expression import (
     all_but_last,
     autocast,
     bind,
+    by_sides,
     differentiated,
     form_of,
     functions_around,
@@ -48,13 +49,14 @@ from nanlab.program.expression import (
     postorder,
     replaced,
     shows_shape,
+    sides_taken,
     solved,
     span_of,
     stored_in,
     whole_of,
 )
 from nanlab.program.rebuild import Beginning, Patch
-from nanlab.program.rerun import ZEROS, Get, operate, rerun
+from nanlab.program.rerun import ZEROS, Get, copy_of, operate, rerun
 from nanlab.trace.chunk import Span
 from nanlab.trace.program import Call, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
@@ -270,9 +272,11 @@ class _Rewrite:
         for was, now in zip(old, new, strict=True):
             made = self._made(span_of(was))
             spans = {each.span for _, group in made for each in group}
+            sides = sides_taken(was, spans)
+            was, now = by_sides(was, sides), by_sides(now, sides)
             pairs = list(_differences(was, now, spans))
             if contexts and isinstance(getattr(was, "value", None), ast.expr):
-                pairs = [(was.value, now.value)]  # type: ignore[attr-defined]
+                pairs = [(was.value, now.value)]
             changed = changed or bool(pairs)
             for old_part, new_part in pairs:
                 try:
@@ -1623,7 +1627,7 @@ class Values:
         for view, tensor in _paired(refs, made):
             copy = self._copies.get((segment, view))
             if copy is None or not torch.equal(_bytes(copy), _bytes(tensor)):
-                copy = self._copies[segment, view] = tensor.detach().clone()
+                copy = self._copies[segment, view] = copy_of(tensor)
             found.setdefault(view, copy)
         return found
 

@@ -21,7 +21,7 @@ from nanlab.capture.plans import plan_of
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
 from nanlab.program.rebuild import same_bits
-from nanlab.program.rerun import Get
+from nanlab.program.rerun import Get, copy_of
 from nanlab.trace.chunk import Span
 from nanlab.trace.program import Call, Ref, refs_in
 
@@ -156,6 +156,38 @@ def _root(node: ast.AST) -> str:
 def key_of(node: ast.AST) -> str:
     """The same for two expressions that are written alike."""
     return ast.dump(node)
+
+
+def sides_taken(code: ast.AST, spans: Collection[Span]) -> dict[str, bool]:
+    """By the key of its test, which side of a conditional expression ran: True for the first.
+
+    spans: where calls were made. Where these do not tell, it is left out.
+    """
+    found: dict[str, set[bool]] = {}
+    for node in ast.walk(code):
+        if isinstance(node, ast.IfExp):
+            sides = node.body, node.orelse
+            made = [any(inside(span, span_of(side)) for span in spans) for side in sides]
+            if made[0] == made[1]:  # the other would have made calls
+                made = [not any(isinstance(n, _COMPUTES) for n in ast.walk(s)) for s in sides]
+            if made[0] != made[1]:
+                found.setdefault(key_of(node.test), set()).add(made[0])
+    return {key: sides.pop() for key, sides in found.items() if len(sides) == 1}
+
+
+_COMPUTES = (ast.Call, ast.BinOp, ast.Compare)
+
+
+def by_sides(code: Any, sides: dict[str, bool]) -> Any:
+    """Some code with the sides of conditional expressions that ran in their places."""
+
+    def other(node: ast.expr) -> ast.expr | None:
+        if not isinstance(node, ast.IfExp) or key_of(node.test) not in sides:
+            return None
+        side: ast.expr = node.body if sides[key_of(node.test)] else node.orelse
+        return replaced(side, other)  # type: ignore[no-any-return]
+
+    return replaced(code, other) if sides else code
 
 
 _ALL_BUT_LAST = ast.parse("_[:-1]", mode="eval").body.slice  # type: ignore[attr-defined]
@@ -537,6 +569,7 @@ def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[B
     if not made:
         raise NotReplayable("the line made no calls in this step")
     spans = {each.span for each in made}
+    expression.node = by_sides(expression.node, sides_taken(expression.node, spans))
     leaves = expression.leaves(spans)
     # what a part that comes from elsewhere computes, a module's call, is no part of the expression
     parts = [span_of(leaf) for leaf in leaves if leaf is not expression.node]
@@ -898,7 +931,7 @@ def as_operand(part: Any, value: Get) -> Any:
         return part.of(partial(as_operand, value=value))
     if part.__class__ is not Ref:
         return part
-    found = value(part).detach().clone()
+    found = copy_of(value(part))
     follows = (part.tracked is None or part.tracked > 0) and (
         found.is_floating_point() or found.is_complex()
     )

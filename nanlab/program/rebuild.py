@@ -427,6 +427,25 @@ class Rebuilt:
     ended: bool = False  # before its end
 
 
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """The tensor that a storage was made for, and its layout then: ``transpose_`` changes that."""
+
+    ref: Ref
+    tensor: Any
+    stride: tuple[int, ...]
+    offset: int
+
+    @classmethod
+    def of(cls, ref: Ref, made: Tensor) -> _Base:
+        return cls(ref, made, made.stride(), int(made.storage_offset()))
+
+    def as_made(self) -> Tensor:
+        """The tensor in its layout when it was made."""
+        made: Tensor = self.tensor.detach().as_strided(self.ref.size, self.stride, self.offset)
+        return made
+
+
 class Graph:
     """Tensors by the reference under which the recorded program knew them."""
 
@@ -441,7 +460,7 @@ class Graph:
         self._unread: dict[Any, list[Any]] = {}
         # view -> the leaf of a graph that another may stand for while a custom Function goes back
         self._covered: dict[Any, Any] | None = None
-        self.bases: dict[int, Any] = {}  # storage -> the tensor that it was made for
+        self.bases: dict[int, _Base] = {}  # by storage
         self.fresh: set[int] = set()  # storages made in this run
         self.shared: set[int] = set()  # storages of leaves that other graphs read too
         self._views: dict[int, list[Any]] = {}  # storage -> the views of it that are live
@@ -548,8 +567,8 @@ class Graph:
 
     def _unseen(self, ref: Ref) -> Any:
         """A view that no call returned: of a leaf's storage, or of what a call made."""
-        base = self.bases.get(ref.storage)
-        if base is not None:
+        if ref.storage in self.bases:
+            base = self.bases[ref.storage].tensor
             if base.requires_grad and not ref.tracked:
                 base = base.detach()
             if base.dtype != ref.dtype:
@@ -605,7 +624,7 @@ class Graph:
         """From here on a reference stands for this tensor alone, and its storage for its memory."""
         self.rebind(ref, made)
         self.fresh.add(ref.storage)
-        self.bases[ref.storage] = made
+        self.bases[ref.storage] = _Base.of(ref, made)
 
     def bind(self, ref: Any, made: Any) -> None:
         """From here on a reference stands for this tensor."""
@@ -627,7 +646,8 @@ class Graph:
                     waiting.append(made)
             if ref.storage not in self.memory.storages:
                 self.fresh.add(ref.storage)
-                self.bases.setdefault(ref.storage, made)
+                if ref.storage not in self.bases:
+                    self.bases[ref.storage] = _Base.of(ref, made)
         elif kind is Held:
             self.memory.place(ref, made)
         elif kind is tuple and isinstance(made, (tuple, list)):
@@ -717,7 +737,8 @@ class Beginning:
     @property
     def nbytes(self) -> int:
         """Bytes of what it made."""
-        return sum(base.untyped_storage().nbytes() for base in self.building.graph.bases.values())
+        bases = self.building.graph.bases.values()
+        return sum(base.tensor.untyped_storage().nbytes() for base in bases)
 
     def reaches(self, call: tuple[int, int]) -> int | None:
         """From where on a run below autograd can begin that makes a call; None: from the start."""
@@ -730,11 +751,8 @@ class Beginning:
         """Its storages, for a run of these calls below autograd."""
         graph, found = self.building.graph, Memory()
         found.storages = dict(graph.memory.storages)
-        for call in self.segments[0].calls[: self.index]:
-            for ref in refs_in(call.out):
-                base = graph.bases.get(ref.storage)
-                if base is not None and ref.storage not in found.storages:
-                    found.place(ref, base.detach())
+        for base in graph.bases.values():
+            found.place(base.ref, base.as_made())
         for number in {number for call in later for number in written_by(call)}:
             if number in found.storages:
                 found.storages[number] = found.storages[number].clone()
@@ -1117,7 +1135,7 @@ def _call(
             if base is None:
                 graph.memory.storages[storage] = held.clone()
             else:
-                base.untyped_storage().copy_(held)
+                base.tensor.untyped_storage().copy_(held)
     if call.given:
         kept = segment.results.get(index)
         if kept is None:

@@ -122,6 +122,22 @@ def _laid_out(made: Tensor, ref: Ref) -> Any:
     return fresh.untyped_storage()
 
 
+def copy_of(tensor: Tensor) -> Tensor:
+    """A copy that autograd does not follow, laid out in memory as the tensor is: a reduction adds
+    up in an order that depends on it. Of a small part of a large tensor it is the part alone."""
+    found = tensor.detach()
+    if found.layout != torch.strided or found.is_conj() or found.is_neg() or not found.numel():
+        return found.clone()
+    extent = 1 + sum((n - 1) * s for n, s in zip(found.shape, found.stride(), strict=True))
+    if extent == found.numel() or extent > MOST_AROUND * found.numel():
+        return found.clone()
+    memory = found.as_strided((extent,), (1,), found.storage_offset()).clone()
+    return memory.as_strided(found.shape, found.stride(), 0)
+
+
+MOST_AROUND = 64  # elements of memory that are copied for one of the tensor
+
+
 @contextmanager
 def surroundings(segments: Sequence[Segment]) -> Iterator[None]:
     """As many threads as the program had; random states and threads are put back afterwards."""
