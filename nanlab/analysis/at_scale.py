@@ -11,14 +11,12 @@ import torch
 from nanlab.analysis.precision import CastShares, rounded_shares
 from nanlab.errors import NotReplayable
 from nanlab.program.evidence import result_and_twin
-from nanlab.stats import StatsTable
+from nanlab.stats import StatsTable, TensorStats
+from nanlab.trace import Trace
 from nanlab.trace.op import BACKWARD
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from nanlab.stats import TensorStats
-    from nanlab.trace import Trace
 
 Tensor = torch.Tensor
 

@@ -6,20 +6,17 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, repeat, zip_longest
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
 from nanlab.operators import having
 from nanlab.program.rerun import written_by
 from nanlab.stats import TensorStats, summarize
+from nanlab.trace import Trace
 from nanlab.trace.op import FORWARD, OPTIMIZER, Op
 from nanlab.trace.program import Call, Held, Ref, refs_in
 from nanlab.trace.recording import BackwardPass, NodeInfo, Recording
-
-if TYPE_CHECKING:
-    from nanlab.trace import Trace
-
 
 # The autograd graph of a run: where gradient flows, where the graph was cut, and which part of
 # it was used again.

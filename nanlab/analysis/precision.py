@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +13,9 @@ import torch
 
 from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
 from nanlab.operators import having
+from nanlab.trace import Trace
+from nanlab.trace.history import Place
 from nanlab.trace.op import BACKWARD, FORWARD
-
-if TYPE_CHECKING:
-    from nanlab.trace import Trace
-    from nanlab.trace.history import Place
-
 
 # What a cast would lose, told from an exponent histogram; and the loss scale that loses least.
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,14 +15,10 @@ from torch import Tensor
 
 from nanlab.formats import format_of
 from nanlab.operators import card, having
+from nanlab.trace import Trace
 from nanlab.trace.history import Place, place_at
 from nanlab.trace.op import FORWARD
-from nanlab.trace.recording import Recording
-
-if TYPE_CHECKING:
-    from nanlab.trace import Trace
-    from nanlab.trace.recording import Kept
-
+from nanlab.trace.recording import Kept, Recording
 
 BEFORE = 4  # operations that a run-up is looked for in, one before the other
 WIDE = 8  # operands of these that are looked at

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +18,10 @@ from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.operators import base_name, having
 from nanlab.program.replay import results_of
 from nanlab.program.rerun import Memory, rerun, window
+from nanlab.trace import Trace
 from nanlab.trace.op import location
 from nanlab.trace.program import Call, Ref, refs_in
 from nanlab.trace.recording import Recording
-
-if TYPE_CHECKING:
-    from nanlab.trace import Trace
 
 Tensor = torch.Tensor
 MOST = 6  # elements that are told of those that made one

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import numpy as np
 import pandas as pd
@@ -12,9 +12,7 @@ from nanlab.errors import CapsuleError
 from nanlab.findings.rule import Finding, Findings
 from nanlab.program.capsule import fits, hints_of
 from nanlab.rules.cure import Chain, Cure
-
-if TYPE_CHECKING:
-    from nanlab.trace import Trace
+from nanlab.trace import Trace
 
 _UNTOLD = "replay"  # the field of a cure that is made anew
 

@@ -6,17 +6,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from nanlab.analysis.exact import work
 from nanlab.analysis.verdict import Judge, Judgement
 from nanlab.findings.rule import Edit, Finding, Fix, Verdict, diff_of
 from nanlab.program.replay import Replay
 from nanlab.rules.remedies import file_text, judge_of, proposed
-
-if TYPE_CHECKING:
-    from nanlab.trace import Trace
-
+from nanlab.trace import Trace
 
 WORK = 12_000_000  # for one cure: about 12 s
 _ORDER = {"verified": 0, "finite": 1, "fails": 2, "untried": 3}

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from nanlab.analysis.precision import add_histograms
+from nanlab.rules import Finding
+from nanlab.trace import Trace
 from nanlab.trace.op import location
 from nanlab.views.charts import span_of, strip
 from nanlab.views.columns import BAD, as_typed, severity
 from nanlab.views.html import escape, plural
-
-if TYPE_CHECKING:
-    from nanlab.rules import Finding
-    from nanlab.trace import Trace
 
 FILES = 3  # that are shown, the culprit's first
 WHOLE = 60  # lines up to which a cell or file is shown from its first to its last

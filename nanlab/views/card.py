@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from nanlab.errors import NanlabError
 from nanlab.program.rerun import Window, window
+from nanlab.rules import Edit, Finding, Fix
+from nanlab.rules.cure import Cure
+from nanlab.trace import Trace
 from nanlab.trace.op import location
 from nanlab.trace.program import Ref, Segment, refs_in
 from nanlab.views.charts import png
 from nanlab.views.columns import as_typed, excerpt, known
 from nanlab.views.html import TINTS, capital, escape, inline, module_name, plural, sentence
-
-if TYPE_CHECKING:
-    from nanlab.rules import Edit, Finding, Fix
-    from nanlab.rules.cure import Cure
-    from nanlab.trace import Trace
-
 
 # What to write instead, as blocks that are copied and tried: a fix, and the cure of all faults
 # of a step.
@@ -65,11 +61,6 @@ def first_remedy(finding: Finding, trace: Trace | None, which: int) -> str:
             f" {makes} the step finite.</div>"
         )
     return fix_block(fix, finding.fixes.index(fix), which)
-
-
-def waiting_remedy(text: str = WAITING) -> str:
-    """What stands in the place of a fix until it was tried."""
-    return f'<div class="nl-fix nl-dim" role="status">{escape(text)}</div>'
 
 
 def fix_block(fix: Fix, number: int, which: int = -1, reason: bool = True) -> str:
@@ -163,15 +154,12 @@ def card(finding: Finding, trace: Trace | None = None, which: int = -1, waiting:
     which: its number in ``trace.findings``. waiting: what stands in the place of fixes that were
     not tried yet.
     """
-    remedy = waiting_remedy(waiting) if waiting else first_remedy(finding, trace, which)
-    parts = [
-        headline(finding),
-        facts(finding),
-        code(finding, trace),
-        before(finding, trace),
-        remedy,
-    ]
-    parts.append(samples(finding, trace))
+    if waiting:
+        remedy = f'<div class="nl-fix nl-dim" role="status">{escape(waiting)}</div>'
+    else:
+        remedy = first_remedy(finding, trace, which)
+    parts = [headline(finding), facts(finding), code(finding, trace), before(finding, trace)]
+    parts += [remedy, samples(finding, trace)]
     edge = EDGES.get(finding.severity, EDGES["note"])
     style = f"border-left:4px solid {edge};padding-left:10px"
     return f'<div class="nl-card nl-{finding.severity}" style="{style}">{"".join(parts)}</div>'
@@ -198,14 +186,8 @@ def facts(finding: Finding) -> str:
     module = f"in <code>{escape(module_name(finding.module))}</code>" if finding.module else ""
     symptom = SYMPTOMS.get(finding.symptom, "")
     rank = finding.rank
-    parts = [
-        module,
-        step,
-        finding.phase,
-        symptom,
-        f"rank {rank}" if rank is not None else "",
-        escape(finding.cause),
-    ]
+    ranked = f"rank {rank}" if rank is not None else ""
+    parts = [module, step, finding.phase, symptom, ranked, escape(finding.cause)]
     if finding.library:
         file, line, function = finding.library
         parts.append(f"inside <code>{escape(function)}</code> ({escape(location(file, line))})")
@@ -226,10 +208,9 @@ SYMPTOMS = {
 
 def code(finding: Finding, trace: Trace | None, context: int = 1) -> str:
     """The line with its neighbours; the line alone where no more is known."""
+    lines = []
     if trace is not None and finding.file:
         lines = excerpt(trace, finding.file, finding.line, context)
-    else:
-        lines = []
     if not lines and finding.source:
         lines = [(finding.line, as_typed(finding.source))]
     return source_block(lines, finding.line)
@@ -273,16 +254,8 @@ def samples(finding: Finding, trace: Trace | None) -> str:
     if batch == count:
         told = "the only sample" if count == 1 else f"all {count:,} samples"
         return f'<div class="nl-samples">In the batch: {told}</div>'
-    of = f" of {batch:,}" if batch and batch > count else ""
-    return (
-        f'<div class="nl-samples">In the batch: {of_samples(count, of)}:'
-        f" {ranges(finding.samples)}</div>"
-    )
-
-
-def of_samples(count: int, of: str) -> str:
-    """``1 sample``, ``3 of 128 samples``."""
-    return f"{count:,}{of} samples" if of else plural(count, "sample")
+    of = f"{count:,} of {batch:,} samples" if batch > count else plural(count, "sample")
+    return f'<div class="nl-samples">In the batch: {of}: {ranges(finding.samples)}</div>'
 
 
 def batch_size(finding: Finding, trace: Trace | None) -> int:

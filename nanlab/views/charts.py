@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -16,13 +16,10 @@ import pandas as pd
 import torch
 
 from nanlab.analysis.precision import FormatBins, format_bins
+from nanlab.trace import Trace
 from nanlab.trace.op import location
+from nanlab.trace.recording import Recording
 from nanlab.views.html import escape, number, plural
-
-if TYPE_CHECKING:
-    from nanlab.trace import Trace
-    from nanlab.trace.recording import Recording
-
 
 # Pictures as SVG: exponent strips and charts, a few hundred bytes each, for light themes and
 # dark ones.

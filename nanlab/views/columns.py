@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,8 @@ import pandas as pd
 import torch
 
 from nanlab.analysis.precision import format_bins
+from nanlab.trace import Trace
 from nanlab.views.html import TINTS, badge, escape, number, plural
-
-if TYPE_CHECKING:
-    from nanlab.trace import Trace
-
 
 # The user's source lines as they were typed.
 
@@ -239,18 +236,27 @@ class Column:
 
 
 def _number(name: str, title: str = "") -> Column:
-    told = title or name.replace("_", " ").replace(" nan", " NaN")
-    return Column(told, lambda row, trace: _finite_or_marked(number(getattr(row, name))), name)
+    def html(row: Row, trace: Trace | None) -> str:
+        text = number(getattr(row, name))
+        return badge(text, "error") if text in {"NaN", "inf", "-inf"} else text
+
+    return Column(re.sub(r"\bnan\b", "NaN", (title or name).replace("_", " ")), html, name)
 
 
-def _finite_or_marked(text: str) -> str:
-    return badge(text, "error") if text in {"NaN", "inf", "-inf"} else text
+def _numbers(names: str, of: str = "") -> list[Column]:
+    """Columns of numbers; of: how their names in the frame begin, which no title repeats."""
+    return [_number(of + name, name) for name in names.split()]
 
 
 def _text(name: str, title: str = "") -> Column:
-    return Column(
-        title or name, lambda row, trace: escape(str(known(getattr(row, name)))), name, "left"
-    )
+    def html(row: Row, trace: Trace | None) -> str:
+        return escape(str(known(getattr(row, name))))
+
+    return Column(title or name, html, name, "left")
+
+
+def _texts(names: str) -> list[Column]:
+    return [_text(name) for name in names.split()]
 
 
 def _share(name: str) -> Column:
@@ -302,56 +308,24 @@ def _histogram(name: str) -> Column:
 
 WHERE = Column("where", _where, "file", "left")
 STATUS = Column("status", _status, "status", "left")
+FP16_ZERO = _number("fp16_zero", "fp16 → 0")
 KINDS: dict[str, Sequence[Column]] = {
     "ops": [
-        *(
-            STATUS,
-            _number("step"),
-            _number("position"),
-            _text("phase"),
-            _text("op"),
-            _text("module"),
-            WHERE,
-        ),
-        *(_number("nan", "NaN"), Column("inf", _inf, "posinf"), _histogram("position")),
-        *(_number("zero"), _number("min"), _number("max"), _number("rms")),
-        *(_number("fp16_zero", "fp16 → 0"), _number("fp16_subnormal", "fp16 subnormal")),
-        *(_number("fp16_inf", "fp16 → inf"), _text("shape"), _text("dtype")),
+        *(STATUS, *_numbers("step position"), *_texts("phase op module"), WHERE, _number("nan")),
+        *(Column("inf", _inf, "posinf"), _histogram("position"), *_numbers("zero min max rms")),
+        *(FP16_ZERO, _number("fp16_subnormal"), _number("fp16_inf", "fp16 → inf")),
+        *_texts("shape dtype"),
     ],
     "backward": [
-        *(
-            STATUS,
-            _number("step"),
-            _number("order"),
-            _text("name"),
-            _text("parameter"),
-            _text("module"),
-            WHERE,
-        ),
-        *(
-            _number("grad_in_nan", "in NaN"),
-            _number("grad_in_inf", "in inf"),
-            _number("grad_out_nan", "out NaN"),
-        ),
-        *(
-            _number("grad_out_inf", "out inf"),
-            _histogram("position_out"),
-            _number("grad_in_rms", "in rms"),
-        ),
-        *(_number("grad_out_rms", "out rms"), _number("gain"), _number("grad_out_max", "out max")),
-        *(_number("grad_out_zero", "out zero"), _number("fp16_zero", "fp16 → 0"), _number("node")),
+        *(STATUS, *_numbers("step order"), *_texts("name parameter module"), WHERE),
+        *_numbers("in_nan in_inf out_nan out_inf", of="grad_"),
+        *(_histogram("position_out"), *_numbers("in_rms out_rms", of="grad_"), _number("gain")),
+        *(*_numbers("out_max out_zero", of="grad_"), FP16_ZERO, _number("node")),
     ],
     "signal_loss": [
-        *(
-            _text("parameter"),
-            _number("step"),
-            _share("flushed"),
-            _share("zero"),
-            _text("op"),
-            WHERE,
-            _text("dtype"),
-        ),
-        *(_text("measured", "known by"), _text("kept_by", "would be kept by")),
+        *(_text("parameter"), _number("step"), _share("flushed"), _share("zero"), _text("op")),
+        *(WHERE, _text("dtype"), _text("measured", "known by")),
+        _text("kept_by", "would be kept by"),
     ],
     "parameters": [],
     "steps": [],

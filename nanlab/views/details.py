@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +11,9 @@ import torch
 
 from nanlab.analysis.run_up import RunUp, run_up
 from nanlab.errors import NanlabError
+from nanlab.program.why import Element
+from nanlab.rules import Finding, Fix
+from nanlab.trace import Trace
 from nanlab.trace.op import location
 from nanlab.views import annotated, card
 from nanlab.views.charts import AMBER, BLUE, GREEN, RED, Level, Line, chart, minimap
@@ -30,12 +33,6 @@ from nanlab.views.columns import (
 )
 from nanlab.views.evidence import evidence, operand_names
 from nanlab.views.html import escape, inline, number, plural, sentence
-
-if TYPE_CHECKING:
-    from nanlab.program.why import Element
-    from nanlab.rules import Finding, Fix
-    from nanlab.trace import Trace
-
 
 ELEMENTS = 12  # that are shown of the way back
 FIRST_BAD, LARGEST = "bad", "largest"  # which element of a row a number stands for

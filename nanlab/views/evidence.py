@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from textwrap import shorten
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -17,15 +17,12 @@ from nanlab import safe
 from nanlab.analysis.run_up import limit_of
 from nanlab.operators import CARDS, having
 from nanlab.program.expression import replaced as with_others
+from nanlab.rules import Finding, Fix
+from nanlab.trace import Trace
 from nanlab.views.card import cure_of
 from nanlab.views.charts import AMBER, BLUE, GREEN, GREY, RED, Level, Line, chart
 from nanlab.views.columns import as_typed, data_table, known
 from nanlab.views.html import escape, inline, number, plural
-
-if TYPE_CHECKING:
-    from nanlab.rules import Finding, Fix
-    from nanlab.trace import Trace
-
 
 # The offending elements: under the user's own names, the most extreme first, what is the same
 # in all said once.

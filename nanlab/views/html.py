@@ -104,11 +104,6 @@ def badge(word: str, tint: str | None = None) -> str:
     )
 
 
-def cell(content: str, align: str = "right") -> str:
-    """A table cell of ready HTML."""
-    return f'<td style="{CELL.format(align=align)}">{content}</td>'
-
-
 def table(
     head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[str], caption: str = ""
 ) -> str:
@@ -120,7 +115,10 @@ def table(
     )
     body = "".join(
         '<tr style="background:transparent">'
-        + "".join(cell(c, a) for c, a in zip(row, aligns, strict=True))
+        + "".join(
+            f'<td style="{CELL.format(align=align)}">{content}</td>'
+            for content, align in zip(row, aligns, strict=True)
+        )
         + "</tr>"
         for row in rows
     )
@@ -140,8 +138,9 @@ def table(
 
 def code(lines: Iterable[tuple[int, str]], marked: int) -> str:
     """Source lines with their numbers, one of them marked."""
+    tint = f"background:{TINTS['error']};font-weight:600"
     shown = "".join(
-        f'<div style="{_line_style(n == marked)}"><span'
+        f'<div style="padding:0 8px;{tint if n == marked else ""}"><span'
         ' style="opacity:0.85;display:inline-block;width:4.5em">'
         f"{'→' if n == marked else ' '}&nbsp;{n}</span>{escape(text) or '&nbsp;'}</div>"
         for n, text in lines
@@ -153,13 +152,9 @@ def code(lines: Iterable[tuple[int, str]], marked: int) -> str:
     )
 
 
-def _line_style(marked: bool) -> str:
-    return f"padding:0 8px;{'background:' + TINTS['error'] + ';font-weight:600' if marked else ''}"
-
-
-def fold(title: str, body: str, open_: bool = False) -> str:
+def fold(title: str, body: str) -> str:
     """A part that opens on a click."""
     return (
-        f'<details style="margin:6px 0"{" open" if open_ else ""}>'
-        f'<summary style="cursor:pointer;font-weight:600">{escape(title)}</summary>{body}</details>'
+        '<details style="margin:6px 0"><summary style="cursor:pointer;font-weight:600">'
+        f"{escape(title)}</summary>{body}</details>"
     )

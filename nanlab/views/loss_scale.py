@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from nanlab.analysis.loss_scale import LossScale
 from nanlab.views.charts import AMBER, BLUE, GREY, PURPLE, RED, Level, Line, chart
 from nanlab.views.html import escape, fold, plural, table
-
-if TYPE_CHECKING:
-    from nanlab.analysis.loss_scale import LossScale
 
 SHARES = ("flushed", "subnormal", "overflow")
 

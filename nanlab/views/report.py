@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from nanlab.rules import Finding
+from nanlab.trace import Trace
+from nanlab.trace.history import Guarded
 from nanlab.trace.recording import PHASES
 from nanlab.views import card, details, text
 from nanlab.views.card import WAITING, guilty_samples
@@ -13,11 +15,6 @@ from nanlab.views.evidence import evidence, lens
 from nanlab.views.html import capital, escape, plural, sentence
 from nanlab.views.text import first_of, headroom_line, known_first, reproduction_of
 from nanlab.views.widget import style
-
-if TYPE_CHECKING:
-    from nanlab.rules import Finding
-    from nanlab.trace import Trace
-    from nanlab.trace.history import Guarded
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -63,7 +60,8 @@ class Report:
 
     def early(self, waiting: str = WAITING) -> str:
         """The page before the fixes were tried: the card alone, with a word in their place."""
-        top = self._section("card", lambda trace: early_card(trace, waiting))
+        without = of_first(lambda trace, f: card.card(f, trace, waiting=waiting), known_first)
+        top = self._section("card", without)
         return f'<div class="nanlab nl-report">{top}{self._section("notes", notes_html)}</div>'
 
     def body(self) -> str:
@@ -106,12 +104,6 @@ class Report:
         return file
 
 
-def early_card(trace: Trace, waiting: str) -> str:
-    """The card without its fixes."""
-    found = known_first(trace)
-    return "" if found is None else card.card(found, trace, waiting=waiting)
-
-
 def number_of(trace: Trace, found: Finding) -> int:
     """Which of ``trace.findings`` it is."""
     return next(i for i, each in enumerate(trace.findings) if each is found)
@@ -122,11 +114,10 @@ def top_of(trace: Trace) -> str:
     found = first_of(trace)
     if found is None:
         return f"{healthy_html(trace)}{text.great_section(trace)}"
-    if trace.culprit is not None:
-        calm = ""
-    else:
-        calm = f'<div class="nl-dim">{escape(healthy_text(trace))}</div>'
-    return card.card(found, trace, number_of(trace, found)) + calm
+    shown = card.card(found, trace, number_of(trace, found))
+    if trace.culprit is None:
+        shown += f'<div class="nl-dim">{escape(healthy_text(trace))}</div>'
+    return shown
 
 
 def healthy_html(trace: Trace) -> str:
@@ -253,22 +244,20 @@ def finding_html(found: Finding) -> str:
     return f'<style>{style("report")}</style><div class="nanlab nl-report">{body}</div>'
 
 
-def explained(trace: Trace) -> str:
-    """Why the first finding happened."""
-    found = first_of(trace)
-    return "" if found is None else details.why(found)
+def of_first(
+    make: Callable[[Trace, Finding], str], first: Callable[[Trace], Finding | None] = first_of
+) -> Callable[[Trace], str]:
+    """A part about the first finding; "" without one."""
+
+    def part(trace: Trace) -> str:
+        found = first(trace)
+        return "" if found is None else make(trace, found)
+
+    return part
 
 
-def code(trace: Trace) -> str:
-    """The program annotated."""
-    return details.source(trace, first_of(trace))
-
-
-def proof(trace: Trace) -> str:
-    """The run-up to the first finding and its offending elements."""
-    found = first_of(trace)
-    if found is None:
-        return ""
+def proof(trace: Trace, found: Finding) -> str:
+    """The run-up to a finding and its offending elements."""
     parts = [details.course(trace, found), details.section("Evidence", evidence(found))]
     parts.append(details.section("Samples", guilty_samples(trace, found)))
     shown = [part for part in [*parts, details.section("Lens", lens(trace, found))] if part]
@@ -277,10 +266,9 @@ def proof(trace: Trace) -> str:
     return "".join(shown)
 
 
-def fixes(trace: Trace) -> str:
+def fixes(trace: Trace, found: Finding) -> str:
     """The fixes that are not on the card."""
-    found = first_of(trace)
-    return "" if found is None else details.other_fixes(found, number_of(trace, found), trace)
+    return details.other_fixes(found, number_of(trace, found), trace)
 
 
 def losses(trace: Trace) -> str:
@@ -289,10 +277,9 @@ def losses(trace: Trace) -> str:
     return great + text.small_section(trace)
 
 
-def minimal(trace: Trace) -> str:
+def minimal(trace: Trace, found: Finding) -> str:
     """The program of a dozen lines that shows the fault."""
-    found = first_of(trace)
-    program = reproduction_of(trace, found) if found is not None else ""
+    program = reproduction_of(trace, found)
     block = f'<pre class="nl-code nl-program" tabindex="0">{escape(program)}</pre>'
     return details.fold("A minimal reproduction", block) if program else ""
 
@@ -315,14 +302,14 @@ def notes_html(trace: Trace) -> str:
 
 
 SECTIONS: list[tuple[str, Callable[[Trace], str]]] = [
-    ("why", explained),
-    ("annotated source", code),
-    ("evidence", proof),
-    ("fixes", fixes),
+    ("why", of_first(lambda trace, found: details.why(found))),
+    ("annotated source", lambda trace: details.source(trace, first_of(trace))),
+    ("evidence", of_first(proof)),
+    ("fixes", of_first(fixes)),
     ("other findings", lambda trace: details.other_findings(trace, first_of(trace))),
     ("ranks", details.ranks),
     ("losses", losses),
-    ("reproduction", minimal),
+    ("reproduction", of_first(minimal)),
     ("steps", details.steps),
     ("backward pass", details.backward),
     ("operations", details.operations),

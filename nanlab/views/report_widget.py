@@ -12,6 +12,10 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from nanlab.errors import NanlabError
+from nanlab.program.replay import Replay
+from nanlab.rules import Finding, Fix
+from nanlab.rules.cure import Cure
+from nanlab.trace import Place, Trace
 from nanlab.views import details
 from nanlab.views.card import CURE, INTERRUPTED, cure_of, difference, reason_of
 from nanlab.views.charts import WHOLE, minimap, position_at
@@ -22,12 +26,7 @@ from nanlab.views.text import as_issue, first_of, is_tried, reproduction_of
 from nanlab.views.widget import View, script, style
 
 if TYPE_CHECKING:
-    from nanlab.program.replay import Replay
-    from nanlab.rules import Finding, Fix
-    from nanlab.rules.cure import Cure
-    from nanlab.trace import Place, Trace
     from nanlab.views.report import Report
-
 
 MOVED = 3  # gradients that moved most, of those that are finite both times
 
@@ -56,12 +55,12 @@ def attempt_of(trace: Trace, key: str) -> Attempt | None:
 def tried(trace: Trace, attempt: Attempt) -> str:
     """What the step does with it, beside what it did; or why it cannot be run again."""
     step = attempt.finding.step if attempt.finding.step >= 0 else None
-    cure = cure_of(trace)
+    cure, culprit = cure_of(trace), trace.culprit
     try:
         runs = [("as it ran", trace.replay(step=step))]
         name = "with the cure" if attempt.what is cure else "with the fix"
         runs.append((name, trace.replay(attempt.what, step=step)))
-        if cure is not None and attempt.what is not cure and step == _step_of(trace):
+        if cure and culprit and attempt.what is not cure and step == culprit.step:
             runs.append(("with all edits of the cure", trace.replay(cure, step=step)))
     except NanlabError as reason:
         return f'<div class="nl-dim">Not tried: {escape(reason)}</div>'
@@ -88,10 +87,6 @@ def tried(trace: Trace, attempt: Attempt) -> str:
     # the lines of the cure stand above already
     edits = () if attempt.what is cure else attempt.what.edits
     return table + _remarks(attempt, after) + difference(edits)
-
-
-def _step_of(trace: Trace) -> int | None:
-    return trace.culprit.step if trace.culprit is not None else None
 
 
 def _remarks(attempt: Attempt, after: Replay) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -12,7 +12,7 @@ import traitlets
 from nanlab.analysis.graph import ForwardTensor, forward_tensors
 from nanlab.analysis.precision import format_bins
 from nanlab.errors import UsageError
-from nanlab.trace import Place, culprit_place
+from nanlab.trace import Place, Trace, culprit_place
 from nanlab.trace.op import location
 from nanlab.trace.recording import ACCUMULATES
 from nanlab.views.charts import browser_histogram, format_for_browser, trace_row
@@ -30,9 +30,6 @@ from nanlab.views.columns import (
 )
 from nanlab.views.html import badge, code, escape, number, plural
 from nanlab.views.widget import View, script, style
-
-if TYPE_CHECKING:
-    from nanlab.trace import Trace
 
 
 def story(row: pd.Series[Any], numel: int = 0, forward_bad: int = 0) -> str:
@@ -76,10 +73,8 @@ def _received(row: pd.Series[Any]) -> str:
 
 def _born(row: pd.Series[Any], nan: int, inf: int, forward_bad: int) -> str:
     if forward_bad or row.get("status") == "carried":
-        if forward_bad:
-            held = f"; the forward result already holds {plural(forward_bad, 'non-finite value')}"
-        else:
-            held = ""
+        bad = plural(forward_bad, "non-finite value")
+        held = f"; the forward result already holds {bad}" if forward_bad else ""
         return f"Carried from forward: finite gradients came in, {_bad(nan, inf)} went out{held}."
     zeros = _count(row, "grad_in_zero")
     if nan and not inf and zeros:
@@ -127,10 +122,11 @@ NOT_KEPT = {"no": "not kept", "unknown": "not known"}
 def node_detail(trace: Trace, row: pd.Series[Any]) -> dict[str, Any]:
     """What the browser shows of a ``trace.backward`` row beside counts, for JSON."""
     into, out = (trace_row(trace, row.get(f"position_{side}")) for side in ("in", "out"))
+    tensors = sorted(tensors_of(trace, row), key=lambda tensor: tensor.kept != "yes")
     return {
         "story": told(trace, row),
         "source": [list(each) for each in source_of(trace, row)],
-        "tensors": [tensor_texts(trace, tensor) for tensor in _kept_first(tensors_of(trace, row))],
+        "tensors": [tensor_texts(trace, tensor) for tensor in tensors],
         "grad_in": browser_histogram(trace, into),
         "grad_out": browser_histogram(trace, out),
     }
@@ -164,10 +160,6 @@ def tensors_of(trace: Trace, row: pd.Series[Any]) -> list[ForwardTensor]:
     return (
         [] if pd.isna(row["node"]) else forward_tensors(trace, int(row["node"]), str(row["name"]))
     )
-
-
-def _kept_first(tensors: list[ForwardTensor]) -> list[ForwardTensor]:
-    return sorted(tensors, key=lambda tensor: tensor.kept != "yes")
 
 
 def tensor_texts(trace: Trace, tensor: ForwardTensor) -> dict[str, Any]:
@@ -236,7 +228,6 @@ class Stepper(View):
         half = format_for_browser(format_bins(torch.float16))
         shown = self._pass(found[first], origin.get("position")) if found else {}
         super().__init__(passes=found, half=half, chosen=first, culprit=origin, **shown)
-        self._following = False  # whether the selection comes from elsewhere
         self.observe(self._show_pass, "chosen")
         self.observe(self._show_position, "position")
         self.observe(lambda change: self._show_culprit(), "wanted")
@@ -280,11 +271,8 @@ class Stepper(View):
     def _show_position(self, change: Any) -> None:
         self.detail = self._detail(self.position)
         if not self._following and (position := self._own_row()) is not None:
-            self._following = True
-            try:
+            with self._led():
                 self._trace.at = position
-            finally:
-                self._following = False
 
     def _own_row(self) -> int | None:
         """The row of ``trace.ops`` for the node: its own work, else its forward operation."""
@@ -317,11 +305,8 @@ class Stepper(View):
         found = None if self._following else self._node_of(place, self.passes)
         if found is None:
             return
-        self._following = True
-        try:
+        with self._led():
             self._go(*found)
-        finally:
-            self._following = False
 
     def _node_of(self, place: Place, passes: list[dict[str, Any]]) -> tuple[int, int] | None:
         """The pass and node that a row of ``trace.ops`` belongs to; None if not at hand."""

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import traitlets
 
-from nanlab.trace import Place
+from nanlab.trace import Place, Trace
 from nanlab.views.columns import columns_for, is_blank, severity, trouble_first, without_batches
 from nanlab.views.html import plural, table
 from nanlab.views.widget import View, script, style
-
-if TYPE_CHECKING:
-    from nanlab.trace import Trace
-
 
 # The first rows of a table as HTML that needs neither a style sheet nor a kernel.
 
@@ -81,7 +77,6 @@ class TableBrowser(View):
         self._columns = columns_for(table, table.kind)
         self._usual, self._left_out = without_batches(table)
         self.frame = trouble_first(self._usual)
-        self._following = False  # whether the selection comes from elsewhere
         # counts the filters and sorts, so that the page forgets the rows of the last one
         self._order = 0
         heads = [[column.title, column.align] for column in self._columns]
@@ -111,11 +106,8 @@ class TableBrowser(View):
         trace.at = self.frame.iloc[self.selected]
 
     def _follow(self, place: Place) -> None:
-        self._following = True
-        try:
+        with self._led():
             self.selected = self._row_of(place)
-        finally:
-            self._following = False
 
     def _row_of(self, place: Place) -> int:
         frame = self.frame

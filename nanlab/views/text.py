@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import re
-from typing import IO, TYPE_CHECKING, Any
+from itertools import compress
+from typing import IO, Any
 
 import pandas as pd
 import torch
@@ -14,33 +15,27 @@ from nanlab.analysis.precision import headroom
 from nanlab.analysis.run_up import reproduction
 from nanlab.analysis.signal_loss import first_losses
 from nanlab.operators import spoken
-from nanlab.rules import Path
+from nanlab.rules import Finding, Path
+from nanlab.trace import Trace
+from nanlab.trace.history import Place
 from nanlab.trace.op import location
 from nanlab.views.columns import as_typed, excerpt, known, shortened
 from nanlab.views.evidence import operand_names
 from nanlab.views.html import escape, fold, module_name, number, plural, table
-
-if TYPE_CHECKING:
-    from nanlab.rules import Finding, Fix
-    from nanlab.trace import Trace
-    from nanlab.trace.history import Place
-
 
 # A finding as text: what, where, when, why, its path, and the fixes that were tried.
 
 
 def first_of(trace: Trace) -> Finding | None:
     """What the card shows: the culprit; else the first finding that is worth a warning."""
-    found = trace.culprit
-    return found or next((f for f in trace.findings if f.severity in ("error", "warning")), None)
+    worth = (f for f in trace.findings if f.severity in ("error", "warning"))
+    return trace.culprit or next(worth, None)
 
 
 def known_first(trace: Trace) -> Finding | None:
     """The same, as far as it is known before any fix was tried."""
-    found = trace.culprit
-    return found or next(
-        (f for f in trace.own_findings if f.severity in ("error", "warning")), None
-    )
+    worth = (f for f in trace.own_findings if f.severity in ("error", "warning"))
+    return trace.culprit or next(worth, None)
 
 
 def is_tried(trace: Trace) -> bool:
@@ -69,18 +64,15 @@ def library_text(finding: Finding) -> str:
     return location(file, line) + (f" ({function})" if function else "")
 
 
-def fix_title(fix: Fix) -> str:
-    """What a fix does and, where it is not verified, why."""
-    return f"{fix.title}: {fix.why}" if fix.why else fix.title
-
-
 def as_text(finding: Finding) -> str:
     """The finding for a terminal."""
     lines = [f"{finding.severity}: {finding.title}", f"  at {place(finding)}"]
     lines += [f"    {finding.source}"] if finding.source else []
     lines += [f"  {finding.explanation}"]
     lines += [f"  path: {Path(finding.path).chain()}"] if finding.path else []
-    lines += [f"  fix ({fix.verdict}): {fix_title(fix)}:  {fix.code}" for fix in finding.fixes]
+    for fix in finding.fixes:
+        title = f"{fix.title}: {fix.why}" if fix.why else fix.title
+        lines.append(f"  fix ({fix.verdict}): {title}:  {fix.code}")
     return "\n".join(lines)
 
 
@@ -93,23 +85,18 @@ def headroom_line(trace: Trace) -> str:
     found = headroom(trace) if recording is not None else None
     if found is None:
         return ""
-    if found.ceiling < 0 or found.floor < 0:
-        beyond = []
-        if found.ceiling < 0:
-            beyond.append(
-                f"{_bits(-found.ceiling)} above its ceiling at {_at(trace, found.highest)}"
-            )
-        if found.floor < 0:
-            beyond.append(f"{_bits(-found.floor)} below its floor at {_at(trace, found.lowest)}")
-        whose = "No headroom" if found.ran else "Not safe"
-        return f"{whose} in {found.dtype}: {', '.join(beyond)}."
-    high = f"{_bits(found.ceiling)} below its ceiling at {_at(trace, found.highest)}"
-    low = f"{_bits(found.floor)} above its floor at {_at(trace, found.lowest)}"
-    return f"Headroom in {found.dtype}: {high}, {low}."
+    beyond = [bits < 0 for bits in (found.ceiling, found.floor)]
+    high = f"{_bits(found.ceiling)} {'above' if beyond[0] else 'below'} its ceiling"
+    low = f"{_bits(found.floor)} {'below' if beyond[1] else 'above'} its floor"
+    told = f"{high} at {_at(trace, found.highest)}", f"{low} at {_at(trace, found.lowest)}"
+    if not any(beyond):
+        return f"Headroom in {found.dtype}: {', '.join(told)}."
+    whose = "No headroom" if found.ran else "Not safe"
+    return f"{whose} in {found.dtype}: {', '.join(compress(told, beyond))}."
 
 
 def _bits(bits: float) -> str:
-    return f"{bits:.1f} bits" if bits < 10 else f"{bits:.0f} bits"
+    return f"{abs(bits):.{int(abs(bits) < 10)}f} bits"
 
 
 def _at(trace: Trace, place: Place) -> str:
@@ -182,12 +169,9 @@ def _places(rows: pd.DataFrame) -> str:
     if not len(rows):
         return ""
     cells = [_cells(loss) for loss in rows.head(PLACES).itertuples(index=False)]
-    if len(rows) > PLACES:
-        more = f"the first {PLACES} of {plural(len(rows), 'place')}, in the order of the run"
-    else:
-        more = ""
-    title = "Where signal is lost first"
-    body = table(["where", "source", "what is lost"], cells, ["left", "left", "left"], more)
+    more = f"the first {PLACES} of {plural(len(rows), 'place')}, in the order of the run"
+    title, heads = "Where signal is lost first", ["where", "source", "what is lost"]
+    body = table(heads, cells, ["left"] * 3, more if len(rows) > PLACES else "")
     if rows["share"].max() < TELLING:
         return fold(f"{title}: {plural(len(rows), 'place')}", body)
     return f'<div style="margin-top:8px"><div style="font-weight:600">{title}</div>{body}</div>'
@@ -239,15 +223,8 @@ def as_issue(trace: Trace, finding: Finding, program: str) -> str:
 
 # A report for the terminal: its text, in colour where the terminal has any.
 
-_COLOURS = {
-    "error": 31,
-    "warning": 33,
-    "note": 36,
-    "verified": 32,
-    "fails": 31,
-    "finite": 33,
-    "untried": 36,
-}
+_COLOURS = {"error": 31, "warning": 33, "note": 36}
+_COLOURS |= {"verified": 32, "fails": 31, "finite": 33, "untried": 36}
 _BOLD, _DIM = 1, 2
 _HEAD = re.compile(r"^(error|warning|note)(: .*)$")
 _FIX = re.compile(r"^(  fix \()(\w+)([^)]*\))(.*)$")

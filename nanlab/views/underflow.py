@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ from nanlab.analysis.precision import (
 from nanlab.analysis.signal_loss import first_losses, flushed_at
 from nanlab.errors import NotReplayable, UsageError
 from nanlab.operators import spoken
-from nanlab.trace import Place
+from nanlab.trace import Place, Trace
 from nanlab.views.charts import (
     before_rounding,
     browser_histogram,
@@ -37,9 +37,6 @@ from nanlab.views.columns import known
 from nanlab.views.html import escape, module_name, number, plural, table
 from nanlab.views.text import first_loss, loss_place, told
 from nanlab.views.widget import View, script, style
-
-if TYPE_CHECKING:
-    from nanlab.trace import Trace
 
 FORMATS = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 NARROW = [str(dtype).removeprefix("torch.") for dtype in FORMATS]
@@ -95,7 +92,6 @@ class UnderflowExplorer(View):
             first_loss=first,
             selected=first.get("selected", 0),
         )
-        self._following = False  # whether the selection comes from elsewhere
         self.observe(lambda change: self._select(), "selected")
         self.observe(lambda change: self._answer(*change["new"]), "asked")
         trace.selection.follow(self._follow)
@@ -110,19 +106,14 @@ class UnderflowExplorer(View):
     def _follow(self, place: Place) -> None:
         """Show the tensor that was selected elsewhere, where it is in the list."""
         found = np.flatnonzero(self.rows["position"] == place)
-        self._following = True
-        try:
+        with self._led():
             self.selected = int(found[0]) if len(found) else self.selected
-        finally:
-            self._following = False
 
     def _first_loss(self) -> dict[str, Any]:
         loss = first_loss(self._trace)
-        if loss is not None:
-            at = np.flatnonzero(self.rows["position"] == loss.position).tolist()
-        else:
-            at = []
-        return {"text": f"{loss_place(loss)}: {told(loss)}", "selected": at[0]} if at else {}
+        if loss is None or loss.position not in (at := self.rows["position"].tolist()):
+            return {}
+        return {"text": f"{loss_place(loss)}: {told(loss)}", "selected": at.index(loss.position)}
 
     @property
     def row(self) -> pd.Series[Any] | None:
@@ -192,9 +183,8 @@ class UnderflowExplorer(View):
 
     @traitlets.validate("chosen")
     def _are_formats(self, proposal: Any) -> list[str]:
-        names = [str(dtype).removeprefix("torch.") for dtype in FORMATS]
-        if unknown := [name for name in proposal["value"] if name not in names]:
-            raise UsageError(f"expected formats out of {', '.join(names)}, got {unknown}")
+        if unknown := [name for name in proposal["value"] if name not in NARROW]:
+            raise UsageError(f"expected formats out of {', '.join(NARROW)}, got {unknown}")
         return list(proposal["value"])
 
     @traitlets.validate("log2_scale")
@@ -251,15 +241,8 @@ class UnderflowExplorer(View):
         row = self.row
         if row is None:
             return f"<div>{escape(self.static_text())}</div>"
-        heads = [
-            "tensor",
-            "values",
-            "lost as it ran",
-            "fp16 → 0",
-            "fp16 subnormal",
-            "fp16 → inf",
-            "best scale",
-        ]
+        heads = ["tensor", "values", "lost as it ran"]
+        heads += ["fp16 → 0", "fp16 subnormal", "fp16 → inf", "best scale"]
         names = ["fp16_zero", "fp16_subnormal", "fp16_inf"]
         rows = [
             [
@@ -386,7 +369,7 @@ def _run_scales(trace: Trace) -> dict[int, int]:
 
 def _best(exponents: pd.Series[int]) -> dict[str, int]:
     """log2 of the loss scale that loses least, for each format."""
-    return {str(dtype).removeprefix("torch."): best_scale(exponents, dtype) for dtype in FORMATS}
+    return {name: best_scale(exponents, dtype) for name, dtype in zip(NARROW, FORMATS, strict=True)}
 
 
 def underflow(trace: Trace) -> UnderflowExplorer:

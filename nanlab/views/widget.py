@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +43,20 @@ class View(anywidget.AnyWidget):
     not trust.
     """
 
+    _following = False  # whether the selection comes from elsewhere
     fallback = traitlets.Unicode().tag(sync=True)  # class of the static summary in the page
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(fallback=f"nanlab-static-{secrets.token_hex(4)}", **traits)
+
+    @contextmanager
+    def _led(self) -> Iterator[None]:
+        """While it shows what was selected elsewhere: it does not select that again."""
+        self._following = True
+        try:
+            yield
+        finally:
+            self._following = False
 
     def static_html(self) -> str:
         """The summary for places without widgets."""
