@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 from nanlab.capture.plans import plan_of, read_by_derivative
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
-from nanlab.program.replay import gradient_runs, results_of
+from nanlab.program.replay import gradient_runs, results_at, results_of
 from nanlab.program.rerun import Memory, Window, operate, rerun, window
 from nanlab.stats import StatsTable, summarize
 from nanlab.stats.memory import local_part
@@ -140,20 +140,11 @@ class _EvidenceRun:
         """Whether the results have as many NaN and infinities as the recorded ones."""
         for i, result in enumerate(results):
             known = self.recording.stats(position + i)
-            if known is None or not known.known:
-                continue
-            plain = result.is_floating_point() and result.layout is torch.strided
-            if plain and result.itemsize > 1:
-                now = [int(is_one(result).sum()) for is_one in _KINDS]
-            else:
-                stats = summarize(result)
-                now = [stats.nan, stats.posinf, stats.neginf]
-            if now != [known.nan, known.posinf, known.neginf]:
-                return False
+            if known is not None and known.known:
+                now = summarize(result)
+                if (now.nan, now.posinf, now.neginf) != (known.nan, known.posinf, known.neginf):
+                    return False
         return True
-
-
-_KINDS = (torch.isnan, torch.isposinf, torch.isneginf)
 
 
 def _size(kept: Kept) -> int:
@@ -334,10 +325,9 @@ def result_and_twin(
     log2_scale: the loss is multiplied by 2**log2_scale before backward. Raises NotReplayable.
     """
     where = window(recording, recording.step_of(position))
-    at, index, output = where.find(position)
+    at, index, _ = where.find(position)
     target = where.segments[at].calls[index]
     begins = _beginnings(where, at, index) if log2_scale else frozenset[int]()
-    memory, found = Memory(), list[Tensor]()
     twins: list[Tensor] | None = None
 
     def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -349,14 +339,7 @@ def result_and_twin(
             out *= 2.0**log2_scale
         return out
 
-    def visit(segment: int, place: int, call: Call, out: Any) -> bool:
-        if (segment, place) == (at, index):
-            found.extend(results_of(call, out, memory))
-        return bool(found)
-
-    rerun(where.segments, visit, run, memory)
-    if output >= len(found):
-        raise NotReplayable(f"row {position} has no result of its own")
+    found, output = results_at(where, position, run)
     result = found[output]
     twin = twins[output] if twins is not None and len(twins) == len(found) else None
     fits = twin is not None and twin.dtype == torch.float32 and twin.shape == result.shape

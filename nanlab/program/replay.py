@@ -31,8 +31,9 @@ from nanlab.program.rebuild import (
 from nanlab.program.rerun import (
     Instead,
     Memory,
+    Run,
     Window,
-    operate,
+    operate_call,
     rerun,
     window,
     written_by,
@@ -135,16 +136,19 @@ def _difference(where: Window, wrong: list[EngineRun], beginning: Beginning | No
     return ""
 
 
+def _outer_runs(where: Window) -> list[tuple[int, EngineRun]]:
+    """The runs of the engine, by segment, that are not inside of others."""
+    return [(at, r) for at, s in enumerate(where.segments) for r in s.engine if not r.nested]
+
+
 def last_backward(where: Window) -> tuple[int, EngineRun | None]:
     """Segment and run of the engine after which the step has all its gradients."""
-    runs = [(at, r) for at, s in enumerate(where.segments) for r in s.engine if not r.nested]
-    return runs[-1] if runs else (0, None)
+    return next(reversed(_outer_runs(where)), (0, None))
 
 
 def gradient_runs(where: Window) -> list[tuple[int, EngineRun]]:
     """The runs of the engine, by segment, whose gradients no later one goes back through."""
-    runs = [(at, r) for at, s in enumerate(where.segments) for r in s.engine if not r.nested]
-    return [each for each in runs if each[1].accumulates or not _goes_on(where, *each)]
+    return [run for run in _outer_runs(where) if run[1].accumulates or not _goes_on(where, *run)]
 
 
 def _goes_on(where: Window, at: int, run: EngineRun) -> bool:
@@ -341,23 +345,29 @@ def tensor_at(recording: Recording, position: int, dtype: torch.dtype | None = N
     dtype: in which the operations in half precision are computed instead.
     """
     where = window(recording, recording.step_of(position))
+    if dtype is not None:
+        where = replace(where, segments=[_retyped(s, dtype) for s in where.segments])
+    results, output = results_at(where, position)
+    return results[output].detach().clone()
+
+
+def results_at(where: Window, position: int, run: Run = operate_call) -> tuple[list[Tensor], int]:
+    """The results of a row's call, made again, and which of them is the row's own.
+
+    run: what is done in the place of a call. Raises NotReplayable, UsageError.
+    """
     at, index, output = where.find(position)
-    found: list[Tensor] = []
+    memory, found = Memory(), list[Tensor]()
 
     def visit(segment: int, place: int, call: Call, out: Any) -> bool:
-        if (segment, place) != (at, index):
-            return False
-        results = results_of(call, out, memory)
-        if output < len(results):
-            found.append(results[output].detach().clone())
-        return True
+        if (segment, place) == (at, index):
+            found.extend(results_of(call, out, memory))
+        return (segment, place) == (at, index)
 
-    memory = Memory()
-    segments = where.segments if dtype is None else [_retyped(s, dtype) for s in where.segments]
-    rerun(segments, visit, memory=memory)
-    if not found:
+    rerun(where.segments, visit, run, memory)
+    if output >= len(found):
         raise NotReplayable(f"row {position} has no result of its own")
-    return found[0]
+    return found, output
 
 
 def results_of(call: Call, out: Any, memory: Memory) -> list[Tensor]:
@@ -567,9 +577,8 @@ def _again(where: Window, change: Change, dtype: torch.dtype | None) -> Replay:
         return memory.tensor(ref if dtype is None else _retype(ref, dtype))
 
     unchanged = not change.is_any(where) and dtype is None
-    rerun(
-        change.segments, visit if unchanged else None, _as_is, memory, look, instead=change.instead
-    )
+    seen = visit if unchanged else None
+    rerun(change.segments, seen, memory=memory, looked=look, instead=change.instead)
     return Replay(
         where.step,
         not different if unchanged else None,
@@ -594,10 +603,6 @@ def _known_looks(where: Window) -> frozenset[Any]:
         for ref in refs_in(look.ref)
         if ref.storage == call.args[1].storage
     )
-
-
-def _as_is(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return operate(call.func, args, kwargs)
 
 
 def _as_recorded(recording: Recording, position: int, result: Tensor, table: StatsTable) -> bool:
@@ -786,14 +791,7 @@ def loss_of(where: Window, get: Any) -> float | None:
         known = _value_of(loss, where, get)
         if known is not None:
             return known
-    roots = [
-        ref
-        for s in where.segments
-        for run in s.engine
-        if not run.nested
-        for ref in refs_in(run.roots)
-    ]
-    for ref in reversed(roots):
+    for ref in reversed([ref for _, run in _outer_runs(where) for ref in refs_in(run.roots)]):
         value = get(ref)
         if value.numel() == 1:
             return _number(value)

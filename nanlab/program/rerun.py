@@ -236,14 +236,15 @@ Visit = Callable[[int, int, Call, Any], bool | None]
 Run = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
 
 
-def _plain(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def operate_call(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is done in the place of a call that nothing is known of: the same."""
     return operate(call.func, args, kwargs)
 
 
 def rerun(
     segments: Sequence[Segment],
     visit: Visit | None = None,
-    run: Run = _plain,
+    run: Run = operate_call,
     memory: Memory | None = None,
     looked: Callable[[Look, Any], None] | None = None,
     kept: Collection[int] = (),

@@ -7,11 +7,12 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils._pytree import tree_map_only
 
 from nanlab.analysis.training import CASTS, where
 from nanlab.findings.rule import Finding, Fix, Severity, rule
@@ -736,30 +737,19 @@ def moves_in_float32(recording: Recording, owner: int, op: str) -> tuple[int, in
     kept = latest_absorbed_update(recording, owner, op)
     if kept is None:
         return None
+    args, kwargs = tree_map_only(
+        torch.Tensor,
+        lambda tensor: tensor.float() if tensor.is_floating_point() else tensor,
+        (kept.args, kept.kwargs),
+    )
+    target = args[0][0] if isinstance(args[0], list | tuple) else args[0]
+    before = target.clone()
     try:
         with torch.no_grad():
-            return _moved(kept.op, kept.args, kept.kwargs, _as_float32)
+            kept.op(*args, **kwargs)
     except RuntimeError:
         return None
-
-
-def _moved(op: Any, args: Any, kwargs: Any, change: Any) -> tuple[int, int]:
-    """(elements that an in-place operation changes, all), once ``change`` was applied."""
-    made = [_each(a, change) for a in args]
-    target = made[0][0] if isinstance(made[0], list) else made[0]
-    before = target.clone()
-    op(*made, **{k: _each(v, change) for k, v in kwargs.items()})
     return int((target != before).sum()), target.numel()
-
-
-def _each(value: Any, change: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_each(v, change) for v in value]
-    return change(value) if isinstance(value, torch.Tensor) else value
-
-
-def _as_float32(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 # Updates that change nothing: too small for the dtype of what they are added to.
