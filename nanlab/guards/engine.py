@@ -52,6 +52,25 @@ class ReplayEnd(Stop):
     """Ends a replay where the run was stopped."""
 
 
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The scale of a GradScaler and its growth, as they were."""
+
+    scaler: Any
+    scale: Tensor
+    growth: Tensor
+
+    @classmethod
+    def of(cls, scaler: Any) -> Scale:
+        """Those that it has now."""
+        return cls(scaler, scaler._scale.clone(), scaler._growth_tracker.clone())
+
+    def put(self) -> None:
+        """Put them back."""
+        self.scaler._scale.copy_(self.scale)
+        self.scaler._growth_tracker.copy_(self.growth)
+
+
 @dataclass(slots=True)
 class Turn:
     """What one turn of a loop began with."""
@@ -62,8 +81,7 @@ class Turn:
     # variables that it was given beside; None until it is over
     late: dict[str, Any] | None = None
     call: Callable[[], Any] | None = None  # of a trainer: runs the turn again
-    # of a turn that a GradScaler skipped: the scaler, its scale and growth
-    scaler: tuple[Any, Tensor, Tensor] | None = None
+    scale: Scale | None = None  # of a turn that a GradScaler skipped
 
 
 @dataclass(slots=True)
@@ -372,11 +390,7 @@ class Guard:
         self._counts[id(optimizer)] += 1
         for window in self._open:
             if window.turns:
-                window.turns[-1].scaler = (
-                    scaler,
-                    scaler._scale.clone(),
-                    scaler._growth_tracker.clone(),
-                )
+                window.turns[-1].scale = Scale.of(scaler)
         low = self._skipped >= SKIPS_BELOW_ONE and float(scaler.get_scale()) < 1.0
         if low or self._skipped >= SKIPS:
             self._fault(optimizer, skips=self._skipped)
@@ -496,13 +510,8 @@ class Guard:
             if window.steps > MOST_STEPS:
                 window.hopeless = True
                 window.copies.clear()
-            wanted = window.first or number in window.followed
-            if (
-                wanted
-                and not window.hopeless
-                and number not in window.copies
-                and size_of(optimizer) <= COPY_LIMIT
-            ):
+            wanted = (window.first or number in window.followed) and not window.hopeless
+            if wanted and number not in window.copies and size_of(optimizer) <= COPY_LIMIT:
                 window.copies[number] = OptimizerCopy(optimizer)
 
     # -- looking
@@ -575,7 +584,8 @@ class Guard:
         try:
             trace = self._traced(window, frame, replay)
         finally:
-            self._clear_gradients()
+            for parameter in self.parameters():
+                parameter.grad = None
         if replay.whole and window is not None:
             window.reached.tensors.put()
         if after:
@@ -651,8 +661,7 @@ class Guard:
         while frame is not None:
             for window in reversed(self._open):
                 if window.turns and window.holds(frame):
-                    early = self._first_backward is None or window.clock <= self._first_backward
-                    if early:
+                    if self._first_backward is None or window.clock <= self._first_backward:
                         return window, frame
             frame = frame.f_back
         return None, None
@@ -704,7 +713,8 @@ class Guard:
         except NotReplayable as error:
             reason = str(error)
         except (Exception, SystemExit) as error:
-            if not _are_alike(error, replay.error):
+            alike = type(error) is type(replay.error) and str(error) == str(replay.error)
+            if not alike:
                 reason = f"the replay raised {type(error).__name__}: {error}{_suspects(window)}"
         finally:
             try:
@@ -737,21 +747,13 @@ class Guard:
             copy.put()
         window.reached.tensors.put()
         window.reached.python.put(window.python)
-        for optimizer in self.optimizers.values():
-            for parameter in _parameters(optimizer):
-                parameter.grad = None
-        for parameter in window.reached.parameters:
+        for parameter in (*self.parameters(), *window.reached.parameters):
             parameter.grad = None
         for parameter, gradient in window.gradients:
             parameter.grad = gradient.clone()
-        first = window.turns[0].scaler
-        if first is not None:
-            scaler, scale, growth = first
-            scaler._scale.copy_(scale)
-            scaler._growth_tracker.copy_(growth)
-        for scaler in {
-            id(t.scaler[0]): t.scaler[0] for t in window.turns if t.scaler is not None
-        }.values():
+        if (first := window.turns[0].scale) is not None:
+            first.put()
+        for scaler in _scalers(window):
             scaler._per_optimizer_states.clear()
 
     def _compare(self, replay: Replay) -> None:
@@ -773,16 +775,6 @@ class Guard:
                     f"the {'value' if replay.after else 'gradient'} of {name} is another"
                 )
                 return
-
-    def _clear_gradients(self) -> None:
-        for optimizer in self.optimizers.values():
-            for parameter in _parameters(optimizer):
-                parameter.grad = None
-
-
-def _are_alike(error: BaseException, other: BaseException | None) -> bool:
-    """Whether two exceptions say the same."""
-    return type(error) is type(other) and str(error) == str(other)
 
 
 def _number(recording: Recording, replay: Replay) -> None:
@@ -808,15 +800,7 @@ class _Now:
         self.tensors = [t.detach().clone() for t in window.reached.tensors.kept]
         touched = set(window.copies)
         self.optimizers = [OptimizerCopy(o) for o in optimizers if id(o) in touched]
-        self.scalers = {
-            id(t.scaler[0]): (
-                t.scaler[0],
-                t.scaler[0]._scale.clone(),
-                t.scaler[0]._growth_tracker.clone(),
-            )
-            for t in window.turns
-            if t.scaler is not None
-        }
+        self.scales = [Scale.of(scaler) for scaler in _scalers(window)]
 
     def put(self) -> None:
         for copy in self.optimizers:
@@ -824,10 +808,15 @@ class _Now:
         self.reached.tensors.put_back(self.tensors)
         self.reached.python.put(self.python)
         self.reached.random.put(self.random)
-        for scaler, scale, growth in self.scalers.values():
-            scaler._scale.copy_(scale)
-            scaler._growth_tracker.copy_(growth)
-            scaler._per_optimizer_states.clear()
+        for scale in self.scales:
+            scale.put()
+            scale.scaler._per_optimizer_states.clear()
+
+
+def _scalers(window: Window) -> list[Any]:
+    """The GradScalers that skipped turns of a window, each once."""
+    known = {id(t.scale.scaler): t.scale.scaler for t in window.turns if t.scale is not None}
+    return [*known.values()]
 
 
 def _turns(window: Window) -> Iterator[Turn]:

@@ -19,7 +19,6 @@ from nanlab.findings.rule import Finding, Fix, Severity, rule
 from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.operators import having, in_place, with_forms
 from nanlab.program.evidence import latest_absorbed_update
-from nanlab.stats import TensorStats
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows, stat_columns
 from nanlab.trace.history import AbsorbedUpdate, History, ParameterStep, place_at
@@ -185,10 +184,8 @@ def averages(
 def is_absorbed(recording: Recording, position: int) -> bool | None:
     """Whether a blend is what the average was, though the parameter is not; None: unknown."""
     after = recording.stats(position)
-    whole = [
-        recording.stats(_average_unscaled(recording, part))
-        for part in recording.parents(position)[:2]
-    ]
+    parts = recording.parents(position)[:2]
+    whole = [recording.stats(_unscaled(recording, part)) for part in parts]
     if after is None or len(whole) < 2 or any(of is None for of in whole) or whole[0] == whole[1]:
         return None
     return any(of == after for of in whole)
@@ -219,7 +216,7 @@ def _parts(rows: StepRows, position: int, latest: dict[int, int]) -> tuple[int, 
         before, name = _before(rows, own[0]), _followed(recording, own[1], latest)
         return (before, name) if before is not None and name else None
     for one, other in (own, own[::-1]):
-        before, name = _average_unscaled(recording, one), _followed(recording, other, latest)
+        before, name = _unscaled(recording, one), _followed(recording, other, latest)
         if (
             before < rows.start
             and before not in latest
@@ -242,7 +239,7 @@ def _follow_copies(rows: StepRows, history: History) -> None:
             history.averages[position] = history.averages.pop(made[0][0])
 
 
-def _average_unscaled(recording: Recording, at: int) -> int:
+def _unscaled(recording: Recording, at: int) -> int:
     """The row or source of what was multiplied by a number, or that of the value itself."""
     scaled = recording.at(at).name in ("mul", "_foreach_mul")
     return next(iter(recording.parents(at)), at) if scaled else at
@@ -332,14 +329,8 @@ def note_absorbed_updates(
         step = stepped[i]
         if step.value is not None and step.lr and step.value >= rows.start:
             known = _known(rows, history, step.owner, step.value, by_hand=False)
-            _count(
-                rows,
-                known,
-                step.value,
-                bool(still_now[i]),
-                float(gradients["rms"][i]),
-                abs(step.lr),
-            )
+            size = float(gradients["rms"][i])
+            _count(rows, known, step.value, bool(still_now[i]), size, abs(step.lr))
     others = [*averages(rows, history, written), *counts(rows, history)]
     added = sums(rows, history, {at: owner for owner, at in written})
     kept = [(owner, at) for owner, at in written if at not in added]
@@ -471,9 +462,8 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
         return None
     if not row.inplace:  # a count or an average that is made anew
         if _is_counter(recording, position):
-            return bool(
-                recording.stats(position) == recording.stats(recording.operands(position)[0][0])
-            )
+            before = recording.stats(recording.operands(position)[0][0])
+            return bool(recording.stats(position) == before)
         return is_absorbed(recording, position)
     dtype, op = row.dtype, row.name
     if dtype == torch.float32 and _is_counter(recording, position):
@@ -503,7 +493,7 @@ def _blended(recording: Recording, position: int) -> bool | None:
     if row.dtype not in HALF_PRECISION or after is None or row.name not in BLENDS:
         return None
     whole = [
-        (_unscaled(recording, part), recording.stats(part))
+        (recording.stats(_unscaled(recording, part)), recording.stats(part))
         for part, _ in recording.operands(made[0][0])
     ]
     if len(whole) != 2 or any(of is None or part is None or part.all_zero for of, part in whole):
@@ -536,13 +526,6 @@ def _written_back(recording: Recording, position: int, start: int) -> bool | Non
     if not added or before is None or after is None or not before.is_finite:
         return None
     return after == before if widened else False
-
-
-def _unscaled(recording: Recording, part: int) -> TensorStats | None:
-    """The statistics of what was multiplied by a number, or of the part itself."""
-    factor = recording.at(part).name == "mul"
-    found: TensorStats | None = recording.stats(recording.operands(part)[0][0] if factor else part)
-    return found
 
 
 def _is_counter(recording: Recording, position: int) -> bool:

@@ -56,12 +56,8 @@ def lost_values(rows: StepRows) -> list[int]:
         :MOST_CANDIDATES
     ].tolist():
         position = rows.start + i
-        if _flushed(
-            recording,
-            position,
-            names[rows.columns.op[i]],
-            recording.dtypes.items[rows.columns.dtype[i]],
-        ):
+        dtype = recording.dtypes.items[rows.columns.dtype[i]]
+        if _flushed(recording, position, names[rows.columns.op[i]], dtype):
             found.append(position)
     return found
 
@@ -683,7 +679,7 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     squares = flush.at.op in SQUARES and cost == "tensor"
     if squares:
         loses = "the optimizer's second moment is lost, and eps alone sets the size of its steps"
-    limits = format_of(_dtype(flush.at.dtype))
+    limits = format_of(getattr(torch, flush.at.dtype))
     place = where(recording, flush.at)
     return dtype_underflow.finding(
         f"{place['op']} flushes all {flush.numel:,} values to zero in {limits.name}: {loses}",
@@ -696,10 +692,6 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
         fixes=_flush_fixes(recording, flush),
         **place,
     )
-
-
-def _dtype(name: str) -> torch.dtype:
-    return getattr(torch, name)  # type: ignore[no-any-return]
 
 
 def _flush_fixes(recording: Recording, flush: Flush) -> list[Fix]:

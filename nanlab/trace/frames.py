@@ -270,24 +270,19 @@ def _node_status(
     return words
 
 
-def _leaf_parameters(recording: Recording) -> list[str]:
-    """The name of the parameter to whose gradient each node run added; "" for other nodes."""
-    names = [*recording.parameter_names, ""]
-    return [names[owner_of_leaf(run)] for run in recording.node_runs]
-
-
 def backward_frame(recording: Recording) -> pd.DataFrame:
     """One row for each autograd node that ran, in the order in which they ran.
 
     ``parameter`` is the one to whose gradient an AccumulateGrad node adds, "" for other nodes; its
     module is the one that holds the parameter.
     """
-    every, served = list(recording.node_runs), _leaf_parameters(recording)
+    every, names = list(recording.node_runs), [*recording.parameter_names, ""]
     steps = _pass_steps(recording, every)
     whole = np.isin(steps, sorted(recording.whole))
     # else single nodes are left
     kept = np.flatnonzero(whole | (steps >= len(recording.folded))).tolist()
-    steps, runs, parameters = steps[kept], [every[i] for i in kept], [served[i] for i in kept]
+    steps, runs = steps[kept], [every[i] for i in kept]
+    parameters = [names[owner_of_leaf(run)] for run in runs]
     taken = _merged(recording, [r.taken for r in runs])
     given = _merged(recording, [r.given for r in runs])
     infos = [recording.nodes.get(r.node) for r in runs]
@@ -358,19 +353,10 @@ def shadow_frame(recording: Recording) -> pd.DataFrame:
         file, line, _ = recording.places[row[LINE]]
         stats = shadow.stats
         numel = stats.numel
-        place = (
-            recording.step_of(position),
-            PHASES[row[PHASE]],
-            recording.ops.items[row[OP]],
-            recording.modules.items[row[MODULE]],
-        )
-        lost = (
-            numel,
-            shadow.flushed,
-            shadow.flushed / numel if numel else 0.0,
-            shadow.overflowed,
-            shadow.relative_error,
-        )
+        op, module = recording.ops.items[row[OP]], recording.modules.items[row[MODULE]]
+        place = (recording.step_of(position), PHASES[row[PHASE]], op, module)
+        share = shadow.flushed / numel if numel else 0.0
+        lost = (numel, shadow.flushed, share, shadow.overflowed, shadow.relative_error)
         others = (stats.zero, stats.nan, stats.posinf, stats.neginf)
         rows.append((position, *place, file, line, *lost, shadow.exponents, *others))
     names = (
@@ -490,15 +476,11 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
     scale = scales[-1].before if scales else None
     skipped = sum(s.skipped for s in scales)
     norm = _norm(recording, rows, scale if scale and history.scales else 1.0)
-    clock, seconds = recording.clock, None
-    if step + 1 < len(clock):
-        seconds = clock[step + 1] - clock[step]
+    clock = recording.clock
+    seconds = clock[step + 1] - clock[step] if step + 1 < len(clock) else None
     bad = [p for p in recording.bad if low <= p < high]
     rates = {s.rates[0] for s in steps if s.rates}
-    if recording.status and high - low < 10**6:
-        words = [recording.status.get(p, 0) for p in range(low, high)]
-    else:
-        words = []
+    words = [code for p, code in recording.status.items() if low <= p < high]
     return {
         "step": step,
         "loss": _loss(recording, losses, steps)
