@@ -355,10 +355,10 @@ def _activations(
         row = recording.op(position)
         if row is None or not row.backward or row.view or row.dtype != dtype:
             continue
-        stat = recording.stat_of(position)
-        if stat >= 0 and any(source >= low for source, _ in recording.operands(position)):
-            chunk = recording.chunks[stat >> 32]
-            found.append(chunk.stats.histogram(chunk.stat_row(stat)))
+        histogram = recording.exponents(position)
+        read = (source for source, _ in recording.operands(position))
+        if histogram is not None and any(source >= low for source in read):
+            found.append(histogram)
     together = add_histograms(found)
     together.index = together.index - round(math.log2(scale))
     return together
@@ -382,10 +382,8 @@ def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]
         shift = round(math.log2(scale))
         found = {}
         for row in chosen:
-            stat = recording.stat_of(row.gradient)
-            if stat >= 0:
-                chunk = recording.chunks[stat >> 32]
-                histogram = chunk.stats.histogram(chunk.stat_row(stat))
+            histogram = recording.exponents(row.gradient)
+            if histogram is not None:
                 histogram.index = histogram.index - shift
                 found[recording.parameter_names[row.owner]] = histogram
         return found, number, scale

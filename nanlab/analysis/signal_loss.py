@@ -345,13 +345,11 @@ def _loss(recording: Recording, position: int, op: str, dtype: torch.dtype) -> F
         return None
     if op in CASTS:
         operands = recording.operands(position)
-        stat = recording.stat_of(operands[-1][0]) if operands else -1
-        if stat < 0:
+        histogram = recording.exponents(operands[-1][0]) if operands else None
+        if histogram is None:
             return None
-        chunk = recording.chunks[stat >> 32]
-        row = chunk.stat_row(stat)
-        wide = chunk.stats.stats(row), chunk.stats.histogram(row)
-        return _exact(recording, position, *wide, "cast", dtype)
+        wide = recording.stats(operands[-1][0])
+        return _exact(recording, position, wide, histogram, "cast", dtype)
     shadow = recording.twins.get(position)
     if shadow is not None:
         return _exact(recording, position, shadow.stats, shadow.exponents, "twin", dtype)

@@ -394,20 +394,8 @@ def rule(
         cured = textwrap.dedent(fix).strip() if isinstance(fix, str) else shown.replace(_HERE, "")
         for old, new in () if isinstance(fix, str) else fix.items():
             cured = cured.replace(old, new)
-        return Rule(
-            name,
-            severity,
-            text,
-            shown,
-            cured,
-            judge,
-            over,
-            family,
-            more_specific_than,
-            origins,
-            phase,
-            events,
-        )
+        about = (family, more_specific_than, origins, phase, events)
+        return Rule(name, severity, text, shown, cured, judge, over, *about)
 
     return make
 

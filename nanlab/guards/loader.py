@@ -103,10 +103,10 @@ class guard:
         key = (id(frame.f_code), frame.f_lasti)
         window = self._guard.begin(key, lambda: self._window(frame))
         if window is not None:
-            self._guard.turn(
-                window,
-                Turn(_head(window, frame), window.reached.random.take(), (count, _kept(item))),
-            )
+            # a copy, for the body may take entries out of it
+            kept = item.copy() if type(item) in (dict, list) else item
+            random = window.reached.random.take()
+            self._guard.turn(window, Turn(_head(window, frame), random, (count, kept)))
 
     def _note_late(self, frame: FrameType) -> None:
         """Note what the last turn was given beside the item of guard, by zip() and others."""
@@ -190,13 +190,10 @@ class Loops:
             if error is not None and not isinstance(error, Stop):
                 self.guard.refused(error, [frame for frame, _ in walk_tb(traceback)])
         finally:
-            self._finish()
-
-    def _finish(self) -> None:
-        try:
-            self._end()
-        finally:  # once more, for an interrupt may have ended it
-            self._end()
+            try:
+                self._end()
+            finally:  # once more, for an interrupt may have ended it
+                self._end()
 
     def _end(self) -> None:
         if self._began in loops.began:
@@ -252,11 +249,6 @@ def _head(window: Window, frame: FrameType) -> dict[str, Any]:
     return {n: values[n] for n in names if n in values}
 
 
-def _kept(item: Any) -> Any:
-    """An item of a loader, so that the body may take entries out of it."""
-    return item.copy() if type(item) in (dict, list) else item
-
-
 class _Again:
     """Runs the turns of a window again."""
 
@@ -299,11 +291,8 @@ def _fill(frame: FrameType, contents: dict[str, Any]) -> None:
 
 
 def _filled_cells(frame: FrameType) -> list[tuple[str, Any]]:
-    code = frame.f_code
-    cells = {
-        **cells_of(frame, list(code.co_cellvars)),
-        **cells_of(frame, list(code.co_freevars), free=True),
-    }
+    own, free = list(frame.f_code.co_cellvars), list(frame.f_code.co_freevars)
+    cells = cells_of(frame, own) | cells_of(frame, free, free=True)
     found = []
     for name, cell in cells.items():
         try:
@@ -363,7 +352,8 @@ def _known(
 ) -> Iterator[tuple[ast.expr, Callable[[Turn], Any]]]:
     """Parts of a loop's target that receive guard's items or numbers, with values in a turn."""
     call = expression if isinstance(expression, ast.Call) else None
-    name = _name_of(call.func) if call is not None else ""
+    called = call.func if call is not None else None
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
     parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
     if any(isinstance(part, ast.Starred) for part in parts):
         parts = []
@@ -390,10 +380,6 @@ def _start_of(call: ast.Call) -> int | None:
         return 0
     value = given[0].value if isinstance(given[0], ast.Constant) else None
     return value if isinstance(value, int) else None
-
-
-def _name_of(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _value_of(expression: ast.expr, frame: FrameType) -> Any:

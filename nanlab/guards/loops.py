@@ -104,9 +104,13 @@ class Loop:
             elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
                 settled |= _stored([statement.target])
         settled_by_test = isinstance(self.node, ast.While) and _read(self.node.test)
-        return self.stored & (
-            early | (settled_by_test or set()) | (_global_names(self.node) & self.stored)
-        )
+        declared = {
+            name
+            for node in ast.walk(self.node)
+            if isinstance(node, ast.Global | ast.Nonlocal)
+            for name in node.names
+        }
+        return self.stored & (early | (settled_by_test or set()) | declared)
 
     def obstacle(self) -> str:
         """Why its body cannot be run again by itself; empty if it can."""
@@ -264,15 +268,6 @@ def _read(node: ast.AST) -> set[str]:
         n.target.id
         for n in ast.walk(node)
         if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
-    }
-
-
-def _global_names(node: ast.AST) -> set[str]:
-    return {
-        name
-        for n in ast.walk(node)
-        if isinstance(n, (ast.Global, ast.Nonlocal))
-        for name in n.names
     }
 
 

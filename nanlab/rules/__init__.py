@@ -47,23 +47,9 @@ COMPILED_WHY = (
     " of torch it may show there too."
 )
 
-TOPICS = (
-    domain,
-    division,
-    losses,
-    infinities,
-    precision,
-    data,
-    ranks,
-    training,
-    optimizer,
-    scaler,
-    clipping,
-    flushes,
-    absorbed_updates,
-    trends,
-)
-BUILTIN: tuple[Rule, ...] = tuple(one for topic in TOPICS for one in rules_of(topic))
+OPERATIONS = (domain, division, losses, infinities, precision, data, ranks)
+RUNS = (training, optimizer, scaler, clipping, flushes, absorbed_updates, trends)
+BUILTIN: tuple[Rule, ...] = tuple(one for part in (*OPERATIONS, *RUNS) for one in rules_of(part))
 
 
 def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:

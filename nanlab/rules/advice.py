@@ -177,11 +177,9 @@ def _raised(recording: Recording, finding: Finding) -> list[Fix]:
     """The power of two by which flushed values must be multiplied, by the exact histogram."""
     backward = finding.phase == "backward"
     op = _cast_at(recording, finding.position, finding.line, backward)
-    stat = recording.stat_of(op.inputs[0]) if op is not None and op.inputs else -1
-    if op is None or stat < 0 or not op.dtype.is_floating_point:
+    histogram = recording.exponents(op.inputs[0]) if op is not None and op.inputs else None
+    if op is None or histogram is None or not op.dtype.is_floating_point:
         return []
-    chunk = recording.chunks[stat >> 32]
-    histogram = chunk.stats.histogram(chunk.stat_row(stat))
     k = best_scale(histogram, op.dtype)
     before, after = cast_shares(histogram, op.dtype), cast_shares(histogram, op.dtype, k)
     if not before.zero or after.overflow or after.limit_overflow or after.zero >= before.zero / 10:

@@ -279,10 +279,7 @@ def norm_at_zero(fault: Fault) -> Match | None:
             algebra(fault, "0/0") + ".",
         )
     if fault.name == "_weight_norm_interface":
-        return match(
-            fault,
-            f"weight_norm of {fault.elements}: {_NORM_TEXT}",
-        )
+        return match(fault, f"weight_norm of {fault.elements}: {_NORM_TEXT}")
     if not zeros(fault) or fault.forward == "sqrt" or _divides_by_twice_a_root(fault):
         return None
     if not of_norm(fault) or _of_lengths(fault):
@@ -407,11 +404,8 @@ def std_of_constant(fault: Fault) -> Match | None:
             algebra(fault, "inf") + ".",
         )
     if fault.forward in having("normalises"):
-        if (
-            fault.exact is None
-            or fault.bad is None
-            or bool(torch.isfinite(fault.exact[fault.bad]).any())
-        ):
+        exact, bad = fault.exact, fault.bad
+        if exact is None or bad is None or bool(torch.isfinite(exact[bad]).any()):
             return None  # an overflow, which float64 does not have
         return match(
             fault,
@@ -462,19 +456,10 @@ def degenerate_matrix(fault: Fault) -> Match | None:
     """
     if not any(part in fault.forward for part in _MATRIX):
         return None
-    spectrum = next(
-        (
-            fault.saved[n]
-            for n in ("S", "eigenvalues", "L")
-            if isinstance(fault.saved.get(n), torch.Tensor)
-        ),
-        None,
-    )
+    saved = (fault.saved.get(name) for name in ("S", "eigenvalues", "L"))
+    spectrum = next((each for each in saved if isinstance(each, torch.Tensor)), None)
     if spectrum is not None and spectrum.dim() and spectrum.shape[-1] > 1:
-        if spectrum.is_complex():
-            ordered = spectrum.real.double().sort(-1).values
-        else:
-            ordered = spectrum.double().sort(-1).values
+        ordered = spectrum.real.double().sort(-1).values
         gap = number((ordered[..., 1:] - ordered[..., :-1]).min())
         title = (
             f"the derivative of {fault.forward} divides by differences of its values; the smallest"

@@ -51,8 +51,9 @@ _WAVES = having("wave")
 _SOFTMAXES = having("softmax")
 _LOG_SUMS = having("log_sum")
 _OF_A_ROW = having("log_sum") | {"amax", "max"}
+_ATTENTIONS = "attn attention scaled_dot_product_attention multi_head_attention_forward".split()
 _ATTENTION = (
-    " In attention this is a query that may look at no key: a sample that is all padding, or masks"
+    "In attention this is a query that may look at no key: a sample that is all padding, or masks"
     " that together cover the row."
 )
 
@@ -99,12 +100,7 @@ def softmax_all_masked(fault: Fault) -> Match | None:
     rows = _all_masked_rows(fault)
     if not rows:
         return None
-    if fault.calls(
-        "attn", "attention", "scaled_dot_product_attention", "multi_head_attention_forward"
-    ):
-        attention = _ATTENTION.strip()
-    else:
-        attention = ""
+    attention = _ATTENTION if fault.calls(*_ATTENTIONS) else ""
     title = (
         f"{fault.forward.strip('_')} over {plural(rows, 'row')} that {verb(rows, 'is', 'are')} -inf"
         " throughout"
@@ -117,18 +113,12 @@ def softmax_all_masked(fault: Fault) -> Match | None:
 def _by_hand(fault: Fault) -> Match | None:
     """Scores minus their logsumexp or maximum, both -inf: a softmax written by hand."""
     for slot in (0, 1):
-        row = fault.operand_row(slot)
-        if row >= 0:
-            made = next((at for at, op in fault.upstream(row, 3) if op in _OF_A_ROW), None)
-        else:
-            made = None
-        values = fault.at(fault.argument(slot))
-        if (
-            made is None
-            or values is None
-            or not len(values)
-            or not bool((values == -float("inf")).all())
-        ):
+        row, values = fault.operand_row(slot), fault.at(fault.argument(slot))
+        above = fault.upstream(row, 3) if row >= 0 else ()
+        made = next((at for at, op in above if op in _OF_A_ROW), None)
+        if made is None or values is None or not len(values):
+            continue
+        if not bool((values == -float("inf")).all()):
             continue
         if any(1 < fault.numel_at(p) > fault.numel_at(made) for p in fault.parents(made)):
             title = (
@@ -323,15 +313,10 @@ def mask_overflow(fault: Fault) -> Match | None:
     ]
     if not found:
         return None
-    verb = (
-        "scaled"
-        if fault.name in having("scales")
-        else "cast"
-        if fault.name in having("casts")
-        else "added"
-    )
+    done = {"scaled": having("scales"), "cast": having("casts")}
+    how = next((verb for verb, names in done.items() if fault.name in names), "added")
     title = (
-        f"the mask constant {number(min(found))}, {verb} in {fault.dtype}, overflows to -inf for "
+        f"the mask constant {number(min(found))}, {how} in {fault.dtype}, overflows to -inf for "
         f"{fault.elements}"
     )
     return match(fault, title, columns=fault.named_operands)

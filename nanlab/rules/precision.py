@@ -133,12 +133,8 @@ def vanished_epsilon(fault: Fault) -> int | None:
         dtype = row.dtype
         if stats.zero and _meant_to_keep_off_zero(fault, position, op, dtype):
             return position
-        if (
-            mirrored
-            and op in _CLAMPS
-            and stats.max == 1.0
-            and _meant_to_keep_off_one(fault, position)
-        ):
+        at_one = mirrored and op in _CLAMPS and stats.max == 1.0
+        if at_one and _meant_to_keep_off_one(fault, position):
             return position
     return None
 

@@ -345,8 +345,5 @@ def _order(fix: Fix) -> int:
 def _rank(fix: Fix) -> tuple[int, bool, float]:
     """Verified first; gradient-stopping last; the least distorting first, but for rounding."""
     distortion = math.inf if fix.distortion is None else fix.distortion
-    return (
-        _order(fix),
-        fix.gradient_max is None,
-        distortion if distortion > ROUNDING else 0.0,
-    )
+    rounded = distortion if distortion > ROUNDING else 0.0
+    return (_order(fix), fix.gradient_max is None, rounded)

@@ -7,6 +7,8 @@ import operator
 import os
 import weakref
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,19 +18,17 @@ from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import frames
 from nanlab.trace.op import location
 from nanlab.trace.ranks import ranks_frame
-from nanlab.trace.recording import Kept, Recording, Shadow
+from nanlab.trace.recording import Kept, Recording
 
 if TYPE_CHECKING:
     import torch
 
     from nanlab.analysis.loss_scale import LossScale
-    from nanlab.capture.training import Written
     from nanlab.program.replay import Replay
     from nanlab.program.why import Origin
     from nanlab.rules import Finding, Findings
     from nanlab.rules.cure import Chain, Cure
     from nanlab.topics.clipping import Clipping
-    from nanlab.trace.frames import StepRows
     from nanlab.trace.history import Guarded
     from nanlab.views.report import Report
     from nanlab.views.stepper import Stepper
@@ -134,8 +134,10 @@ class Trace:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        recording.make_operands, recording.make_twins = _make_operands, _make_twins
-        recording.check, recording.look_through = _check, _look_through
+        recording.make_operands = partial(_ask, "program.evidence", "make_operands")
+        recording.make_twins = partial(_ask, "program.evidence", "make_twins")
+        recording.check = partial(_ask, "topics", "check")
+        recording.look_through = partial(_ask, "topics", "look_through")
         self.selection = Selection()
         self.is_read = False  # whether somebody looked at a table or at the findings
         self.guarded: Guarded | None = None  # which step of a guarded run this is the replay of
@@ -271,18 +273,16 @@ class Trace:
         """
         position = self._position(position)
         self._summarised()
-        stat = self.recording.stat_of(position)
-        if stat < 0 and self.recording.op(position) is not None:
-            return pd.Series(
-                [], index=pd.Index([], name="exponent", dtype="int64"), name="count", dtype="int64"
-            )
-        if stat < 0:
+        found = self.recording.exponents(position)
+        if found is None and self.recording.op(position) is not None:
+            index = pd.Index([], name="exponent", dtype="int64")
+            return pd.Series([], index=index, name="count", dtype="int64")
+        if found is None:
             raise UsageError(
                 f"no row at position {position}; trace.ops.position lists those at hand (older"
                 " steps are folded, see keep=)"
             )
-        chunk = self.recording.chunks[stat >> 32]
-        return chunk.stats.histogram(chunk.stat_row(stat))
+        return found
 
     def _position(self, position: Any) -> int:
         try:
@@ -491,25 +491,6 @@ class Trace:
         )
 
 
-def _make_operands(recording: Recording, step: int) -> None:
-    from nanlab.program.evidence import make_operands
-
-    make_operands(recording, step)
-
-
-def _make_twins(recording: Recording) -> dict[int, Shadow]:
-    from nanlab.program.evidence import make_twins
-
-    return make_twins(recording)
-
-
-def _check(rows: StepRows) -> None:
-    from nanlab.topics import check
-
-    check(rows)
-
-
-def _look_through(rows: StepRows, written: Written, measured: bool) -> None:
-    from nanlab.topics import look_through
-
-    look_through(rows, written, measured)
+def _ask(module: str, name: str, *given: Any) -> Any:
+    """What a function of a layer above says, which is imported when it is asked."""
+    return getattr(import_module(f"nanlab.{module}"), name)(*given)

@@ -488,6 +488,14 @@ class Recording:
         chunk = self.chunks[stat >> 32]
         return chunk.stats.stats(chunk.stat_row(stat))
 
+    def exponents(self, position: int) -> pd.Series[int] | None:
+        """Exponent histogram of a row or source; None if it is gone."""
+        stat = self.stat_of(position)
+        if stat < 0:
+            return None
+        chunk = self.chunks[stat >> 32]
+        return chunk.stats.histogram(chunk.stat_row(stat))
+
     def would_be_compiled(self, position: int) -> bool:
         """Whether a row's code, or its forward row's, runs compiled without a watch."""
         row = self.row(position)
