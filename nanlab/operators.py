@@ -544,7 +544,7 @@ _CARDS = (
     Card("_linalg_svd", "decomposition spectrum singular"),
     Card("linalg_svd", "matrix_function"),
     Card("swapaxes", "moves same_elements"),
-    Card("t", "moves same_elements reshapes hands_on"),
+    Card("t", "moves same_elements reshapes hands_on", arguments="input", home="."),
     Card("take", "moves picks rearranges"),
     Card("take_along_dim", "moves picks"),
     Card("tan", "wave singular lossy analytic", arguments="input"),

@@ -431,6 +431,17 @@ def loss_of(pi, mu, log_s, y):
     torch.testing.assert_close(scope["other"](*values), scope["loss_of"](*values))
 
 
+def test_what_a_loop_adds_to_itself_is_not_what_it_began_with() -> None:
+    code = """
+    def loss(x):
+        total = 0.0
+        for row in x:
+            total = total + torch.log(torch.sigmoid(row))
+        return total
+    """
+    assert first(code, 4) == "total = total + torch.nn.functional.logsigmoid(row)"
+
+
 def test_what_stands_before_on_the_same_line_is_known() -> None:
     text = "s = torch.sin(x); y = s / x"
     assert "s = torch.sin(x); y = torch.sinc(0.3183098861837907 * x)" in {

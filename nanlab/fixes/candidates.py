@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nanlab.errors import NanlabError
 from nanlab.fixes.catalogue import ALTERNATIVES
+from nanlab.fixes.loops import in_logarithms
 from nanlab.fixes.match import Rewriting, Scope, rewritings
 from nanlab.fixes.removable import Removable, removables, series_text
 from nanlab.fixes.term import is_pure, term_of
@@ -53,7 +54,7 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> list
         wide = _in_float32(r) if dtype in HALF_PRECISION else None
         if wide is not None:
             found.setdefault((wide.first, wide.text), wide)
-    for made in _with_operands_named(text, line):
+    for made in (*_with_operands_named(text, line), *_loops(text, line)):
         found.setdefault((made.first, made.text), made)
     places = removables(text, line)
     for site in places:
@@ -100,6 +101,13 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
 
 
 MOST_NAMED = 3
+
+
+def _loops(text: str, line: int) -> Iterator[Candidate]:
+    for lines in in_logarithms(text, line):
+        own = next(each for each in lines if each[0] <= line <= each[1])
+        rest = tuple(each for each in lines if each is not own)
+        yield Candidate("the loop in logarithms", *own, also=rest)
 
 
 def _of_module(statement: ast.stmt) -> ast.expr | None:

@@ -12,7 +12,8 @@ from nanlab.operators import having
 
 STEEP = 3  # an exponent above it makes numbers of 1e9 too large, and 1e-9 none
 EPSILON = 1e-3  # a number up to this that is added to what may vanish keeps a logarithm finite
-_MOVES = having("moves") | {"clone", "amax", "amin", "each"}
+_OPPOSITE = {"amax": "amin", "amin": "amax"}  # of what is subtracted from something
+_MOVES = having("moves") | {"clone", "each"} | _OPPOSITE.keys()
 _HALF, _ONE = number(Fraction(1, 2)), number(Fraction(1))
 _LOG2, _ROOT2 = number(math.log(2)), number(math.sqrt(2))
 
@@ -244,7 +245,7 @@ def _complement(t: Term) -> Term | None:
         return multiplied([(1, summed(rest)), (-1, below[0])])
     if t.kind != "index" and t.name != "mean" and t.name not in _MOVES:
         return None
-    inner, name = _complement(t.parts[0]), {"amax": "amin", "amin": "amax"}.get(t.name, t.name)
+    inner, name = _complement(t.parts[0]), _OPPOSITE.get(t.name, t.name)
     if inner is None:
         return None
     return replace(t, name=name, parts=(inner, *t.parts[1:]), node=None)

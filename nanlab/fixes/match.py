@@ -156,7 +156,7 @@ class Scope:
         for s in self.order:
             inside = isinstance(s, _SIMPLE) and s.lineno <= line <= (s.end_lineno or s.lineno)
             if inside or names & _identifiers(s):
-                names |= {bound.rpartition(".")[2] for bound in _bound(s)}
+                names |= {bound.rpartition(".")[2] for bound in bound(s)}
                 if isinstance(s, _SIMPLE) and isinstance(s.value, ast.expr):
                     yield s
 
@@ -197,7 +197,7 @@ class Scope:
 
     def assignment(self, name: str, before: ast.stmt) -> tuple[ast.stmt, ast.expr] | None:
         """The surely last assignment of a name before another statement, and the value."""
-        found = [s for s in self.order if name in _bound(s)]
+        found = [s for s in self.order if name in bound(s)]
         earlier = [s for s in found if _start(s) < _start(before)]
         value = self._value_of(earlier[-1], name) if earlier else None
         if value is None:
@@ -206,11 +206,11 @@ class Scope:
         mine, theirs = self.blocks[id(made)], self.blocks[id(before)]
         if theirs[: len(mine)] != mine:
             return None
-        # in a block of its own, a loop perhaps, one that comes later may have run before
+        # in a block of its own, a loop perhaps, it or one that comes later may have run before
         later = [
             s
             for s in found
-            if _start(s) > _start(before) and self.blocks[id(s)][: len(theirs)] == theirs
+            if _start(s) >= _start(before) and self.blocks[id(s)][: len(theirs)] == theirs
         ]
         return None if later and mine != theirs else (made, value)
 
@@ -243,7 +243,7 @@ class Scope:
             ast.unparse(n) for n in ast.walk(node) if isinstance(n, ast.Attribute | ast.Subscript)
         }
         between = self.order[self.order.index(since) + after : self.order.index(until)]
-        return not any(_bound(s) & read or _written_in_place(s) & read for s in between)
+        return not any(bound(s) & read or _written_in_place(s) & read for s in between)
 
     def replaced(self, statement: ast.stmt, changes: list[tuple[ast.expr, str]]) -> str:
         """The statement's lines with expressions replaced, without their indentation."""
@@ -380,7 +380,7 @@ def _aligned(text: str) -> str:
 
 
 @lru_cache(4096)
-def _bound(s: ast.stmt) -> frozenset[str]:
+def bound(s: ast.stmt) -> frozenset[str]:
     """Names and attributes that a statement gives another value."""
     found: set[str] = set()
     targets: list[ast.AST] = []

@@ -213,6 +213,8 @@ class _Reader:
                 found = self.resolve(node) if self.resolve else None
                 if found is None and node.attr == "shape" and ast.unparse(node.value) != "self":
                     return called("shape", [("input", self.read(node.value))], node)
+                if found is None and node.attr == "T":
+                    return called("t", [("input", self.read(node.value))], node)
                 return found or Term("leaf", ast.unparse(node), node=node)
             case ast.BinOp(op=ast.MatMult()):
                 return called(

@@ -124,11 +124,15 @@ def apply(
         for edit in (edits if len(edits) > 1 else ())
         if (given := _named_parts(text_of(recording, edit.file), edit))
     }
+    started = {edit: _number_changed(text_of(recording, edit.file), edit) for edit in edits}
     for edit in edits:
+        if len(edits) > 1 and started[edit]:
+            continue  # the others compute with the number
         if edit in named and _only_names(recording, edit, named[edit]):
             continue  # the rest computes what it did
         rewrite = _Rewrite(recording, edit, values)
         rewrite.named = {k: v for each in named.values() for k, v in each.items()}
+        rewrite.started = {k: v for each in started.values() for k, v in each.items()}
         found = rewrite.edited()
         patches += found.patches
         regions += found.regions
@@ -241,6 +245,7 @@ class _Rewrite:
         self.packages = packages_of(recording)
         self.results: list[Results] = []
         self.named: dict[str, tuple[ast.expr, int]] = {}  # parts that other edits name
+        self.started: dict[str, tuple[Any, Any]] = {}  # what numbers other edits make of numbers
         self.whole_spans = _whole_spans(text)
         try:
             self.old = _statements(text, edit.first, edit.last)
@@ -467,6 +472,9 @@ class _Rewrite:
         around: Sequence[Made],
     ) -> tuple[Region, Patch]:
         values = dict(bound.parts)
+        for key, (was, is_now) in self.started.items():
+            if type(values.get(key)) is type(was) and values[key] == was:
+                values[key] = is_now
         own: dict[str, set[int]] = {}  # parts that draw random numbers: all else is computed anew
         for node in ast.walk(expression.node):
             if not isinstance(node, ast.expr):
@@ -1005,6 +1013,19 @@ def _named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
     if used or sorted(read) != sorted(known):  # each once
         return {}
     return {name: (value, old.lineno) for name, value in known.items()}
+
+
+def _number_changed(text: str, edit: EditLike) -> dict[str, tuple[Any, Any]]:
+    """The name that an edit gives another number, and both; nothing where it does anything else."""
+    with suppress(SyntaxError, NotReplayable, _PartOfStatement):
+        old = _statements(text, edit.first, edit.last)
+        match [*old, *ast.parse(textwrap.dedent(edit.text)).body]:
+            case [
+                ast.Assign(targets=[ast.Name() as name], value=ast.Constant(was)),
+                ast.Assign(targets=[ast.Name(other)], value=ast.Constant(is_now)),
+            ] if name.id == other:
+                return {key_of(ast.Name(other, ast.Load())): (was, is_now)}
+    return {}
 
 
 def _only_names(

@@ -306,7 +306,7 @@ class Following(TorchDispatchMode):
         first = out[0] if isinstance(out, tuple | list) and out else out
         known = self.made[self.count].result
         if (
-            not silent
+            (func.is_view or not silent)
             and isinstance(first, Tensor)
             and isinstance(known, Tensor)
             and not same_bits(first.detach(), known)

@@ -1,0 +1,184 @@
+"""A loop whose products leave the range, written in logarithms: what it carries from round to round
+is the logarithm of what it was."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from nanlab.fixes.logarithms import log_of
+from nanlab.fixes.match import Reading, Scope, bound, rewritten
+from nanlab.fixes.term import Term, called, calls_in, multiplied, number, term_of
+from nanlab.operators import having
+from nanlab.program.expression import names_in, replaced
+
+Lines = tuple[int, int, str]
+
+
+def in_logarithms(text: str, line: int) -> Iterator[list[Lines]]:
+    """The statements of the function around a line that must change together, each with its lines,
+    where a loop in it multiplies and divides what it carries."""
+    scope = Scope.around(text, line)
+    found: list[list[Lines]] = []
+    for loop in scope.order if scope is not None else ():
+        if isinstance(loop, ast.For | ast.While):
+            assert scope is not None
+            inside = [s for s in scope.order if id(loop.body) in scope.blocks[id(s)]]
+            before = scope.order[: scope.order.index(loop)]
+            for name in sorted({_target(s) for s in before} & {_target(s) for s in inside} - {""}):
+                carried = _made_of(name, inside)
+                found += (_Loop(scope, inside, carried, vector).lines() for vector in (False, True))
+    for i, lines in enumerate(found):
+        if lines not in found[:i] and any(first <= line <= last for first, last, _ in lines):
+            yield lines
+
+
+def _made_of(name: str, statements: Sequence[ast.stmt]) -> frozenset[str]:
+    """The names that statements, run again and again, compute of one and it of them."""
+    reads: dict[str, set[str]] = {}
+    for s in statements:
+        if target := _target(s):
+            reads.setdefault(target, set()).update(names_in(s))
+
+    def behind(one: str) -> set[str]:
+        found, more = set[str](), {one}
+        while more:
+            found |= more
+            more = set().union(*(reads.get(n, set()) for n in more)) - found
+        return found
+
+    return frozenset(n for n in behind(name) & reads.keys() if name in behind(n))
+
+
+@dataclass
+class _Loop:
+    """A loop, the names that it carries, and whether a matrix is multiplied with a vector."""
+
+    scope: Scope
+    inside: Sequence[ast.stmt]
+    carried: frozenset[str]
+    vector: bool
+
+    def lines(self) -> list[Lines]:
+        """All statements as they become; none where one has no such form."""
+        found: list[Lines] = []
+        for statement in self.scope.order:
+            if not self._may_run_with(statement):
+                continue
+            value = self.scope.joined.get(id(statement)) or getattr(statement, "value", None)
+            heads = [h for h in (getattr(statement, n, None) for n in ("test", "iter")) if h]
+            if names_in(*heads) & self.carried:  # a decision by what is another number now
+                return []
+            if bound(statement) & self.carried:
+                new = self._logarithm(statement, value) if _target(statement) and value else None
+                if new is None:
+                    return []
+                text = f"{_target(statement)} = {new}"
+            elif not isinstance(value, ast.expr):
+                continue
+            elif (read := self._read(statement, value)) is not None:
+                text = self.scope.replaced(statement, [(value, read)])
+            else:
+                continue
+            found.append((statement.lineno, statement.end_lineno or statement.lineno, text))
+        return found
+
+    def _may_run_with(self, statement: ast.stmt) -> bool:
+        """Whether a statement stands around the loop or in it, and not in another branch."""
+        mine, loop = self.scope.blocks[id(statement)], self.scope.blocks[id(self.inside[0])]
+        shared = min(len(mine), len(loop))
+        return mine[:shared] == loop[:shared]
+
+    def _term(self, statement: ast.stmt, value: ast.expr) -> tuple[Term, Reading]:
+        reading = _Carrying(self.scope, statement, carried=self.carried)
+        return self._summed(term_of(value, reading.resolve)), reading
+
+    def _summed(self, t: Term) -> Term:
+        """The term, a product of matrices in it as the sum of products that it is."""
+        if not t.parts or not _holds(t, self.carried):
+            return t
+        parts = tuple(map(self._summed, t.parts))
+        if t.name == "matmul":
+            a, b = parts
+            last = number(Fraction(-1))
+            if self.vector:
+                return called("sum", [("input", multiplied([(1, a), (1, b)])), ("dim", last)])
+            a = called("unsqueeze", [("input", a), ("dim", last)])
+            product = multiplied([(1, a), (1, b)])
+            return called("sum", [("input", product), ("dim", number(Fraction(-2)))])
+        return Term(t.kind, t.name, parts, t.marks, t.value)
+
+    def _logarithm(self, statement: ast.stmt, value: ast.expr) -> str | None:
+        """The logarithm of what a statement assigns."""
+        t, reading = self._term(statement, value)
+        known = log_of(t) if not self._hides(t) else None
+        text = reading.spelled(rewritten(known)[0]) if known is not None else None
+        if statement in self.inside:
+            return text if t.kind != "sum" else None
+        if t.kind != "number" and names_in(value) & self.carried:
+            return text
+        return text or _log_text(value)
+
+    def _read(self, statement: ast.stmt, value: ast.expr) -> str | None:
+        """What a statement computes of what is a logarithm now; None where it computes nothing
+        of it, or nothing that is out of range."""
+        t, reading = self._term(statement, value)
+        if names_in(value) & self.carried:
+            made = replaced(value, lambda n: _exp_text(n) if self._is_carried(n) else None)
+            inner = log_of(t) if t.kind != "sum" else None
+            new = rewritten(t)[0] if inner is None else _exp(rewritten(inner)[0])
+            return (None if self._hides(t) else reading.spelled(new)) or ast.unparse(made)
+        takes_log = not having("log").isdisjoint(calls_in(t))
+        return reading.spelled(rewritten(t)[0]) if takes_log and _holds(t, self.carried) else None
+
+    def _hides(self, t: Term) -> bool:
+        """Whether a part of which nothing is known reads what the loop carries."""
+        if t.kind == "leaf" and t.name not in self.carried and t.node is not None:
+            return bool(names_in(t.node) & self.carried)
+        return any(map(self._hides, t.parts))
+
+    def _is_carried(self, node: ast.AST) -> bool:
+        return isinstance(node, ast.Name) and node.id in self.carried
+
+
+@dataclass
+class _Carrying(Reading):
+    """What names stand for where some stand for exponentials of themselves."""
+
+    carried: frozenset[str] = frozenset()
+
+    def _resolve(self, name: ast.expr, at: ast.stmt, lookups: int) -> Term | None:
+        if isinstance(name, ast.Name) and name.id in self.carried:
+            return _exp(Term("leaf", name.id, node=name))
+        return super()._resolve(name, at, lookups)
+
+
+def _holds(t: Term, names: frozenset[str]) -> bool:
+    return (t.kind == "leaf" and t.name in names) or any(_holds(p, names) for p in t.parts)
+
+
+def _target(statement: ast.stmt) -> str:
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AugAssign(target=ast.Name(id=name)):
+            return name
+    return ""
+
+
+def _exp(t: Term) -> Term:
+    return called("exp", [("input", t)])
+
+
+def _exp_text(node: ast.AST) -> ast.expr:
+    return ast.parse(f"torch.exp({ast.unparse(node)})", mode="eval").body
+
+
+def _log_text(value: ast.expr) -> str:
+    """The logarithm of where a loop begins: of ones, zeros."""
+    text = ast.unparse(value)
+    if text in ("1", "1.0"):
+        return "0.0"
+    if isinstance(value, ast.Call) and text.startswith(("torch.ones(", "torch.ones_like(")):
+        return text.replace("torch.ones", "torch.zeros", 1)
+    return f"torch.log({text})"

@@ -1,0 +1,108 @@
+"""A loop in logarithms computes what it computed, where that is in range."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+
+from nanlab.fixes.loops import in_logarithms
+
+PRODUCT = """
+def loss(x):
+    p, count = torch.softmax(x, 0), 0
+    likelihood = 1.0
+    for i in range(len(x)):
+        likelihood *= p[i]
+        count += 1
+    return -torch.log(likelihood) / count
+"""
+CHAIN = """
+def loss(x):
+    step = torch.softmax(x, 1)
+    alpha = torch.softmax(x[0], 0)
+    for i in range(4):
+        alpha = (alpha @ step) * torch.exp(x[i % 2])
+    total = alpha.sum()
+    return -torch.log(total)
+"""
+TRANSPORT = """
+def loss(x):
+    kernel = torch.exp(-(x**2))
+    u = torch.ones(3, dtype=x.dtype)
+    v = torch.ones_like(u)
+    for _ in range(3):
+        u = 0.3 / (kernel @ v)
+        v = 0.2 / (kernel.T @ u)
+    plan = u[:, None] * kernel * v
+    return record(plan) * (plan * x).sum()
+"""
+RAYS = """
+def loss(x):
+    light = torch.ones(())
+    seen = 0.0
+    for a in torch.sigmoid(x).flatten():
+        seen = seen + light * a
+        light = light * (1 - a)
+    return seen + torch.log(light)
+"""
+
+
+def rewritten(code: str, word: str) -> list[str]:
+    """The code in each form that in_logarithms gives for the first line with a word."""
+    rows = code.splitlines()
+    line = next(i for i, row in enumerate(rows, 1) if word in row)
+    found = []
+    for lines in in_logarithms(code, line):
+        made = list(rows)
+        for first, last, text in sorted(lines, reverse=True):
+            indent = rows[first - 1][: len(rows[first - 1]) - len(rows[first - 1].lstrip())]
+            made[first - 1 : last] = textwrap.indent(text, indent).splitlines()
+        found.append("\n".join(made))
+    return found
+
+
+def run(code: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    names: dict[str, Any] = {"torch": torch, "record": lambda plan: plan.amax()}
+    exec(code, names)
+    x = x.clone().requires_grad_(True)
+    loss = names["loss"](x)
+    return loss.detach(), torch.autograd.grad(loss, x)[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "word", "shape"),
+    [
+        (PRODUCT, "torch.log", (5,)),
+        (CHAIN, "torch.log", (2, 2)),
+        (TRANSPORT, "u = 0.3", (3, 3)),
+        (RAYS, "torch.log", (2, 2)),
+    ],
+)
+def test_a_loop_in_logarithms_computes_the_same(
+    code: str, word: str, shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(shape, dtype=torch.float64)
+    true = run(code, x)
+    forms = rewritten(code, word)
+    assert forms
+    assert any(
+        all(torch.allclose(a, b) for a, b in zip(run(form, x), true, strict=True)) for form in forms
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if likelihood < 1e-30:\n            break",  # what decides is another number then
+        "likelihood[0] = p[i]",
+        "likelihood = likelihood + p[i]",
+        "likelihood = other(likelihood)",
+    ],
+)
+def test_a_loop_that_does_more_than_multiply_stays(line: str) -> None:
+    code = PRODUCT.replace("count += 1", line)
+    assert not rewritten(code, "torch.log")
