@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import sys
@@ -52,7 +53,10 @@ class CopyBuffers:
             if size < _MAPPED or storage.device.type != "cpu" or not hasattr(mmap, "MAP_PRIVATE"):
                 return storage.clone()
             buffer = self._buffer(size)
-        buffer.copy_(storage)
+        if storage.device.type == "cpu":  # torch takes twice as long over small ones
+            ctypes.memmove(buffer.data_ptr(), storage.data_ptr(), size)
+        else:
+            buffer.copy_(storage)
         return buffer
 
     def _buffer(self, size: int) -> Any:

@@ -173,7 +173,7 @@ class _Pattern:
     cut: bool = False  # whether the step went on
     slots: dict[int, int] = field(default_factory=dict)  # number of a storage -> slot
     leaves: dict[int, _Leaf] = field(default_factory=dict)  # by slot
-    made: list[int] = field(default_factory=list)  # slots
+    made: Any = field(default_factory=list)  # slots; an array once it is learned
     written: set[int] = field(default_factory=set)  # leaves
     noted: list[Any] = field(default_factory=list)
     # of all rows and edges
@@ -181,12 +181,12 @@ class _Pattern:
     edges: Any = None
     has_node: Any = None
     has_pass: Any = None
-    inner: Any = None  # of each edge: whether it comes from a row of the step
+    inner: Any = None  # of each edge's numbers: whether it is a position in the step
     own: list[int] = field(default_factory=list)  # rows with statistics of their own
     numels: list[int] = field(default_factory=list)  # of these
     # (row, whose statistics it has: a row's, -1 - slot: a leaf's)
     shared: list[tuple[int, int]] = field(default_factory=list)
-    outer: list[int] = field(default_factory=list)  # edges that come from leaves
+    outer: Any = None  # edges that come from leaves
     outer_slots: Any = None  # these leaves
     order: list[int] = field(default_factory=list)  # slots, in the order of the views
     numbers: Any = None  # the same as an array
@@ -290,6 +290,10 @@ class LearnedStep:
         self._others: dict[int, tuple[Any, Any]] = {}
         self._owned: list[tuple[int, list[Tensor]]] = []
         self._stats = [-1] * len(pattern.rows)
+        # of the whole step, but for what is known only when a call comes
+        self._rows, self._edges = pattern.rows.copy(), pattern.edges + pattern.inner * recording.end
+        self._rows[:, CALL] += recording.end
+        self._rows[:, NODE] += pattern.has_node * ops.sequence
         count, first = len(pattern.slots), ops.ledger.number(len(pattern.made))
         self._refs, self._sources = [_gone] * count, array("q", bytes(8 * count))
         self._tensors, self._taken = [None] * count, set[int]()  # numbers of the leaves
@@ -581,19 +585,10 @@ class LearnedStep:
             if told and each.plan.scalars:
                 ops.note_scalars(start + each.row, noted[8 * at + 1])
         calls.noted += noted
-        edges = pattern.edges[low.edge : edge].copy()
-        edges[:, 0] += start
-        edges[:, 1] += pattern.inner[low.edge : edge] * start
-        lower, upper = (bisect_left(pattern.outer, at) for at in (low.edge, edge))
-        if lower < upper:
-            outer = np.array(pattern.outer[lower:upper], np.int64) - low.edge
-            edges[outer, 1] = np.frombuffer(self._sources, np.int64)[
-                pattern.outer_slots[lower:upper]
-            ]
-        chunk.edges.frombytes(edges.tobytes())
-        rows = pattern.rows[low.row : row].copy()
-        rows[:, CALL] += start
-        rows[:, NODE] += pattern.has_node[low.row : row] * self._base
+        sources = np.frombuffer(self._sources, np.int64)
+        self._edges[pattern.outer, 1] = sources[pattern.outer_slots]
+        chunk.edges.frombytes(self._edges[low.edge : edge].tobytes())
+        rows = self._rows[low.row : row]
         rows[pattern.has_pass[low.row : row], PASS] = ops.backward_pass
         self._put_off(pattern, low.row, row)
         rows[:, STAT] = self._stats[low.row : row]
@@ -913,15 +908,17 @@ class LearnedStep:
         pattern.has_node, pattern.has_pass = rows[:, NODE] >= 0, rows[:, PASS] >= 0
         rows[pattern.has_node, NODE] -= self._base
         edges[:, 0] -= start
-        pattern.inner = edges[:, 1] >= start
+        inner = edges[:, 1] >= start
+        pattern.inner = np.stack([np.ones_like(inner), inner, np.zeros_like(inner)], axis=1)
         leaf_of = {source: slot for slot, source in pattern.sources.items()}
-        outer = [(at, leaf_of.get(int(edges[at, 1]))) for at in np.flatnonzero(~pattern.inner)]
+        outer = [(at, leaf_of.get(int(edges[at, 1]))) for at in np.flatnonzero(~inner)]
         known_leaves = [(int(at), slot) for at, slot in outer if slot is not None]
-        pattern.outer = [at for at, _ in known_leaves]
+        pattern.outer = np.array([at for at, _ in known_leaves], np.int64)
         pattern.outer_slots = np.array([slot for _, slot in known_leaves], np.int64)
-        edges[pattern.inner, 1] -= start
+        edges[inner, 1] -= start
         pattern.rows, pattern.edges = rows, edges
         pattern.numbers = np.array(pattern.order, np.int64)
+        pattern.made = np.array(pattern.made, np.int64)
         pattern.cut = cut
         if self.pattern is None or not cut or len(pattern.calls) > len(self.pattern.calls):
             self.pattern = pattern
@@ -1100,7 +1097,7 @@ class LearnedStep:
 
     def graph_of(self, stretch: Engine) -> tuple[list[tuple[int, int]], set[int], int, bool]:
         """Edges of the graph, its nodes, the oldest of them, and that no gradients are there."""
-        edges = [(a, b) for a, b in (stretch.graph + self._base).tolist()]
+        edges = list(map(tuple, (stretch.graph + self._base).tolist()))
         nodes = {n + self._base if n >= 0 else n for n in stretch.nodes}
         return edges, nodes, stretch.oldest + self._base, False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any
 
 import torch
@@ -582,7 +583,7 @@ class ProgramRecorder:
                 known is None
                 or known[0] is not p
                 or len(known[1]) != len(own)
-                or any(a is not b for a, b in zip(known[1], own.values(), strict=True))
+                or not all(map(is_, known[1], own.values()))
             ):
                 for t in (p, *own.values()):
                     if isinstance(t, Tensor) and t.layout is torch.strided:

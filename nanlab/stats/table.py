@@ -87,7 +87,7 @@ class Rows:
     def nonfinite(self, row: int) -> int:
         """Number of NaN, inf and -inf of the row's tensor; 0 where it could not be read."""
         words = self._ready(row)
-        return int(words[L.NAN] + words[L.POSINF] + words[L.NEGINF])
+        return int(sum(words[L.NAN : L.NEGINF + 1].tolist()))
 
     def stats(self, row: int) -> TensorStats:
         """All numbers of one row."""
@@ -285,7 +285,6 @@ class StatsTable(Rows):
         self._rows[row] = self._rows[last]
         self._rows[last] = 0
         self.n = self._state[L.NEXT_ROW] = last
-        self.bad = self.nonfinite(row)
 
     def agrees(self, row: int, t: torch.Tensor) -> bool:
         """Whether a tensor has the counts and the range of a row; sums may be rounded otherwise."""
