@@ -198,6 +198,12 @@ MESSAGES: list[Meaning] = [
         "It has no default for what is missing.",
     ),
     says(
+        r"(\w+)\(\): argument '(\w+)' \(position \d+\) must be (\w+), not (\S+)",
+        "wrong-argument",
+        "the {2} of {1} is a {4}, where {3} is needed{inside}",
+        "A layer that returns several parts gives a tuple, and a batch of texts is one too.",
+    ),
+    says(
         r"(scatter|gather)\(\): Expected dtype int(?:32/int)?64 for index",
         "dtype-mismatch",
         "the indices of {1} must be integers{inside}",

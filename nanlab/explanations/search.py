@@ -25,6 +25,7 @@ _MOST = 600  # edits that are tried for one exception
 # Generators of edits, by the statements that they are asked for: a property of Site.
 _OF_PLACES = (
     ("at_error", names.near_names),
+    ("at_error", names.those_that_have_it),
     ("at_error", values.written_in_part),
     ("at_error", statements.chosen),
     ("at_error", statements.without_repeated),
@@ -46,6 +47,7 @@ _OF_PLACES = (
     ("bound", gradients.uncut),
     ("bound", gradients.out_of_place),
     ("bindings", gradients.in_place),
+    ("bindings", gradients.with_gradient),
 )
 # Those that look for their statements themselves.
 _OF_PROGRAM = (
@@ -69,8 +71,11 @@ def mend(
     line: that is known to be at fault. first: edits that are tried before all others.
     """
     site = Site.of(error, line)
-    if site is None or not site.raising or isinstance(site.raising[0].statement, ast.Raise):
+    if site is None or not site.raising:
         return None
+    kinds = (ast.Raise, ast.Assert) if isinstance(error, AssertionError) else ast.Raise
+    if isinstance(site.raising[0].statement, kinds):
+        return None  # the program's own judgement
     found = [Candidate(0.0, edits) for edits in first]
     for candidate in _candidates(site):
         found += (candidate, *_twins(site, candidate))

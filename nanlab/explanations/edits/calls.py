@@ -178,6 +178,9 @@ def _arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     lacking = re.search(r"missing \d+ required .*?argument.*?: '(\w+)'", site.text)
     if lacking is None or place.distance:
         return
+    for argument in call.args if re.search(r"num|size|length|count", lacking[1]) else ():
+        if hasattr(place.value(argument), "__len__"):
+            yield place.added(0.9, call, f"{lacking[1]}=len({place.text(argument)})")
     order = {name: at for at, name in enumerate(place.frame.f_locals)}
     for name, value in place.frame.f_locals.items():
         if name.startswith("_") or inspect.ismodule(value) or isinstance(value, type):

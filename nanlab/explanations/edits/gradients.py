@@ -185,6 +185,19 @@ def out_of_place(site: Site, place: Place) -> Iterator[Candidate]:
         yield place.written(0.4, f"{name} = {new}")
 
 
+def with_gradient(site: Site, place: Place) -> Iterator[Candidate]:
+    """A tensor whose gradient is read, and that has none, with gradient."""
+    made = place.result()
+    parts = site.raising[0].parts() if "NoneType" in site.text else []
+    read = {spelled(n.value) for n in parts if isinstance(n, ast.Attribute) and n.attr == "grad"}
+    for name in read.intersection(bound_by(place.statement)) if isinstance(made, Tensor) else ():
+        if not made.is_leaf:
+            yield place.written(0.2, f"{{}}\n{name}.retain_grad()")
+        elif not made.requires_grad:
+            value = place.statement.value  # type: ignore[attr-defined]
+            yield place.replaced(0.2, (value, f"{place.text(value)}.requires_grad_()"))
+
+
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 
 

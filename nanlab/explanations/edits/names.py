@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,6 +40,22 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                 quote = place.text(node.slice)[-1]
                 for at, other in enumerate(dict.fromkeys([*alike, *keys[:_KEYS]])):
                     yield place.replaced(0.4 + 0.02 * at, (node.slice, f"{quote}{other}{quote}"))
+
+
+def those_that_have_it(site: Site, place: Place) -> Iterator[Candidate]:
+    """Of what a loop or a comprehension goes through, what has the attribute."""
+    lacking = site.error.name if isinstance(site.error, AttributeError) else None
+    loops = [n for n in ast.walk(place.source.tree) if isinstance(n, ast.For)]
+    for node in place.parts():
+        if isinstance(node, ast.Attribute) and node.attr == lacking:
+            name = place.text(node.value)
+            test = f'if hasattr({name}, "{lacking}")'
+            for part in place.parts():
+                if isinstance(part, ast.comprehension) and place.text(part.target) == name:
+                    yield place.replaced(0.45, (part.iter, f"{place.text(part.iter)} {test}"))
+            if any(n.body == place.block and place.text(n.target) == name for n in loops):
+                own = textwrap.indent(place.text(place.statement), "    ")
+                yield place.written(0.45, f"{test}:\n{own}")
 
 
 def _attributes(site: Site, place: Place, node: ast.Attribute) -> Iterator[tuple[float, str]]:

@@ -186,7 +186,7 @@ def _instead(value: int, site: Site) -> Iterator[tuple[float, int]]:
             cost = 0.8 if value in site.told else 1.3
             cost += 0.0 if size in site.told else 0.5
             cost = min(cost, 0.6) if size in parts else cost
-            yield cost + 0.02 * at + (0.8 if size < 3 else 0.0), size
+            yield cost + 0.02 * at + {1: 1.3, 2: 0.6}.get(size, 0.0), size
 
 
 def _literals(tree: ast.AST) -> Iterator[ast.expr]:

@@ -319,6 +319,10 @@ def _shaped(
     for name, other in others.items():
         if not name or name == old:
             continue
+        if shape and other.dim() and len(other) < shape[0]:  # the last batch may be smaller
+            yield more + 1.25, f"{old}[: len({name})]"
+        if shape and other.dim() == rank and len(other) > shape[0] == 1:
+            yield 0.55, f"{old}.expand(len({name}){', -1' * (rank - 1)})"
         if shape is not None and other.dim() > rank:
             nones = ", None" * (other.dim() - rank)
             yield more + 1.05, f"{old}[:{nones}]" if rank == 1 else f"{old}[..., None]"
