@@ -338,8 +338,11 @@ class StatsTable(Rows):
         try:
             if type(t) in PLAIN and t.is_cpu and t.layout is torch.strided and not t.is_neg():
                 known = self._kernel_of.get(t.dtype)
-                if known is not None and is_dense(t.shape, t.stride()) and t.data_ptr():
-                    return self._run(known, t.data_ptr(), t.numel(), 1)
+                if known is not None and is_dense(t.shape, t.stride()):
+                    if not t.numel():
+                        return self._add_zeros(0)
+                    if t.data_ptr():
+                        return self._run(known, t.data_ptr(), t.numel(), 1)
             with unobserved():
                 found = readable(t)
                 if found is not None:
