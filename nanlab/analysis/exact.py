@@ -386,27 +386,15 @@ def _sigmoid(x: Any) -> Any:
     return y
 
 
-def _erfinv(x: Any) -> Any:
-    return (INF if x > 0 else -INF) if abs(x) == 1 else mpmath.erfinv(x)
-
-
 def _xlogy(x: Any, y: Any) -> Any:
     if y != y:
         return NAN
     return mpf(0) if x == 0 else _multiply(x, _log(y))
 
 
-def _sinc(x: Any) -> Any:
-    return mpf(1) if x == 0 else mpmath.sin(mp.pi * x) / (mp.pi * x)
-
-
 def _logaddexp(a: Any, b: Any) -> Any:
     top = max(a, b)
     return top if mpmath.isinf(top) else top + mpmath.log1p(mpmath.exp(min(a, b) - top))
-
-
-def _round(x: Any) -> Any:
-    return x if mpmath.isinf(x) else mpf(round(x))
 
 
 _log = _real(mpmath.log, {mpf(0): -INF, INF: INF})
@@ -430,17 +418,17 @@ _UNARY["reciprocal"] = lambda x: _divide(mpf(1), x)
 _UNARY["square"] = lambda x: x * x
 _UNARY["atanh"] = _real(mpmath.atanh, {mpf(1): INF, mpf(-1): -INF})
 _UNARY["sigmoid"] = _real(_sigmoid)
-_UNARY["erfinv"] = _real(_erfinv)
+_UNARY["erfinv"] = _real(mpmath.erfinv, {mpf(1): INF, mpf(-1): -INF})
 _UNARY["lgamma"] = _real(lambda x: mpmath.log(abs(mpmath.gamma(x))))
 for _order, _bessel in enumerate(("i0", "special_i1")):
     _plain = partial(mpmath.besseli, _order)
     _UNARY[_bessel] = _real(_plain)
     _UNARY[f"special_i{_order}e"] = _real(lambda x, of=_plain: of(x) * mpmath.exp(-abs(x)))
 _UNARY["sgn"] = _real(mpmath.sign)
-_UNARY["round"] = _real(_round)
+_UNARY["round"] = _real(lambda x: x if mpmath.isinf(x) else mpf(round(x)))
 _UNARY["trunc"] = _real(lambda x: mpmath.floor(x) if x > 0 else mpmath.ceil(x))
 _UNARY["relu"] = lambda x: x if x != x or x > 0 else mpf(0)
-_UNARY["sinc"] = _real(_sinc)
+_UNARY["sinc"] = _real(lambda x: mpmath.sin(mp.pi * x) / (mp.pi * x), {mpf(0): mpf(1)})
 
 _BINARY: dict[str, Callable[..., Any]] = {}
 _BINARY["mul"] = _multiply
@@ -449,6 +437,7 @@ _BINARY["minimum"] = lambda a, b: NAN if a != a or b != b else min(a, b)
 _BINARY["atan2"] = _real(mpmath.atan2)
 _BINARY["hypot"] = _real(mpmath.hypot)
 _BINARY["fmod"] = _real(lambda a, b: a - b * _UNARY["trunc"](a / b))
+_BINARY["remainder"] = lambda a, b: a - b * mpmath.floor(_divide(a, b))
 _BINARY["copysign"] = lambda a, b: abs(a) if b >= 0 else -abs(a)
 _BINARY["xlogy"] = _real(_xlogy)
 _BINARY["logaddexp"] = _real(_logaddexp)
@@ -494,16 +483,9 @@ def _raised(func: Any, x: Any, exponent: Any) -> Exact:
     return Exact(_mapped(_power, _numbers(x), _numbers(exponent)))
 
 
-def _comparison(fn: Callable[..., Any]) -> Callable[..., Any]:
-    def run(func: Any, a: Any, b: Any) -> Tensor:
-        return torch.from_numpy(_mapped(fn, _numbers(a), _numbers(b)).astype(bool))
-
-    return run
-
-
 def _test(fn: Callable[..., Any]) -> Callable[..., Any]:
-    def run(func: Any, a: Any) -> Tensor:
-        return torch.from_numpy(_mapped(fn, _numbers(a)).astype(bool))
+    def run(func: Any, *operands: Any) -> Tensor:
+        return torch.from_numpy(_mapped(fn, *map(_numbers, operands)).astype(bool))
 
     return run
 
@@ -525,9 +507,7 @@ def _sub(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> Exact:
     return Exact(_mapped(minus, _numbers(a), _numbers(b)))
 
 
-@_runs("rsub")
-def _rsub(func: Any, a: Any, b: Any, alpha: Any = 1) -> Exact:
-    return _sub(func, b, a, alpha=alpha)
+_runs("rsub")(lambda func, a, b, alpha=1: _sub(func, b, a, alpha=alpha))
 
 
 @_runs("div")
@@ -536,11 +516,6 @@ def _div(func: Any, a: Any, b: Any, *, rounding_mode: str | None = None) -> Exac
     if rounding_mode is not None:
         quotient = _mapped(_UNARY[rounding_mode], quotient)
     return Exact(quotient)
-
-
-@_runs("remainder")
-def _remainder(func: Any, a: Any, b: Any) -> Exact:
-    return Exact(_mapped(lambda x, y: x - y * mpmath.floor(_divide(x, y)), *map(_numbers, (a, b))))
 
 
 @_runs("clamp", "clamp_min")
@@ -555,9 +530,7 @@ def _clamp(func: Any, x: Any, low: Any = None, high: Any = None, **named: Any) -
     return Exact(made)
 
 
-@_runs("clamp_max")
-def _clamp_max(func: Any, x: Any, high: Any) -> Exact:
-    return _clamp(func, x, None, high)
+_runs("clamp_max")(lambda func, x, high: _clamp(func, x, None, high))
 
 
 @_runs("threshold_backward")
@@ -622,8 +595,6 @@ def _reduction(fn: Callable[..., Any]) -> Callable[..., Any]:
 _runs("sum")(_reduction(_total))
 _runs("mean")(_reduction(_mean_of))
 _runs("prod")(_reduction(_product))
-_runs("amax")(_reduction(_extreme(max)))
-_runs("amin")(_reduction(_extreme(min)))
 
 
 def _extreme_with_index(choose: Callable[..., Any]) -> Callable[..., Any]:
@@ -638,10 +609,6 @@ def _extreme_with_index(choose: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-_runs("max")(_extreme_with_index(max))
-_runs("min")(_extreme_with_index(min))
-
-
 def _arg_extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
     def run(func: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
         first = _reduced(_numbers(x), _axes(x, dim), keepdim, lambda row: row.index(choose(row)))
@@ -650,8 +617,10 @@ def _arg_extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-_runs("argmax")(_arg_extreme(max))
-_runs("argmin")(_arg_extreme(min))
+for _name, _choose in (("max", max), ("min", min)):
+    _runs(f"a{_name}")(_reduction(_extreme(_choose)))
+    _runs(_name)(_extreme_with_index(_choose))
+    _runs(f"arg{_name}")(_arg_extreme(_choose))
 
 
 @_runs("linalg_vector_norm", "norm")
@@ -717,11 +686,8 @@ _runs("cumprod")(_cumulative(_multiply))
 @_runs("mm", "bmm", "mv", "dot")
 def _matrix_product(func: Any, a: Any, b: Any) -> Exact:
     left, right = _numbers(a), _numbers(b)
-    terms = (
-        left.shape[-1]
-        * max(left.size // max(left.shape[-1], 1), 1)
-        * (right.shape[-1] if right.ndim > 1 else 1)
-    )
+    wide = right.shape[-1] if right.ndim > 1 else 1
+    terms = left.shape[-1] * max(left.size // max(left.shape[-1], 1), 1) * wide
     if terms > 8 * MOST_ELEMENTS:
         raise NotExact("the matrices are too large to multiply exactly")
     _work.done += terms // 4
@@ -879,9 +845,7 @@ def _converted(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     return Exact(x.numbers)
 
 
-@_runs("convert_element_type")
-def _converted_to(func: Any, x: Any, dtype: torch.dtype) -> Any:
-    return _converted(func, x, dtype=dtype)
+_runs("convert_element_type")(lambda func, x, dtype: _converted(func, x, dtype=dtype))
 
 
 @_runs("to")
@@ -982,14 +946,8 @@ def _log_sigmoid(func: Any, x: Any) -> tuple[Exact, Exact]:
     return made, made
 
 
-@_runs("log_sigmoid_backward")
-def _derivative_of_log_sigmoid(func: Any, g: Any, x: Any, buffer: Any) -> Exact:
-    return Exact(_mapped(lambda a, v: _multiply(a, _sigmoid(-v)), *map(_numbers, (g, x))))
-
-
-@_runs("_local_scalar_dense")
-def _scalar(func: Any, x: Exact) -> float:
-    return float(x.numbers.item())
+_runs("log_sigmoid_backward")(_elementwise(lambda g, x: _multiply(g, _sigmoid(-x)), 2))
+_runs("_local_scalar_dense")(lambda func, x: float(x.numbers.item()))
 
 
 @_runs("nan_to_num")
@@ -999,11 +957,10 @@ def _nan_to_num(func: Any, x: Any, nan: Any = None, high: Any = None, low: Any =
     def run(v: Any) -> Any:
         if v != v:
             return mpf(nan or 0)
-        if mpmath.isinf(v):
-            return mpf(
-                (large if high is None else high) if v > 0 else (-large if low is None else low)
-            )
-        return v
+        if not mpmath.isinf(v):
+            return v
+        given, usual = (high, large) if v > 0 else (low, -large)
+        return mpf(usual if given is None else given)
 
     return Exact(_mapped(run, _numbers(x)))
 
@@ -1014,7 +971,7 @@ for _name, _function in _BINARY.items():
     _RUNS[_name] = _RUNS[f"special_{_name}"] = _elementwise(_function, 2)
 for _name in having("compares"):
     if hasattr(operator, _name):
-        _RUNS[_name] = _comparison(getattr(operator, _name))
+        _RUNS[_name] = _test(getattr(operator, _name))
 
 
 def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -1032,7 +989,8 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
     name = func._schema.name
     if name in ("aten::where", "aten::masked_fill", "aten::constant_pad_nd"):
-        args = tuple(_as_tensor(a, at_) for at_, a in enumerate(args))
+        wide = partial(torch.tensor, dtype=torch.float64)  # of numbers put among the elements
+        args = (*args[:1], *(wide(a) if isinstance(a, float) else a for a in args[1:]))
     moved_args, moved_kwargs = tree_map(numbered, args), tree_map(numbered, kwargs)
     if name == "aten::constant_pad_nd" and len(args) > 2:
         if float(args[2]) != 0:
@@ -1072,10 +1030,3 @@ def _viewed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return Exact(y.numpy(), x.pool) if isinstance(y, Tensor) else y
 
     return tree_map(back, found)
-
-
-def _as_tensor(value: Any, position: int) -> Any:
-    """A number that ``where`` and ``masked_fill`` put among the elements, as a tensor."""
-    return (
-        torch.tensor(value, dtype=torch.float64) if position and isinstance(value, float) else value
-    )

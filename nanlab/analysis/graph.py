@@ -391,8 +391,8 @@ def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwrit
         return None
     saver = recording.program.call_at(made.position)
     saved: dict[int, bool] = {}  # storage that it may have saved -> whether it is an operand's
-    made_by = [] if saver is None else list(refs_in(saver.out))
-    for refs, is_operand in ((_read_by(saver), True), (made_by, False)):
+    made_by = [] if saver is None else [*refs_in(saver.out)]
+    for refs, is_operand in ((saver.read if saver else [], True), (made_by, False)):
         fit = [ref for ref in refs if shape is None or sorted(ref.size) == sorted(shape)]
         saved |= {ref.storage: is_operand for ref in fit}
     for call in recording.program.calls(made.position + 1, run.position):
@@ -400,10 +400,6 @@ def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwrit
             if storage in saved:
                 return Overwritten(node, made, call.position + number, saved[storage])
     return Overwritten(node, made, None, None)
-
-
-def _read_by(call: Call | None) -> list[Ref]:
-    return [] if call is None else list(refs_in((call.args, tuple(call.kwargs.values()))))
 
 
 def op_of(recording: Recording, info: NodeInfo | None) -> str:

@@ -189,7 +189,7 @@ def cut(
             if not any(ref.storage in needed and ref.storage not in ended for ref in made):
                 continue
             count = sum(_numel(ref) for ref in made)
-            read = list(refs_in((call.args, tuple(call.kwargs.values()))))
+            read = call.read
             followed = call.grad and any(ref.tracked for ref in made)
             # numbers drawn in another dtype would be others
             drawn = index in segment.states and not followed
@@ -204,7 +204,7 @@ def cut(
                 continue
             size += count
             items.append((at, index, call))
-            reads[at, index] = list(refs_in((call.args, tuple(call.kwargs.values()))))
+            reads[at, index] = call.read
             needed |= {ref.storage for ref in reads[at, index]}
     items.reverse()
     return Slice(values, tuple(targets), items, before[0], reads, size)
@@ -225,7 +225,7 @@ def _read_by(segment: Segment, use: FunctionUse) -> Iterator[Ref]:
         return
     own = {ref.view for ref in refs_in(run.arrived)}
     for call in segment.calls[run.first : run.last]:
-        read = [*refs_in((call.args, tuple(call.kwargs.values())))]
+        read = call.read
         yield from (ref for ref in read if ref.view not in own)
         own |= {ref.view for ref in refs_in(call.out)}
 
@@ -878,7 +878,7 @@ def _frontier(segment: Segment, index: int, out: Any, whole: bool) -> tuple[tupl
     reached = set(ends)
     for at in range(index + 1, stop):
         call = segment.calls[at]
-        read = {r.storage for r in refs_in((call.args, tuple(call.kwargs.values())))} & reached
+        read = {r.storage for r in call.read} & reached
         made = [r for r in refs_in(call.out) if r.dtype.is_floating_point]
         shape_alone = getattr(call.func, "_opname", "").endswith("_like")
         if not read or not made or shape_alone or is_sum(call):

@@ -100,8 +100,7 @@ def runs_of(
     names = {**namespace_of(text), **imported(text)}
     leaves, objects = _parts(node, text, packages, {each.span for each in made})
     code = Code(node, {key: f"_part{i}" for i, key in enumerate([*leaves, *objects])}, (), names)
-    if code.free:
-        raise NotReplayable(f"the value of {ast.unparse(code.free[0])} is not known")
+    code.check()
     found: list[Run] = []
     rest = list(made)
     while rest:
@@ -150,8 +149,7 @@ def settings_between(old: ast.expr, new: ast.expr, text: str, packages: frozense
         if isinstance(node, ast.Call) and (found := _meant(node.func, text, packages)):
             known[key_of(node.func)] = found[0]
         code = Code(node, {key: f"_part{i}" for i, key in enumerate(known)}, (), names)
-        if code.free:
-            raise NotReplayable(f"the value of {ast.unparse(code.free[0])} is not known")
+        code.check()
         try:
             with torch.random.fork_rng(devices=[]), _disable_current_modes():
                 torch.manual_seed(0)
@@ -349,11 +347,10 @@ def _first(
     value: ValueAt,
 ) -> Run:
     at = made[0].index
-    arguments = [refs_in((m.call.args, tuple(m.call.kwargs.values()))) for m in made]
     read: dict[Any, Ref] = {}
     inner: set[Any] = set()  # what the calls made themselves
-    for each, found in zip(made, arguments, strict=True):
-        own = [*found]
+    for each in made:
+        own = each.call.read
         shown = {ref.view for ref in own}
         for ref in own:
             if ref.view not in inner:

@@ -187,7 +187,7 @@ class _Part:
             return []
 
     def call(self, index: int, call: Call) -> list[Any]:
-        reason, pack = self.missing((call.args, tuple(call.kwargs.values()))), self.writer.pack
+        reason, pack = self.missing(call.read), self.writer.pack
         try:
             given = (
                 [None] * 3 if call.given else [pack(call.func), pack(call.args), pack(call.kwargs)]

@@ -33,15 +33,8 @@ _SHAPES = frozenset(
 )
 OBJECTS = frozenset(("self", "cls", "model", "net"))  # of a program: their methods are its own
 _LOOPS = ("sum", "zip", "enumerate", "range", "list", "tuple", "reversed")
-_MODULES = {
-    "torch": "torch",
-    "F": "torch.nn.functional",
-    "nn": "torch.nn",
-    "math": "math",
-    "np": "numpy",
-    "numpy": "numpy",
-    "nanlab": "nanlab",
-}
+_MODULES = {name: name for name in ("torch", "math", "numpy", "nanlab")}
+_MODULES |= {"F": "torch.nn.functional", "nn": "torch.nn", "np": "numpy"}
 
 
 def span_of(node: Any) -> Span:
@@ -217,10 +210,6 @@ def _is_method(function: ast.expr) -> bool:
     )
 
 
-def _key_of_name(name: str) -> str:
-    return key_of(ast.Name(name, ast.Load()))
-
-
 @dataclass(frozen=True, slots=True)
 class Made:
     """A call that a stretch of source made."""
@@ -351,6 +340,9 @@ class Bound:
     tangent: Ref | None = None  # of its value, where it was differentiated forward
 
 
+_BARE = (ast.Constant, ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop)
+
+
 @dataclass
 class Expression:
     """An expression of a file, in the place where it stands.
@@ -381,17 +373,7 @@ class Expression:
         inner = names_in(*(loop.target for loop in loops))
 
         def visit(node: ast.AST) -> None:
-            if isinstance(
-                node,
-                ast.Constant
-                | ast.expr_context
-                | ast.operator
-                | ast.cmpop
-                | ast.unaryop
-                | ast.boolop,
-            ):
-                return
-            if isinstance(node, ast.Name) and node.id in inner:
+            if isinstance(node, _BARE) or (isinstance(node, ast.Name) and node.id in inner):
                 return
             if isinstance(node, ast.expr) and self._comes_from_elsewhere(node, spans):
                 found.setdefault(key_of(node), node)
@@ -522,12 +504,21 @@ class Code:
         self.free = free_paths(module, known)
         self.code = compile(module, "<edit>", "exec")
 
+    def check(self) -> None:
+        """Raises NotReplayable where a name means nothing here."""
+        if self.free:
+            raise NotReplayable(f"the value of {ast.unparse(self.free[0])} is not known")
+
     def _replaced(self, tree: Any, known: dict[str, str]) -> Any:
         """The code with variables in the places of the parts that are known by their keys."""
 
         def other(node: ast.expr) -> ast.expr | None:
             if isinstance(node, ast.Lambda):
-                own = {_key_of_name(a.arg) for a in ast.walk(node.args) if isinstance(a, ast.arg)}
+                own = {
+                    key_of(ast.Name(a.arg, ast.Load()))
+                    for a in ast.walk(node.args)
+                    if isinstance(a, ast.arg)
+                }
                 outer = {k: name for k, name in known.items() if k not in own | self._computed}
                 return None if outer == known else self._replaced(node, outer)
             name = known.get(key_of(node))
@@ -576,8 +567,7 @@ def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[B
     made = [each for each in made if not any(inside(each.span, part) for part in parts)]
     keys = [key_of(leaf) for leaf in leaves]
     code = expression.compiled(expression.node, [*keys, *expression.callees])
-    if code.free:
-        raise NotReplayable(f"the value of {ast.unparse(code.free[0])} is not known")
+    code.check()
     found: list[Bound] = []
     rest = list(made)
     while rest:
@@ -622,10 +612,8 @@ def _first_run(
         choices = _choices(group, keys, places, expression.numbers)
         if forward:
             choices = _with_tangents(choices, group)
-        for chosen in itertools.islice(choices, MOST_TRIES):
+        for chosen in itertools.islice(choices, MOST_TRIES - tries):
             tries += 1
-            if tries > MOST_TRIES:
-                break
             parts = dict(zip(keys, chosen, strict=True)) | operators
             for cast in lowered:
                 given = _gives(code, parts, partial(value, at), group, expression.device, cast)
@@ -666,16 +654,12 @@ def _choices(
     inner = {ref.view for each in group if not _is_view(each) for ref in refs_in(each.call.out)}
     pools: dict[Span | None, list[Any]] = {}
     for each in group:
-        arguments = each.call.args, tuple(each.call.kwargs.values())
-        for ref in refs_in(arguments):
-            if ref.view not in inner or _writes_first(each.call, ref):
-                for pool in (pools.setdefault(each.span, []), pools.setdefault(None, [])):
-                    if not any(ref is a or _is_twin(ref, a) for a in pool):
-                        pool.append(ref)
-        for number in numbers_in(arguments):
+        call = each.call
+        read = [r for r in call.read if r.view not in inner or _writes_first(call, r)]
+        for a in (*read, *numbers_in((call.args, tuple(call.kwargs.values())))):
             for pool in (pools.setdefault(each.span, []), pools.setdefault(None, [])):
-                if not _holds(pool, number):
-                    pool.append(number)
+                if not _holds(pool, a):
+                    pool.append(a)
     for pool in pools.values():  # `-beta * x` reads beta and computes with -beta
         pool += [-a for a in pool if type(a) in (int, float) and -a not in pool]
     near = [
@@ -697,7 +681,7 @@ def _with_tangents(
     inner = {ref.view for each in group if not _is_view(each) for ref in refs_in(each.call.out)}
     read: dict[Any, Ref] = {}
     for each in group:
-        for ref in refs_in((each.call.args, tuple(each.call.kwargs.values()))):
+        for ref in each.call.read:
             if ref.view not in inner and ref.dtype.is_floating_point:
                 read.setdefault((ref.view, ref.tracked), ref)
 
@@ -769,7 +753,7 @@ MOST_SECANTS = 12
 
 def reads_of(each: Made, others: Sequence[Made]) -> bool:
     """Whether a call reads what one of others gave."""
-    read = {ref.view for ref in refs_in((each.call.args, tuple(each.call.kwargs.values())))}
+    read = {ref.view for ref in each.call.read}
     return any(ref.view in read for other in others for ref in refs_in(other.call.out))
 
 
@@ -833,14 +817,8 @@ def form_of(part: ast.expr | None, key: str) -> Callable[[float], Any] | None:
 
 
 _PLAIN = (
-    ast.Expression,
-    ast.BinOp,
-    ast.UnaryOp,
-    ast.Constant,
-    ast.Name,
-    ast.operator,
-    ast.unaryop,
-    ast.expr_context,
+    *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name),
+    *(ast.operator, ast.unaryop, ast.expr_context),
 )
 
 

@@ -163,7 +163,7 @@ def _goes_on(where: Window, at: int, run: EngineRun) -> bool:
                 return True
             if not call.grad:  # an update: what comes after it is another step of the program
                 continue
-            if any(r.storage in reached for r in refs_in((call.args, *call.kwargs.values()))):
+            if any(r.storage in reached for r in call.read):
                 reached |= {ref.storage for ref in refs_in(call.out)}
     return False
 
@@ -508,7 +508,7 @@ def _first_reading(segments: Sequence[Segment], parameters: Container[int]) -> t
     """(segment, index) of the first call that reads a parameter: what comes before fills them."""
     for at, segment in enumerate(segments):
         for index, call in enumerate(segment.calls):
-            read = {ref.storage for ref in refs_in((call.args, tuple(call.kwargs.values())))}
+            read = {ref.storage for ref in call.read}
             own = {ref.storage for ref in refs_in(call.out)}.union(written_by(call))
             if any(number in parameters for number in read - own):
                 return at, index
@@ -643,7 +643,7 @@ def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
     """The segment with another dtype for half precision, whose leaves are widened."""
     half: dict[int, torch.dtype] = {}
     for call in segment.calls:
-        for ref in refs_in((call.args, tuple(call.kwargs.values()))):
+        for ref in call.read:
             if ref.dtype in _HALF and ref.storage in segment.leaves:
                 half[ref.storage] = ref.dtype
     leaves, saved = dict(segment.leaves), dict(segment.saved)

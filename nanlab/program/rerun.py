@@ -200,7 +200,7 @@ def last_uses(
                 )
             }
         for index, call in enumerate(segment.calls):
-            for ref in refs_in((call.args, tuple(call.kwargs.values()), call.out)):
+            for ref in (*call.read, *refs_in(call.out)):
                 last[ref.storage] = at, index
                 if ref.size == ():
                     outlive.add(ref.storage)  # a loss; it costs nothing
@@ -431,7 +431,7 @@ def _gives_more(segment: Segment, run: EngineRun) -> bool:
     read = [ref for other in later for ref in refs_in((*other.roots, *other.inputs))]
     for index, call in enumerate(segment.calls[run.last :], run.last):
         if not any(other.first <= index < other.last for other in later):
-            read += refs_in((call.args, tuple(call.kwargs.values())))
+            read += call.read
     return any(ref.storage in made for ref in read)
 
 
@@ -443,8 +443,7 @@ def _follow_zeros(segment: Segment) -> None:
     calls others below autograd, as one with a tensor of zeros does."""
     calls, reached = segment.calls, set[int]()  # storages of what was computed from the followed
     for call in calls:
-        given = refs_in((call.args, tuple(call.kwargs.values())))
-        if call.grad and any(ref.tracked or ref.storage in reached for ref in given):
+        if call.grad and any(ref.tracked or ref.storage in reached for ref in call.read):
             reached |= {ref.storage for ref in refs_in(call.out)}
     follows: dict[Any, bool] = {}  # view -> whether autograd follows it where it is read next
 
@@ -459,15 +458,13 @@ def _follow_zeros(segment: Segment) -> None:
 
     for index in range(len(calls) - 1, -1, -1):
         call = calls[index]
-        read = [*refs_in((call.args, tuple(call.kwargs.values())))]
         outs = [ref.view for ref in refs_in(call.out)]
-        if call.grad and any(map(follows.get, outs)) and not any(ref.tracked for ref in read):
+        if call.grad and any(map(follows.get, outs)) and not any(r.tracked for r in call.read):
             call = call._replace(args=marked(call.args))
             calls.put(index, call)
-            read = [*refs_in((call.args, tuple(call.kwargs.values())))]
         for view in outs:
             follows.pop(view, None)
-        for ref in read:
+        for ref in call.read:
             follows[ref.view] = bool(ref.tracked)
 
 

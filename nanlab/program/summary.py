@@ -21,7 +21,7 @@ from nanlab.program.replay import results_of
 from nanlab.program.rerun import Memory, complete, operate, rerun, seed
 from nanlab.trace.frames import stat_columns
 from nanlab.trace.op import BACKWARD, BORN, CARRIED, TURNED, Op, location
-from nanlab.trace.program import Call, Ref, Segment, refs_in
+from nanlab.trace.program import Call, Ref, Segment
 from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
@@ -271,7 +271,7 @@ def _saved(
     """What a forward call's node had saved: it is called again, autograd on, on copies."""
     if not call.grad or call.func is None:
         return None
-    tracked = {id(ref): ref.tracked for ref in refs_in((call.args, tuple(call.kwargs.values())))}
+    tracked = {id(ref): ref.tracked for ref in call.read}
 
     def twin(ref: Any, value: Any) -> Any:
         if isinstance(value, Tensor) and isinstance(ref, Ref):

@@ -54,6 +54,11 @@ class Call(NamedTuple):
     grad: bool  # whether gradients were enabled
     given: str = ""  # why it is not run again: its results are leaves
 
+    @property
+    def read(self) -> list[Ref]:
+        """The views that it is given."""
+        return [*refs_in((self.args, tuple(self.kwargs.values())))]
+
 
 class View:
     """What a tensor shows of its storage, whichever that is: a Ref without its number."""

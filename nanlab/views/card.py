@@ -13,7 +13,7 @@ from nanlab.rules import Edit, Finding, Fix
 from nanlab.rules.cure import Cure
 from nanlab.trace import Trace
 from nanlab.trace.op import location
-from nanlab.trace.program import Ref, Segment, refs_in
+from nanlab.trace.program import Ref, Segment
 from nanlab.views.charts import png
 from nanlab.views.columns import as_typed, excerpt, known
 from nanlab.views.html import TINTS, capital, escape, inline, module_name, plural, sentence
@@ -338,7 +338,7 @@ def _read(where: Window, batch: int) -> Iterator[torch.Tensor]:
         for call in segment.calls:
             if not where.start <= call.position < where.end:
                 continue
-            for ref in refs_in((call.args, tuple(call.kwargs.values()))):
+            for ref in call.read:
                 plain = ref.storage in segment.leaves and ref.storage not in named
                 if plain and ref.size and ref.size[0] == batch and not ref.tracked:
                     yield _tensor(segment, ref)
