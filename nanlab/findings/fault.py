@@ -148,11 +148,7 @@ def normalises(around: Fault, dividend: int, vectors: set[int]) -> bool:
 
 
 def _behind(
-    around: Fault,
-    rows: set[int],
-    start: int,
-    depth: int,
-    only: frozenset[str] | None = None,
+    around: Fault, rows: set[int], start: int, depth: int, only: frozenset[str] | None = None
 ) -> set[int]:
     """These rows and what they come from since row ``start``, through ``only`` these operators."""
 

@@ -366,8 +366,7 @@ def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
         return _Death(end, op, "choice")
     if op in MULTIPLIES:
         other = next(
-            (p for p in recording.parents(end) if p in zero and not recording.at(p).backward),
-            None,
+            (p for p in recording.parents(end) if p in zero and not recording.at(p).backward), None
         )
         lost = None if other is None else _vanished(recording, other, zero)
         return None if lost is None else _Death(lost, recording.at(lost).base_name, "value")

@@ -168,7 +168,7 @@ def _eps_underflow(
                 "keep the parameters and the optimizer's state in float32 (mixed precision)",
                 "model.float()  # and torch.autocast for the forward pass; it concerns the whole"
                 " model",
-            ),
+            )
         ],
     )
 

@@ -54,6 +54,26 @@ class Level:
     upright: bool = False
 
 
+@dataclass(frozen=True)
+class _Frame:
+    """The pixels that a chart is drawn in, and the numbers at their ends."""
+
+    left: int
+    right: int
+    top: int
+    bottom: int
+    x: tuple[float, float]
+    y: tuple[float, float] = (0.0, 1.0)
+
+    def across(self, x: float) -> float:
+        """The pixel of a number from the left."""
+        return self.left + (x - self.x[0]) * (self.right - self.left) / (self.x[1] - self.x[0])
+
+    def down(self, y: float) -> float:
+        """The pixel of a number from the top."""
+        return self.bottom - (y - self.y[0]) * (self.bottom - self.top) / (self.y[1] - self.y[0])
+
+
 def strip(forward: pd.Series[int] | None, backward: pd.Series[int] | None, told: str) -> str:
     """Values by exponent 2^-44 to 2^24: forward up, backward down, logarithmic heights."""
     if forward is None and backward is None:
@@ -109,7 +129,6 @@ def chart(
     x; in red what is not finite.
     """
     width, height = size
-    left, right, top, bottom = 46, width - 8, 10, height - (30 if x_label else 18)
     scaled = [_scaled(line, log) for line in lines]
     xs = [x for line in scaled for x, _ in line] + [x for band in bands for x in band]
     xs += [level.at for level in levels if level.upright]
@@ -117,27 +136,20 @@ def chart(
     for level in levels:
         if not level.upright and not (log and level.at <= 0):
             ys.append(math.log10(level.at) if log else level.at)
-    x_low, x_high = _range(xs, 0.0)
-    y_low, y_high = _range(ys, 0.08)
-    across = (right - left) / (x_high - x_low)
-    down = (bottom - top) / (y_high - y_low)
-
-    def place(x: float, y: float) -> str:
-        return f"{left + (x - x_low) * across:.4g} {bottom - (y - y_low) * down:.4g}"
-
+    left, right, top, bottom = 46, width - 8, 10, height - (30 if x_label else 18)
+    frame = _Frame(left, right, top, bottom, _range(xs, 0.0), _range(ys, 0.08))
     parts = [
-        f'<rect x="{left + (a - x_low) * across:.4g}" y="{top}"'
-        f' width="{max(2.0, (b - a) * across):.4g}" height="{bottom - top}"'
+        f'<rect x="{frame.across(a):.4g}" y="{top}"'
+        f' width="{max(2.0, frame.across(b) - frame.across(a)):.4g}" height="{bottom - top}"'
         f' fill="{band_colour}" opacity=".22"/>'
         for a, b in bands
     ]
     parts += [f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="{GREY}"/>']
-    parts += _ticks(y_low, y_high, log, left, bottom, down)
-    parts += _x_ticks(x_low, x_high, left, right, bottom, across)
+    parts += [*_ticks(frame, log), *_x_ticks(frame)]
     for level in levels:
-        parts += _level(level, log, (left, right, top, bottom), (x_low, across), (y_low, down))
+        parts += _level(level, log, frame)
     for line, points in zip(lines, scaled, strict=True):
-        parts += _drawn(line, points, place)
+        parts += _drawn(line, points, frame)
     named = [line for line in lines if line.label]
     spot = left + 8
     for line in named if len(named) > 1 else []:
@@ -165,7 +177,7 @@ def exponents_chart(
     found = [(int(e), int(n)) for e, n in zip(exponents.index, exponents, strict=True) if n]
     low = min([bins.zero_limit - 3, *(e for e, _ in found)])
     high = max([bins.overflow_limit + 4, *(e + 1 for e, _ in found)])
-    across = (right - left) / (high - low)
+    frame = _Frame(left, right, 4, base, (low, high))
     counts = {text: (int(others.get(name, 0)), name) for name, text in OTHERS.items()}
     most = max([1, *(n for _, n in found), *(n for n, _ in counts.values())])
 
@@ -180,14 +192,12 @@ def exponents_chart(
     parts = [f'<path d="M{left} {base}H{width}" fill="none" stroke="{GREY}"/>']
     for e, n in found:
         fate = (e >= bins.zero_limit) + (e > bins.normal_limit) + (e > bins.overflow_limit)
-        wide = max(1.0, across - 1)
-        parts.append(bar(left + (e - low) * across, wide, n, (RED, AMBER, BLUE, PURPLE)[fate]))
+        wide = max(1.0, (right - left) / (high - low) - 1)
+        parts.append(bar(frame.across(e), wide, n, (RED, AMBER, BLUE, PURPLE)[fate]))
     limits = (bins.zero_limit, "0"), (bins.normal_limit + 1, "normal")
     for edge, name in (*limits, (bins.overflow_limit + 1, "max")):
-        level = Level("", edge, GREY, upright=True)
-        frame = left, right, 4, base
-        parts += _level(level, False, frame, (low, across), (0.0, 0.0))[:1]
-        parts.append(_text(left + (edge - low) * across + 3, 12, name, GREY, "start"))
+        parts += _level(Level("", edge, GREY, upright=True), False, frame)[:1]
+        parts.append(_text(frame.across(edge) + 3, 12, name, GREY, "start"))
     for i, (text, (n, name)) in enumerate(counts.items()):
         x = right + 20 + 38 * i
         flushed = min(n, int(others.get("flushed", 0))) if name == "zero" else 0
@@ -197,7 +207,7 @@ def exponents_chart(
         parts.append(_text(x + 10, base - tall - 4, f"{n:,}", GREY, "middle"))
         parts.append(_text(x + 10, height - 5, text, GREY, "middle"))
     for e in range(math.ceil(low / 10) * 10, high, 10):
-        parts.append(_text(left + (e - low) * across, height - 5, f"2^{e}", GREY, "middle"))
+        parts.append(_text(frame.across(e), height - 5, f"2^{e}", GREY, "middle"))
     told = f"{bins.name}: values by exponent, {span_of(exponents) or 'none finite and not zero'}"
     return image("".join(parts), told, width, height)
 
@@ -239,26 +249,24 @@ def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
     return low - margin * (high - low), high + margin * (high - low)
 
 
-def _drawn(line: Line, points: list[tuple[float, float]], place: object) -> list[str]:
-    assert callable(place)
-    path, pen = "", "M"
+def _drawn(line: Line, points: list[tuple[float, float]], frame: _Frame) -> list[str]:
+    path, pen, known = "", "M", list[tuple[str, str]]()
     for x, y in points:
         if math.isnan(y):
             pen = "M"
             continue
-        path += f"{pen}{place(x, y)}"
+        known.append((f"{frame.across(x):.4g}", f"{frame.down(y):.4g}"))
+        path += f"{pen}{' '.join(known[-1])}"
         pen = "L"
-    known = [place(x, y).split() for x, y in points if not math.isnan(y)]
     dots = known if line.dots or len(points) < 40 else known[-1:]
     marks = "".join(f'<circle cx="{x}" cy="{y}" r="2.2"/>' for x, y in dots)
-    if line.dots:
-        drawn = ""
-    else:
-        drawn = f'<path d="{path}" fill="none" stroke="{line.colour}" stroke-width="1.4"/>'
+    stroke = f'fill="none" stroke="{line.colour}" stroke-width="1.4"'
+    drawn = "" if line.dots else f'<path d="{path}" {stroke}/>'
     return [drawn, f'<g fill="{line.colour}">{marks}</g>' if marks else ""]
 
 
-def _ticks(low: float, high: float, log: bool, left: int, bottom: int, down: float) -> list[str]:
+def _ticks(frame: _Frame, log: bool) -> list[str]:
+    low, high = frame.y
     if log:
         step = max(1, math.ceil((high - low) / 4))
         at = [float(e) for e in range(math.ceil(low), math.floor(high) + 1) if e % step == 0]
@@ -269,19 +277,17 @@ def _ticks(low: float, high: float, log: bool, left: int, bottom: int, down: flo
         at = _round_steps(low, high, 4)
         texts = [number(value) for value in at]
     return [
-        _text(left - 5, bottom - (value - low) * down + 3, text, GREY, "end")
+        _text(frame.left - 5, frame.down(value) + 3, text, GREY, "end")
         for value, text in zip(at, texts, strict=True)
     ]
 
 
-def _x_ticks(
-    low: float, high: float, left: int, right: int, bottom: int, across: float
-) -> list[str]:
-    at = [value for value in _round_steps(low, high, 6) if value == int(value)]
-    spots = [min(left + (value - low) * across, right - 4) for value in at]
+def _x_ticks(frame: _Frame) -> list[str]:
+    spot, most = frame.across, frame.right - 4
     return [
-        _text(spot, bottom + 12, number(value), GREY, "middle")
-        for spot, value in zip(spots, at, strict=True)
+        _text(min(spot(value), most), frame.bottom + 12, number(value), GREY, "middle")
+        for value in _round_steps(*frame.x, 6)
+        if value == int(value)
     ]
 
 
@@ -294,24 +300,16 @@ def _round_steps(low: float, high: float, most: int) -> list[float]:
     return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _level(
-    level: Level,
-    log: bool,
-    frame: tuple[int, int, int, int],
-    x_axis: tuple[float, float],
-    y_axis: tuple[float, float],
-) -> list[str]:
-    left, right, top, bottom = frame
+def _level(level: Level, log: bool, frame: _Frame) -> list[str]:
     if level.upright:
-        x = left + (level.at - x_axis[0]) * x_axis[1]
-        aside, anchor = (-4, "end") if x > (left + right) / 2 else (4, "start")
-        label = _text(x + aside, bottom - 6, level.label, level.colour, anchor)
-        line = f"M{x:.4g} {top}V{bottom}"
+        x = frame.across(level.at)
+        aside, anchor = (-4, "end") if x > (frame.left + frame.right) / 2 else (4, "start")
+        label = _text(x + aside, frame.bottom - 6, level.label, level.colour, anchor)
+        line = f"M{x:.4g} {frame.top}V{frame.bottom}"
     else:
-        at = math.log10(level.at) if log and level.at > 0 else level.at
-        y = bottom - (at - y_axis[0]) * y_axis[1]
-        line = f"M{left} {y:.4g}H{right}"
-        label = _text(right - 2, y - 3, level.label, level.colour, "end")
+        y = frame.down(math.log10(level.at) if log and level.at > 0 else level.at)
+        line = f"M{frame.left} {y:.4g}H{frame.right}"
+        label = _text(frame.right - 2, y - 3, level.label, level.colour, "end")
     return [f'<path d="{line}" stroke="{level.colour}" stroke-dasharray="4 3" fill="none"/>', label]
 
 
