@@ -563,6 +563,8 @@ class Reading:
         """Whether a leaf of what a function gives means the same where it is called."""
         if leaf.kind == "number" or leaf.node is None or id(leaf.node) in self.scope.owners:
             return True
+        if id(leaf.node) not in inside.owners:  # as what a loop in an expression binds
+            return True
         return leaf.name.startswith("self.") or leaf.name in ("True", "False", "None")
 
     def spelled(self, t: Term) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -265,6 +265,8 @@ class _Reader:
                 return number(_fraction(getattr(math, name)(x.value)), node)
             case ast.NamedExpr():
                 return self.read(node.value)
+            case ast.ListComp() | ast.GeneratorExp():
+                return self._each(node) or _unknown(node)
             case ast.Call():
                 known = self._of_each(node) or self._einsum(node) or self._call(node)
                 return known or (self.resolve and self.resolve(node)) or _unknown(node)
@@ -275,15 +277,24 @@ class _Reader:
         match node:
             case ast.Call(
                 func=ast.Name(id="sum") | ast.Attribute(value=ast.Name(id="torch"), attr="stack"),
-                args=[
-                    ast.ListComp(elt=each, generators=[loop])
-                    | ast.GeneratorExp(elt=each, generators=[loop])
-                ],
+                args=[given],
                 keywords=[],
-            ) if not loop.ifs:
-                pass
+            ):
+                found = self.read(given)
             case _:
                 return None
+        if found.name != "each":
+            return None
+        made = called(found.name, list(zip(map(str, found.marks), found.parts, strict=True)))
+        if isinstance(node.func, ast.Attribute):
+            return _noted(made, node)
+        return called("sum", [("input", made), ("dim", _ZERO)], node)
+
+    def _each(self, node: ast.ListComp | ast.GeneratorExp) -> Term | None:
+        """The elements of a list; what the loop binds stands for itself."""
+        loop = node.generators[0]
+        if loop.ifs or len(node.generators) > 1:
+            return None
         own = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
         outer = self.resolve
 
@@ -294,12 +305,22 @@ class _Reader:
             # what the loop binds stands for itself, also where a function is given it
             return None if any(outer(ast.Name(n, ast.Load())) for n in read_here) else outer(read)
 
-        inner = _Reader(resolve, self.holes).read(each)
-        over = Term("leaf", f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}")
-        made = called("each", [("input", inner), ("other", over)])
-        if isinstance(node.func, ast.Attribute):
-            return _noted(made, node)
-        return called("sum", [("input", made), ("dim", _ZERO)], node)
+        def bare(t: Term) -> Term:
+            if t.kind == "leaf" and t.name in own:
+                return Term("leaf", t.name, node=ast.Name(t.name, ast.Load()))
+            return replace(t, parts=tuple(map(bare, t.parts)))
+
+        match loop.iter:
+            case ast.Call(func=ast.Name(id="zip"), args=several, keywords=[]):
+                over = called("zip", [("input", self.read(each)) for each in several])
+            case ast.Name() | ast.Attribute() | ast.Subscript():
+                over = self.read(loop.iter)
+            case _:
+                over = Term("leaf", ast.unparse(loop.iter))
+        inner = bare(_Reader(resolve, self.holes).read(node.elt))
+        return called(
+            "each", [("input", inner), (f"for {ast.unparse(loop.target).strip('()')} in", over)]
+        )
 
     def _einsum(self, node: ast.Call) -> Term | None:
         """``einsum("k,nk->n", w, x)`` as the sum of a product, where one operand has all letters
@@ -514,7 +535,10 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
     if t.name == "stacked":
         return f"torch.stack(({', '.join(text_of(p, spell) for p in t.parts)}))"
     if t.name == "each":
-        return f"torch.stack([{text_of(t.parts[0], spell)} {t.parts[1].name}])"
+        each, over = (text_of(p, spell) for p in t.parts)
+        return f"torch.stack([{each} {t.marks[1]} {over}])"
+    if t.name == "zip":
+        return f"zip({', '.join(text_of(p, spell) for p in t.parts)})"
     if t.name == "others":
         x = text_of(t.parts[0], spell, 4)
         own = f"torch.eye({x}.numel(), dtype=torch.bool, device={x}.device)"

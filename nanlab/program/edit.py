@@ -63,6 +63,7 @@ from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
 HALF = (torch.float16, torch.bfloat16)
+MOST_HANDED = 2  # functions through which a value goes on
 MOST_AROUND = 4  # expressions around a part of a line that are tried in its place
 _SUMS = having("matmul") | having("layer")
 
@@ -245,6 +246,7 @@ class _Rewrite:
         self.packages = packages_of(recording)
         self.results: list[Results] = []
         self.named: dict[str, tuple[ast.expr, int]] = {}  # parts that other edits name
+        self.calls: tuple[int, ...] = ()  # of the expression that is replaced
         self.started: dict[str, tuple[Any, Any]] = {}  # what numbers other edits make of numbers
         self.whole_spans = _whole_spans(text)
         try:
@@ -501,6 +503,7 @@ class _Rewrite:
         used = _occurring(values, new, before, computed)
         code = _with(contexts, new, used, before, self.names, computed)
         extra = [key_of(path) for path in code.free]
+        self.calls = bound.calls
         for path in code.free:
             values[key_of(path)] = self._elsewhere(path, at, bound.calls[0])
             self._check_tangent(path, values[key_of(path)], bound)
@@ -727,6 +730,7 @@ class _Rewrite:
         found = next(iter(read.values())) if alone else None
         try:
             if found is None and own:
+                self.calls = tuple(m.index for m in own)
                 found = self._elsewhere(argument, at, own[0].index)
         except NotReplayable:
             return None
@@ -794,12 +798,14 @@ class _Rewrite:
                     elif values := [each.parts[key] for each in bound if key in each.parts]:
                         yield values
 
-    def _handed_over(self, path: ast.expr, at: int, index: int) -> list[Any] | None:
-        """Values of what this function gives to another of the file, which reads it, and gets no
-        other there from anywhere."""
+    def _handed_over(
+        self, path: ast.expr, at: int, index: int, line: int = 0, most: int = MOST_HANDED
+    ) -> list[Any] | None:
+        """Values of what the function around a line, that of the edit, gives to another of the
+        file, which reads it or hands it on, and gets no other there from anywhere."""
         key, tree = key_of(path), ast.parse(self.text)
         calls = [n for n in postorder(tree) if isinstance(n, ast.Call)]
-        around = _function_around(self.text, self.edit.first)
+        around = _function_around(self.text, line or self.edit.first)
         own = {span_of(n) for n in ast.walk(around) if isinstance(n, ast.Call)}
         for callee in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
             those = [c for c in calls if _called_name(c) == callee.name]
@@ -819,13 +825,22 @@ class _Rewrite:
                         return found
                     if len(found) == len(same):  # one run for each call
                         return [v for v, is_it in zip(found, same, strict=True) if is_it]
+                if all(same) and most:
+                    first = callee.body[0]
+                    inner = self._iterated(read, at, index, first)
+                    inner = inner or self._handed_over(read, at, index, first.lineno, most - 1)
+                    if inner:
+                        return inner
         return None
 
-    def _iterated(self, path: ast.expr, at: int, index: int) -> list[Any] | None:
+    def _iterated(
+        self, path: ast.expr, at: int, index: int, near: ast.stmt | None = None
+    ) -> list[Any] | None:
         """A list or tuple that a comprehension goes over, from what each of its turns read that the
-        call at the index is computed from."""
+        call at the index is computed from; near: in the function around a statement, that of the
+        edit."""
         key = key_of(path)
-        for statement in _readers_of(key, self.text, self.old[0]):
+        for statement in _readers_of(key, self.text, near or self.old[0]):
             for node in ast.walk(statement):
                 if not isinstance(node, ast.ListComp | ast.GeneratorExp):
                     continue
@@ -837,10 +852,9 @@ class _Rewrite:
                     if segment != at or not turns:
                         continue
                     expression = self._expression(node.elt, _device(turns))
-                    whole = {
-                        m.index for s, g in self._made(span_of(statement)) for m in g if s == at
-                    }
-                    behind = _behind(self.segments[at], index, whole)
+                    around = _function_around(self.text, statement.lineno) if near else statement
+                    whole = {m.index for s, g in self._made(span_of(around)) for m in g if s == at}
+                    behind = _behind(self.segments[at], self.calls[-1], {*whole, *self.calls})
                     values = [
                         each.parts[own]
                         for each in bind(expression, turns, self._value(at))

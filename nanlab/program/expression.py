@@ -8,10 +8,11 @@ import importlib
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -595,6 +596,7 @@ def _first_run(
         lengths = sorted(range(1, min(len(made), 64) + 1), key=lambda n: (n != length, n))
     spans = {each.span for each in made}
     places = [_places(expression, leaf, spans) for leaf in leaves]
+    lists = _lists_in(expression.node)
     tries = 0
     forward = expression.forward if before is None else before.tangent is not None
     for size in lengths:
@@ -609,7 +611,7 @@ def _first_run(
         if not outs or len(operators) < len(expression.callees):
             continue
         at = group[0].index
-        choices = _choices(group, keys, places, expression.numbers)
+        choices = _choices(group, keys, places, expression.numbers, lists)
         if forward:
             choices = _with_tangents(choices, group)
         for chosen in itertools.islice(choices, MOST_TRIES - tries):
@@ -649,8 +651,12 @@ def _choices(
     keys: list[str],
     places: list[list[_Occurrence]],
     numbers: frozenset[str] = frozenset(),
+    lists: Mapping[str, Span] = MappingProxyType({}),
 ) -> Iterator[tuple[Any, ...]]:
-    """What may stand behind each leaf: what the calls read that compute with it, then anything."""
+    """What may stand behind each leaf: what the calls read that compute with it, then anything.
+
+    lists: those that are added up, and where.
+    """
     inner = {ref.view for each in group if not _is_view(each) for ref in refs_in(each.call.out)}
     pools: dict[Span | None, list[Any]] = {}
     for each in group:
@@ -666,6 +672,10 @@ def _choices(
         [a for a in _near(pools, each) if a.__class__ is not Ref or key not in numbers]
         for key, each in zip(keys, places, strict=True)
     ]
+    for i, key in enumerate(keys):
+        if key in lists:
+            added = (each.call.args for each in group if each.span == lists[key])
+            near[i] = [tuple(r for args in added for r in refs_in(args) if r.view not in inner)]
     if all(near):
         yield from itertools.product(*near)
     pool = pools.get(None, [])
@@ -697,6 +707,16 @@ def _with_tangents(
         every = itertools.product(*map(duals, chosen))
         yield from (each for each in every if any(isinstance(v, Dual) for v in each))
     yield from again
+
+
+def _lists_in(node: ast.AST) -> dict[str, Span]:
+    """The names of lists that an expression adds up, and where."""
+    return {
+        key_of(call.args[0]): span_of(call)
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "sum" and len(call.args) == 1
+        if isinstance(call.args[0], ast.Name | ast.Attribute)
+    }
 
 
 def _near(pools: dict[Span | None, list[Any]], occurrences: list[_Occurrence]) -> list[Any]:
@@ -907,6 +927,8 @@ def as_operand(part: Any, value: Get) -> Any:
     """A copy of the recorded value of a part, which autograd follows if it followed that."""
     if isinstance(part, Dual):
         return part.of(partial(as_operand, value=value))
+    if part.__class__ is tuple:
+        return tuple(as_operand(each, value) for each in part)
     if part.__class__ is not Ref:
         return part
     found = copy_of(value(part))
