@@ -82,12 +82,24 @@ def _all_bound(rows: list[ast.stmt]) -> set[str]:
     return {name for row in rows for part in ast.walk(row) for name in bound_by(part)}
 
 
-def sides_swapped(site: Site, place: Place) -> Iterator[Candidate]:
-    """A matrix product the other way round."""
+def computed_anew(site: Site, place: Place) -> Iterator[Candidate]:
+    """A loss computed again before it is differentiated for the second time, where the program
+    did something after the first."""
+    (at,), rows = site.at_error, place.block
+    if "second time" in site.text and at.statement in rows:
+        between = rows[rows.index(place.statement) + 1 : rows.index(at.statement)]
+        if len(between) > 1 and ast.dump(at.statement) in map(ast.dump, between):
+            yield at.written(0.6, f"{place.text(place.statement)}\n{{}}")
+
+
+def other_products(site: Site, place: Place) -> Iterator[Candidate]:
+    """A matrix product the other way round, or of a matrix with itself turned."""
     for node in place.parts():
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
             left, right = place.text(node.left), place.text(node.right)
-            if not isinstance(node.left, ast.BinOp):
+            if left == right:
+                yield place.replaced(0.6, (node.right, f"{right}.transpose(-2, -1)"))
+            elif not isinstance(node.left, ast.BinOp):
                 yield place.replaced(0.7, (node, f"{right} @ {left}"))
 
 
