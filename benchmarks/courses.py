@@ -1,4 +1,4 @@
-"""Forty drifts and forty healthy runs, written for the forecast without a look at its rules.
+"""Forty-five drifts and forty-eight healthy runs, written for the forecast without a look at its rules.
 
 The line that overflows (or underflows) first bears the comment `# overflows` or `# underflows`.
 """
@@ -611,6 +611,73 @@ def inverse_norm_of_shrinking_vectors() -> Made:
     return trained(net, loss, 260, lr=0.04)
 
 
+def margin_without_an_end() -> Made:
+    """Perceptron-like ranking of separable data: logits in float16 grow at a constant pace."""
+    gen = seeded(301)
+    net = nn.Sequential(nn.Linear(6, 24), nn.ReLU(), nn.Linear(24, 1))
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(24, 6, generator=gen)
+        with torch.autocast("cpu", dtype=torch.float16):
+            score = net(x * 20)
+            energy = score.squeeze(1) * 8.0  # overflows
+        sign = x[:, 0].sign()
+        return -(score.float().squeeze(1) * sign).mean() + 0 * energy.float().mean()
+
+    return trained(net, loss, 400, lr=8e-3, optimizer=torch.optim.Adam)
+
+
+def sum_of_squares_of_a_growing_signal() -> Made:
+    """Quadratic energy in float16 of an amplitude that grows linearly, under noise."""
+    gen = seeded(303)
+
+    def of(i: int) -> torch.Tensor:
+        wave = (1 + 0.25 * i) * torch.randn(48, generator=gen).half()
+        return (wave * wave).sum()  # overflows
+
+    return beside(of, 200, 303)
+
+
+def spikes_that_climb() -> Made:
+    """Each sixth batch multiplies the statistic: growth by jumps under noise."""
+    gen = seeded(305)
+    level = torch.tensor(3.0)
+
+    def of(i: int) -> torch.Tensor:
+        nonlocal level
+        level = level * (1.5 if i % 6 == 5 else 1.0 + 0.02 * float(torch.randn((), generator=gen)))
+        return level.half() * 2.0  # overflows
+
+    return beside(of, 200, 305)
+
+
+def importance_ratio_of_a_stale_policy() -> Made:
+    gen = seeded(308)
+    net, old = nn.Linear(4, 3), nn.Linear(4, 3)
+    old.load_state_dict(net.state_dict())
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(32, 4, generator=gen)
+        new, was = net(x).log_softmax(-1), old(x).log_softmax(-1)[:, 1].detach()
+        ratio = torch.exp((was - new[:, 1]).half() * 1.5)  # overflows
+        return -new[:, 0].mean() + new[:, 1].mean() + 0 * ratio.float().clamp(max=10).mean()
+
+    return trained(net, loss, 400, lr=0.04, optimizer=torch.optim.Adam)
+
+
+def momentum_buffer_in_bfloat16() -> Made:
+    """A parameter without gradient whose buffer is damped each step, in bfloat16."""
+    gen = seeded(314)
+    buffer = torch.randn(6, generator=gen).bfloat16()
+
+    def of(i: int) -> torch.Tensor:
+        nonlocal buffer
+        buffer = buffer * (0.5 - 0.05 * float(torch.rand((), generator=gen)))  # underflows
+        return buffer
+
+    return beside(of, 250, 314)
+
+
 # Healthy runs -----------------------------------------------------------------------------------
 
 
@@ -1023,6 +1090,96 @@ def sizes_with_a_long_tail() -> Made:
     )
 
 
+def triangular_rates() -> Made:
+    gen = seeded(352)
+    net = nn.Linear(6, 3)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(16, 6, generator=gen) * 5
+        out = (net(x) * 100).half()
+        return F.mse_loss(out.float() / 100, 20 * x[:, :3])
+
+    return trained(net, loss, 200, lr=lambda i: 1e-4 + 4e-3 * abs((i % 40) / 20 - 1))
+
+
+def logits_that_saturate() -> Made:
+    """Cross-entropy of separable data: logits grow by a logarithm."""
+    gen = seeded(353)
+    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+
+    def loss(i: int) -> torch.Tensor:
+        y = torch.randint(0, 3, (32,), generator=gen)
+        x = 4 * F.one_hot(y, 6) + 0.1 * torch.randn(32, 6, generator=gen)
+        return F.cross_entropy(net(x).half().mul(50).float() / 50, y)
+
+    return trained(net, loss, 250, lr=0.02, optimizer=torch.optim.Adam)
+
+
+def game_of_two() -> Made:
+    """A bilinear game by simultaneous steps with a little decay: it oscillates, at first wider."""
+    gen = seeded(356)
+    net = nn.Linear(4, 4, bias=False)
+    a, b = torch.randn(4, generator=gen) * 20, torch.randn(4, generator=gen) * 20
+
+    def of(i: int) -> torch.Tensor:
+        nonlocal a, b
+        pull = 0.15
+        a, b = 0.992 * a + pull * b, 0.992 * b - pull * a
+        return (a * b).sum().half() * 2
+
+    def loss(i: int) -> torch.Tensor:
+        of(i)
+        return net(torch.randn(8, 4, generator=gen)).square().mean()
+
+    return trained(net, loss, 250, lr=1e-3)
+
+
+def returns_to_a_plateau() -> Made:
+    return shown(lambda i, g: 20000 / (1 + math.exp(-(i - 90) / 15)) * noise(g, 0.08), 220, 358)
+
+
+def temperature_cools_to_its_floor() -> Made:
+    gen = seeded(359)
+    net = nn.Linear(4, 4)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(16, 4, generator=gen)
+        scores = (net(x) * 30).half() / max(0.01, 0.9**i)
+        tail = torch.exp(-1 / max(0.1, 0.97**i) * torch.ones(1)).half()
+        return net(x).square().mean() + 0 * scores.float().mean() + 0 * tail.float().mean()
+
+    return trained(net, loss, 220, lr=1e-4)
+
+
+def sawtooth_of_the_cache() -> Made:
+    return shown(lambda i, g: (2000 + 1700 * (i % 20)) * noise(g, 0.01), 200, 368)
+
+
+def training_through_a_spike_with_recovery() -> Made:
+    """The loss rises by a factor of 1.25 a step for twelve steps, then recovers."""
+
+    def of(i: int, g: torch.Generator) -> float:
+        since = i - 60 if i < 120 else i - 120
+        up = 1.25 ** min(since, 12) * 0.8 ** max(since - 12, 0) if since >= 0 else 1.0
+        return 900 * max(up, 1.0) * noise(g, 0.05)
+
+    return shown(of, 200, 369)
+
+
+def reward_streaks() -> Made:
+    """A discounted return that is fed by streaks and decays between them."""
+    gen = seeded(375)
+    value = torch.zeros(())
+
+    def of(i: int) -> torch.Tensor:
+        nonlocal value
+        streak = (i // 25) % 3 == 1
+        value = 0.95 * value + (1500.0 if streak else 60.0) * (0.5 + torch.rand((), generator=gen))
+        return value.half() * 1.2
+
+    return beside(of, 250, 375)
+
+
 OVERFLOW = (
     two_towers,
     attention_entropy_collapse,
@@ -1053,6 +1210,10 @@ OVERFLOW = (
     perplexity_of_a_diverging_model,
     covariance_without_measurement,
     inverse_norm_of_shrinking_vectors,
+    margin_without_an_end,
+    sum_of_squares_of_a_growing_signal,
+    spikes_that_climb,
+    importance_ratio_of_a_stale_policy,
 )
 UNDERFLOW = (
     bandwidth_by_plateaus,
@@ -1066,6 +1227,7 @@ UNDERFLOW = (
     gradient_under_a_fading_loss,
     weights_under_decay_alone,
     fidelity_of_a_longer_circuit,
+    momentum_buffer_in_bfloat16,
 )
 HEALTHY = (
     warm_up_then_rest,
@@ -1108,4 +1270,12 @@ HEALTHY = (
     evaluation_with_longer_batches,
     bias_by_distance,
     sizes_with_a_long_tail,
+    triangular_rates,
+    logits_that_saturate,
+    game_of_two,
+    returns_to_a_plateau,
+    temperature_cools_to_its_floor,
+    sawtooth_of_the_cache,
+    training_through_a_spike_with_recovery,
+    reward_streaks,
 )

@@ -68,11 +68,6 @@ def test_an_epsilon_that_is_the_culprit_is_not_told_again_as_a_warning_on_its_li
     assert [f.severity for f in findings("f336") if f.cause == "eps-underflow"] == ["error"]
 
 
-def test_a_line_is_said_once_to_be_on_its_way_out_of_its_dtype() -> None:
-    lines = [f.line for f in findings("t342") if f.symptom == "trend-overflow"]
-    assert lines and len(lines) == len(set(lines))
-
-
 def test_a_cast_to_float8_is_tried_with_a_clamp() -> None:
     tried = {fix.title.split(" at ")[0]: holds(fix) for fix in findings("f345")[0].fixes}
     assert tried["clamp"] is True

@@ -88,16 +88,15 @@ NEAR_STEADY = 21.0
 FEWEST_STEADY = 8  # steps that a fit of another shape than the exponential needs
 WINDOWS_STEADY = 48, 192  # steps that it looks back over; the more the noisier the course is
 CLIMBED_STEADY = 0.3  # bits that such a result must have climbed
-CLIMBED_NEAR = 0.05  # the same where less than half of its climb is left
 CLIMBED_SLOWLY = 1.0  # the same for an exponential too slow for the shorter window
 FELL = 2.0  # bits by which a result falls that is reset, rather than noisy
 SOON_STEADY = 15.0  # steps within which it must get there
-SOON_NARROW = 8.5  # the same for an exponential in a dtype of less than float32's range
 REACH = 0.5  # of the steps that a shape was seen in, to look ahead
 EXPLAINED = 0.92  # share of its course that the shape must explain
 # climb of the last steps over that of all, below which a result has come to rest or levels off
 RESTED = 0.85
 FARTHEST = 48.0  # steps: what lies further ahead is not told
+LOOKS = 3  # steps in a row in which it must be foreseen
 MOST_CARRIED = 256  # operations upstream in which what is carried from step to step is looked for
 DOUBT = 2.0  # standard errors on either side of the slope: an interval of about 95 %
 
@@ -185,7 +184,7 @@ def steady(values: Array, limit: float) -> tuple[float, float, float, float] | N
     if len(at) < FEWEST_STEADY:
         return None
     x, y = at.astype(np.float64), values[at]
-    least = min(CLIMBED_STEADY, max(CLIMBED_NEAR, 2 * (limit - float(y[-1]))))
+    least = min(CLIMBED_STEADY, 2 * (limit - float(y[-1])))
     if y[-1] - y[0] < least:
         return None
     shapes = [(x, np.exp2((y - limit) / power), 1.0) for power in (1.0, 2.0)]
@@ -224,9 +223,8 @@ def _line(
 ) -> tuple[float, float, float, float] | None:
     """(share a straight line explains, steps left, least, most); None: too little.
 
-    What climbs by jumps must have climbed lately, too. explained_least: 0 for the recent course
-    of an exponential; of another the parabola says when it gets there, if at all, where it bends
-    down for certain.
+    It must have climbed lately, too. explained_least: 0 for the recent course of an exponential;
+    of another the parabola says when it gets there, if at all, where it bends down for certain.
     """
     slope, error = _slope(x, z)
     spread, centred = z - z.mean(), x - x.mean()
@@ -239,9 +237,6 @@ def _line(
     distance = end - float(z[-1] - residual[-1] + noise)
     ahead = max(2 * FEWEST_STEADY, math.ceil(distance / slope))
     lately = ahead if explained_least else len(x) // 2
-    jump = int(np.argmax(np.diff(z))) + 1
-    if z[jump] - z[jump - 1] > 0.5 * (z[-1] - z[0]) and len(x) - jump >= 2:
-        lately = len(x) - jump
     late, doubt = _slope(x[-lately:], z[-lately:])
     if late + DOUBT * doubt < RESTED * slope:
         return None
@@ -287,7 +282,7 @@ def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, floa
     if known[-1] - known[0] < (CLIMBED_FAR if wide else CLIMBED):
         return None
     found = exponential(recent, limit)
-    if found is None or found[1] > (FARTHEST if wide else SOON_NARROW):
+    if found is None or found[1] > (FARTHEST if wide else SOON):
         return None
     fast = len(known) > FEWEST_STEPS and found[3] <= SOON
     return found if wide or distance <= NEAR or fast else None
@@ -358,8 +353,7 @@ def forecasts(recording: Recording) -> list[Forecast]:
     """What was on its way out of range, the earliest warned first.
 
     A result that overflowed, or all of which underflowed, is told with the first step at whose end
-    that could be foreseen, for two steps in a row; another only if it is on its way still at the
-    last step.
+    that could be told; another only if it is on its way still at the last step.
     """
     found = [*_forecasts(recording, "overflow"), *_forecasts(recording, "underflow")]
     # What reached its end in the same step followed from the first operation that did.
@@ -381,7 +375,7 @@ def _forecasts(recording: Recording, end: End) -> Iterator[Forecast]:
         values = table[:rows, column]
         bad = np.flatnonzero(np.isposinf(values))
         until = int(bad[0]) if len(bad) else len(values)
-        told = _first_told(values[:until], limit, wide, still=not len(bad))
+        told = first_told(values[:until], limit, wide, still=not len(bad))
         if told is not None:
             at, (slope, left, least, most) = told
             over = int(steps[bad[0]]) if len(bad) else None
@@ -408,20 +402,22 @@ def _rows_before_poison(recording: Recording) -> int:
     return int(np.searchsorted(series.steps, recording.sinks[0].step_position, side="right")) + 1
 
 
-def _first_told(
-    values: Array, limit: float, wide: bool, still: bool
+def first_told(
+    values: Array, limit: float, wide: bool, still: bool = False
 ) -> tuple[int, tuple[float, float, float, float]] | None:
-    before = False
-    first: tuple[int, tuple[float, float, float, float]] | None = None
-    start = len(values) - 2 if still else 0
+    """(row, fit) of the first step at whose end a user hears of it; ``still``: only of the last.
+
+    Told is what was foreseen in each of the last steps, where the end has come no farther away
+    since the first of them: it recedes where a climb slows down.
+    """
+    looks: list[tuple[float, float, float, float]] = []
+    start = len(values) - LOOKS if still else 0
     for at in range(max(start, FEWEST_STEPS - 1), len(values)):
         seen = outlook(values[: at + 1], limit, wide)
-        if seen is not None and before:
-            first = at, seen
-            if not still:
-                return first
-        before = seen is not None
-    return first if not still or before else None
+        looks = [] if seen is None else [*looks, seen][-LOOKS:]
+        if len(looks) == LOOKS and looks[-1][1] <= looks[0][1]:
+            return at, looks[-1]
+    return None
 
 
 def growth(series: Series, column: int) -> float:

@@ -265,7 +265,7 @@ class Series:
 
     @property
     def may_tell(self) -> bool:
-        """Whether it holds the steps that a trend needs, twice in a row."""
+        """Whether it holds more steps than a trend is fitted to."""
         return len(self.steps) > FEWEST_STEPS
 
     @property
