@@ -483,3 +483,120 @@ def step():
     loss.backward()
 """
     assert first_fix(tmp_path, text).verdict == "verified"
+
+
+TRIED = {
+    "runs of which autograd keeps the later results alone": (
+        """
+low = torch.tensor(float("-inf"))
+
+
+def step():
+    cells = [low]
+    for score in weights.unbind():
+        ways = torch.stack([cells[-1], low])
+        cells.append(torch.logsumexp(ways, 0) + score)
+    loss = -torch.stack(cells[1:]).exp().sum()
+    loss.backward()
+""",
+        "torch.logsumexp(torch.nan_to_num(ways",
+    ),
+    "a tensor that is asked for its dtype alone": (
+        """
+keep, low = torch.tensor([True, False, True]), torch.tensor(float("-inf"))
+
+
+def step():
+    x = weights * 2
+    bias = (1.0 - keep.to(x.dtype)) * low
+    loss = torch.softmax(x + bias, 0)[0]
+    loss.backward()
+""",
+        "masked_fill",
+    ),
+    "a flag that is as the operator has it": (
+        """
+class Settings:
+    forgiving = False
+
+
+def step():
+    logits = weights.expand(4, 1, 3).log_softmax(-1)
+    forgiving = Settings.forgiving
+    text, lengths = torch.tensor([[1, 1, 1]]), torch.tensor([3])
+    loss = torch.nn.functional.ctc_loss(
+        logits, text, torch.tensor([4]), lengths, zero_infinity=forgiving
+    )
+    loss.backward()
+""",
+        "zero_infinity=True",
+    ),
+    "a result that is written in place and returned": (
+        """
+counts = torch.tensor([2.0, 0.0, 1.0])
+
+
+def mean(total):
+    sums = total * counts
+    return sums.div_(counts)
+
+
+def step():
+    loss = torch.where(counts > 0, mean(weights), 0.0).sum()
+    loss.backward()
+""",
+        "return",
+    ),
+    "memory that nobody wrote": (
+        """
+def step():
+    rows = [weights[:2], weights]
+    torch.use_deterministic_algorithms(True)  # which fills it with NaN
+    out = weights.new_empty(len(rows), 3)
+    torch.use_deterministic_algorithms(False)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    loss = out.sum()
+    loss.backward()
+""",
+        "new_zeros(len(rows), 3)",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TRIED)
+def test_fixes_are_tried_at(what: str, tmp_path: Path) -> None:
+    body, written_as = TRIED[what]
+    head = "import torch\n\nweights = torch.nn.Parameter(torch.tensor([0.3, 0.1, -0.4]))\n"
+    path = tmp_path / "program.py"
+    path.write_text(head + body)
+    module = written.load(path)
+    with nanlab.watch(on_fault="record") as trace:
+        module.step()
+    fixes = [f for f in trace.culprit.fixes if written_as in f.code]
+    assert fixes
+    assert fixes[0].verdict in ("verified", "finite"), fixes[0].why
+
+
+def test_missing_data_is_filled_where_a_recurrent_layer_reads_it(tmp_path: Path) -> None:
+    text = """
+import torch
+
+torch.manual_seed(0)
+rnn = torch.nn.LSTM(4, 3, batch_first=True)
+series = torch.randn(2, 5, 4)
+series[1, 2, 0] = float("nan")
+
+
+def step():
+    out, _ = rnn(series)
+    loss = out.sum()
+    loss.backward()
+"""
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    module = written.load(path)
+    with nanlab.watch(on_fault="record") as trace:
+        module.step()
+    fix = next(f for f in trace.culprit.fixes if "rnn(torch.nan_to_num(series" in f.code)
+    assert trace.replay(fix).finite

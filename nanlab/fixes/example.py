@@ -226,7 +226,9 @@ def filled(example: str, known: Binding, source: Source) -> str | None:
     text = example
     rest = known.get("...", ())
     if "..." in text:
-        more = ", ".join(source(a) for a in rest) if isinstance(rest, tuple) else ""
+        given = re.findall(r"\b(\w+)=", example)  # of which the program's own are left out
+        others = rest if isinstance(rest, tuple) else ()
+        more = ", ".join(source(a) for a in others if getattr(a, "arg", None) not in given)
         gone = r",\s*\.\.\.|\.\.\.,\s*|\.\.\."
         text = text.replace("...", more) if more else re.sub(gone, "", text)
     for name in dict.fromkeys(_HOLE.findall(example)):
@@ -472,6 +474,8 @@ class _Page:
         if None in written or any(self._shows(node) for node, _ in changes):
             return None
         try:
+            if True in written and isinstance(self.statement, ast.Return):
+                return f"return {changes[0][1]}"
             if True in written:
                 names = [ast.unparse(t) for t in getattr(self.statement, "targets", ())]
                 outer = changes[0][0]

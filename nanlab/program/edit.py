@@ -718,11 +718,13 @@ class _Rewrite:
     ) -> Ref | None:
         """The value of an argument: the only one read, or the one read by its name; or None."""
         inner = {ref.view for m in own for ref in refs_in(m.call.out)}
+        fresh = (m for m in own if not (m.call.func.is_view or m.call.func._schema.is_mutable))
+        created = {ref.storage for m in fresh for ref in refs_in(m.call.out)}
         read = {
             ref.view: ref
             for m in reversed(own)
             for ref in refs_in((m.call.args, m.call.kwargs))
-            if ref.view not in inner and not self._is_own(m, ref)
+            if ref.view not in inner and ref.storage not in created and not self._is_own(m, ref)
         }
         given = (*call.args, *(keyword.value for keyword in call.keywords))
         others = [each for each in given if key_of(each) != key_of(argument)]
@@ -784,6 +786,8 @@ class _Rewrite:
                 continue
             for reader in postorder(statement):
                 if not isinstance(reader, ast.expr) or not _reads(reader, key):
+                    continue
+                if isinstance(getattr(reader, "ctx", None), ast.Store):
                     continue
                 for segment, group in self._made(span_of(reader)):
                     own = [m for m in group if before is None or m.index < before] or group

@@ -235,6 +235,7 @@ def _is_same(func: Any, recorded: Any) -> bool:
 
 # results that autograd keeps or a transform looks through: they compute nothing
 _SILENT = having("silent")
+_UNINITIALISED = having("uninitialised")
 
 
 def _fit(given: Any, recorded: Any) -> bool:
@@ -299,7 +300,11 @@ class Following(TorchDispatchMode):
             (func.is_view or not silent)
             and isinstance(first, Tensor)
             and isinstance(known, Tensor)
-            and not same_bits(first.detach(), known)
+            and not (
+                first.shape == known.shape  # of memory that nobody wrote
+                if func._opname in _UNINITIALISED
+                else same_bits(first.detach(), known)
+            )
         ):
             raise _Other
         outs = out if isinstance(out, tuple | list) else (out,)
@@ -338,6 +343,7 @@ class Bound:
     out: Any  # Ref of its value; a tuple of them where it is one
     parts: dict[str, Any]  # key of a part -> Ref, Dual of two, or a plain value
     cast: torch.dtype | None  # of the autocast that it ran under
+    computing: int  # how many of its calls compute something
     tangent: Ref | None = None  # of its value, where it was differentiated forward
 
 
@@ -367,8 +373,12 @@ class Expression:
     # -- parts
 
     def leaves(self, spans: set[Span]) -> list[ast.expr]:
-        """Parts whose values come from elsewhere, in order of evaluation, each once."""
+        """Parts whose values come from elsewhere, in order of evaluation, each once.
+
+        Of a tensor that is asked for its size or dtype alone, that is the part.
+        """
         found: dict[str, ast.expr] = {}
+        asked: list[tuple[ast.expr, ast.expr]] = []  # (what Python knows of a tensor, the tensor)
         self.callees = {}
         loops = (n for n in ast.walk(self.node) if isinstance(n, ast.comprehension))
         inner = names_in(*(loop.target for loop in loops))
@@ -376,6 +386,10 @@ class Expression:
         def visit(node: ast.AST) -> None:
             if isinstance(node, _BARE) or (isinstance(node, ast.Name) and node.id in inner):
                 return
+            if isinstance(node, ast.expr) and (tensor := _asked(node)) is not None:
+                if _root(tensor) not in (*self.names, *inner):
+                    asked.append((node, tensor))
+                    return
             if isinstance(node, ast.expr) and self._comes_from_elsewhere(node, spans):
                 found.setdefault(key_of(node), node)
                 return
@@ -391,6 +405,9 @@ class Expression:
                 visit(child)
 
         visit(self.node)
+        for node, tensor in asked:
+            if key_of(tensor) not in found:
+                found.setdefault(key_of(node), node)
         return list(found.values())
 
     def _is_unknown(self, node: ast.Call) -> bool:
@@ -449,6 +466,21 @@ def shows_shape(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute):  # self.shape is a parameter of the module
         return node.attr in _SHAPES and getattr(node.value, "id", "") != "self"
     return isinstance(node, ast.Call) and shows_shape(node.func)
+
+
+def _asked(node: ast.AST) -> ast.expr | None:
+    """The tensor whose size, dtype or device is asked for; None for any other code."""
+    match node:
+        case ast.Subscript(value=inner) | ast.Call(func=ast.Attribute() as inner):
+            return _asked(inner)
+        case ast.Attribute(value=ast.Name() | ast.Attribute() as tensor, attr=attr):
+            return tensor if attr in _KNOWN and shows_shape(node) else None
+        case ast.Call(func=ast.Name(id="len"), args=[ast.Name() | ast.Attribute() as tensor]):
+            return tensor
+    return None
+
+
+_KNOWN = _SHAPES - {"new_zeros", "new_ones"}
 
 
 def free_paths(tree: ast.AST, known: set[str]) -> list[ast.expr]:
@@ -589,11 +621,14 @@ def _first_run(
     value: ValueAt,
     before: Bound | None,
 ) -> Bound:
-    length = len(before.calls) if before is not None else _guess(expression, made)
-    if before is not None:
-        lengths = [length]
-    else:
+    if before is None:
+        length = _guess(expression, made)
         lengths = sorted(range(1, min(len(made), 64) + 1), key=lambda n: (n != length, n))
+    else:  # as many calls, apart from those that autograd makes where it keeps a result
+        counts = list(itertools.accumulate(int(not is_silent(m.call.func)) for m in made))
+        alike = counts.index(before.computing) + 1 if before.computing in counts else 0
+        length = alike if before.computing else len(before.calls)
+        lengths = [length] if length else []
     spans = {each.span for each in made}
     places = [_places(expression, leaf, spans) for leaf in leaves]
     lists = _lists_in(expression.node)
@@ -621,15 +656,18 @@ def _first_run(
                 given = _gives(code, parts, partial(value, at), group, expression.device, cast)
                 if given is not None:
                     while size < len(made) and is_silent(made[size].call.func):
-                        if made[size].span != group[-1].span or before is not None:
+                        if made[size].span != group[-1].span:
                             break
                         if not reads_of(made[size], made[:size]):
                             break  # a run of its own, of a view that is taken in a loop
                         size += 1
                     calls = tuple(each.index for each in made[:size])
+                    computing = sum(not is_silent(each.call.func) for each in group)
                     if isinstance(given[0], Dual):
-                        return Bound(calls, given[0].value, parts, cast, given[0].tangent)
-                    return Bound(calls, _several(given[0], group) or outs[0], parts, cast)
+                        made_of = given[0].value, parts, cast, computing, given[0].tangent
+                        return Bound(calls, *made_of)
+                    out = _several(given[0], group) or outs[0]
+                    return Bound(calls, out, parts, cast, computing)
     text = ast.unparse(leaves[0]) if leaves else "the expression"
     raise NotReplayable(f"the values behind the line could not be told apart ({text}, ...)")
 
@@ -659,8 +697,11 @@ def _choices(
     """
     inner = {ref.view for each in group if not _is_view(each) for ref in refs_in(each.call.out)}
     pools: dict[Span | None, list[Any]] = {}
+    named: dict[tuple[Span | None, str], list[Any]] = {}
     for each in group:
         call = each.call
+        for name, flag in _flags(call):
+            named.setdefault((each.span, name), []).append(flag)
         read = [r for r in call.read if r.view not in inner or _writes_first(call, r)]
         for a in (*read, *numbers_in((call.args, tuple(call.kwargs.values())))):
             for pool in (pools.setdefault(each.span, []), pools.setdefault(None, [])):
@@ -669,7 +710,7 @@ def _choices(
     for pool in pools.values():  # `-beta * x` reads beta and computes with -beta
         pool += [-a for a in pool if type(a) in (int, float) and -a not in pool]
     near = [
-        [a for a in _near(pools, each) if a.__class__ is not Ref or key not in numbers]
+        [a for a in _near(pools, named, each) if a.__class__ is not Ref or key not in numbers]
         for key, each in zip(keys, places, strict=True)
     ]
     for i, key in enumerate(keys):
@@ -682,6 +723,15 @@ def _choices(
     if len(keys) > 1 and all(map(_is_view, group)):  # x.expand_as(y) reads x alone
         pool = [*pool, *refs_in(group[-1].call.out)]
     yield from itertools.permutations(pool, len(keys))
+
+
+def _flags(call: Call) -> Iterator[tuple[str, bool]]:
+    """What a call was given for its arguments that are yes or no, by default too."""
+    for at, argument in enumerate(call.func._schema.arguments):
+        found = call.args[at] if at < len(call.args) else call.kwargs.get(argument.name)
+        found = argument.default_value if found is None else found
+        if isinstance(found, bool):
+            yield argument.name, found
 
 
 def _with_tangents(
@@ -719,14 +769,18 @@ def _lists_in(node: ast.AST) -> dict[str, Span]:
     }
 
 
-def _near(pools: dict[Span | None, list[Any]], occurrences: list[_Occurrence]) -> list[Any]:
+def _near(
+    pools: dict[Span | None, list[Any]],
+    named: dict[tuple[Span | None, str], list[Any]],
+    occurrences: list[_Occurrence],
+) -> list[Any]:
     """What may stand behind a leaf, by all its places: what fits all of them first."""
     fitting = []
     for each in occurrences:
         pool = pools.get(each.span, []) if each.span is not None else []
         if each.form is not None:
             pool = solved(each.form, [a for a in pool if type(a) in (int, float)])
-        first = pool[each.order : each.order + 1]
+        first = named.get((each.span, each.argument)) or pool[each.order : each.order + 1]
         fitting.append([*first, *pool[: each.order], *pool[each.order + 1 :]])
     shared = [a for a in fitting[0] if all(_holds(other, a) for other in fitting[1:])]
     found: list[Any] = []
@@ -793,6 +847,7 @@ class _Occurrence:
     order: int  # how many other leaves the part reads before
     # what the part computes of it in plain numbers, without a call; None: it reads it as it is
     form: Callable[[float], Any] | None
+    argument: str = ""  # the name of the part's argument that it is
 
 
 def _places(expression: Expression, leaf: ast.expr, spans: set[Span]) -> list[_Occurrence]:
@@ -802,7 +857,10 @@ def _places(expression: Expression, leaf: ast.expr, spans: set[Span]) -> list[_O
     def visit(part: ast.AST, around: tuple[ast.expr, int] | None, below: ast.expr | None) -> None:
         if isinstance(part, ast.expr) and key_of(part) == key:
             span, order = (span_of(around[0]), around[1]) if around else (None, 0)
-            found.append(_Occurrence(span, order, form_of(below, key) if around else None))
+            keywords = getattr(around[0], "keywords", ()) if around else ()
+            argument = next((k.arg or "" for k in keywords if k.value is part), "")
+            form = form_of(below, key) if around else None
+            found.append(_Occurrence(span, order, form, argument))
             return
         makes = isinstance(part, ast.expr) and span_of(part) in spans
         order = 0
@@ -874,7 +932,7 @@ def numbers_in(value: Any) -> Iterator[Any]:
             yield value
         for item in value:
             yield from numbers_in(item)
-    elif isinstance(value, int | float | torch.dtype):
+    elif isinstance(value, int | float | torch.dtype | torch.device):
         yield value
 
 

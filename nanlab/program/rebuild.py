@@ -462,6 +462,7 @@ class Graph:
         self._covered: dict[Any, Any] | None = None
         self.bases: dict[int, _Base] = {}  # by storage
         self.fresh: set[int] = set()  # storages made in this run
+        self.edited: set[int] = set()  # storages of what edits made
         self.shared: set[int] = set()  # storages of leaves that other graphs read too
         self._views: dict[int, list[Any]] = {}  # storage -> the views of it that are live
 
@@ -474,6 +475,7 @@ class Graph:
         made._unread = {view: found[:] for view, found in self._unread.items()}
         made._views = {number: views[:] for number, views in self._views.items()}
         made.fresh, made.shared = set(self.fresh), set(self.memory.storages)
+        made.edited = set(self.edited)
         return made
 
     def own(self, storages: Iterable[int]) -> None:
@@ -624,6 +626,7 @@ class Graph:
         """From here on a reference stands for this tensor alone, and its storage for its memory."""
         self.rebind(ref, made)
         self.fresh.add(ref.storage)
+        self.edited.add(ref.storage)
         self.bases[ref.storage] = _Base.of(ref, made)
 
     def bind(self, ref: Any, made: Any) -> None:
@@ -1128,7 +1131,7 @@ def _paired(out: Any, made: Any) -> tuple[tuple[Ref, ...], tuple[Any, ...]]:
 def _call(
     graph: Graph, segment: Segment, index: int, call: Call, rows: Batch | None = None
 ) -> None:
-    if index in segment.loads and rows is None:
+    if index in segment.loads and rows is None and segment.loads[index][0] not in graph.edited:
         storage, held = segment.loads[index]
         base = graph.bases.get(storage)
         with _disable_current_modes():

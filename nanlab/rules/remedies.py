@@ -114,8 +114,10 @@ def _helpful(fixes: Sequence[Fix]) -> list[Fix]:
         if not (fix.edits and fix.verdict == "fails" and (right or fix.why.startswith(RAISES)))
     ]
     mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
-    some = any(f.verdict in ("verified", "finite") for f in mild)
-    return mild if some else kept
+    if any(f.verdict in ("verified", "finite") for f in mild):
+        kept = mild
+    failing = [f for f in kept if f.verdict == "fails"][MOST_TOLD:]
+    return [f for f in kept if not any(f is other for other in failing)]
 
 
 def _worth_telling(guards: Sequence[Fix], cured: bool) -> list[Fix]:
