@@ -251,7 +251,7 @@ def late(
     optimizer = kind(model.parameters(), lr=1e-2)
     batches = [(torch.randn(16, 8) * (2 + i), torch.randn(16, 4)) for i in range(steps)]
     if bad < steps:
-        batches[bad][0][:] = -1e30
+        batches[bad][0][:] = -3e38
     with nanlab.watch(model, detail=detail) as trace:
         for i, (x, y) in enumerate(batches):
             loop(model, optimizer, x, y, i)

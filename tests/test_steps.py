@@ -551,7 +551,7 @@ def test_turns_that_make_new_parameters_of_their_gradients_are_steps_in_a_run_th
         for step in range(5):
             x, y = torch.randn(5, 4, generator=random), torch.randn(5, 2, generator=random)
             if step == 3:
-                y[2] = x[2] @ w["weight"].T
+                x[2], y[2] = 0.0, 0.0
             slope = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(w, x, y)
             with torch.no_grad():
                 w = {name: value - 0.01 * slope[name].mean(0) for name, value in w.items()}

@@ -547,6 +547,30 @@ def step():
 """,
         "return",
     ),
+    "a name that the edit binds anew from itself": (
+        """
+data = torch.tensor([[1.0, float("nan")], [0.5, 2.0]])
+layer = torch.nn.Sequential(torch.nn.Linear(2, 1))
+
+
+def step():
+    x = data
+    loss = layer(x).sum() + weights.sum()
+    loss.backward()
+""",
+        "x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)\nloss",
+    ),
+    "a step that begins with weights set by hand": (
+        """
+def step():
+    with torch.no_grad():
+        weights[1] -= 0.1
+        weights[1] = 0.0
+    loss = (weights.detach() / weights).sum()
+    loss.backward()
+""",
+        "clamp_min",
+    ),
     "memory that nobody wrote": (
         """
 def step():

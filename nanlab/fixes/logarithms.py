@@ -65,7 +65,8 @@ def as_exponential(t: Term) -> Term | None:
     """A product, or the root of a sum, of what leaves the range, as the exponential of
     logarithms."""
     root = t.kind == "power" and t.parts[0].name in ("sum", "mean") and _is_root(t.parts[1])
-    if root or t.name == "prod":
+    # other factors may be 0, or negative
+    if root or (t.name == "prod" and log_of(t.parts[0]) is not None):
         inner = log_of(t)
         return called("exp", [("input", inner)]) if inner is not None else None
     if t.kind != "product":

@@ -1665,7 +1665,7 @@ class Values:
         found: dict[Any, Tensor] = {}
         for view, tensor in _paired(refs, made):
             copy = self._copies.get((segment, view))
-            if copy is None or not torch.equal(_bytes(copy), _bytes(tensor)):
+            if copy is None or tensor.is_meta or not torch.equal(_bytes(copy), _bytes(tensor)):
                 copy = self._copies[segment, view] = copy_of(tensor)
             found.setdefault(view, copy)
         return found

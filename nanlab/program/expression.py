@@ -523,18 +523,21 @@ class Code:
     ) -> None:
         self.variables, self.names = variables, names
         self._computed = frozenset(computed)  # a function computes these itself when it is called
-        self._assigned = {name for statement in before for name in stored_in(statement)}
-        body = [self._replaced(statement, variables) for statement in before]
-        value = self._replaced(node, variables)
-        body.append(ast.Assign([ast.Name("_value", ast.Store())], value))
-        if contexts:
-            body = [ast.With(copied(list(contexts)), body)]
-        module = ast.fix_missing_locations(ast.Module(body, []))
-        known = self._assigned | set(variables.values()) | set(names) | set(dir(builtins))
+        self._assigned: set[str] = set()  # from here on these are no parts any more
+        body: list[ast.stmt] = []
+        for statement in (*before, ast.Assign([ast.Name("_value", ast.Store())], node)):
+            body.append(self._replaced(statement, variables))
+            self._assigned.update(stored_in(statement))
+        inner: list[ast.stmt] = [ast.With(copied(list(contexts)), body)] if contexts else body
+        module = ast.fix_missing_locations(ast.Module(inner, []))
+        known = set(variables.values()) | set(names) | set(dir(builtins))
         known |= {n.target.id for n in ast.walk(module) if isinstance(n, ast.NamedExpr)}
         known |= {n.arg for n in ast.walk(module) if isinstance(n, ast.arg)}
-        known |= {*stored_in(module)}
-        self.free = free_paths(module, known)
+        self.free = [path for item in contexts for path in free_paths(item, known)]
+        for statement in body:  # `x = f(x)` reads another x than what follows
+            read = statement.value if isinstance(statement, ast.Assign) else statement
+            self.free += free_paths(read, known | {*stored_in(read)})
+            known.update(stored_in(statement))
         self.code = compile(module, "<edit>", "exec")
 
     def check(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -1015,8 +1015,10 @@ class _Building:
         """Begin with what was built elsewhere, whose Functions ask this one from now on."""
         self.graph, self.functions = other.graph.branch(), other.functions
         for leaf in self.graph.tensors():
-            if leaf.is_leaf:
-                leaf.grad = None  # of the run before
+            # torch refuses to say of a view under no_grad whose base was written since
+            with suppress(RuntimeError):
+                if leaf.is_leaf:
+                    leaf.grad = None  # of the run before
         self.looks = dict(other.looks)
         self.functions.restore(other.state)
         self.functions.graph, self.functions.go_on = self.graph, self.go_on
