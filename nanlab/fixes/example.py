@@ -307,7 +307,8 @@ def guarded(
             new = filled(_with(guard.after, numbers), found, page.source) if found else None
             new = page.written(node, new) if new is not None else None
             if new is not None and guard.ahead:
-                if page.stands(node) and isinstance(found["x"], ast.Name):  # type: ignore[index]
+                x = found["x"] if found else None
+                if page.stands(node) and isinstance(x, ast.Name) and page.reads_again(x):
                     both = f"{new}\n{page.scope.replaced(page.statement, [])}"
                     title = _with(guard.title, numbers)
                     group = late if guard.last_resort else made
@@ -415,6 +416,12 @@ class _Page:
             return True
         # of a chain over several lines a call begins with its own method's name
         return own[2:] == span[2:] and own[:2] <= span[:2] and span[0] > own[0]
+
+    def reads_again(self, name: ast.Name) -> bool:
+        """Whether the statement, or one behind it, reads a name a second time."""
+        behind = [s for s in self.scope.order if s.lineno >= self.statement.lineno]
+        names = (n for n in _walk(behind) if isinstance(n, ast.Name) and n.id == name.id)
+        return any(n is not name and isinstance(n.ctx, ast.Load) for n in names)
 
     def assigned(self, name: ast.Name) -> ast.expr | None:
         """What a name was assigned, where it may be written here as well."""
