@@ -129,6 +129,35 @@ def test_one_edit_that_mends_two_faults_is_the_cure() -> None:
     assert all(bool(g.isfinite().all()) for g in trace.cure.replay.gradients.values())
 
 
+class Variational(torch.nn.Module):
+    """An autoencoder; an update has thrown its variance to where exp overflows, in two lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mu, self.logvar = torch.nn.Linear(6, 2), torch.nn.Linear(6, 2)
+        self.dec = torch.nn.Sequential(torch.nn.Linear(2, 6), torch.nn.Sigmoid())
+        with torch.no_grad():
+            self.logvar.bias.copy_(torch.tensor([250.0, -250.0]))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mu, logvar = self.mu(x), self.logvar(x)
+        std = torch.exp(logvar)
+        return self.dec(mu + std * torch.randn_like(std)), mu, logvar
+
+
+def test_a_largest_exponent_is_not_taken_out_of_what_nothing_divides_by() -> None:
+    torch.manual_seed(0)
+    net, x = Variational(), torch.rand(4, 6)
+    with nanlab.watch(net, on_fault="record") as trace:
+        recon, mu, logvar = net(x)
+        rec = -(x * torch.log(recon) + (1 - x) * torch.log(1 - recon)).sum()
+        loss = rec - 0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+        loss.backward()
+    assert trace.cure is not None and trace.cure.verified
+    assert "logvar(x).clamp" in trace.cure.code and "logsigmoid" in trace.cure.code
+    assert "amax" not in trace.cure.code
+
+
 def test_a_call_is_wrapped_only_where_it_gives_the_tensor_that_is_read() -> None:
     class Answer:
         def __init__(self, logits: torch.Tensor) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.formats import FloatFormat, format_of
 from nanlab.operators import having, with_forms
+from nanlab.trace.mode import DispatchMode
 
 
 def checked_operands(x: Any) -> list[Tensor]:
@@ -92,7 +92,7 @@ class Partners:
     typical: float | None  # of that and of what eps is the floor of
 
 
-class _Meetings(TorchDispatchMode):
+class _Meetings(DispatchMode):
     """Collects tensors that a number is added to or bounds. Tried with torch 2.13."""
 
     def __init__(self, number: float) -> None:
@@ -100,11 +100,6 @@ class _Meetings(TorchDispatchMode):
         self.number = number
         self.addends: list[Tensor] = []
         self.floored: list[Tensor] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Without it the first call would import the compiler, which takes a second."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -21,15 +21,16 @@ import torch
 from mpmath import mp, mpf
 from mpmath.libmp import from_float, from_man_exp
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from nanlab.errors import NanlabError
 from nanlab.operators import having
+from nanlab.trace.mode import DispatchMode
 
 F = TypeVar("F", bound=Callable[..., Any])
 MOST_ELEMENTS = 1 << 14  # of one result: a number costs about 10 microseconds
 OPERATOR, FUNCTION = 80, 10  # work of a call of an operator, and of an elementary function
+DIGITS = 14  # of a number, for which a function takes as long as one addition
 MOST_BITS_APART = 4000  # of two elements of a matrix that is multiplied as integers
 
 
@@ -155,7 +156,7 @@ class Exact(Tensor):
         return made
 
 
-class _Directly(TorchDispatchMode):
+class _Directly(DispatchMode):
     """Operators on exact numbers are run by Exact itself: torch imports all of its distributed
     tensors before it asks a subclass for the first time, which takes a second."""
 
@@ -166,10 +167,6 @@ class _Directly(TorchDispatchMode):
         ):
             return Exact.__torch_dispatch__(func, types, args, kwargs)
         return func(*args, **(kwargs or {}))
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # the wrapper that keeps dynamo out imports it first, which takes seconds
 
 
 Moved = tuple[int, Callable[[tuple[int, ...]], np.ndarray]]
@@ -346,7 +343,7 @@ def _real(fn: Callable[..., Any], poles: dict[Any, Any] | None = None) -> Callab
             return NAN
         if poles and len(x) == 1 and x[0] in poles:
             return poles[x[0]]
-        _work.done += FUNCTION
+        _work.done += max(FUNCTION, mp.dps // DIGITS)
         try:
             found = fn(*x)
         except (ZeroDivisionError, ValueError, OverflowError):

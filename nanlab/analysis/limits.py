@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from mpmath import mpf
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.analysis.exact import (
     MOST_DIGITS,
@@ -37,6 +37,7 @@ from nanlab.analysis.exact import (
     rounded,
     work,
 )
+from nanlab.trace.mode import DispatchMode
 
 Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
 ROUNDING = 100  # units of the dtype's eps: of a sum that cancels out
@@ -109,7 +110,7 @@ class Evaluation:
         return self.values + tuple(g for g in self.gradients if g is not None)
 
 
-class Wide(TorchDispatchMode):
+class Wide(DispatchMode):
     """Casts to narrower dtypes, and tensors made in them, stay float64 or complex128.
 
     What is computed is counted as work.
@@ -125,10 +126,6 @@ class Wide(TorchDispatchMode):
             kwargs["dtype"] = torch.complex128
         count_work(1, sum(x.numel() for x in args if isinstance(x, Tensor)))
         return func(*args, **kwargs)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # the wrapper that keeps dynamo out imports it first, which takes seconds
 
 
 def evaluate(

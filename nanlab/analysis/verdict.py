@@ -658,11 +658,10 @@ class Judge:
         except NotReplayable:  # the new lines read what the old ones did not
             return Agreement("unknown", NOT_COMPUTED)
         found = agrees(new, old, operands, None, whole.differentiated, known=true)
-        if any(bool(value.value.isinf().any()) for value in true.values):
-            off = _off_in_range(old, new, operands)
+        if not all(bool(value.exists.all()) for value in true.values):
+            off = _off_in_range(old, new, operands, whole.differentiated)
             if off is not None:
-                why = f"where the loss is in range it is {off[0]:.4g} and not {off[1]:.4g}"
-                return Agreement("value", why)
+                return off
         return self._named(whole, got, true) or found
 
     def _named(self, whole: Slice, got: Evaluation, true: Truth) -> Agreement | None:
@@ -924,21 +923,44 @@ def _off(got: Tensor, limit: Tensor, largest: float = 0.0) -> tuple[float, float
 
 
 def _off_in_range(
-    old: Callable[..., Any], new: Callable[..., Any], operands: Sequence[Tensor]
-) -> tuple[float, float] | None:
-    """What a rewritten loss is, and the loss, for operands so small that this is finite; None where
-    they are the same."""
+    old: Callable[..., Any],
+    new: Callable[..., Any],
+    operands: Sequence[Tensor],
+    wanted: Sequence[bool],
+) -> Agreement | None:
+    """How the loss and its gradients differ from the program's at operands so small that these are
+    finite; None where they are the same at some, as those of a bound are that is not reached."""
+    first = None
     for factor in SMALLER:
         near = [x * factor if x.is_floating_point() else x for x in operands]
         try:
-            now, before = (
-                evaluate(fn, near, None, [False] * len(near)).values for fn in (new, old)
-            )
+            now, before = (evaluate(fn, near, None, wanted) for fn in (new, old))
         except Exception:
             return None
-        if all(bool(t.isfinite().all()) for t in before):
-            pairs = (_off(a, b) for a, b in zip(now, before, strict=True))
-            return next(filter(None, pairs), None)
+        if not all(bool(t.isfinite().all()) for t in before.tensors):
+            continue
+        largest = _largest(t for t in before.gradients if t is not None) or 0.0
+        found = _first_off(now.values, before.values, "where the loss is in range it")
+        found = found or _first_off(
+            [t for t in now.gradients if t is not None],
+            [t for t in before.gradients if t is not None],
+            "where the loss is in range its gradient",
+            largest,
+        )
+        if found is None:
+            return None
+        first = first or found
+    return first
+
+
+def _first_off(
+    got: Sequence[Tensor], right: Sequence[Tensor], what: str, largest: float = 0.0
+) -> Agreement | None:
+    """The first pair of tensors that differ."""
+    for a, b in zip(got, right, strict=True):
+        if (off := _off(a, b, largest)) is not None:
+            kind: Literal["value", "gradient"] = "gradient" if largest else "value"
+            return Agreement(kind, f"{what} is {off[0]:.4g} and not {off[1]:.4g}")
     return None
 
 

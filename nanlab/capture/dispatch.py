@@ -13,7 +13,6 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.learned_step import LearnedStep
@@ -58,6 +57,7 @@ from nanlab.trace.chunk import (
     pack_row,
 )
 from nanlab.trace.escapes import ReadOut
+from nanlab.trace.mode import DispatchMode
 from nanlab.trace.op import BACKWARD, FORWARD, OPTIMIZER, OTHER, RECOMPUTE
 from nanlab.trace.program import View
 from nanlab.trace.recording import Recording, Source
@@ -84,7 +84,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=_forked)
 
 
-class OpRecorder(TorchDispatchMode):
+class OpRecorder(DispatchMode):
     """Writes one row for each output of each operation.
 
     ``step_began`` is called with the position at which a training step begins, ``special`` with
@@ -94,12 +94,6 @@ class OpRecorder(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # the wrapper that keeps dynamo out costs 2 us an operation and does nothing outside
-        # torch.compile
-        return False
 
     def __init__(self, recording: Recording, lines: SourceLines, clock: StepClock) -> None:
         super().__init__()

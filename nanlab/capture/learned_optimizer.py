@@ -9,9 +9,10 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 
 # as in torch 2.6 to 2.13
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.capture.program import NUMBERS
+from nanlab.trace.mode import DispatchMode
 from nanlab.trace.program import Ref
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _REGULAR: frozenset[Any] = frozenset(
 )
 
 
-class Numbers(TorchDispatchMode):
+class Numbers(DispatchMode):
     """The numbers among the arguments of a step that was not observed: found, when somebody reads
     them, by a step on tensors without memory, scalars apart."""
 

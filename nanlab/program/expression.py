@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.capture.plans import plan_of
 from nanlab.errors import NotReplayable
@@ -24,6 +24,7 @@ from nanlab.operators import having
 from nanlab.program.rebuild import same_bits
 from nanlab.program.rerun import Get, copy_of
 from nanlab.trace.chunk import Span
+from nanlab.trace.mode import DispatchMode
 from nanlab.trace.program import Call, Ref, refs_in
 
 Tensor = torch.Tensor
@@ -263,7 +264,7 @@ def is_silent(func: Any) -> bool:
     return func.is_view or getattr(func, "_opname", "") in _SILENT
 
 
-class Following(TorchDispatchMode):
+class Following(DispatchMode):
     """Holds each operator that runs inside, and what it gives, against recorded calls."""
 
     def __init__(self, made: Sequence[Made]) -> None:
