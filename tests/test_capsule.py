@@ -188,7 +188,7 @@ def test_two_faults_keep_their_cure_in_a_file(tmp_path: Path) -> None:
     assert trace.cure is not None and again.cure is not None
     assert again.cure.edits == trace.cure.edits
     told = str(trace.report())
-    assert "cure (verified), both faults of the step together" in told
+    assert "cure (verified) of all faults of the step" in told
     assert all(edit.text in told for edit in trace.cure.edits)
     assert trace.culprit is not None and trace.culprit.fixes[0].verdict == "fails"
     assert "no single fix of it helps" in trace.culprit.brief

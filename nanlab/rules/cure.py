@@ -17,6 +17,7 @@ from nanlab.trace import Trace
 WORK = 12_000_000  # for one cure: about 12 s
 _ORDER = {"verified": 0, "finite": 1, "fails": 2, "untried": 3}
 MOST_FAULTS = 6  # of one step that are looked for
+MOST_TOLD = 4  # of a fault that shows once others are mended, whose fixes are not tried alone
 MOST_TRIED = 8  # fixes of one fault that are tried with those of the others
 
 
@@ -113,7 +114,7 @@ def _completed(trace: Trace, judge: Judge, found: Chain, best: Fix | None) -> Ch
         found.cure = replace(cure, edits=tuple(_of_the_file(trace, e) for e in cure.edits))
     chosen = found.cure.fixes if found.cure is not None else []
     for at, options in enumerate(found.options[1:], 1):
-        ranked = sorted(options, key=lambda fix: fix not in chosen)
+        ranked = sorted(options, key=lambda fix: fix not in chosen)[:MOST_TOLD]
         told = [_with_others(fix, found.cure is not None) for fix in ranked]
         found.faults[at] = replace(found.faults[at], fixes=told)
     return found

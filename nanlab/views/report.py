@@ -182,8 +182,7 @@ def verdict_text(trace: Trace) -> str:
     warnings = [f for f in trace.findings if f is not found]
     lines = text.as_text(found).splitlines() if found is not None else [healthy_text(trace)]
     if (cure := card.cure_of(trace)) is not None:
-        many = "both faults" if len(cure.fixes) == 2 else f"all {len(cure.fixes)} faults"
-        told = f"  cure ({cure.verdict}), {many} of the step together:  {cure.brief}"
+        told = f"  cure ({cure.verdict}) of all faults of the step:  {cure.brief}"
         before = (at for at, line in enumerate(lines) if line.startswith("  fix "))
         lines.insert(next(before, len(lines)), told)
     lines += [f"{f.severity}: {f.title}  ({text.place(f)})" for f in warnings[:5]]
