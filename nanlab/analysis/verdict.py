@@ -807,7 +807,7 @@ class Judge:
             )
             # of a leaf that the step itself makes no derivative is asked
             telling = old if any(wanted) else evaluate(part.function(), operands)
-            old = _without_offending(old, telling.gradients)
+            old = _without_offending(old, [*telling.gradients, *self._arriving(region)])
             wide_operands = [_widened(t) for t in operands]
             with Wide():
                 wide, *near = (
@@ -822,6 +822,20 @@ class Judge:
         rows = zip(*found, strict=True)
         changes = [_change(n, o, w, beside) for n, o, w, *beside in rows]
         return max((c for c in changes if c is not None), default=None)
+
+    def _arriving(self, region: Region) -> Sequence[Tensor | None]:
+        """The gradients of the losses by what a line gives: not finite at elements that something
+        behind it fails at."""
+        at, (index, out) = region.segment, region.outer
+        own, views = self.where.segments[at].calls[index], {ref.view for ref in refs_in(out)}
+        found: list[Tensor | None] = []
+        for run in (run for segment, run in self._runs() if segment == at and run.first > index):
+            part = cut(self.values, run.roots, (at, run.first), lambda call: call is own)
+            wanted = [ref.view in views for ref in part.operands]
+            if any(wanted):
+                operands = list(part.operands.values())
+                found += evaluate(part.function(), operands, None, wanted).gradients
+        return found
 
     def _line(self, region: Region, stop: SumsBefore | None = None) -> Slice:
         """The line as a function of the last sums that went into it."""

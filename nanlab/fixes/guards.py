@@ -390,6 +390,7 @@ at least 1e-3 where softplus makes it [vanishes]
     softplus($x, ...) -> F.softplus($x, ...) + 1e-3
 at least 1e-3 where NAME makes it [vanishes zero]
     exp sigmoid relu square abs: NAME($x) -> $x.NAME() + 1e-3
+    exp sigmoid relu square abs: NAME($x) -> $x.NAME().clamp_min(1e-3)
 clamp the exponent where it is made, for all that read it [grows too-large]
     $f($x, ...) -> $f($x, ...).clamp(max=GROWTH)
     $x + $y -> ($x + $y).clamp(max=GROWTH)

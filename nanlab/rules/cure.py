@@ -78,8 +78,12 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
     first = trace.recording.first_step  # by which a replay of a longer run is numbered
     judge = judge_of(trace, culprit.step - first if culprit.step >= 0 else culprit.step)
     with nullcontext() if isinstance(judge, str) else judge.sharing():
-        found = Chain([culprit], [[fix for fix in culprit.fixes if fix.edits]])
-        best = next((fix for fix in found.options[0] if fix.verified), None)
+        told = [fix for fix in culprit.fixes if fix.edits]
+        best = next((fix for fix in told if fix.verified), None)
+        # what fails alone is told of few, and may yet show the next fault
+        more = [] if best is not None else [fix for fix in proposed(trace, culprit) if fix.edits]
+        known = {fix.edits for fix in told}
+        found = Chain([culprit], [[*told, *(fix for fix in more if fix.edits not in known)]])
         return found if isinstance(judge, str) else _completed(trace, judge, found, best)
 
 
@@ -173,9 +177,23 @@ def _next_fault(
             continue
         if not _is_written(nxt, fix):
             return fix, joined, nxt, then
-        if brought is None and nxt.cause != last.cause:  # of the line, or brought in by the fix
+        if brought is None and nxt.cause != last.cause and _is_recorded(trace, nxt, found.faults):
             brought = fix, joined, nxt, then
     return brought
+
+
+def _is_recorded(trace: Trace, fault: Finding, known: Sequence[Finding]) -> bool:
+    """Whether the step as it ran has a bad row of a fault that shows in a line that a fix wrote,
+    one that is no known fault's; else the fix has brought it in."""
+    if fault.phase != "forward":
+        return True
+    recording, place = trace.recording, (fault.file, fault.line, fault.op)
+    bad = {
+        at
+        for at in recording.status
+        if (op := recording.op(at)) is not None and place == (op.file, op.line, op.name)
+    }
+    return not bad <= {each.position for each in known}
 
 
 def _same(a: Finding, b: Finding) -> bool:
