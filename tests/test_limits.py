@@ -250,6 +250,18 @@ def test_exact_numbers_give_what_float64_gives(fn: Callable[[Tensor], Tensor]) -
     assert torch.allclose(rounded(gradient), slope, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("fn", [F.relu, F.softplus, F.logsigmoid, F.silu, torch.tanh])
+def test_the_derivative_at_a_nan_is_that_of_torch_in_exact_numbers(
+    fn: Callable[[Tensor], Tensor],
+) -> None:
+    x = torch.tensor([math.nan, 0.5], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(fn(x).sum(), x)
+    with digits(60), AllExact():
+        exact = lift(x.detach()).requires_grad_()
+        (gradient,) = torch.autograd.grad(fn(exact).sum(), exact)
+    assert torch.allclose(rounded(gradient), slope, equal_nan=True)
+
+
 def test_a_matrix_filled_in_place_keeps_its_exact_numbers() -> None:
     def turn(angle: Tensor) -> Tensor:
         made = torch.zeros(2, 2)

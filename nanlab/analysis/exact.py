@@ -377,7 +377,7 @@ def _power(a: Any, b: Any) -> Any:
 
 
 def _sigmoid(x: Any) -> Any:
-    y = 1 / (1 + mpmath.exp(-x)) if x > -INF else mpf(0)
+    y = mpf(0) if x == -INF else 1 / (1 + mpmath.exp(-x))
     if y == 1 and x < INF and mp.dps < MOST_DIGITS:  # what 1 - y is, it does not show
         raise NotExact("a probability next to 1 takes more digits")
     return y
@@ -533,7 +533,7 @@ _runs("clamp_max")(lambda func, x, high: _clamp(func, x, None, high))
 @_runs("threshold_backward")
 def _threshold_backward(func: Any, g: Any, x: Any, threshold: Any) -> Exact:
     zero = mpf(0)
-    return Exact(_mapped(lambda a, b: a if b > threshold else zero, _numbers(g), _numbers(x)))
+    return Exact(_mapped(lambda a, b: zero if b <= threshold else a, _numbers(g), _numbers(x)))
 
 
 @_runs("polygamma")
