@@ -388,3 +388,29 @@ def test_all_calls_of_one_module_lose_their_last_layer_together(loss_of: Any) ->
     sure = torch.nn.functional.logsigmoid
     right = -(sure(logits[0]) + sure(-logits[1])).mean()
     assert trace.replay(best).loss == pytest.approx(right.item(), rel=1e-5)
+
+
+class Regression(torch.nn.Module):
+    """Its variance is what a relu leaves: 0 for half of the rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.var = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+        with torch.no_grad():
+            self.var.bias.fill_(0.0)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.mean(x), torch.relu(self.var(x))
+
+
+def test_a_variance_of_zero_is_bounded_where_it_is_made_and_no_fix_brings_in_a_fault() -> None:
+    torch.manual_seed(0)
+    net, x = Regression(), torch.randn(16, 3)
+    with nanlab.watch(net, on_fault="record") as trace:
+        mean, var = net(x)
+        loss = (0.5 * torch.log(var) + (x[:, :1] - mean) ** 2 / (2 * var)).mean()
+        loss.backward()
+    assert trace.cure is not None and trace.cure.verified
+    assert trace.cure.code == "return self.mean(x), self.var(x).relu().clamp_min(1e-3)"
+    assert trace.cure.replay is not None and trace.cure.replay.loss > 0  # it tends to infinity
+    assert {f.cause for f in trace.findings} == {"log-of-zero", "div-by-zero"}

@@ -594,6 +594,9 @@ class Judge:
         self._fetch(edited)
         moved = [self._distortion(edited, *part) for part in self._changed(edited)]
         distortion = max((d for d in moved if d is not None), default=None)
+        if (distortion or 0.0) > WITHIN:  # perhaps of elements that fail behind the line
+            moved = [self._distortion(edited, *part, True) for part in self._changed(edited)]
+            distortion = max((d for d in moved if d is not None), default=None)
         found = Judgement("verified", "", distortion, largest, replay)
         agreement, whole = self._agreement(edited)
         right = whole and agreement.kind == "agrees" and not self._shows_more(replay)
@@ -798,8 +801,13 @@ class Judge:
             min(self.where.segments[at].calls[i].position for at, i in {*calls, *places})
         )
 
-    def _distortion(self, edited: Edited, region: Region, part: Slice) -> float | None:
-        """Largest relative change of the line's healthy values and derivatives, by float64."""
+    def _distortion(
+        self, edited: Edited, region: Region, part: Slice, behind: bool = False
+    ) -> float | None:
+        """Largest relative change of the line's healthy values and derivatives, by float64.
+
+        behind: values that what follows fails at are not healthy either.
+        """
         try:
             at, index = region.segment, region.outer[0]
             patches = [p for p in edited.patches if p.segment == at and p.at <= index]
@@ -810,7 +818,9 @@ class Judge:
             )
             # of a leaf that the step itself makes no derivative is asked
             telling = old if any(wanted) else evaluate(part.function(), operands)
-            old = _without_offending(old, [*telling.gradients, *self._arriving(region)])
+            old = _without_offending(
+                old, [*telling.gradients, *(self._arriving(region) if behind else ())]
+            )
             wide_operands = [_widened(t) for t in operands]
             with Wide():
                 wide, *near = (
@@ -828,16 +838,17 @@ class Judge:
 
     def _arriving(self, region: Region) -> Sequence[Tensor | None]:
         """The gradients of the losses by what a line gives: not finite at elements that something
-        behind it fails at."""
+        behind it fails at; none where they cannot be computed."""
         at, (index, out) = region.segment, region.outer
         own, views = self.where.segments[at].calls[index], {ref.view for ref in refs_in(out)}
         found: list[Tensor | None] = []
         for run in (run for segment, run in self._runs() if segment == at and run.first > index):
-            part = cut(self.values, run.roots, (at, run.first), lambda call: call is own)
-            wanted = [ref.view in views for ref in part.operands]
-            if any(wanted):
+            with suppress(Exception):
+                part = cut(self.values, run.roots, (at, run.first), lambda call: call is own)
+                wanted = [ref.view in views for ref in part.operands]
                 operands = list(part.operands.values())
-                found += evaluate(part.function(), operands, None, wanted).gradients
+                if any(wanted):
+                    found += evaluate(part.function(), operands, None, wanted).gradients
         return found
 
     def _line(self, region: Region, stop: SumsBefore | None = None) -> Slice:
