@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from nanlab.fixes.candidates import (
 )
 from nanlab.fixes.example import Place, guarded, masked
 from nanlab.fixes.guards import GAPS, GUARDS, IN_FLOAT32, MAKERS, numbers
+from nanlab.fixes.pages import Pages
 from nanlab.operators import card, having
 from nanlab.program.edit import text_of
 from nanlab.program.rerun import window
@@ -40,18 +41,30 @@ _MAKERS = having("root", "non_negative", "masks", "softmax")
 _COUNTED = having("moves", "accumulates", "copies") | {"sum", "mul"}  # of counts these are counts
 
 
-def proposals(recording: Recording, position: int, text: str) -> list[Candidate]:
+def pages_of(
+    recording: Recording, position: int, file: str, text: str, read: Callable[[str], str]
+) -> Pages:
+    """The text of a file, and of the other files of the program in which what the operation at a
+    position reads was made. read: gives a file's text by its name."""
+    ran: dict[str, list[int]] = {}
+    op = forward_of(recording, position)
+    for made in _upstream(recording, op) if op is not None else ():
+        ran.setdefault(made.file, []).append(made.line)
+    return Pages.of(file, text, ran, read)
+
+
+def proposals(recording: Recording, position: int, pages: Pages) -> list[Candidate]:
     """The statement of an operation with the operation guarded.
 
-    position: of the operation, or of its derivative. text: of the file.
+    position: of the operation, or of its derivative.
     """
     op = forward_of(recording, position)
     if op is None or not op.line or _is_update(recording, op):
         return []
-    found = _guarded(recording, op, facts_of(recording, op), text)
-    for maker in _upstream(recording, op):
+    found = _guarded(recording, op, facts_of(recording, op), pages)
+    for maker in _upstream(recording, op, pages):
         if maker.born and maker.place != op.place:
-            found += _guarded(recording, maker, facts_of(recording, maker), text)
+            found += _guarded(recording, maker, facts_of(recording, maker), pages)
     device = autocast(recording, op)
     return [_outside(c, device) if device and c.title == IN_FLOAT32 else c for c in found]
 
@@ -73,14 +86,14 @@ def proposals_at(recording: Recording, position: int, text: str, place: Place) -
     return guarded(text, place, guards, _numbers(recording, op))
 
 
-def _guarded(recording: Recording, op: Op, facts: set[str], text: str) -> list[Candidate]:
+def _guarded(recording: Recording, op: Op, facts: set[str], pages: Pages) -> list[Candidate]:
     guards = [g for g in GUARDS if set(g.when.split()) <= facts]
-    place = _place(recording, op)
-    hidden = [] if "number" in facts else masked(text, place)  # a mask hides parts of tensors
-    return [*hidden, *guarded(text, place, guards, _numbers(recording, op))]
+    place = _place(recording, op, pages)
+    hidden = [] if "number" in facts else masked(pages.text, place)  # it hides parts of tensors
+    return [*hidden, *guarded(pages.text, place, guards, _numbers(recording, op))]
 
 
-def at_makers(recording: Recording, position: int, text: str) -> list[Candidate]:
+def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candidate]:
     """Statements that make its operands, kept off 0 or within an exponential's range."""
     op = forward_of(recording, position)
     if op is None or not op.line:
@@ -88,37 +101,40 @@ def at_makers(recording: Recording, position: int, text: str) -> list[Candidate]
     number, facts = _numbers(recording, op), facts_of(recording, op)
     grows = {"grows", "too-large"} <= facts
     found: list[Candidate] = []
-    for maker in _makers(recording, op, grows):
+    for maker in _makers(recording, op, pages, grows):
         own = {"vanishes"} if _vanishes(recording, maker.position) else set()
         guards = [g for g in MAKERS if set(g.when.split()) <= facts | own]
-        place = _place(recording, maker)
+        place = _place(recording, maker, pages)
         if grows:  # of several calls alike in a statement only the one that makes the exponent
-            found += [c for g in guards for c in guarded(text, place, [g], number)[:1]]
+            found += [c for g in guards for c in guarded(pages.text, place, [g], number)[:1]]
         else:
-            found += guarded(text, place, guards, number)
+            found += guarded(pages.text, place, guards, number)
     return found
 
 
-def carried(recording: Recording, position: int, text: str, dtype: torch.dtype) -> list[Candidate]:
+def carried(
+    recording: Recording, position: int, pages: Pages, dtype: torch.dtype
+) -> list[Candidate]:
     """The line in a form that takes what its operand was made of: by the last layer of a
     Sequential, which is called without it, or in another function, which hands that on."""
     op = forward_of(recording, position)
     found: list[Candidate] = []
     if op is None or not op.line:
         return found
-    for maker in _upstream(recording, op):
+    line = pages.line(op.file, op.line)
+    for maker in _upstream(recording, op, pages):
         if maker.base_name.lstrip("_") in _CARRIED and len(found) < MOST_MAKERS:
-            lines = _lines_that_read(recording, maker)
-            span = recording.spans[maker.place] if maker.place < len(recording.spans) else None
+            lines = _lines_that_read(recording, maker, pages)
+            span = _place(recording, maker, pages).span
             if span is None:
                 continue
             name, numbers, several = _last_layer(recording, maker)
-            spelled = spelled_out(text, span, name, numbers, several)
+            spelled = spelled_out(pages.text, span, name, numbers, several)
             if spelled is not None and several and name in having("compresses", "softmax"):
-                made = candidates(spelled[0], op.line, dtype)
+                made = candidates(spelled[0], line, dtype)
                 found += [c for c in made if takes_all_but_last(c)]
             if lines is not None:
-                found += carried_over(*(spelled or (text, span)), op.line, lines)
+                found += carried_over(*(spelled or (pages.text, span)), line, lines)
     return found
 
 
@@ -140,8 +156,9 @@ def _last_layer(recording: Recording, last: Op) -> tuple[str, tuple[Any, ...] | 
     return name, numbers, several
 
 
-def _lines_that_read(recording: Recording, maker: Op) -> set[int] | None:
-    """The lines that compute with what a call gives, in any step; None where another file does."""
+def _lines_that_read(recording: Recording, maker: Op, pages: Pages) -> set[int] | None:
+    """The lines that compute with what a call gives, in any step; None where a file does that is
+    not among these."""
     lines: set[int] = set()
     same: set[int] = set()
     for row in recording.all_ops():
@@ -155,9 +172,9 @@ def _lines_that_read(recording: Recording, maker: Op) -> set[int] | None:
                 continue
         if row.base_name in having("silent"):
             continue
-        if row.file != maker.file or not row.line:
+        if not row.line or not pages.line(row.file, row.line):
             return None
-        lines.add(row.line)
+        lines.add(pages.line(row.file, row.line))
     return lines
 
 
@@ -175,12 +192,12 @@ def _is_small(stats: TensorStats) -> bool:
     return bool(stats.zero or (stats.absmin is not None and stats.absmin < VANISHING))
 
 
-def filled(recording: Recording, position: int, text: str) -> list[Candidate]:
+def filled(recording: Recording, position: int, pages: Pages) -> list[Candidate]:
     """The statement in which bad data comes in, with something in its place."""
     op = forward_of(recording, position)
     if op is None or not op.line:
         return []
-    return guarded(text, _place(recording, op), GAPS, _numbers(recording, op))
+    return guarded(pages.text, _place(recording, op, pages), GAPS, _numbers(recording, op))
 
 
 def _is_update(recording: Recording, op: Op) -> bool:
@@ -309,12 +326,13 @@ def _outside(candidate: Candidate, device: str) -> Candidate:
     return replace(candidate, text=f'with torch.autocast("{device}", enabled=False):\n{inner}')
 
 
-def _place(recording: Recording, op: Op) -> Place:
+def _place(recording: Recording, op: Op, pages: Pages) -> Place:
     span = recording.spans[op.place] if op.place < len(recording.spans) else None
     others = (r for r in recording.all_ops() if r.place == op.place and not r.backward)
     alone = all(r.name in (op.name, "detach") for r in others)
     name = op.base_name.removeprefix("linalg_").lstrip("_")
-    return Place(op.line, span, name if alone else "")
+    own = pages.span(op.file, span)
+    return Place(pages.line(op.file, op.line), own, name if alone else "")
 
 
 def _dtype(recording: Recording, op: Op) -> torch.dtype:
@@ -333,19 +351,19 @@ def _numbers(recording: Recording, op: Op) -> dict[str, str]:
     return numbers(_dtype(recording, op), min(filter(math.isfinite, found), default=None), terms)
 
 
-def _makers(recording: Recording, op: Op, grows: bool = False) -> list[Op]:
-    """What made the operands elsewhere in the file, nearest first; of exp its exponent."""
+def _makers(recording: Recording, op: Op, pages: Pages, grows: bool = False) -> list[Op]:
+    """What made the operands elsewhere, nearest first; of exp its exponent."""
     found: dict[int, Op] = {}
-    for made in _upstream(recording, op):
+    for made in _upstream(recording, op, pages):
         if made.place != op.place and (grows or made.base_name in _MAKERS):
             found.setdefault(made.place, made)
     return list(found.values())[: 1 if grows else MOST_MAKERS]
 
 
-def _upstream(recording: Recording, op: Op) -> Iterator[Op]:
-    """Operations of the step and file behind an operation's operands, nearest first."""
+def _upstream(recording: Recording, op: Op, pages: Pages | None = None) -> Iterator[Op]:
+    """Operations of the step behind an operation's operands, nearest first; of these files."""
     for at in walk(op.inputs, recording.parents, MOST_ROWS):
         made = recording.op(at) if at >= 0 else None
-        if made is not None and made.step == op.step and not made.backward:
-            if made.file == op.file and made.line:
+        if made is not None and made.step == op.step and not made.backward and made.line:
+            if pages is None or pages.line(made.file, made.line):
                 yield made

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from nanlab.analysis.exact import work
 from nanlab.analysis.verdict import Judge, Judgement
@@ -104,7 +105,7 @@ def _completed(trace: Trace, judge: Judge, found: Chain, best: Fix | None) -> Ch
             break
         fix, edits, nxt, then = step
         taken.append(fix)
-        mended = _text_with(trace, nxt.file, edits)
+        mended = partial(_text_with, trace, edits)
         proposals = proposed(then, replace(nxt, step=where.step), mended)
         options = [f for f in proposals if f.edits]
         # of a mended line it is not known where in it the operation stands: those named after it
@@ -276,14 +277,14 @@ def _of_the_file(trace: Trace, edit: Edit) -> Edit:
     return replace(edit, old="\n".join(rows)) if rows else edit
 
 
-def _text_with(trace: Trace, file: str, edits: Sequence[Edit]) -> str:
+def _text_with(trace: Trace, edits: Sequence[Edit], file: str) -> str:
     """The text of a file with those edits in it that leave the number of its lines as it is."""
     rows = file_text(trace, file).splitlines()
     for edit in edits:
         new = edit.rows()
         if edit.file == file and len(new) == edit.last - edit.first + 1:
             rows[edit.first - 1 : edit.last] = new
-    return "\n".join(rows) + "\n"
+    return "\n".join(rows) + "\n" if rows else ""
 
 
 def _without_superfluous(judge: Judge, cure: Cure) -> Cure:

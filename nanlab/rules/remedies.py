@@ -6,7 +6,7 @@ import ast
 import io
 import math
 import tokenize
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,11 +22,13 @@ from nanlab.errors import NanlabError
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
 from nanlab.fixes.example import Place
+from nanlab.fixes.pages import Pages
 from nanlab.fixes.proposals import (
     at_makers,
     carried,
     filled,
     library_proposals,
+    pages_of,
     proposals,
     proposals_at,
     reads_probabilities,
@@ -73,8 +75,8 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
 def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     """What to write instead, tried while the judge shares what goes before."""
     started = work()
-    text = text_of(trace, finding)
-    groups = [_named(trace, finding, text), *guarded(trace, finding, text)]
+    pages = _pages(trace, finding, partial(file_text, trace))
+    groups = [_named(trace, finding, pages), *guarded(trace, finding, pages)]
     if finding.cause in _MASKS:
         groups.insert(0, groups.pop())
     clock.left -= work() - started
@@ -131,14 +133,20 @@ def _worth_telling(guards: Sequence[Fix], cured: bool) -> list[Fix]:
     return [*open_, *near] or [f for f in guards if f.verdict == "fails"][:MOST_TOLD]
 
 
-def _named(trace: Trace, finding: Finding, text: str) -> list[Fix]:
+def _pages(trace: Trace, finding: Finding, read: Callable[[str], str]) -> Pages:
+    """The text of a finding's file, its line alone where that is not at hand, and of others."""
+    text = read(finding.file) or finding.source
+    return pages_of(trace.recording, finding.position, finding.file, text, read)
+
+
+def _named(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     """The line by the catalogue of expressions, and what rule and settings give."""
     found = list(finding.fixes)
     try:
         found = [
-            *passed_otherwise(trace, finding, text),
+            *passed_otherwise(trace, finding, pages),
             *patched_library(trace, finding),
-            *rewritten(trace, finding, text),
+            *rewritten(trace, finding, pages),
             *found,
         ]
     except Exception as error:
@@ -146,11 +154,14 @@ def _named(trace: Trace, finding: Finding, text: str) -> list[Fix]:
     return _distinct([_explained(fix) for fix in found])
 
 
-def proposed(trace: Trace, finding: Finding, text: str = "") -> list[Fix]:
-    """What could be written instead, untried; text: of the file, if not that on disk."""
-    text = text or text_of(trace, finding)
+def proposed(trace: Trace, finding: Finding, read: Callable[[str], str] | None = None) -> list[Fix]:
+    """What could be written instead, untried.
+
+    read: gives the text of a file by its name, where it is not that on disk.
+    """
+    pages = _pages(trace, finding, read or partial(file_text, trace))
     finding = replace(finding, fixes=list(getattr(finding.fixes, "given", finding.fixes)))
-    groups = [_named(trace, finding, text), *guarded(trace, finding, text)]
+    groups = [_named(trace, finding, pages), *guarded(trace, finding, pages)]
     return _distinct([fix for group in groups for fix in group])
 
 
@@ -211,18 +222,18 @@ def _plain_text(text: str) -> str:
         return text
 
 
-def passed_otherwise(trace: Trace, finding: Finding, text: str) -> list[Fix]:
+def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     """What the user's line could pass to the library in which the fault arose."""
     if finding.library is None or not finding.file or not finding.line:
         return []
     library, recording = finding.library, trace.recording
-    span = recording.spans[recording.at(finding.position).place]
+    span = pages.span(finding.file, recording.spans[recording.at(finding.position).place])
+    line = pages.line(finding.file, finding.line)
     probable = reads_probabilities(recording, finding.position)
-    found = rewritings(text, finding.line, library, library[0], finding.cause, probable, span)
-    return [
-        _as_fix(Candidate(e.title, e.first, e.last, e.text), finding.file, text)
-        for e in found[:MOST_REWRITTEN]
-    ]
+    found = rewritings(pages.text, line, library, library[0], finding.cause, probable, span)
+    return _as_fixes(
+        [Candidate(e.title, e.first, e.last, e.text) for e in found[:MOST_REWRITTEN]], pages
+    )
 
 
 def patched_library(trace: Trace, finding: Finding) -> list[Fix]:
@@ -243,33 +254,35 @@ def patched_library(trace: Trace, finding: Finding) -> list[Fix]:
     return found[:MOST_PATCHES]
 
 
-def rewritten(trace: Trace, finding: Finding, text: str) -> list[Fix]:
+def rewritten(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     """The line, or what feeds it, in a form that keeps its signal: catalogue or series."""
     if not finding.file or not finding.line:
         return []
     dtype = trace.recording.at(finding.position).dtype
     if dtype not in (torch.float16, torch.bfloat16, torch.float64):
         dtype = torch.float32
-    found = candidates(text, finding.line, dtype)[:MOST_REWRITTEN]
-    found += carried(trace.recording, finding.position, text, dtype)
-    return [_as_fix(c, finding.file, text) for c in found]
+    line = pages.line(finding.file, finding.line)
+    found = candidates(pages.text, line, dtype)[:MOST_REWRITTEN]
+    found += carried(trace.recording, finding.position, pages, dtype)
+    return _as_fixes(found, pages)
 
 
-def guarded(trace: Trace, finding: Finding, text: str) -> list[list[Fix]]:
+def guarded(trace: Trace, finding: Finding, pages: Pages) -> list[list[Fix]]:
     """The operation kept inside domain and range; the same of what makes its operands."""
     if not finding.file or not finding.line or finding.cause in BEYOND_ONE_OPERATION:
         return []
     found = []
     ways: tuple[Any, ...] = (filled,) if finding.cause in _GAPS else (proposals, at_makers)
     if is_told_elsewhere(trace.recording, finding.position, finding.op):
-        ways = (partial(proposals_at, place=Place(finding.line, None)),)
+        line = pages.line(finding.file, finding.line)
+        ways = (lambda r, at, p: proposals_at(r, at, p.text, Place(line, None)),)
     for of in ways:
         try:
-            made = of(trace.recording, finding.position, text)
+            made = of(trace.recording, finding.position, pages)
         except Exception as error:
             _note(trace, f"no fixes for {finding.cause} ({type(error).__name__}: {error})")
             made = []
-        found.append([_as_fix(c, finding.file, text) for c in made])
+        found.append(_as_fixes(made, pages))
     return found
 
 
@@ -303,14 +316,21 @@ def _uncommented(code: str) -> str:
     return "\n".join(row for row in rows if row)
 
 
-def _as_fix(candidate: Candidate, file: str, text: str) -> Fix:
-    rows, edits = text.splitlines(), []
-    lines = (candidate.first, candidate.last, candidate.text)
-    for first, last, body in sorted((lines, *candidate.also)):
-        old = "\n".join(rows[first - 1 : last])
-        edits.append(Edit(file, first, last, _uncommented(body), old))
-    code = "\n".join(edit.text for edit in edits)
-    return Fix(candidate.title, code, edits=tuple(edits), last_resort=candidate.last_resort)
+def _as_fixes(candidates: Sequence[Candidate], pages: Pages) -> list[Fix]:
+    """The candidates as edits of their files, without those whose lines are of two."""
+    rows, found = pages.text.splitlines(), []
+    for one in candidates:
+        lines = sorted(((one.first, one.last, one.text), *one.also))
+        places = [pages.place(first, last) for first, last, _ in lines]
+        edits = tuple(
+            Edit(*place, _uncommented(body), "\n".join(rows[first - 1 : last]))
+            for place, (first, last, body) in zip(places, lines, strict=True)
+            if place is not None
+        )
+        if len(edits) == len(lines):
+            code = "\n".join(edit.text for edit in edits)
+            found.append(Fix(one.title, code, edits=edits, last_resort=one.last_resort))
+    return found
 
 
 def _explained(fix: Fix) -> Fix:
@@ -323,11 +343,6 @@ def _explained(fix: Fix) -> Fix:
 def _note(trace: Trace, text: str) -> None:
     if text not in trace.notes:
         trace.notes.append(text)
-
-
-def text_of(trace: Trace, finding: Finding) -> str:
-    """The text of the file (or cell) of a finding; its line alone where the file is not at hand."""
-    return file_text(trace, finding.file) or finding.source
 
 
 def file_text(trace: Trace, file: str) -> str:
