@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -104,6 +104,15 @@ def text_of(recording: Recording, file: str) -> str:
         return kept
     real = next((place[2] for place in recording.places if place[0] == file), file)
     return "".join(linecache.getlines(real))
+
+
+class _Lines(NamedTuple):
+    """Lines of a file that are read and stay as they are."""
+
+    file: str
+    first: int
+    last: int
+    text: str = ""
 
 
 def apply(
@@ -805,13 +814,13 @@ class _Rewrite:
     def _handed_over(
         self, path: ast.expr, at: int, index: int, line: int = 0, most: int = MOST_HANDED
     ) -> list[Any] | None:
-        """Values of what the function around a line, that of the edit, gives to another of the
-        file, which reads it or hands it on, and gets no other there from anywhere."""
+        """Values of what the function around a line, that of the edit, gives to another, which
+        reads it or hands it on, and gets no other there from anywhere."""
         key, tree = key_of(path), ast.parse(self.text)
         calls = [n for n in postorder(tree) if isinstance(n, ast.Call)]
         around = _function_around(self.text, line or self.edit.first)
         own = {span_of(n) for n in ast.walk(around) if isinstance(n, ast.Call)}
-        for callee in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
+        for there, callee in self._callees(tree, set(map(_called_name, calls))):
             those = [c for c in calls if _called_name(c) == callee.name]
             if callee.args.vararg or not those or not own.issuperset(map(span_of, those)):
                 continue
@@ -824,18 +833,37 @@ class _Rewrite:
                 if not any(same) or not all(isinstance(n.ctx, ast.Load) for n in stored):
                     continue
                 read = ast.Name(name, ast.Load())
-                for found in self._read(read, at, index, near=callee.body[0]):
+                for found in there._read(read, at, index, near=callee.body[0]):
                     if all(same):
                         return found
                     if len(found) == len(same):  # one run for each call
                         return [v for v, is_it in zip(found, same, strict=True) if is_it]
                 if all(same) and most:
                     first = callee.body[0]
-                    inner = self._iterated(read, at, index, first)
-                    inner = inner or self._handed_over(read, at, index, first.lineno, most - 1)
+                    inner = there._iterated(read, at, index, first)
+                    inner = inner or there._handed_over(read, at, index, first.lineno, most - 1)
                     if inner:
                         return inner
         return None
+
+    def _callees(
+        self, tree: ast.AST, called: set[str]
+    ) -> Iterator[tuple[_Rewrite, ast.FunctionDef]]:
+        """The functions of the file, and those that it calls by name of others which call them
+        nowhere, each with what reads its file."""
+        yield from ((self, n) for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
+        for file in {place[0]: None for place in self.recording.places}:
+            if file == self.edit.file:
+                continue
+            with suppress(SyntaxError):
+                other = ast.parse(text_of(self.recording, file))
+                own = {_called_name(n) for n in ast.walk(other) if isinstance(n, ast.Call)}
+                for callee in other.body:
+                    if isinstance(callee, ast.FunctionDef) and callee.name in called - own:
+                        at = callee.body[0].lineno
+                        there = _Rewrite(self.recording, _Lines(file, at, at), self.shared)
+                        there.results, there.calls = self.results, self.calls
+                        yield there, callee
 
     def _iterated(
         self, path: ast.expr, at: int, index: int, near: ast.stmt | None = None
