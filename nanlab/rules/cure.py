@@ -14,6 +14,7 @@ from nanlab.findings.rule import Edit, Finding, Fix, Verdict, diff_of
 from nanlab.program.replay import Replay
 from nanlab.rules.remedies import file_text, judge_of, proposed
 from nanlab.trace import Trace
+from nanlab.trace.op import location
 
 WORK = 12_000_000  # for one cure: about 12 s
 _ORDER = {"verified": 0, "finite": 1, "fails": 2, "untried": 3}
@@ -51,8 +52,12 @@ class Cure:
 
     @property
     def brief(self) -> str:
-        """``line 47: y = x.exp(); line 60: ...``: what to write, in one line."""
-        return "; ".join(f"line {edit.first}: {' '.join(edit.text.split())}" for edit in self.edits)
+        """``line 47: y = x.exp(); line 60: ...``: what to write, in one line; of several files or
+        cells ``model.py:47: ...``."""
+        several = len({edit.file for edit in self.edits}) > 1
+        places = [location(e.file, e.first) if several else f"line {e.first}" for e in self.edits]
+        texts = (" ".join(edit.text.split()) for edit in self.edits)
+        return "; ".join(map(": ".join, zip(places, texts, strict=True)))
 
     def diff(self) -> str:
         """The edits as a unified diff."""
