@@ -113,8 +113,8 @@ def of_norm(fault: Fault) -> bool:
 def div_by_zero(fault: Fault) -> Match | None:
     """Division by exactly zero gives an infinity, and 0/0 gives NaN.
 
-    A count, a sum of weights or a range that can be empty has to be kept from zero before the
-    division; a `where` after it cures the value, not the gradient.
+    Bound a count, a sum of weights or a range away from zero before the division; a `where` after
+    it repairs the value, not the gradient.
     """
     if fault.name not in _QUOTIENTS and divisor(fault) is None:
         return None
@@ -140,8 +140,8 @@ def div_by_zero(fault: Fault) -> Match | None:
 
 
 _SIGN_OF_ZERO = (
-    "The divisor is pushed away from zero along its own sign, and the sign of 0 is 0: take "
-    "torch.where(x >= 0, eps, -eps) in the place of eps * sign(x)."
+    "eps * sign(x) should keep the divisor off zero, but the sign of 0 is 0: use "
+    "torch.where(x >= 0, eps, -eps)."
 )
 
 
@@ -163,8 +163,8 @@ def _flushed(fault: Fault) -> str:
     smallest = min((s.min if made == "exp" else s.absmin) or 0.0 for s in known)
     of = "a product" if made == "mul" else "an exponential" if made == "exp" else "a power"
     return (
-        f"The divisor is {of} that underflows {fault.dtype}: none of what it is made of is 0, the"
-        f" smallest is {number(smallest)}."
+        f"The divisor is {of} that underflows {fault.dtype}: no operand of it is 0, the smallest is"
+        f" {number(smallest)}."
     )
 
 
@@ -188,11 +188,9 @@ def _pushed_by_sign(fault: Fault) -> bool:
     family="general",
 )
 def div_by_tiny(fault: Fault) -> Match | None:
-    """The divisor is not zero but so small that the quotient is beyond the largest number of the
-    dtype.
+    """The divisor is not zero but so small that the quotient overflows the dtype.
 
-    Keep the divisor from the bottom of the range, or work with logarithms where it is a product of
-    many factors.
+    Bound the divisor away from zero, or use logarithms where it is a product of many factors.
     """
     if fault.backward and fault.forward in ("reciprocal", "rsqrt") and fault.name in ("mul", "pow"):
         return _large_reciprocal(fault)
@@ -251,7 +249,7 @@ def _of_lengths(fault: Fault) -> bool:
     return row >= 0 and fault.op_at(row) in NORMS
 
 
-_NORM_TEXT = "the vector holds nothing but zeros"
+_NORM_TEXT = "the vector is all zeros"
 
 
 @rule(
@@ -268,8 +266,8 @@ def norm_at_zero(fault: Fault) -> Match | None:
     derivative there.
 
     Dead units, padding and all-zero rows make such vectors. `F.normalize` and cosine similarity
-    divide by max(norm, eps); an epsilon that the dtype can hold, inside the root or under the norm,
-    keeps value and gradient finite.
+    divide by max(norm, eps). An epsilon that the dtype can hold, inside the root or added to the
+    norm, keeps value and gradient finite.
     """
     if fault.backward and fault.forward in NORMS | {"_weight_norm"}:
         return match(
@@ -308,8 +306,8 @@ _ROOTS = having("root")
 def sqrt_at_zero(fault: Fault) -> Match | None:
     """The derivative 1 / (2 sqrt(x)) of a square root is infinite at 0, although its value is fine.
 
-    A distance between equal points, the length of a zero vector and hypot(0, 0) are such roots;
-    times an incoming gradient of 0 it is NaN. An epsilon goes inside the root, not after it.
+    The distance between equal points, the norm of a zero vector and hypot(0, 0) are such roots.
+    An incoming gradient of 0 makes it NaN. Add an epsilon inside the root, not after it.
     """
     if fault.name == "div" and not fault.backward:
         return _tangent(fault)
@@ -364,8 +362,8 @@ def _divides_by_twice_a_root(fault: Fault) -> bool:
 def sqrt_of_negative(fault: Fault) -> Match | None:
     """A negative number has no real root.
 
-    A variance computed as E[x²] - E[x]², or a squared distance as |a|² + |b|² - 2ab, comes out
-    below zero by rounding: clamp it, or compute it from the differences.
+    Rounding makes a variance computed as E[x²] - E[x]², or a squared distance as |a|² + |b|² -
+    2ab, negative: clamp it, or compute it from the differences.
     """
     if fault.forward not in ("sqrt", "rsqrt"):
         return None
@@ -393,7 +391,7 @@ def std_of_constant(fault: Fault) -> Match | None:
     """Values that are all equal have no spread: dividing by their standard deviation is 0/0, and
     its derivative at 0 is infinite.
 
-    A flat channel, a constant feature or a batch of one value does this; add the epsilon to the
+    A flat channel, a constant feature or a batch of one value does this. Add the epsilon to the
     variance, inside the root.
     """
     if fault.backward and fault.forward in ("std", "std_mean"):
@@ -462,8 +460,8 @@ def degenerate_matrix(fault: Fault) -> Match | None:
         ordered = spectrum.real.double().sort(-1).values
         gap = number((ordered[..., 1:] - ordered[..., :-1]).min())
         title = (
-            f"the derivative of {fault.forward} divides by differences of its values; the smallest"
-            f" is {gap}, the smallest value {number(ordered.min())}"
+            f"the derivative of {fault.forward} divides by the differences of its values: the"
+            f" smallest difference is {gap}, the smallest value {number(ordered.min())}"
         )
         return match(fault, title)
     verb = "the derivative of " if fault.backward else ""

@@ -102,11 +102,11 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
     fix={"x ** 0.4": "x.abs().clamp_min(1e-6) ** 0.4"},
 )
 def pow_negative_base(fault: Fault) -> Match | None:
-    """A negative number has no real fractional power, and no real logarithm, which the derivative
-    in the exponent takes.
+    """A negative number has no real fractional power, nor the real logarithm in the derivative by
+    the exponent.
 
-    The result is NaN. Rounding, a convolution or an unbounded output made the base negative; clamp
-    it above zero or take the power of its magnitude.
+    The result is NaN. Rounding, a convolution or an unbounded output made the base negative: clamp
+    it above zero, or take the power of its magnitude.
     """
     base, values, powers = _real(fault)
     if base is None or values is None or powers is None:
@@ -254,9 +254,8 @@ def log_of_zero(fault: Fault) -> Match | None:
     """A logarithm at its pole is infinite, and so is its derivative 1/x.
 
     Masking the result afterwards does not help: inf times the mask's 0 is NaN, forward and
-    backward. A probability gets to exactly 0 (or 1 - p does) when softmax, sigmoid or a density
-    underflows; the fused forms (log_softmax, logsigmoid, the losses that take logits, log_prob)
-    never form it.
+    backward. A probability p, or 1 - p, becomes exactly 0 when softmax, sigmoid or a density
+    underflows; the fused forms (log_softmax, logsigmoid, losses of logits, log_prob) avoid it.
     """
     return _log_at(fault, 0)
 
@@ -273,8 +272,8 @@ def log_of_negative(fault: Fault) -> Match | None:
     """A real logarithm has no value below its pole.
 
     The argument was meant to be positive: make it so by construction (softplus, exp, square, abs)
-    rather than by a clamp, whose gradient is zero. Of a determinant take torch.linalg.slogdet: the
-    logarithm of its magnitude.
+    rather than by a clamp, whose gradient is zero. For a determinant, torch.linalg.slogdet gives
+    the logarithm of its magnitude.
     """
     determinant = fault.negative_determinant(fault.position)
     if determinant >= 0:
@@ -316,9 +315,8 @@ def inverse_function_at_edge(fault: Fault) -> Match | None:
     """At the edge of its domain an inverse function has a vertical tangent: its derivative is
     infinite there, and atanh and erfinv are infinite themselves.
 
-    The cosine of a vector with itself is exactly 1, tanh of a large number exactly 1: the edge is
-    met in practice. A clamp to the edge itself does not help; clamp inside it, or use atan2, which
-    has no edge.
+    The edge is reached in practice: the cosine of a vector with itself is exactly 1, and so is tanh
+    of a large number. Clamp inside the edge, not to it, or use atan2, which has none.
     """
     if fault.forward in ("angle", "atan2") and fault.backward:
         return match(
@@ -358,7 +356,7 @@ def inverse_function_at_edge(fault: Fault) -> Match | None:
 def inverse_function_domain(fault: Fault) -> Match | None:
     """Outside its domain an inverse function is NaN.
 
-    Rounding carries a cosine a few ulps beyond 1; clamp the argument inside the domain.
+    Rounding can make a cosine a few ulps larger than 1: clamp the argument inside the domain.
     """
     found = _inverse(fault)
     if found is None or not bool(found[2].any()):

@@ -17,8 +17,7 @@ from nanlab.trace.op import HEALED
 # Products with an infinity: whether a 0 met it, or whether terms of either sign cancelled.
 
 TIMES = (
-    "A mask of ones times -inf is -inf where it is one, and NaN where it is zero: write it with"
-    " masked_fill."
+    "A mask times -inf is -inf where the mask is one, but NaN where it is zero: use masked_fill."
 )
 _MATRICES = having("matmul", "dot") - {"addmm"}
 
@@ -53,8 +52,8 @@ _LOG_SUMS = having("log_sum")
 _OF_A_ROW = having("log_sum") | {"amax", "max"}
 _ATTENTIONS = "attn attention scaled_dot_product_attention multi_head_attention_forward".split()
 _ATTENTION = (
-    "In attention this is a query that may look at no key: a sample that is all padding, or masks"
-    " that together cover the row."
+    "In attention, this query may attend to no key: its sample is all padding, or the masks"
+    " together cover the row."
 )
 
 
@@ -86,7 +85,7 @@ def softmax_all_masked(fault: Fault) -> Match | None:
     """A softmax over a row that is -inf throughout divides 0 by 0, and logsumexp of such a row is
     -inf with a NaN gradient.
 
-    Leave one entry unmasked, drop the row, or mask with the smallest finite number, which gives a
+    Leave one entry unmasked, drop the row, or mask with the lowest finite number, which gives a
     uniform row.
     """
     if fault.kind == "intended":
@@ -175,10 +174,9 @@ def _infinite_operands(fault: Fault) -> list[Tensor]:
     family="general",
 )
 def zero_times_inf(fault: Fault) -> Match | None:
-    """An infinity was multiplied by 0, or divided by another: NaN.
+    """An infinity was multiplied by 0, or divided by an infinity, which is NaN.
 
-    A mask of zeros does not remove an infinity; choose with `where` or index instead of
-    multiplying.
+    Multiplying by a mask of zeros does not remove an infinity: select with `where` or an index.
     """
     if fault.backward and fault.forward in _RUNS:
         return _other_factors(fault)
@@ -202,9 +200,9 @@ def zero_times_inf(fault: Fault) -> Match | None:
 
 _RUNS = frozenset("prod cumprod".split())
 _OTHERS = (
-    "The derivative of a product in one of its factors is the product of the others, which torch"
-    " takes from those before and those after it. Bound the factors, add up their logarithms, or"
-    " leave out the rows with a zero, whose product is 0."
+    "The derivative of a product by one factor is the product of the others; torch multiplies those"
+    " before it and those after it. Bound the factors, add up their logarithms, or leave out rows"
+    " with a zero, whose product is 0."
 )
 
 
@@ -239,8 +237,8 @@ def _other_factors(fault: Fault) -> Match | None:
 def inf_minus_inf(fault: Fault) -> Match | None:
     """Two infinities cancelled: inf - inf is NaN.
 
-    Two masked log-probabilities subtracted, or scores of -inf added to a mask of +inf; mask with a
-    finite number, or select what is valid first.
+    This happens when masked log-probabilities are subtracted, or -inf scores meet a +inf mask.
+    Mask with a finite number, or select the valid elements first.
     """
     if not _infinite_operands(fault):
         return None
@@ -292,11 +290,10 @@ def _mask_constant(values: Tensor) -> float | None:
     phase="forward",
 )
 def mask_overflow(fault: Fault) -> Match | None:
-    """A finite number that stood for "masked" was added, scaled or cast until it overflowed to
-    -inf.
+    """A finite mask constant was added, scaled or cast until it overflowed to -inf.
 
-    From then on a fully masked row is -inf throughout. Combine masks as booleans, and fill once, in
-    the dtype of the scores.
+    A fully masked row is then all -inf. Combine masks as booleans, and fill once, in the dtype of
+    the scores.
     """
     if fault.name not in having("scores"):
         return None
@@ -429,8 +426,8 @@ def _hidden_match(fault: Fault, op: str, what: str) -> Match:
 def where_grad_trap(fault: Fault) -> Match | None:
     """A `where`, mask or clamp after the operation hides the value, not the derivative.
 
-    The branch that was not taken gets a gradient of 0, and 0 times its infinite derivative is NaN.
-    Put a harmless argument in before the operation as well: where(ok, f(where(ok, x, 1)), 0).
+    The branch not taken gets a gradient of 0, and 0 times its infinite derivative is NaN. Mask the
+    argument before the operation as well: where(ok, f(where(ok, x, 1)), 0).
     """
     found = hidden_by(fault)
     # the forward value was bad, and its own derivative read it again
@@ -454,12 +451,10 @@ def where_grad_trap(fault: Fault) -> Match | None:
     family="context",
 )
 def repair_forward_only(fault: Fault) -> Match | None:
-    """The value was repaired after the operation, by `nan_to_num` or by writing into it; its
-    gradient stays bad.
+    """`nan_to_num` or a write repaired the value after the operation; its gradient stays bad.
 
-    Backward multiplies the repaired element's gradient of 0 with the derivative of the operation,
-    which is infinite or NaN, or a matrix product multiplies with the bad value that it had kept.
-    Repair the argument instead.
+    Backward multiplies the repaired element's gradient of 0 by the infinite or NaN derivative of
+    the operation, or by the bad value that a matrix product saved. Repair the argument instead.
     """
     found = hidden_by(fault)
     if found is None or not repairs(fault, *found):

@@ -1,4 +1,4 @@
-"""Means and losses of nothing, and targets to which a model gives no probability."""
+"""Empty means and losses, and targets to which the model gives no probability."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _reduced(fault: Fault, operand: Tensor, dims: object) -> int:
     family="composite",
 )
 def empty_reduction(fault: Fault) -> Match | None:
-    """The mean of nothing is 0/0, the unbiased variance of one sample too, and so is a loss in
-    which every target is ignored.
+    """A mean over no elements is 0/0, as is the unbiased variance of one sample, or a loss that
+    ignores every target.
 
     Skip the batch, or divide the sum by max(count, 1).
     """
@@ -65,7 +65,7 @@ def empty_reduction(fault: Fault) -> Match | None:
         if below is not None and len(below) and bool((below == 0).all()):
             return match(
                 fault,
-                "0/0: no element counts, all are ignored",
+                "0/0: every element is ignored",
                 numerator=fault.argument(0),
                 count=fault.argument(1),
             )
@@ -107,10 +107,10 @@ def _nothing_counted(fault: Fault) -> Match | None:
     family="composite",
 )
 def infeasible_likelihood(fault: Fault) -> Match | None:
-    """The model gives the target no probability at all, so the loss is infinite.
+    """The model gives the target a probability of 0, so the loss is infinite.
 
-    A CTC input shorter than its target, a value outside a distribution's support, or a target class
-    that a mask forbids. Drop such samples, or see that masks and targets agree.
+    The CTC input is shorter than its target, the value lies outside a distribution's support, or a
+    mask forbids the target class. Drop such samples, or make masks and targets agree.
     """
     if fault.kind == "intended":
         return _forbidden_target(fault)
@@ -174,10 +174,10 @@ def _forbidden_target(fault: Fault) -> Match | None:
     origins=("intended",),
 )
 def intended_inf_in_loss(fault: Fault) -> Match | None:
-    """An infinity that the program wrote itself (a mask, a start value, a literal) was carried into
-    the loss or a gradient.
+    """An infinity written by the program (a mask, a start value, a literal) reached the loss or a
+    gradient.
 
-    Such an infinity has to be taken out, by softmax, min or selection, before the loss is formed.
+    Remove it by softmax, min or selection before the loss is computed.
     """
     stats = fault.recording.stats(fault.position)
     sink = fault.origin.sink.kind
@@ -185,11 +185,11 @@ def intended_inf_in_loss(fault: Fault) -> Match | None:
     if choice is not None:
         position, count = choice
         return Match(
-            f"{fault.op_at(position)} had nothing finite to choose from among {count}: an infinity"
+            f"{fault.op_at(position)} had no finite value among {count} to choose from: an infinity"
             f" of the border reached the {sink}",
             explanation=(
-                "No path leads from the start to this cell: the band, the mask or the lengths leave"
-                " none. Widen them, or leave the sample out."
+                "The band, the mask or the lengths leave no path from the start to this cell. Widen"
+                " them, or leave the sample out."
             ),
             position=position,
         )

@@ -1,4 +1,4 @@
-"""What a dtype cannot hold: large results, vanishing epsilons; backwards by hand."""
+"""Results too large for a dtype, epsilons too small for it, hand-written backwards."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _CLAMPS = having("floors", "clamps")
     family="fallback",
 )
 def dtype_overflow(fault: Fault) -> Match | Finding | None:
-    """The exact result is finite, but larger than the largest number of the dtype it is held in.
+    """The exact result is finite, but larger than the largest number of its dtype.
 
-    Compute this operation in float32 (or scale its operands down first): sums, squares, matrix
-    products and casts of unbounded quantities do not belong in float16.
+    Compute this operation in float32, or scale its operands down first: sums, squares, matrix
+    products and casts of unbounded values do not belong in float16.
     """
     if fault.exact is None or fault.bad is None or fault.result is None:
         return None
@@ -97,8 +97,8 @@ def _on_the_way(
         return match(fault, title, exact=fault.exact)
     if 0 < least < limits.smallest_normal**0.5:
         title = (
-            f"{name} meets what is 0 in {fault.dtype} on its way for {shown}, {would}: its operands"
-            f" go down to {number(least)}"
+            f"{name} underflows {fault.dtype} on its way for {shown}, {would}: its smallest"
+            f" operand is {number(least)}"
         )
         found = match(fault, title, exact=fault.exact)
         return replace(
@@ -180,10 +180,10 @@ def _low(dtype: torch.dtype) -> bool:
     more_specific_than=("composite",),
 )
 def eps_underflow(fault: Fault) -> Match | Finding | None:
-    """The epsilon meant to prevent this is too small for the dtype: it is rounded to zero, or lost
-    next to the number it is added to.
+    """The epsilon meant to prevent this is too small for the dtype: it is rounded to zero, or
+    absorbed by the number it is added to.
 
-    float16 holds nothing below 6e-8, and 1 - 1e-8 is 1 in float32. Take an epsilon that the dtype
+    float16 holds nothing below 6e-8, and 1 - 1e-8 is 1 in float32. Choose an epsilon that the dtype
     can hold, or compute this part in float32.
     """
     position = vanished_epsilon(fault)
@@ -239,7 +239,7 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
 def custom_backward(fault: Fault) -> Match | None:
     """A hand-written `autograd.Function.backward` made the bad gradient.
 
-    Its formula has to be finite wherever its forward is: check it with `torch.autograd.gradcheck`,
+    The formula must be finite wherever the forward is: check it with `torch.autograd.gradcheck`,
     at the edges too.
     """
     if not fault.custom:

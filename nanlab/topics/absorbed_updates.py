@@ -755,8 +755,7 @@ TRIED = 4  # parameters of which a step is run again, to see whether one moves i
     fix={"torch.ones(16, dtype=torch.bfloat16)": "torch.ones(16)"},
 )
 def absorbed_update(trace: Trace) -> Iterator[Finding]:
-    """An update smaller than half an ulp of what it is added to changes no bit of it: nothing
-    moves."""
+    """An update smaller than half an ulp of the value it is added to changes nothing."""
     groups: dict[tuple[str, int], list[AbsorbedUpdate]] = {}
     for still in trace.recording.training.absorbed_updates.values():
         groups.setdefault((still.at.op, still.at.line), []).append(still)
@@ -790,8 +789,8 @@ def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
     size = f" (rms of {member.numel:,} elements)" if member.numel > 1 else ""
     counts = abs(member.value) >= 1 / limits.ulp  # neighbours are 1 or more apart
     text = (
-        f"A count of steps in {dtype} ends where neighbouring values are 2 apart: at"
-        f" {2 / limits.ulp:.10g}."
+        f"Counting by 1 in {dtype} stops at {2 / limits.ulp:.10g}, where neighbouring values are 2"
+        " apart."
         if counts
         else (
             f"Neighbouring {dtype} values are"
@@ -801,16 +800,16 @@ def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
     title = "count in an integer, which model.to(dtype) leaves alone"
     code = "torch.zeros((), dtype=torch.int64)"
     if not counts:
-        title = "keep it out of model.to(dtype): a Python number, or float32"
+        title = "keep it in float32, or as a Python number, out of reach of model.to(dtype)"
         code = f"model.{name} = model.{name}.float()   # after model.to(dtype)"
     if moves_in_float32(trace.recording, member.owner, member.at.op) == (1, 1):
         fix = Fix(f"{title}; in float32 it goes on", code, verdict="verified")
     else:
         fix = Fix(title, code)
     return absorbed_update.finding(
-        f"{name} stands at {member.value:.10g}{size} for good: what {member.at.op} adds is"
-        f" below half an ulp in {dtype}",
-        f"{text} Nothing moved in the last {member.still} steps.",
+        f"{name} stays at {member.value:.10g}{size}: {member.at.op} adds less than half an ulp"
+        f" in {dtype}",
+        f"{text} It has not changed in the last {member.still} steps.",
         step=trace.recording.step_of(member.first),
         symptom="silent-underflow",
         fixes=[fix],
@@ -831,7 +830,7 @@ def _absorbed_finding(trace: Trace, stuck: list[AbsorbedUpdate], severity: Sever
         f"{largest.at.op} changes no element of {shown}: every update is below half an ulp in"
         f" {limits.name}",
         f"Neighbouring {limits.name} values differ by one part in"
-        f" {round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of"
+        f" {round(1 / limits.ulp)}; an update below half of that is rounded away, here in each of"
         f" {largest.still} steps.{_history(largest)}",
         severity=severity,
         step=recording.step_of(first.first),
@@ -852,18 +851,18 @@ def _history(member: AbsorbedUpdate) -> str:
         if bits >= DROPPED
     ]
     since = f", with {' and '.join(told)} than before" if told else ""
-    return f" It moved in {member.moved} steps, and has stood still since{since}."
+    return f" It changed in {member.moved} steps, and no longer since{since}."
 
 
 def _larger(trace: Trace, member: AbsorbedUpdate, part: int) -> Fix:
     """Larger updates; ``part``: of a value that an update must exceed."""
     if member.by_hand and not _trained(trace, member):
         return Fix(
-            "larger steps, and fewer",
+            "take fewer, larger steps",
             f"decay = decay**k  # every k steps, so that updates exceed value / {part:,}",
         )
     return Fix(
-        "stochastic rounding, or a larger step",
+        "use stochastic rounding, or a larger step",
         f"lr=...  # so that updates exceed value / {part:,}",
     )
 
@@ -900,7 +899,7 @@ def _in_float32(trace: Trace, stuck: list[AbsorbedUpdate]) -> Fix:
     """Wider values, tried on an update that a replay makes again."""
     if getattr(torch, stuck[0].at.dtype).itemsize >= 4:
         return Fix(
-            "learn the distance from a reference value, which small steps do change",
+            "learn the offset from a reference value, which small steps can change",
             "value = reference + self.offset",
         )
     title, code = "keep these values in float32", _wider(trace, stuck[0])
@@ -909,7 +908,9 @@ def _in_float32(trace: Trace, stuck: list[AbsorbedUpdate]) -> Fix:
     if not moved:
         return Fix(title, code)
     return Fix(
-        f"{title}: {moved:,} of {numel:,} elements move, where none did", code, verdict="verified"
+        f"{title}: {moved:,} of {numel:,} elements then change, instead of none",
+        code,
+        verdict="verified",
     )
 
 
@@ -917,10 +918,10 @@ def _vanished_finding(trace: Trace, first: AbsorbedUpdate, shown: str) -> Findin
     return absorbed_update.finding(
         f"{first.at.op} changes no element of {shown}: its factor is exactly 0 in"
         f" {first.coefficient}",
-        f"Here a coefficient near 1 was rounded to 1 in"
-        f" {first.coefficient}, so that 1 minus it is 0, in each of {first.still} steps.",
+        f"A coefficient near 1 was rounded to 1 in {first.coefficient}, so 1 minus it is 0, in each"
+        f" of {first.still} steps.",
         step=trace.recording.step_of(first.first),
         symptom="silent-underflow",
-        fixes=[Fix("keep the coefficient in float32, or a Python number", "decay = 0.9999")],
+        fixes=[Fix("keep the coefficient in float32, or as a Python number", "decay = 0.9999")],
         **where(trace.recording, first.at),
     )

@@ -1,4 +1,4 @@
-"""Losses without a NaN: values flushed to zero, lost signal, dead parameters."""
+"""Signal lost without a NaN: values flushed to zero, dead parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nanlab.trace.history import FEWEST_ZERO_LATE, Cost, Dead, Flush, History, p
 from nanlab.trace.op import BACKWARD, BORN, FORWARD, OPTIMIZER, walk
 from nanlab.trace.recording import PHASES, Recording
 
-# Losses that leave no NaN behind: values flushed to zero. Looked for when a step ends.
+# Values flushed to zero. Checked when a step ends.
 
 PRODUCTS = (
     in_place(having("scales", lists=True))
@@ -256,8 +256,7 @@ def _of_gradients(rows: StepRows, position: int) -> bool:
     return False
 
 
-# Gradients that are zero throughout, and the operation at which the signal died. Looked for
-# when a step ends.
+# All-zero gradients, and the operation at which the signal died. Checked when a step ends.
 
 MOST_ANCESTORS = 2000  # rows that are walked over for one gradient
 MOST_LOOKS = 4  # steps in which the place is looked for
@@ -426,7 +425,7 @@ def _vanished(recording: Recording, position: int, zero: set[int]) -> int | None
     return None
 
 
-# Signal that low precision loses although nothing breaks: most of a result, or an epsilon.
+# Signal lost in low precision: most of a result, or an epsilon.
 
 LASTING = 0.5  # share of the steps since the first in which a loss must recur to be an error
 SEVERAL = 3  # steps
@@ -481,7 +480,7 @@ def in_part(trace: Trace, loss: dict[Hashable, Any], explanation: str) -> Findin
         f"{spoken(loss['op'])} flushes {loss['share']:.0%} of the {loss['numel']:,} values to zero"
         f" in {_format(loss).name}"
     )
-    cure = Fix("compute this in float32; of gradients, a larger loss scale", "x.float()")
+    cure = Fix("compute this in float32; for gradients, use a larger loss scale", "x.float()")
     return _lost(trace, loss, "dtype-underflow", title, explanation, cure)
 
 
@@ -521,14 +520,14 @@ def _lost(
     fix={"var + 1e-9": "var + 1e-5"},
 )
 def eps_underflow(trace: Trace) -> Iterator[Finding]:
-    """An epsilon that the dtype rounds to zero protects from nothing: the first value that needs it
-    will fail."""
+    """An epsilon that the dtype rounds to zero has no effect: the first value that needs it
+    fails."""
     losses = first_losses(trace)
     for loss in losses[losses["told_by"] == "epsilon"].to_dict("records"):
         amount = "the epsilon" if pd.isna(loss["largest"]) else f"an epsilon of {loss['largest']:g}"
-        title = f"{amount} is 0 in {_format(loss).name}, so {loss['op']} does nothing here"
+        title = f"{amount} is 0 in {_format(loss).name}, so {loss['op']} has no effect here"
         cure = Fix(
-            "compute this in float32, or take an epsilon that the dtype can hold", "x.float()"
+            "compute this in float32, or choose an epsilon that the dtype can hold", "x.float()"
         )
         yield _lost(trace, loss, "eps-underflow", title, eps_underflow.explanation, cure)
 
@@ -547,10 +546,10 @@ def eps_underflow(trace: Trace) -> Iterator[Finding]:
     fix={"mask.sum()": "mask.sum(dtype=torch.float32)"},
 )
 def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
-    """A count or a norm overflowed in half precision and was divided by: the quotient is 0, and so
+    """A count or norm overflowed in half precision and became a divisor: the quotient is 0, and so
     is every gradient.
 
-    Nothing is infinite in the end, and nothing is learned.
+    No infinity remains in the result, and nothing is learned.
     """
     # on one line now this operation may overflow and now that: a norm of norms
     groups: dict[int, list[Flush]] = {}
@@ -563,7 +562,7 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
         harmful = lasts(trace, by_victim(flushes))
         shown = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         yield dtype_overflow_.finding(
-            f"{first.at.op} overflows {first.at.dtype} and is divided by: the whole gradient of"
+            f"{first.at.op} overflows {first.at.dtype} and becomes a divisor: the whole gradient of"
             f" {shown} is 0",
             severity="error" if harmful else "warning",
             step=trace.recording.step_of(first.first),
@@ -597,8 +596,8 @@ COSTLY = ("gradient", "update")  # of a parameter: its whole gradient or update
     fix={"1e-9 * wide": "1e-3 * wide"},
 )
 def dtype_underflow(trace: Trace) -> Iterator[Finding]:
-    """Values too small for the dtype became exact zeros: nothing is learned there, and nothing says
-    so."""
+    """Values too small for the dtype became exact zeros: nothing is learned there, without any
+    error."""
     flushes = [flush for flush in trace.recording.training.flushes.values() if not flush.overflow]
     lines = trace.recording.places
     told = {(flush.at.op, lines[flush.at.line][1]) for flush in flushes if flush.cost in COSTLY}
@@ -650,9 +649,8 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
     twin = shadow.stats
     place = place_of(trace, position)
     return dtype_underflow.finding(
-        f"{place['op']} flushes all {twin.numel:,} values to zero in {limits.name}: all its"
-        " values are lost",
-        f"In float32 the largest of them is {twin.largest:.3g};"
+        f"{place['op']} flushes all {twin.numel:,} values to zero in {limits.name}",
+        f"In float32 the largest magnitude is {twin.largest:.3g};"
         f" {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
         phase=PHASES[row.phase],
         step=recording.step_of(position),
@@ -677,7 +675,7 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     }.get(cost, "all its values are lost")
     squares = flush.at.op in SQUARES and cost == "tensor"
     if squares:
-        loses = "the optimizer's second moment is lost, and eps alone sets the size of its steps"
+        loses = "the optimizer loses its second moment, and eps alone sets the size of its steps"
     limits = format_of(getattr(torch, flush.at.dtype))
     place = where(recording, flush.at)
     return dtype_underflow.finding(
@@ -700,41 +698,39 @@ def _flush_fixes(recording: Recording, flush: Flush) -> list[Fix]:
     if phase == "optimizer" and flush.at.op in QUOTIENTS:
         return [
             Fix(
-                "widen the gradient first, and give the wide one to the optimizer",
+                "convert the gradient to float32 first, and give that to the optimizer",
                 "grad = p.grad.float()",
             )
         ]
     if phase == "backward" and half:
         fixes.append(scaled_loss(recording))
     if half:
-        fixes.append(Fix("a dtype with float32's range", "torch.bfloat16"))
+        fixes.append(Fix("use a dtype with the range of float32", "torch.bfloat16"))
     fixes.append(Fix("compute this in float32", "x.float()"))
     return fixes
 
 
-# Parameters to which no gradient comes, although the loss is computed with them.
+# Parameters that feed the loss but get no gradient.
 
 _WHY = {
     "blocked": (
-        "{op} multiplies it by a 0 that comes from {blockers}; no gradient arrives there either, so"
-        " neither can leave 0."
+        "{op} multiplies it by a 0 from {blockers}, which gets no gradient either: neither can"
+        " leave 0."
     ),
     "flat": "{op} is constant between its jumps: its derivative is 0 everywhere.",
     "choice": (
-        "{op} took the other alternative, or stood beyond its bound, for all {numel:,} values:"
-        " their derivative is 0."
+        "{op} chose the other alternative, or cut off beyond its bound, all {numel:,} values: their"
+        " derivative is 0."
     ),
-    "value": (
-        "{op} gives exactly 0 for all {numel:,} values, and the gradient is multiplied by them."
-    ),
+    "value": ("{op} gives exactly 0 for all {numel:,} values, which multiply the gradient."),
     "saturated": (
-        "The derivative of {op} is exactly 0 for all {numel:,} values: they lie where it is flat in"
-        " floating point."
+        "The derivative of {op} is exactly 0 for all {numel:,} values: in floating point it is flat"
+        " there."
     ),
 }
 _FIXES = {
     "blocked": Fix(
-        "begin with zeros in one factor of a product only, and with random values in the other",
+        "start only one factor of the product at zero, and the other at random values",
         "nn.init.kaiming_uniform_(layer.weight, a=5**0.5)",
     ),
     "flat": Fix("pass the gradient straight through", "x + (torch.round(x) - x).detach()"),
@@ -742,12 +738,10 @@ _FIXES = {
         "let some gradient through beyond the bound, or start within it", "F.leaky_relu(x, 0.01)"
     ),
     "value": Fix(
-        "compute the logarithm instead, and exponentiate last or not at all",
+        "compute the logarithm instead; exponentiate last or not at all",
         "log_density = -0.5 * z**2",
     ),
-    "saturated": Fix(
-        "use the form in the log domain, or bring the values closer", "F.logsigmoid(x)"
-    ),
+    "saturated": Fix("work in the log domain, or make the values smaller", "F.logsigmoid(x)"),
 }
 
 
@@ -764,7 +758,7 @@ _FIXES = {
     fix={"torch.round(p)": "p + (torch.round(p) - p).detach()"},
 )
 def dead_gradient(trace: Trace) -> Iterator[Finding]:
-    """The parameter is used, and its gradient is exactly zero: it never moves."""
+    """The parameter is used, but its gradient is exactly zero: it never changes."""
     recording = trace.recording
     history = recording.training
     flushed = {flush.name for flush in history.flushes.values() if flush.cost == "gradient"}

@@ -1,4 +1,4 @@
-"""The loss scaler: a scale too large, never found, bypassed, not updated, misordered."""
+"""The loss scaler: too large a scale, or one bypassed, not updated, used out of order."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def _scalar_factor(recording: Recording, product: int) -> float:
     return value if SCALED <= value < math.inf and math.frexp(value)[0] == 0.5 else 0.0
 
 
-# What a watch finds of it.
+# Findings.
 
 _STEPS = "scaler.scale(loss).backward(), scaler.step(opt), scaler.update()"
 
@@ -309,10 +309,10 @@ def _too_large(finding: Finding, factor: float) -> Finding:
     return loss_scale_overflow.retold(
         finding,
         f"the loss scale {scale} is too large: {finding.op} overflows",
-        "A dynamic scaler finds the scale by itself and skips the steps that overflow.",
+        "A dynamic scaler finds the scale itself, and skips the steps that overflow.",
         fixes=[
             Fix(
-                "a dynamic loss scale",
+                "use a dynamic loss scale",
                 "scaler.scale(loss).backward(); scaler.step(opt); scaler.update()",
             )
         ],
@@ -333,14 +333,14 @@ def _scale_is_zero(finding: Finding) -> Finding:
         cause="loss-scale-overflow",
         title="the loss scale is 0: every gradient becomes 0, and unscaling makes it 0 times inf",
         explanation=(
-            "A dynamic scaler halves its scale in each step that overflows, down to 0 if nothing"
-            " helps; doubling 0 never raises it again. A scaler restored from the checkpoint of"
-            " such a run starts with it."
+            "A dynamic scaler halves its scale in each step that overflows, at worst down to 0,"
+            " from which doubling never raises it. A scaler restored from such a checkpoint"
+            " starts at 0."
         ),
         phase="optimizer",
         fixes=[
             Fix(
-                "start the scaler afresh",
+                "start with a new scaler",
                 "scaler = torch.amp.GradScaler(device)  # instead of load_state_dict",
             )
         ],
@@ -418,7 +418,7 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
         )
     elif low := below_one(entries):
         yield told(
-            f"the loss scale came down to {last.after:g}: the gradients overflow without any"
+            f"the loss scale fell to {last.after:g}: the gradients overflow without any"
             f" scaling{at}",
             f"Below 1 the scaler makes gradients smaller instead of larger; {low}.",
             "warning",
@@ -457,16 +457,16 @@ def _fatal_title(entries: Sequence[Skip]) -> str:
     count = plural(len(entries), "step")
     if all(b.scale > a.after for a, b in pairwise(entries)) and len(entries) > 1:
         return (
-            f"the loss scale is {first.scale:g} again in each of {count}, and overflows; what the"
-            " scaler learns is lost"
+            f"the loss scale is {first.scale:g} again in each of {count}, and overflows: the scaler"
+            " is reset each time"
         )
     if _lowered(entries):
         return (
-            f"the loss scaler came down from {first.scale:g} to {last.after:g}, and the gradients"
+            f"the loss scale fell from {first.scale:g} to {last.after:g}, and the gradients"
             f" overflow in {count}"
         )
     used = f"{first.scale:g}" if first.scale else "in use"
-    return f"the loss scale {used} overflows in {count}, and no smaller one is tried"
+    return f"the loss scale {used} overflows in {count}, and the scaler never lowers it"
 
 
 def _fatal_fix(entries: Sequence[Skip]) -> Fix:
@@ -482,7 +482,8 @@ def _fatal_fix(entries: Sequence[Skip]) -> Fix:
 
 def _in_float32() -> Fix:
     return Fix(
-        "compute what overflows in float32", "with torch.autocast(device_type, enabled=False): ..."
+        "compute the overflowing operation in float32",
+        "with torch.autocast(device_type, enabled=False): ...",
     )
 
 
@@ -503,10 +504,10 @@ def _in_float32() -> Fix:
     fix={"lr=1e30": "lr=1e-2", "opt.step()": "scaler.step(opt)\n    scaler.update()"},
 )
 def scaler_misuse(fault: Fault) -> Finding | None:
-    """Gradients that still bear the loss scale were used as they are.
+    """Gradients were used with the loss scale still on them.
 
-    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out
-    again, nothing else does.
+    scaler.scale(loss) multiplies every gradient; only scaler.unscale_ and scaler.step divide the
+    scale out again.
     """
     finding = fault.finding
     for found in fault.recording.training.misuses:
@@ -536,22 +537,22 @@ def _never_divided(fault: Fault) -> Finding | None:
     return replace(
         blame_update(fault, away, "scaler-misuse", ""),
         title=(
-            f"{f'{away.optimizer}.step()' if away.optimizer else away.op} uses gradients that still"
-            f" bear the loss scale {scale}: {growth_of(away)}"
+            f"{f'{away.optimizer}.step()' if away.optimizer else away.op} uses gradients with the"
+            f" loss scale {scale} still on them: {growth_of(away)}"
         ),
         explanation=(
             f"{scaler_misuse.explanation} Here the program multiplies the loss by {scale} itself"
-            f" ({location(file, line)}), and must divide the gradients by it: those of {away.name}"
-            f" came to the update undivided, each update {scale} times too large."
+            f" ({location(file, line)}), but does not divide the gradients by it: each update of"
+            f" {away.name} is {scale} times too large."
         ),
         fixes=[
             Fix(
-                "divide the scale out before the step, of every parameter's gradient",
+                "divide every gradient by the scale before the step",
                 "for p in model.parameters():\n    if p.grad is not None:\n       "
                 f" p.grad.div_({scale})\noptimizer.step()",
             ),
             Fix(
-                "leave it to a scaler",
+                "use a GradScaler",
                 "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
             ),
         ],
@@ -588,18 +589,17 @@ def _ignored_check(fault: Fault) -> OptimizerStep | None:
 def _bypass_of_check(fault: Fault, step: OptimizerStep) -> Finding:
     return scaler_misuse.retold(
         fault.finding,
-        f"{step.optimizer}.step() took gradients that had overflowed; scaler.step would have"
-        " skipped them",
-        f"scaler.step also looks for NaN and infinity first, which"
-        f" a loss scale that is still too high makes now and then; {fault.finding.op}"
-        f" overflowed here ({location(fault.finding.file, fault.finding.line)}).",
+        f"{step.optimizer}.step() used overflowed gradients, which scaler.step would have skipped",
+        f"scaler.step checks for NaN and infinity first, which too high a loss scale makes now and"
+        f" then; {fault.finding.op} overflowed here"
+        f" ({location(fault.finding.file, fault.finding.line)}).",
         phase="optimizer",
         op=step.writer,
         node=None,
         module="",
         position=step.position,
         **line_fields(fault.recording, step.line),
-        fixes=[Fix("step through the scaler", "scaler.step(optimizer); scaler.update()")],
+        fixes=[Fix("step with the scaler", "scaler.step(optimizer); scaler.update()")],
     )
 
 
@@ -618,7 +618,7 @@ def _no_update(trace: Trace) -> Finding:
     assert failure is not None
     return scaler_misuse.finding(
         f"scaler.update() is missing: {failure.text.strip().rstrip('.')}",
-        "scaler.update() ends each iteration: it forgets which"
+        "scaler.update() must end each iteration: it forgets which"
         " optimizers have stepped, and adapts the scale.",
         phase="optimizer",
         step=trace.recording.step_of(trace.recording.end - 1),
@@ -628,7 +628,7 @@ def _no_update(trace: Trace) -> Finding:
         symptom="exception",
         fixes=[
             Fix(
-                "update once an iteration, after the last scaler.step",
+                "update once per iteration, after the last scaler.step",
                 "scaler.step(optimizer)\nscaler.update()",
             )
         ],
@@ -651,10 +651,10 @@ def _no_update(trace: Trace) -> Finding:
     fix={"backward()": "backward()\nscaler.unscale_(opt)"},
 )
 def scaler_misuse_(trace: Trace) -> Iterator[Finding]:
-    """Gradients that still bear the loss scale were used as they are.
+    """Gradients were used with the loss scale still on them.
 
-    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out
-    again, nothing else does.
+    scaler.scale(loss) multiplies every gradient; only scaler.unscale_ and scaler.step divide the
+    scale out again.
     """
     kinds: dict[tuple[str, int], list[Misuse]] = {}
     last = max((o.sink.step_position for o in harmful_origins(trace.recording)), default=-1)
@@ -677,7 +677,7 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
     step = recording.step_of(found.position)
     if found.kind == "bypass":
         title = (
-            f"{place['op']} uses gradients that still bear the loss scale {found.scale:g}; the"
+            f"{place['op']} uses gradients with the loss scale {found.scale:g} still on them; the"
             " update is that much too large"
         )
         explanation, fix = _why_bypassed(found)
@@ -695,8 +695,8 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
             " too small"
         )
         explanation = (
-            "What is added after scaler.scale, or goes backward by itself, is divided by the scale"
-            " all the same."
+            "The scaler also divides terms by the scale that were added after scaler.scale, or that"
+            " had a backward of their own."
         )
         fix = Fix("scale the whole loss", "scaler.scale(loss + penalty).backward()")
     elif _twice(recording, found):
@@ -704,9 +704,9 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
             f"the loss scale is divided out of the gradients twice: they become {found.ratio:.3g}"
             " times too small"
         )
-        explanation = "scaler.step (or scaler.unscale_) divides the scale out itself."
+        explanation = "scaler.step (or scaler.unscale_) already divides the scale out."
         fix = Fix(
-            "leave it to the scaler",
+            "leave the division to the scaler",
             "scaler.unscale_(optimizer)  # once, instead of dividing by hand",
         )
     else:
@@ -715,8 +715,8 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
             " too small"
         )
         explanation = (
-            "The norm is that of gradients times the loss scale. After scaler.step has divided the"
-            " scale out, almost nothing is left."
+            "The norm then includes the loss scale. After scaler.step has divided the scale out,"
+            " almost nothing is left."
         )
         fix = Fix(
             "unscale first",
@@ -738,8 +738,8 @@ def _why_bypassed(found: Misuse) -> tuple[str, Fix]:
     if found.unscaled:
         return (
             (
-                "scaler.unscale_ ran before the last backward pass of the step: what that pass"
-                " added still bears the scale, and scaler.step does not divide a second time."
+                "scaler.unscale_ ran before the last backward pass of the step. Gradients added by"
+                " that pass keep the scale, as scaler.step does not divide a second time."
             ),
             Fix(
                 "unscale once, after the last micro-batch",
@@ -747,8 +747,8 @@ def _why_bypassed(found: Misuse) -> tuple[str, Fix]:
             ),
         )
     return (
-        "optimizer.step() knows nothing of the scaler.",
-        Fix("step through the scaler", "scaler.step(optimizer); scaler.update()"),
+        "optimizer.step() does not divide by the loss scale.",
+        Fix("step with the scaler", "scaler.step(optimizer); scaler.update()"),
     )
 
 

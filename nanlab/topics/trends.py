@@ -1,4 +1,4 @@
-"""Results that grow or shrink until their dtype ends: told before, explained after."""
+"""Results that grow or shrink out of the range of their dtype: forecast and explanation."""
 
 from __future__ import annotations
 
@@ -480,7 +480,8 @@ def decay(recording: Recording, column: int) -> str:
         return ""
     smaller = 2 ** -growth(series, origins[-1])
     return (
-        f"It begins at {_named(recording, origins[-1])}, {smaller:.3g} times smaller than at first."
+        f"The decay begins at {_named(recording, origins[-1])}, now {smaller:.3g} times smaller"
+        " than at first."
     )
 
 
@@ -494,24 +495,24 @@ def story(recording: Recording, column: int) -> str:
     origins = [c for c in growing_origins(series, column) if series.places[c].phase != BACKWARD]
     if product is not None:
         told.append(
-            f"the product {_named(recording, product)} multiplies vectors whose norms grow, for"
+            f"the product {_named(recording, product)} multiplies vectors with growing norms, as"
             " nothing normalises them"
         )
     elif weights is not None:
         name, times = weights
         told.append(
-            f"the parameters behind it grow: {name} is {times:.3g} times larger than at first"
+            f"the parameters behind it grow: {name} is now {times:.3g} times larger than at first"
         )
     if factor is not None:
         told.append(
-            f"the constant factor of {_named(recording, factor[0])} makes it {factor[1]:.3g} times"
-            " larger still"
+            f"the constant factor of {_named(recording, factor[0])} makes it another"
+            f" {factor[1]:.3g} times larger"
         )
     if origins:
         times = 2 ** growth(series, origins[-1])
         told.append(
-            f"the growth begins at {_named(recording, origins[-1])}, {times:.3g} times larger than"
-            " at first"
+            f"the growth begins at {_named(recording, origins[-1])}, now {times:.3g} times larger"
+            " than at first"
         )
     text = "; ".join(told)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
@@ -575,8 +576,8 @@ MOST_TOLD = 3
 LARGE_FACTOR = 16.0  # and from which on it should be divided out
 GROWN = 2.0  # bits by which a result must have grown for its growth to be the cause of its overflow
 _TITLE = (
-    "what is carried from step to step is multiplied by more than one: a factor of at most one, or"
-    " a bound"
+    "the state carried from step to step is multiplied by more than 1: limit the factor to 1, or"
+    " bound the state"
 )
 _OF_STATE = Fix(_TITLE, "state = state.clamp(-1e4, 1e4)")
 _SCALES = having("grows")
@@ -597,8 +598,8 @@ _SCALES = having("grows")
     fix={"wide.half()": "F.normalize(wide, dim=0).half()"},
 )
 def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
-    """A result grows step after step towards the largest number of its dtype; beyond it comes inf,
-    and then NaN."""
+    """A result grows step by step towards the largest number of its dtype; beyond that are inf and
+    NaN."""
     yield from _told(trace.recording, "overflow")
 
 
@@ -617,7 +618,7 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
     fix={"wide.half()": "wide.bfloat16()"},
 )
 def dtype_underflow_(trace: Trace) -> Iterator[Finding]:
-    """A result shrinks step after step towards the smallest number of its dtype; below it all its
+    """A result shrinks step by step towards the smallest number of its dtype; below that all its
     values become zero."""
     yield from _told(trace.recording, "underflow")
 
@@ -643,7 +644,7 @@ def _warning(recording: Recording, forecast: Forecast) -> Finding:
     else:
         name = f"the {backward} of {place['op']}"
     way = f"on its way {'out of' if overflow else 'to zero in'} {forecast.place.dtype}"
-    end = "it overflows" if overflow else "all of it is zero"
+    end = "it overflows" if overflow else "it is all zero"
     title = (
         f"{name} is {way}: {2**forecast.value:.3g} at step {forecast.step}, {pace(forecast.slope)};"
         f" {end} {until(forecast)}"
@@ -695,7 +696,7 @@ def _lifts(recording: Recording, forecast: Forecast) -> list[Fix]:
         return [fix for fix in fixes if forecast.place.dtype == "float16"]
     return [
         *fixes,
-        Fix("a dtype with float32's range", "torch.bfloat16"),
+        Fix("use a dtype with the range of float32", "torch.bfloat16"),
         Fix("compute this in float32", "x.float()"),
     ]
 
@@ -717,10 +718,12 @@ def _fixes(recording: Recording, column: int) -> list[Fix]:
         )
     elif not narrow and growing_weights(recording, column) is not None:
         code = 'for group in optimizer.param_groups:\n    group["lr"] /= 10'
-        fixes.append(Fix("a smaller learning rate: the parameters grow from step to step", code))
+        fixes.append(
+            Fix("use a smaller learning rate: the parameters grow from step to step", code)
+        )
     if narrow and factor is not None and factor[1] >= LARGE_FACTOR:
         title = (
-            f"divide the factor of {factor[1]:.3g} out before this operation, and multiply by it"
+            f"divide by the factor of {factor[1]:.3g} before this operation, and multiply by it"
             " afterwards, in float32"
         )
         fixes.append(Fix(title, f"x = x / {factor[1]:.6g}"))
@@ -751,7 +754,7 @@ def _fixes(recording: Recording, column: int) -> list[Fix]:
     fix={"(w * 2.0**i).half()": "F.normalize(w * 2.0**i, dim=-1).half()"},
 )
 def dtype_overflow(fault: Fault) -> Finding | None:
-    """A result grew from step to step until it left the range of its dtype."""
+    """A result grew from step to step until it overflowed its dtype."""
     if fault.name not in _SCALES:
         return None
     series, column = fault.recording.training.series, _column(fault)
