@@ -20,8 +20,8 @@ from nanlab.trace import Trace
 FAULT = 3  # exit status of a program in which a fault was found
 USAGE = 2
 NOTHING_SEEN = (
-    "nanlab: no training step was seen, so nothing was checked; threads and processes that the"
-    " program starts are not watched"
+    "nanlab: no training step was seen, so nothing was checked; threads and processes started by"
+    " the program are not watched"
 )
 
 

@@ -331,7 +331,7 @@ def test_a_variable_that_comes_from_beside_guard_and_is_bound_anew_is_named() ->
             opt.step()
 
     trace = run(loop)
-    assert trace.guarded is not None and "binds `i`" in trace.guarded.reason
+    assert trace.guarded is not None and "loop variable `i`" in trace.guarded.reason
 
 
 def test_accumulated_gradients_are_replayed_from_the_first_of_their_batches() -> None:

@@ -13,7 +13,7 @@ SHARES = ("flushed", "subnormal", "overflow")
 
 
 def advice(result: LossScale) -> str:
-    """The scales to take, the one in use and what is left above it, in one sentence."""
+    """The advised scales, the scale in use and the room above it, in one sentence."""
     if result.advised is None:
         return (
             f"no loss scale keeps every gradient below the largest {result.dtype}; in use:"
@@ -41,7 +41,7 @@ def power(scale: float) -> str:
 
 
 def as_text(result: LossScale) -> str:
-    """One line, and where to look further."""
+    """The advice in one line."""
     return f"<nanlab.LossScale: {advice(result)}; try .table, .parameters, .skips, .plot()>"
 
 

@@ -1,4 +1,4 @@
-"""What a replay, a fix, a cure, a comparison or an advice shows: its line, a picture, a table."""
+"""HTML of replays, fixes, cures, comparisons and advice: a line, a picture, a table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS = 12  # of a difference
 
 
 def _shown(told: str, *parts: str, doors: Sequence[str] = ()) -> str:
-    """What a result tells, below it the parts, and what to look at next."""
+    """A result's line, its parts, and what to look at next."""
     codes = " · ".join(f"<code>{escape(door)}</code>" for door in doors)
     closer = f'<div style="opacity:0.8;font-size:12px">Look closer: {codes}</div>' if doors else ""
     head = f'<div style="font-size:14px;font-weight:600">{inline(capital(told))}</div>'
@@ -57,7 +57,7 @@ def cure_html(cure: Cure) -> str:
 
 
 def replay_html(replay: Replay) -> str:
-    """What a step computes when it is run again."""
+    """The outcome of a replay."""
     loss = "none" if replay.loss is None else number(replay.loss)
     rows = [["results", replay.state], ["loss", loss]]
     for what, tensors in (("gradients", replay.gradients), ("parameters", replay.parameters)):
@@ -74,7 +74,7 @@ def replay_html(replay: Replay) -> str:
 
 
 def difference_html(difference: Difference) -> str:
-    """Where two runs part, and the results that differ."""
+    """The first difference of two runs, and the results that differ."""
     told = "".join(f"<div>{escape(capital(line))}</div>" for line in difference.told())
     if not len(difference.table):
         return told
@@ -87,7 +87,7 @@ def difference_html(difference: Difference) -> str:
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """The relative error of each result in running order, and what each line brings."""
+    """The relative error of each result, in running order, and the share of each line."""
     found, lines = comparison.table, []
     for (phase, part), colour in zip(found.groupby("phase"), (BLUE, AMBER), strict=False):
         error = part["error"].clip(lower=1e-8, upper=10.0).tolist()
@@ -107,7 +107,7 @@ def comparison_html(comparison: Comparison) -> str:
 
 
 def clipping_html(clipping: Clipping) -> str:
-    """The gradient norms by step, and what each ``max_norm`` would do."""
+    """The gradient norms by step, and the effect of each ``max_norm``."""
     history = clipping.history
     at = floats(history["step"]).tolist()
     lines = [Line("gradient norm", at, floats(history["before"]).tolist(), BLUE)]
@@ -124,7 +124,7 @@ def clipping_html(clipping: Clipping) -> str:
 
 
 def epsilon_html(advice: EpsilonAdvice) -> str:
-    """What each epsilon costs and protects."""
+    """Distortion and largest gradient of each epsilon."""
     log2 = [math.log2(eps) for eps in floats(advice.table["eps"]).tolist()]
     names = ("value_distortion", "gradient_distortion", "gradient_max")
     lines = [
