@@ -52,12 +52,14 @@ class FloatFormat:
 
 
 @cache
-def format_of(dtype: torch.dtype) -> FloatFormat:
+def format_of(dtype: torch.dtype | str) -> FloatFormat:
     """The limits of ``dtype``: float16, bfloat16, float32, float64, float8_e4m3fn or float8_e5m2.
 
     Limits refer to a cast from a wider format, rounding to nearest, ties to even (IEEE 754-2019,
     4.3.1). Raises TypeMismatchError for any other dtype.
     """
+    if isinstance(dtype, str):
+        dtype = getattr(torch, dtype)
     if dtype not in _DTYPES:
         raise TypeMismatchError(
             f"expected a floating-point dtype such as torch.float16, got {dtype}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -683,6 +683,12 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def listed(names: Sequence[str], most: int) -> str:
+    """``a, b and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def bad_values(nans: int, infinities: int) -> str:
     """``1 NaN and 2 infinities``."""
     parts = [plural(nans, "NaN")] if nans else []
@@ -752,10 +758,10 @@ def algebra(fault: Fault, derivative: str, only: torch.Tensor | None = None) -> 
     """
     incoming, result = fault.at(fault.incoming), fault.at(fault.result)
     if incoming is None or not len(incoming) or result is None or len(incoming) != len(result):
-        return f"Its derivative there is {derivative}"
+        return f"Its derivative there is {derivative}."
     first = 0 if only is None or fault.bad is None else int(only[fault.bad].int().argmax())
     product = f"incoming {number(incoming[first])} × {derivative} = {number(result[first])}"
-    return f"Its derivative there is {derivative}; {product}"
+    return f"Its derivative there is {derivative}; {product}."
 
 
 def match(

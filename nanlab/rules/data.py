@@ -11,7 +11,7 @@ import pandas as pd
 
 from nanlab.analysis.provenance import is_mask, skipped_by_hand
 from nanlab.analysis.training import line_fields, optimizer_step_of
-from nanlab.findings.fault import Fault, bad_values, plural, verb
+from nanlab.findings.fault import Fault, bad_values, listed, plural, verb
 from nanlab.findings.rule import Finding, Fix, Match, rule
 from nanlab.operators import card, having
 from nanlab.topics.training import SCALE_FREE
@@ -388,9 +388,8 @@ def with_data(fault: Fault, finding: Finding) -> Finding:
     """The finding; where no parameter feeds the operands, it blames the data."""
     if finding.phase != "forward" or not _from_data(fault):
         return finding
-    which = ", ".join(map(str, finding.samples[:5]))
-    more = f" and {len(finding.samples) - 5} more" if len(finding.samples) > 5 else ""
-    named = f" ({'sample' if len(finding.samples) == 1 else 'samples'} {which}{more})"
+    samples = [str(each) for each in finding.samples]
+    named = f" ({verb(len(samples), 'sample', 'samples')} {listed(samples, 5)})"
     text = (
         f"No parameter feeds its operands: the data is to blame"
         f"{named if finding.samples else ''}, not the model."

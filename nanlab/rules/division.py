@@ -274,7 +274,7 @@ def norm_at_zero(fault: Fault) -> Match | None:
             fault,
             f"the derivative of {fault.forward} at {plural(fault.count, 'element')} is not finite:"
             f" {_NORM_TEXT}",
-            algebra(fault, "0/0") + ".",
+            algebra(fault, "0/0"),
         )
     if fault.name == "_weight_norm_interface":
         return match(fault, f"weight_norm of {fault.elements}: {_NORM_TEXT}")
@@ -324,7 +324,7 @@ def sqrt_at_zero(fault: Fault) -> Match | None:
     )
     spread = fault.spread(root) if isinstance(root, Tensor) else None
     zero = torch.eq(spread, 0) if spread is not None else None
-    return match(fault, title, algebra(fault, "inf", zero) + ".", only=zero, root=root)
+    return match(fault, title, algebra(fault, "inf", zero), only=zero, root=root)
 
 
 def _tangent(fault: Fault) -> Match | None:
@@ -399,7 +399,7 @@ def std_of_constant(fault: Fault) -> Match | None:
             fault,
             f"the derivative of {fault.forward} of a constant is infinite for"
             f" {plural(fault.count, 'element')}",
-            algebra(fault, "inf") + ".",
+            algebra(fault, "inf"),
         )
     if fault.forward in having("normalises"):
         exact, bad = fault.exact, fault.bad
@@ -419,7 +419,7 @@ def std_of_constant(fault: Fault) -> Match | None:
         return match(
             fault,
             f"the derivative of the root of {plural(fault.count, 'variance')} of zero is infinite",
-            algebra(fault, "inf") + ".",
+            algebra(fault, "inf"),
         )
     count = zeros(fault)
     title = (

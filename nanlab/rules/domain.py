@@ -82,7 +82,7 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
         return match(
             fault,
             f"the derivative of x**{p} at {plural(int(at.sum()), 'zero')} is infinite",
-            algebra(fault, "inf") + ".",
+            algebra(fault, "inf"),
             base=base,
         )
     return match(
@@ -229,7 +229,7 @@ def _log_at(fault: Fault, sign: int) -> Match | None:
         return match(
             fault,
             f"the derivative of {name} at {what} among {argument.numel():,} is infinite",
-            algebra(fault, "inf") + ".",
+            algebra(fault, "inf"),
             x=argument,
         )
     sample = fault.at(fault.result)
@@ -323,7 +323,7 @@ def inverse_function_at_edge(fault: Fault) -> Match | None:
             fault,
             f"the derivative of {fault.forward} at {plural(fault.count, 'point')} next to the"
             " origin is not finite",
-            algebra(fault, "0/0") + ".",
+            algebra(fault, "0/0"),
         )
     found = _inverse(fault)
     if found is None or int(found[1].sum()) <= int(found[2].sum()):
@@ -335,7 +335,7 @@ def inverse_function_at_edge(fault: Fault) -> Match | None:
         return match(
             fault,
             f"the derivative of {fault.forward} at {count} equal to {where} is infinite",
-            algebra(fault, "inf") + ".",
+            algebra(fault, "inf"),
             x=argument,
         )
     return match(
@@ -414,7 +414,7 @@ def _exponential(fault: Fault) -> Match | None:
         return match(
             fault,
             f"{fault.forward} overflowed for {plural(count, 'value')} of {saved.numel():,}",
-            algebra(fault, "inf") + ".",
+            algebra(fault, "inf"),
             result=saved,
         )
     largest = f" (largest {number(values[_size(values).argmax()])})" if len(values) else ""

@@ -213,7 +213,7 @@ def _other_factors(fault: Fault) -> Match | None:
     if stats is None or not stats.known or not stats.zero or stats.max is None or stats.min is None:
         return None
     largest = stats.largest
-    limit = format_of(getattr(torch, fault.dtype)).max
+    limit = format_of(fault.dtype).max
     if largest <= 1 or math.log(limit) / math.log(largest) > stats.numel:
         return None
     title = (
@@ -404,7 +404,7 @@ def _hidden_match(fault: Fault, op: str, what: str) -> Match:
     incoming = fault.at(fault.incoming)
     text = ""
     if incoming is not None and len(incoming) == fault.count:
-        text = algebra(fault, _derivative(fault)) + "."
+        text = algebra(fault, _derivative(fault))
     columns = {name: v for name, v in fault.saved.items() if isinstance(v, Tensor)}
     return match(fault, title, text, columns=columns or fault.named_operands)
 

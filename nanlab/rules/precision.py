@@ -63,7 +63,7 @@ def dtype_overflow(fault: Fault) -> Match | Finding | None:
 def _limits(dtype: str) -> FloatFormat | None:
     """What a dtype can hold; of a complex one, each part. None for unknown formats."""
     try:
-        return format_of(getattr(torch, _PARTS.get(dtype, dtype)))
+        return format_of(_PARTS.get(dtype, dtype))
     except TypeMismatchError:
         return None
 
@@ -191,7 +191,7 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
         return None
     row = fault.recording.at(position)
     dtype = str(row.dtype).removeprefix("torch.") if row else fault.dtype
-    limits = format_of(getattr(torch, dtype))
+    limits = format_of(dtype)
     stats = fault.recording.stats(position)
     if stats is not None and stats.max == 1.0 and not stats.zero:
         why = (

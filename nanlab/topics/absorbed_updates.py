@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 from operator import attrgetter
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from nanlab.analysis.training import CASTS, where
+from nanlab.findings.fault import listed
 from nanlab.findings.rule import Finding, Fix, Severity, rule
 from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.operators import having, in_place, with_forms
@@ -37,11 +37,10 @@ def counts(rows: StepRows, history: History) -> list[tuple[int, int]]:
     recording, columns = rows.recording, rows.columns
     if HALF_PRECISION.isdisjoint(recording.dtypes.items):
         return []
-    narrow = np.array([d in HALF_PRECISION for d in recording.dtypes.items])[columns.dtype]
     adds = columns.named(recording.ops, COUNT_ADDS) & ~columns.inplace
     single = np.array([s in ((), (1,)) for s in recording.shapes.items])[columns.shape]
     found = []
-    for position in (np.flatnonzero(narrow & adds & single) + rows.start).tolist():
+    for position in (np.flatnonzero(rows.half & adds & single) + rows.start).tolist():
         operands = recording.operands(position)
         if len(operands) != 1 or not any(recording.scalars.get(position, (1.0,))):
             continue
@@ -81,13 +80,8 @@ def sums(rows: StepRows, history: History, written: dict[int, int]) -> dict[int,
     before, history.sums = history.sums, {}
     if HALF_PRECISION.isdisjoint(recording.dtypes.items):
         return {}
-    narrow = np.array([d in HALF_PRECISION for d in recording.dtypes.items])[columns.dtype]
-    plain = narrow & (columns.phase != BACKWARD) & (columns.node < 0)
-    adds = plain & columns.named(recording.ops, ADDS_IN_PLACE) & columns.inplace
-    for step in reversed(history.optimizer_steps):
-        if step.end <= rows.start:
-            break
-        adds[max(0, step.position - rows.start) : max(0, step.end - rows.start)] = False
+    plain = rows.half & (columns.phase != BACKWARD) & (columns.node < 0)
+    adds = rows.half & rows.by_hand & columns.named(recording.ops, ADDS_IN_PLACE) & columns.inplace
     if not adds.any():
         return {}
     passes = plain & columns.named(recording.ops, PASSES | WRITES_BACK)
@@ -158,7 +152,7 @@ def averages(
     recording, known = rows.recording, {position for _, position in written}
     found: list[tuple[int, int]] = []
     latest: dict[int, int] | None = None
-    for position in _candidates(rows, history):
+    for position in _candidates(rows):
         if position in known or len(history.averages) > MOST_AVERAGES:
             continue
         if latest is None:
@@ -191,20 +185,15 @@ def is_absorbed(recording: Recording, position: int) -> bool | None:
     return any(of == after for of in whole)
 
 
-def _candidates(rows: StepRows, history: History) -> list[int]:
+def _candidates(rows: StepRows) -> list[int]:
     """Half-precision rows outside of graphs and optimizers that add in place, or add two values."""
-    names, dtypes, columns = rows.recording.ops, rows.recording.dtypes.items, rows.columns
-    if HALF_PRECISION.isdisjoint(dtypes):
+    names, columns = rows.recording.ops, rows.columns
+    if HALF_PRECISION.isdisjoint(rows.recording.dtypes.items):
         return []
-    narrow = np.array([d in HALF_PRECISION for d in dtypes])[columns.dtype]
-    plain = narrow & (columns.phase != BACKWARD) & (columns.node < 0)
-    adds, blends = columns.named(names, FOLLOWS), columns.named(names, AVERAGE_BLENDS)
-    chosen = plain & ((adds & columns.inplace) | (blends & ~columns.inplace))
-    for step in reversed(history.optimizer_steps):
-        if step.end <= rows.start:
-            break
-        chosen[max(0, step.position - rows.start) : max(0, step.end - rows.start)] = False
-    return [int(i) + rows.start for i in np.flatnonzero(chosen)]
+    adds = columns.named(names, FOLLOWS) & columns.inplace
+    blends = columns.named(names, AVERAGE_BLENDS) & ~columns.inplace
+    chosen = rows.half & rows.by_hand & (adds | blends)
+    return (np.flatnonzero(chosen) + rows.start).tolist()
 
 
 def _parts(rows: StepRows, position: int, latest: dict[int, int]) -> tuple[int, str] | None:
@@ -614,7 +603,6 @@ def _added(recording: Recording, position: int) -> float:
 
 # Absorbed updates: how bad one is, and whether it moves its parameter in float32.
 
-Grade = Literal["error", "warning", "note"]
 SHARE = 0.1  # of its optimizer's elements that a single stuck parameter must have to be an error
 # the same in float32, where the gradient of a bias before a batch norm is rounding noise
 MOST = 0.5
@@ -644,7 +632,7 @@ FEW = 8  # elements below which a single step proves nothing
 
 def severity_from_start(
     recording: Recording, member: AbsorbedUpdate, count: int, share: float
-) -> Grade | None:
+) -> Severity | None:
     """How bad it is that a parameter never moved; None where it is no fault.
 
     count: of such parameters, share: of the elements on that line.
@@ -665,7 +653,7 @@ def severity_from_start(
     return "error" if average or count > 1 or share >= SHARE or lasting else "warning"
 
 
-def severity_afterwards(member: AbsorbedUpdate) -> Grade | None:
+def severity_afterwards(member: AbsorbedUpdate) -> Severity | None:
     """How bad it is that a parameter no longer moves; None where it is no fault."""
     still, updates = member.still, member.still + member.moved
     if (
@@ -678,7 +666,7 @@ def severity_afterwards(member: AbsorbedUpdate) -> Grade | None:
     if _wide(member) and (member.fell("rate") < DROPPED or _gradient(member) < SMALL):
         return None
     # a rate that float32 absorbs is meant as the end of a schedule
-    whole: Grade = "note" if _wide(member) else "error"
+    whole: Severity = "note" if _wide(member) else "error"
     if member.fell("rate") < DROPPED:  # at the rate at which it moved
         return "note" if still >= LONG else None
     if _rate_changed(member):  # the end of a cosine, say
@@ -785,7 +773,7 @@ def _proves(member: AbsorbedUpdate) -> bool:
 
 def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
     name, dtype = trace.recording.parameter_names[member.owner], member.at.dtype
-    limits = format_of(getattr(torch, dtype))
+    limits = format_of(dtype)
     size = f" (rms of {member.numel:,} elements)" if member.numel > 1 else ""
     counts = abs(member.value) >= 1 / limits.ulp  # neighbours are 1 or more apart
     text = (
@@ -820,9 +808,9 @@ def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
 def _absorbed_finding(trace: Trace, stuck: list[AbsorbedUpdate], severity: Severity) -> Finding:
     recording = trace.recording
     largest = stuck[0]
-    limits = format_of(getattr(torch, largest.at.dtype))
+    limits = format_of(largest.at.dtype)
     names = [recording.parameter_names[m.owner] for m in stuck]
-    shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    shown = listed(names, 2)
     first = min(stuck, key=lambda m: m.first)
     if largest.coefficient:
         return _vanished_finding(trace, first, shown)
@@ -897,7 +885,7 @@ def _wider(trace: Trace, member: AbsorbedUpdate) -> str:
 
 def _in_float32(trace: Trace, stuck: list[AbsorbedUpdate]) -> Fix:
     """Wider values, tried on an update that a replay makes again."""
-    if getattr(torch, stuck[0].at.dtype).itemsize >= 4:
+    if _wide(stuck[0]):
         return Fix(
             "learn the offset from a reference value, which small steps can change",
             "value = reference + self.offset",

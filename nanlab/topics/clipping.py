@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pandas as pd
 
 from nanlab.analysis.training import where
 from nanlab.errors import UsageError
-from nanlab.findings.fault import Fault
+from nanlab.findings.fault import Fault, listed
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.operators import having
 from nanlab.trace import Trace
@@ -48,8 +48,8 @@ def note_edits(rows: StepRows, history: History, steps: list[ParameterStep]) -> 
     The way back is walked for one parameter only, the one whose gradient shrank most; the numbers
     of the others are in their own rows.
     """
-    recent = takewhile(lambda loss: loss.position >= rows.start, reversed(history.losses))
-    factor = next((loss.factor for loss in recent if 2.0 < loss.factor < math.inf), 1.0)
+    losses = rows.events(history.losses)
+    factor = next((loss.factor for loss in losses if 2.0 < loss.factor < math.inf), 1.0)
     for position, group in groupby(steps, key=lambda step: step.position):
         changed = [
             s
@@ -147,9 +147,10 @@ def _note_spread(rows: StepRows, history: History, steps: list[ParameterStep], u
     guilty = [recording.parameter_names[s.owner] for s in steps if s.gradient in recording.bad]
     place = place_at(recording, used)
     if guilty and place is not None and not any(m.kind == "clip-spread" for m in history.misuses):
-        shown = ", ".join(guilty[:3]) + (f" and {len(guilty) - 3} more" if len(guilty) > 3 else "")
         history.misuses.append(
-            Misuse("clip-spread", place, used, 0.0, float(len(steps) - len(guilty)), shown)
+            Misuse(
+                "clip-spread", place, used, 0.0, float(len(steps) - len(guilty)), listed(guilty, 3)
+            )
         )
 
 

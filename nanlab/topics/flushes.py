@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 
 from nanlab.analysis.signal_loss import first_losses
 from nanlab.analysis.training import CASTS, where
-from nanlab.findings.fault import place_of
+from nanlab.findings.fault import listed, place_of
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import FloatFormat, format_of
 from nanlab.operators import base_name, having, in_place, spoken, with_forms
@@ -160,7 +159,9 @@ def note_flushes(
     recording = rows.recording
     zero = set((np.flatnonzero(rows.all_zero()) + rows.start).tolist())
     blamed: set[int] = set()
-    known = [*gradients.items(), *_taken(rows, history), *_overwritten(recording, lost, gradients)]
+    steps = history.parameter_steps(rows.start, rows.end)
+    taken = [(s.owner, s.used) for s in steps if s.used is not None]
+    known = [*gradients.items(), *taken, *_overwritten(recording, lost, gradients)]
     came = [(recording.parameter_names[owner], at) for owner, at in dict.fromkeys(known)]
     for name, source in came or _asked(rows, zero):
         if source in zero and (culprit := _reaches(recording, source, lost, zero)) is not None:
@@ -184,13 +185,6 @@ def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
     read = recording.parents(position)
     several = recording.stats(position).numel >= FEWEST_LOST and len(set(read)) == len(read)
     return bool(several and row.phase == FORWARD and row.node in differentiated)
-
-
-def _taken(rows: StepRows, history: History) -> list[tuple[int, int]]:
-    """(parameter, row) of gradients that optimizers took, as backward or the program left them."""
-    end = rows.start + len(rows)
-    recent = takewhile(lambda step: step.position >= rows.start, reversed(history.parameters))
-    return [(s.owner, s.used) for s in recent if s.position < end and s.used is not None]
 
 
 def _overwritten(
@@ -221,7 +215,7 @@ def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:
 
 
 def _note(rows: StepRows, history: History, position: int, cost: Cost, name: str) -> None:
-    recording, end = rows.recording, rows.start + len(rows)
+    recording, end = rows.recording, rows.end
     quotient = recording.at(position).name in QUOTIENTS | INVERSES
     origin = overflow_below(recording, position) if quotient else -1
     place = place_at(recording, position if origin < 0 else origin)
@@ -485,7 +479,7 @@ def in_part(trace: Trace, loss: dict[Hashable, Any], explanation: str) -> Findin
 
 
 def _format(loss: dict[Hashable, Any]) -> FloatFormat:
-    return format_of(getattr(torch, loss["dtype"]))
+    return format_of(loss["dtype"])
 
 
 def _lost(
@@ -560,10 +554,9 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
         first = min(flushes, key=lambda f: f.first)
         names = sorted({f.name for f in flushes})
         harmful = lasts(trace, by_victim(flushes))
-        shown = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         yield dtype_overflow_.finding(
             f"{first.at.op} overflows {first.at.dtype} and becomes a divisor: the whole gradient of"
-            f" {shown} is 0",
+            f" {listed(names, 1)} is 0",
             severity="error" if harmful else "warning",
             step=trace.recording.step_of(first.first),
             symptom="silent-underflow",
@@ -668,7 +661,7 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     else:
         harmful = cost == "value" and always(trace, flushes)
     names = list(dict.fromkeys(f.name for f in flushes if f.name))
-    shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    shown = listed(names, 2)
     loses = {
         "gradient": f"the whole gradient of {shown} is lost",
         "update": f"{shown} {'gets' if len(names) == 1 else 'get'} no update",
@@ -676,7 +669,7 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     squares = flush.at.op in SQUARES and cost == "tensor"
     if squares:
         loses = "the optimizer loses its second moment, and eps alone sets the size of its steps"
-    limits = format_of(getattr(torch, flush.at.dtype))
+    limits = format_of(flush.at.dtype)
     place = where(recording, flush.at)
     return dtype_underflow.finding(
         f"{place['op']} flushes all {flush.numel:,} values to zero in {limits.name}: {loses}",
@@ -795,7 +788,7 @@ def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Findin
     recording = trace.recording
     assert dead.at is not None
     place = where(recording, dead.at) | {"op": dead.at.op}
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    shown = listed(names, 3)
     error = dead.why != "choice" or not learns
     told = _WHY[dead.why].format(
         op=place["op"], numel=dead.numel, blockers=" and ".join(dead.blockers)

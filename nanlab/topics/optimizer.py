@@ -349,7 +349,7 @@ def dtype_overflow(fault: Fault) -> Finding | None:
     went_in = _finite_operands(fault.recording, fault.position)
     if not went_in:
         return None
-    limits = format_of(getattr(torch, fault.dtype))
+    limits = format_of(fault.dtype)
     shown = " and ".join(f"{stats.largest:.4g}" for stats in went_in)
     return dtype_overflow.retold(
         fault.finding,

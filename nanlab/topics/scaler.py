@@ -54,8 +54,7 @@ def _rms(recording: Recording, position: int) -> float:
 
 def note_early_clipping(rows: StepRows, history: History) -> None:
     """Note gradients that were made smaller between backward and unscaling."""
-    recent = takewhile(lambda check: check.position >= rows.start, reversed(history.unscales))
-    for check in reversed(list(recent)):
+    for check in reversed(rows.events(history.unscales)):
         _note_early_clipping(rows.recording, history, check.position)
 
 
@@ -106,8 +105,8 @@ def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -
     if history.unscales and history.unscales[-1].position >= rows.start:
         note_unscaled_parts(rows, history)
     recording = rows.recording
-    recent = takewhile(lambda loss: loss.position >= rows.start, reversed(history.losses))
-    scale = next((loss.factor for loss in recent if loss.scaled), 0.0)
+    losses = rows.events(history.losses)
+    scale = next((loss.factor for loss in losses if loss.scaled), 0.0)
     if not 2.0 < scale < math.inf:
         return
     for step in _not_smaller(rows, steps, scale):
@@ -172,9 +171,7 @@ def note_unscaled_parts(rows: StepRows, history: History) -> None:
     recording = rows.recording
     begin = next((u.position for u in reversed(history.unscales) if u.position < rows.start), 0)
     losses = list(takewhile(lambda loss: loss.position > begin, reversed(history.losses)))
-    checks = list(
-        takewhile(lambda check: check.position >= rows.start, reversed(history.unscales))
-    )[::-1]
+    checks = rows.events(history.unscales)[::-1]
     stepped = [
         s.position
         for s in takewhile(lambda step: step.position > begin, reversed(history.optimizer_steps))

@@ -703,7 +703,7 @@ def _lifts(recording: Recording, forecast: Forecast) -> list[Fix]:
 
 def _is_narrow(dtype: str) -> bool:
     """Whether float32 reaches further than a dtype: float16 and float8, not bfloat16."""
-    return format_of(getattr(torch, dtype)).max < format_of(torch.float32).max / 2
+    return format_of(dtype).max < format_of(torch.float32).max / 2
 
 
 def _fixes(recording: Recording, column: int) -> list[Fix]:

@@ -6,13 +6,15 @@ import linecache
 import math
 from bisect import bisect_left
 from functools import cached_property
-from typing import Any
+from itertools import takewhile
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
 
+from nanlab.formats import HALF_PRECISION
 from nanlab.stats.layout import BINNED
 from nanlab.trace.chunk import (
     DEVICE,
@@ -29,13 +31,15 @@ from nanlab.trace.chunk import (
     WIDTH,
     Columns,
 )
-from nanlab.trace.history import Loss, OptimizerStep, ParameterStep
-from nanlab.trace.op import BORN, CARRIED, TURNED
+from nanlab.trace.history import Loss, OptimizerStep, ParameterStep, Unscale
+from nanlab.trace.op import BACKWARD, BORN, CARRIED, TURNED
 from nanlab.trace.recording import PHASES, STATUSES, BackwardPass, NodeRun, Recording, owner_of_leaf
 
 # Statistics as columns, with <NA> for what there is no number of.
 
 Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+E = TypeVar("E", Loss, Unscale, OptimizerStep)
 COUNTS = ("numel", "nan", "posinf", "neginf", "zero", "subnormal")
 VALUES = ("min", "max", "absmin", "mean", "rms")
 HALF = ("fp16_zero", "fp16_subnormal", "fp16_inf")
@@ -112,6 +116,10 @@ class StepRows:
     def __len__(self) -> int:
         return self.end - self.start
 
+    def events(self, events: list[E]) -> list[E]:
+        """The events of the step, latest first; ``events``: all, by position."""
+        return list(takewhile(lambda event: event.position >= self.start, reversed(events)))
+
     @cached_property
     def columns(self) -> Columns:
         """The numbers of each row, a copy."""
@@ -123,7 +131,7 @@ class StepRows:
         return stat_columns(self.recording, self.columns.stat)
 
     @cached_property
-    def floating(self) -> npt.NDArray[np.bool_]:
+    def floating(self) -> Mask:
         """Whether each row is of a floating-point dtype."""
         floating = [
             isinstance(d, torch.dtype) and d.is_floating_point for d in self.recording.dtypes.items
@@ -139,12 +147,27 @@ class StepRows:
             )
         return found
 
-    def all_zero(self) -> npt.NDArray[np.bool_]:
-        """Rows whose elements are all zero."""
+    @cached_property
+    def half(self) -> Mask:
+        """Whether each row is of a half-precision dtype."""
+        half = np.array([*(d in HALF_PRECISION for d in self.recording.dtypes.items), False])
+        found: Mask = half[self.columns.dtype]
+        return found
+
+    @cached_property
+    def by_hand(self) -> Mask:
+        """Whether each row ran outside of graphs and optimizer steps."""
+        found: Mask = (self.columns.phase != BACKWARD) & (self.columns.node < 0)
+        for step in reversed(self.recording.history.optimizer_steps):
+            if step.end <= self.start:
+                break
+            found[max(0, step.position - self.start) : max(0, step.end - self.start)] = False
+        return found
+
+    def all_zero(self) -> Mask:
+        """Whether each row has no element but zeros."""
         numbers = self.numbers
-        zero: npt.NDArray[np.bool_] = (
-            self.floating & (numbers["numel"] > 0) & (numbers["zero"] == numbers["numel"])
-        )
+        zero: Mask = self.floating & (numbers["numel"] > 0) & (numbers["zero"] == numbers["numel"])
         return zero
 
 

@@ -92,7 +92,7 @@ def comparison_html(comparison: Comparison) -> str:
     for (phase, part), colour in zip(found.groupby("phase"), (BLUE, AMBER), strict=False):
         error = part["error"].clip(lower=1e-8, upper=10.0).tolist()
         lines.append(Line(str(phase), part.index.astype(float).tolist(), error, colour, dots=True))
-    ulp = format_of(getattr(torch, comparison.dtype)).ulp
+    ulp = format_of(comparison.dtype).ulp
     picture = chart(
         lines,
         f"relative error of each result in {comparison.dtype}",
