@@ -11,17 +11,15 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.topics.trends import (
+from nanlab.topics.forecast import (
     FARTHEST,
     Forecast,
     exponential,
     first_told,
     forecasts,
-    growing_origins,
     outlook,
-    pace,
-    until,
 )
+from nanlab.topics.trends import growing_origins, pace, until
 from nanlab.trace import Trace
 from nanlab.trace.history import MOST_STEPS, Place, Series
 from nanlab.trace.op import location

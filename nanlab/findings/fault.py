@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,6 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from nanlab.analysis.provenance import (
-    MOVES,
     Origin,
     in_hook,
     operator_name,
@@ -30,129 +29,6 @@ from nanlab.trace.recording import PHASES, Kept, NodeInfo, Recording
 # Operators that pass a value on: reshaped, rounded, scaled or shifted.
 THROUGH = having("hands_on", in_place=True)
 ON_LISTS = "_foreach_"  # how the name of an operator on lists of tensors begins
-
-
-NORMS = having("norm")
-# Operators after which a length of zero is a number of zero still.
-_KEEPS_ZERO = MOVES | having("bounds", "extreme") | {"copy", "mul"}
-_DEPTH = 16  # operators from the divisor to the vector
-_NEAR = 3  # operators by which the vector may differ from what was divided
-_SAME_NUMBERS = THROUGH | having("complex_view")
-_MOST_ROWS = 400
-
-
-def measured(around: Fault, divisor: int) -> set[int]:
-    """The vectors (rows or sources) whose norm a divisor is; empty if it is no norm."""
-    found: set[int] = set()
-
-    def onward(at: int) -> Iterable[int]:
-        is_norm = around.op_at(at) in NORMS | {"hypot"}
-        vectors = set(around.parents(at)) if is_norm else rooted(around, at)
-        if vectors and nowhere_zero(around, at):
-            return ()  # what it was multiplied with made the divisor 0
-        found.update(vectors)
-        return vectors or _carriers(around, at)  # vectors may be lengths too: the norm of norms
-
-    list(walk([divisor], onward, depth=_DEPTH))
-    return found
-
-
-def nowhere_zero(around: Fault, position: int) -> bool:
-    """Whether a row is known to hold no zero."""
-    stats = around.recording.stats(position)
-    return stats is not None and stats.known and not stats.zero
-
-
-def rooted(around: Fault, position: int) -> set[int]:
-    """The vectors whose magnitude, or root of the sum of squares, a row is."""
-    op, parents = around.op_at(position), around.parents(position)
-    if op in having("powers") and parents:
-        return squared(around, parents[0])
-    return set(parents) if op == "abs" and parents and _complex(around, parents[0]) else set()
-
-
-def squared(around: Fault, position: int, depth: int = _DEPTH, summed: bool = False) -> set[int]:
-    """The vectors of which a row is the sum of squares; empty if it is no such sum."""
-    op, parents = around.op_at(position), around.parents(position)
-    if not depth or not parents:
-        return set()
-    if summed and (bases := _square_of(around, position)):
-        return bases
-    if op in having("inner"):
-        return {parents[0]} if _same(around, *parents[:2]) else set()
-    if op == "add" and len(parents) > 1:
-        terms = [squared(around, p, depth - 1, True) for p in parents]
-        return set().union(*terms) if all(terms) else set()
-    onward = parents[:1] if op == "sum" else _carriers(around, position)
-    return set().union(*(squared(around, p, depth - 1, summed or op == "sum") for p in onward))
-
-
-def _square_of(around: Fault, position: int) -> set[int]:
-    """The base of which a row is the square, up to a weight."""
-    op, parents = around.op_at(position), around.parents(position)
-    if op in ("pow", "square"):
-        return set(parents[:1])
-    if op != "mul" or len(parents) < 2:
-        return set()
-    if _same(around, *parents[:2]):
-        return {parents[0]}
-    return set().union(*(_square_of(around, p) for p in parents))
-
-
-def _same(around: Fault, one: int, other: int) -> bool:
-    """Whether two rows hold the same elements, as views or by the same operation."""
-    while around.op_at(one) in MOVES and len(around.parents(one)) == 1:
-        one = around.parents(one)[0]
-    while around.op_at(other) in MOVES and len(around.parents(other)) == 1:
-        other = around.parents(other)[0]
-    made = around.op_at(one)
-    return one == other or (
-        bool(made) and made == around.op_at(other) and around.parents(one) == around.parents(other)
-    )
-
-
-def _carriers(around: Fault, position: int) -> list[int]:
-    """Operands that are zero where a row is, an absorbed epsilon left out."""
-    op, parents = around.op_at(position), around.parents(position)
-    if op in _KEEPS_ZERO:
-        return parents
-    return parents[:1] if op == "div" or (op == "add" and _adds_no_less(around, position)) else []
-
-
-def _adds_no_less(around: Fault, position: int) -> bool:
-    """Whether an addition adds only non-negative numbers."""
-    others = around.parents(position)[1:]
-    numbers = [around.recording.value(p) for p in others] + [
-        *around.recording.scalars.get(position, ())
-    ]
-    return all(around.numel_at(p) == 1 for p in others) and all(
-        x is not None and x >= 0 for x in numbers
-    )
-
-
-def _complex(around: Fault, position: int) -> bool:
-    source = around.recording.sources.get(position)
-    dtype = around.recording.at(position).dtype if source is None else source.dtype
-    return "complex" in str(dtype)
-
-
-def normalises(around: Fault, dividend: int, vectors: set[int]) -> bool:
-    """Whether a dividend and these vectors share an origin in the division's step."""
-    start = around.recording.starts[around.recording.step_of(around.forward_position)]
-    origin = _behind(around, vectors, start, _NEAR, only=_SAME_NUMBERS)
-    return not origin.isdisjoint(_behind(around, {dividend}, start, _DEPTH))
-
-
-def _behind(
-    around: Fault, rows: set[int], start: int, depth: int, only: frozenset[str] | None = None
-) -> set[int]:
-    """These rows and their ancestors from row ``start`` on, through ``only`` these operators."""
-
-    def onward(at: int) -> list[int]:
-        inside = at >= start and (only is None or around.op_at(at) in only)
-        return around.parents(at) if inside else []
-
-    return set(walk(rows, onward, _MOST_ROWS, depth))
 
 
 def _of_member(kept: Kept, place: int) -> tuple[Any, ...]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
-import os
 import sys
 import threading
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -24,18 +21,34 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from nanlab.capture import FaultFound, Stop, announce, watch
+from nanlab.capture import watch
 from nanlab.capture.ranks import Agreement
 from nanlab.capture.sinks import is_refusal
-from nanlab.capture.state import LOOK_EVERY, Reached, are_finite, held, same, same_bits, total
+from nanlab.capture.state import LOOK_EVERY, are_finite, held, same, same_bits, total
 from nanlab.capture.steps import MOST_TURNS as MOST_PARTS
 from nanlab.capture.training import OptimizerCopy, closure_of, size_of, with_closure
-from nanlab.capture.watching import stopped
 from nanlab.errors import NotReplayable
+from nanlab.guards.window import (
+    Now,
+    Optimizer,
+    Replay,
+    ReplayEnd,
+    Scale,
+    Tensor,
+    Turn,
+    Window,
+    evidence_of,
+    is_telling,
+    number_steps,
+    parameters_of,
+    scalers_of,
+    silenced,
+    suspects,
+    turns_of,
+)
 from nanlab.stats.memory import local_part
 from nanlab.trace import Trace
 from nanlab.trace.history import Guarded
-from nanlab.trace.recording import Recording
 
 # of a loop without an optimizer step that are kept; a replay of more begins too late
 MOST_TURNS = 64
@@ -43,95 +56,6 @@ MOST_STEPS = 32  # of one turn up to which optimizers are copied, so that the tu
 COPY_LIMIT = 1 << 30  # bytes of an optimizer up to which that is done unasked
 SKIPS = 12  # steps in a row that a GradScaler skips before its scale counts as collapsed
 SKIPS_BELOW_ONE = 3  # the same where the scale has come down below 1
-
-Tensor = torch.Tensor
-Optimizer = torch.optim.Optimizer
-
-
-class ReplayEnd(Stop):
-    """Ends a replay at the point where the run stopped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """The scale and growth counter of a GradScaler at some moment."""
-
-    scaler: Any
-    scale: Tensor
-    growth: Tensor
-
-    @classmethod
-    def of(cls, scaler: Any) -> Scale:
-        """Of a scaler as it is now."""
-        return cls(scaler, scaler._scale.clone(), scaler._growth_tracker.clone())
-
-    def put(self) -> None:
-        """Put them back."""
-        self.scaler._scale.copy_(self.scale)
-        self.scaler._growth_tracker.copy_(self.growth)
-
-
-@dataclass(slots=True)
-class Turn:
-    """The state at the start of one turn of a loop."""
-
-    values: dict[str, Any]  # the variables that it carries over, or the arguments of the call
-    random: tuple[Any, ...]
-    item: Any = None  # what the loop was given
-    # variables that it was given beside; None until it is over
-    late: dict[str, Any] | None = None
-    call: Callable[[], Any] | None = None  # of a trainer: runs the turn again
-    scale: Scale | None = None  # of a turn that a GradScaler skipped
-
-
-@dataclass(slots=True)
-class Window:
-    """The turns of one loop since the last optimizer step."""
-
-    source: Any  # the loop, or whose calls they are
-    repeat: Callable[[Window, FrameType | None, Iterator[Turn]], None]
-    holds: Callable[[FrameType], bool]  # whether a frame stands in the loop
-    reached: Reached
-    turns: list[Turn] = field(default_factory=list)
-    python: Any = None  # the Python state at its head
-    clock: int = 0  # when it began
-    number: int = 0  # of the step that ran then
-    at_head: int = 0  # number of the step at its last head
-    rounds: set[int] = field(default_factory=set)  # optimizers that stepped between its heads
-    is_part: bool = False  # whether its turns are part of a step of the loop around it
-    mark: int = -1  # optimizer steps at its last head
-    steps: int = 0  # optimizer steps since it began
-    first: bool = True  # whether it is the first
-    # optimizers after which another step came in one window
-    followed: set[int] = field(default_factory=set)
-    # optimizers that have stepped since it began, in order
-    stepped: list[int] = field(default_factory=list)
-    copies: dict[int, OptimizerCopy] = field(default_factory=dict)
-    # gradients that its first backward added to, where the program does not clear them
-    gradients: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    hopeless: bool = False  # too many steps in one turn for copies
-    cut: bool = False  # its first turns are no longer kept
-
-
-@dataclass(slots=True)
-class Replay:
-    """The replay of a step: where it ends, and what it is compared with."""
-
-    number: int  # of the step in the run
-    steps: int  # optimizer steps before the one that failed
-    closures: int  # calls of a closure in that step; 0 if it has none
-    skips: int  # GradScaler steps after which it ends, 0 if an optimizer's ends it
-    after: bool  # whether the fault is inside of the optimizer step
-    whole: bool  # whether it ends with the turn: no optimizer steps in it
-    gradients: list[tuple[Tensor, Tensor]]  # parameters and the gradients that stopped the run
-    losses: list[float]
-    error: BaseException | None = None  # by which the program ended, not by guard
-    step: int = 0
-    closure: int = 0
-    skip: int = 0
-    compared: str | None = None  # what differs; None until it was looked at
-    seen: list[float] = field(default_factory=list)  # losses
-    weights: list[OptimizerCopy] = field(default_factory=list)  # before the step that failed
 
 
 def harmless(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,7 +87,7 @@ class Guard:
         optimizers: Sequence[Optimizer] = (),
         snapshot: int | None = None,
         *,
-        ended: Callable[[Trace, Guard], None],
+        ended: Callable[[Trace], None],
         looks: bool = True,
     ) -> None:
         self.model, self.snapshot, self.looks = model, snapshot, looks
@@ -237,7 +161,7 @@ class Guard:
 
     def parameters(self) -> list[Tensor]:
         """The parameters of all known optimizers."""
-        return [p for optimizer in self.optimizers.values() for p in _parameters(optimizer)]
+        return [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
 
     def stop(self) -> None:
         """Remove all hooks and wrappers; idempotent."""
@@ -519,7 +443,7 @@ class Guard:
         if getattr(optimizer, "found_inf", None) is not None:
             return  # of a fused optimizer, which leaves the step out by itself
         if parameters is None:
-            parameters = _parameters(optimizer)
+            parameters = parameters_of(optimizer)
         gradients = [g for p in parameters if (g := p.grad) is not None]
         norm = total(gradients, self._losses)
         window = self._open[-1] if self._open else None
@@ -538,7 +462,7 @@ class Guard:
         self._first_backward = None
 
     def _look_at_weights(self, optimizer: Optimizer) -> None:
-        weights = [p.detach() for group in optimizer.param_groups for p in group["params"]]
+        weights = [p.detach() for p in parameters_of(optimizer)]
         norm = total(weights, [])
         if self._stops(norm - norm != 0.0 and not are_finite(weights)):
             self._fault(optimizer, after=True)
@@ -576,7 +500,7 @@ class Guard:
             skips=skips,
             after=after,
             whole=optimizer is None,
-            gradients=_evidence(optimizer, after) if optimizer is not None else [],
+            gradients=evidence_of(optimizer, after) if optimizer is not None else [],
             losses=[float(loss) for loss in self._losses],
         )
         try:
@@ -593,7 +517,7 @@ class Guard:
             trace.recording.ended = "fault"
         self.trace = trace
         _set_last(trace)
-        self.ended(trace, self)
+        self.ended(trace)
 
     def refused(self, error: BaseException, frames: Sequence[FrameType]) -> None:
         """Replay the turn that an exception of the program ended, in case a bad value caused it,
@@ -641,7 +565,7 @@ class Guard:
         trace.guarded = Guarded(replay.number, not reason, reason)
         if reason:
             trace.recording.notes.append(str(trace.guarded))
-        _number(trace.recording, replay)
+        number_steps(trace.recording, replay)
         return trace
 
     def _steps_of_turn(self, optimizer: Optimizer | None, counted: bool) -> int:
@@ -680,7 +604,7 @@ class Guard:
             reason = reason or "another rank cannot replay it"
         if reason:
             return watching.trace, reason
-        now, looks = _Now(window, self.optimizers.values()), self.looks
+        now, looks = Now(window, self.optimizers.values()), self.looks
         replaying = contextlib.ExitStack()
         self._replay = replay
         self._losses.clear()
@@ -691,9 +615,9 @@ class Guard:
                     replaying.enter_context(context)
                 self._hook()  # after the watch, which looks at gradients before a step too
                 try:
-                    window.repeat(window, frame, _turns(window))
+                    window.repeat(window, frame, turns_of(window))
                 finally:
-                    _number(watching.recording, replay)  # other ranks are told of the step
+                    number_steps(watching.recording, replay)  # other ranks are told of the step
             if replay.error is not None:
                 replay.compared = f"it did not raise {type(replay.error).__name__}"
             elif replay.compared is None:
@@ -702,18 +626,18 @@ class Guard:
                 else:
                     replay.compared = "the optimizer step that failed was not reached"
             reason = replay.compared or ""
-            if not reason and _suspects(window) and not _tells(replay):
+            if not reason and suspects(window) and not is_telling(replay):
                 reason = "none of its values shows that it is the same step"
             if watching.trace.recording.ended == "failed":
                 reason = "nanlab itself failed in the replay (see the note)"
             if reason:
-                reason += _suspects(window)
+                reason += suspects(window)
         except NotReplayable as error:
             reason = str(error)
         except (Exception, SystemExit) as error:
             alike = type(error) is type(replay.error) and str(error) == str(replay.error)
             if not alike:
-                reason = f"the replay raised {type(error).__name__}: {error}{_suspects(window)}"
+                reason = f"the replay raised {type(error).__name__}: {error}{suspects(window)}"
         finally:
             try:
                 self._return(now, looks, replaying)
@@ -721,7 +645,7 @@ class Guard:
                 self._return(now, looks, replaying)
         return watching.trace, reason
 
-    def _return(self, now: _Now, looks: bool, replaying: contextlib.ExitStack) -> None:
+    def _return(self, now: Now, looks: bool, replaying: contextlib.ExitStack) -> None:
         """Restore everything as the run left it."""
         replaying.close()  # where an interrupt came before it closed
         self._replay, self.looks = None, looks
@@ -751,7 +675,7 @@ class Guard:
             parameter.grad = gradient.clone()
         if (first := window.turns[0].scale) is not None:
             first.put()
-        for scaler in _scalers(window):
+        for scaler in scalers_of(window):
             scaler._per_optimizer_states.clear()
 
     def _compare(self, replay: Replay) -> None:
@@ -773,92 +697,6 @@ class Guard:
                 return
 
 
-def _number(recording: Recording, replay: Replay) -> None:
-    """Number the steps of a replay as in the run."""
-    last = len(recording.starts) - 1 if not replay.skips else 0
-    recording.first_step = max(replay.number - last, 0)
-
-
-def _evidence(optimizer: Optimizer, after: bool) -> list[tuple[Tensor, Tensor]]:
-    """Each parameter with its gradient; after a step, with its value."""
-    if after:
-        return [(p, p.detach().clone()) for p in _parameters(optimizer)]
-    return [(p, p.grad) for p in _parameters(optimizer) if p.grad is not None]
-
-
-class _Now:
-    """The state in which the run stopped, restored after the replay."""
-
-    def __init__(self, window: Window, optimizers: Any) -> None:
-        self.reached = window.reached
-        self.python = window.reached.python.take()
-        self.random = window.reached.random.take()
-        self.tensors = [t.detach().clone() for t in window.reached.tensors.kept]
-        touched = set(window.copies)
-        self.optimizers = [OptimizerCopy(o) for o in optimizers if id(o) in touched]
-        self.scales = [Scale.of(scaler) for scaler in _scalers(window)]
-
-    def put(self) -> None:
-        for copy in self.optimizers:
-            copy.put()
-        self.reached.tensors.put_back(self.tensors)
-        self.reached.python.put(self.python)
-        self.reached.random.put(self.random)
-        for scale in self.scales:
-            scale.put()
-            scale.scaler._per_optimizer_states.clear()
-
-
-def _scalers(window: Window) -> list[Any]:
-    """The GradScalers that skipped turns of a window, each once."""
-    known = {id(t.scale.scaler): t.scale.scaler for t in window.turns if t.scale is not None}
-    return [*known.values()]
-
-
-def _turns(window: Window) -> Iterator[Turn]:
-    """The turns of a window, with the random states restored before each."""
-    for turn in window.turns:
-        window.reached.random.put(turn.random)
-        yield turn
-
-
-def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def _tells(replay: Replay) -> bool:
-    """Whether some compared value is specific to the step: finite and not zero."""
-    values = [torch.tensor(replay.losses), *(local_part(g) for _, g in replay.gradients)]
-    dense = (v.to_dense() if v.is_sparse else v for v in values)
-    return replay.error is not None or any(bool((v.isfinite() & (v != 0)).any()) for v in dense)
-
-
-def _suspects(window: Window) -> str:
-    """A likely reason in the loop body why a replay differs, as a clause; "" for none."""
-    takers = window.source.takers() if hasattr(window.source, "takers") else []
-    if takers:
-        told = ", ".join(f"`{t if len(t) <= 40 else t[:37] + '...'}`" for t in takers[:3])
-        return f"; the body calls {told}, whose effect cannot be undone"
-    if any(type(m).__name__ == "OptimizedModule" for m in window.reached.modules):
-        return "; the replay runs a compiled module eagerly, with other rounding"
-    return ""
-
-
-@contextlib.contextmanager
-def silenced() -> Iterator[None]:
-    """Suppress everything that the block prints or displays."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        if shell is None:
-            yield
-            return
-        from IPython.utils.capture import capture_output
-
-        with capture_output():
-            yield
-
-
 def _put_back(owner: Any, name: str, was: Any, ours: Any) -> None:
     if getattr(owner, name) is ours:
         setattr(owner, name, was)
@@ -868,47 +706,3 @@ def _set_last(trace: Trace) -> None:
     import nanlab
 
     nanlab.last = trace
-
-
-# The ending of a guarded run: files, a message on stderr, an exception.
-
-
-def outcome(save: str | Path | None, announces: bool = True) -> Callable[[Trace, Guard], None]:
-    """A guard's ending: write files, announce the fault, stop the run."""
-
-    def ended(trace: Trace, guard: Guard) -> None:
-        if save is not None:
-            write_files(trace, save)
-        if announces:
-            announce(trace)
-        culprit = trace.culprit
-        raise (
-            stopped(culprit)
-            if culprit is not None
-            else FaultFound(f"nanlab stopped the program: {headline(trace)}")
-        )
-
-    return ended
-
-
-def headline(trace: Trace) -> str:
-    """The culprit with place and step in one line; for a failed replay, the reason."""
-    culprit = trace.culprit
-    return str(culprit) if culprit is not None else str(trace.guarded or "no culprit")
-
-
-def file_stem() -> str:
-    """The stem of file names: "nanlab", or "nanlab.rank0" in a process with a rank."""
-    rank = os.environ.get("RANK")
-    return "nanlab" if rank is None else f"nanlab.rank{rank}"
-
-
-def write_files(trace: Trace, folder: str | Path) -> Path:
-    """Write nanlab.txt, .html and .nanlab (nanlab.rank0.txt, ... with a rank)."""
-    there, stem = Path(folder), file_stem()
-    there.mkdir(parents=True, exist_ok=True)
-    report = trace.report()
-    (there / f"{stem}.txt").write_text(f"{report!r}\n", encoding="utf-8")
-    report.to_html(there / f"{stem}.html")
-    trace.save(there / f"{stem}.nanlab")
-    return there

@@ -18,8 +18,10 @@ from nanlab.capture.places import Models, is_user, joined
 from nanlab.capture.state import Reached, held
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.guards import loops
-from nanlab.guards.engine import Guard, Turn, Window, outcome
+from nanlab.guards.engine import Guard
 from nanlab.guards.loops import TURNS, Loop, cells_of, loop_at, repeat
+from nanlab.guards.outcome import outcome
+from nanlab.guards.window import Turn, Window
 
 # functions that hand on the items of what they are given
 _HANDING_ON = frozenset(("tqdm", "track", "progress_bar", "alive_it", "iter"))

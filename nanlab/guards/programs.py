@@ -22,9 +22,10 @@ from nanlab.capture.places import Models, codes_in, is_user_code, joined
 from nanlab.capture.state import all_names, held
 from nanlab.errors import UsageError
 from nanlab.guards import loops
-from nanlab.guards.engine import Guard, headline, outcome
+from nanlab.guards.engine import Guard
 from nanlab.guards.loader import Loops
 from nanlab.guards.loops import BACKWARD, instrument, source_of, training_names
+from nanlab.guards.outcome import headline, outcome
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
 
@@ -126,7 +127,7 @@ def run(
     return Ended(error, fault, len(trace.recording.passes))
 
 
-def _end(trace: Trace, guard: Guard) -> None:
+def _end(trace: Trace) -> None:
     raise FaultFound(f"nanlab stopped the program: {headline(trace)}")
 
 

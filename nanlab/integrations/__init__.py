@@ -13,7 +13,9 @@ from torch import nn
 from nanlab.capture import announce, watch
 from nanlab.capture.state import Reached
 from nanlab.errors import UsageError
-from nanlab.guards.engine import Guard, Turn, Window, write_files
+from nanlab.guards.engine import Guard
+from nanlab.guards.outcome import write_files
+from nanlab.guards.window import Turn, Window
 from nanlab.trace import Trace
 
 Mode = Literal["guard", "watch"]
@@ -50,7 +52,7 @@ class Training:
         """Begin the training."""
         self._model = model
         if self.mode == "guard":
-            self.guard = Guard(model, ended=lambda trace, guard: self._fault(trace), looks=False)
+            self.guard = Guard(model, ended=self._fault, looks=False)
             self.guard.start()
             return
         self._watching = watch(model)

@@ -14,7 +14,7 @@ except ModuleNotFoundError:
     from pytorch_lightning import Callback  # type: ignore[assignment,no-redef,unused-ignore]
 
 from nanlab.errors import NotReplayable
-from nanlab.guards.engine import Turn
+from nanlab.guards.window import Turn
 from nanlab.integrations import Mode, Training
 from nanlab.trace import Trace
 

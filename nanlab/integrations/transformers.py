@@ -10,7 +10,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from nanlab.errors import UsageError
-from nanlab.guards.engine import Turn
+from nanlab.guards.window import Turn
 from nanlab.integrations import Mode, Training
 from nanlab.trace import Trace
 

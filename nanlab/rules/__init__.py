@@ -27,7 +27,16 @@ from nanlab.rules import data, division, domain, infinities, losses, precision, 
 from nanlab.rules.cure import Chain, Cure, chain
 from nanlab.rules.data import thrown, with_data
 from nanlab.rules.remedies import with_fixes
-from nanlab.topics import absorbed_updates, clipping, flushes, optimizer, scaler, training, trends
+from nanlab.topics import (
+    absorbed_updates,
+    clipping,
+    dead_gradients,
+    flushes,
+    optimizer,
+    scaler,
+    training,
+    trends,
+)
 from nanlab.trace import Trace
 from nanlab.trace.op import location
 from nanlab.trace.recording import Recording
@@ -48,7 +57,10 @@ COMPILED_WHY = (
 )
 
 OPERATIONS = (domain, division, losses, infinities, precision, data, ranks)
-RUNS = (training, optimizer, scaler, clipping, flushes, absorbed_updates, trends)
+RUNS = (
+    *(training, optimizer, scaler, clipping),
+    *(flushes, dead_gradients, absorbed_updates, trends),
+)
 BUILTIN: tuple[Rule, ...] = tuple(one for part in (*OPERATIONS, *RUNS) for one in rules_of(part))
 
 

@@ -7,21 +7,17 @@ from dataclasses import replace
 import torch
 
 from nanlab.findings.fault import (
-    NORMS,
     Fault,
     algebra,
     match,
-    measured,
-    normalises,
-    nowhere_zero,
     number,
     plural,
-    squared,
     verb,
 )
 from nanlab.findings.rule import Match, rule
 from nanlab.operators import card, having
 from nanlab.rules.domain import power_of_tiny
+from nanlab.rules.lengths import NORMS, measured, normalises, nowhere_zero, squared
 
 # Division by nothing: by zero, by a tiny number, by the norm of a vector of zeros.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from nanlab.capture.training import Written
 from nanlab.topics.absorbed_updates import note_absorbed_updates
 from nanlab.topics.clipping import note_clipping, note_edits
-from nanlab.topics.flushes import note_dead, note_flushes
+from nanlab.topics.dead_gradients import note_dead
+from nanlab.topics.flushes import note_flushes
 from nanlab.topics.scaler import note_early_clipping, note_factors, still_scaled
 from nanlab.topics.trends import follow
 from nanlab.trace.frames import StepRows
