@@ -342,7 +342,7 @@ def test_work_in_another_thread_is_said_not_to_be_seen(cell: Cell) -> None:
     )
     assert ran.success
     (shown,) = ran.shown
-    assert "no operation ran (those in other threads are not seen)" in shown
+    assert "no operation ran in this thread" in shown
     assert "\n" not in shown
 
 

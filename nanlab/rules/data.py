@@ -26,7 +26,7 @@ _LAYERS = having("layer")
 
 
 def _first_use(fault: Fault) -> tuple[int, int]:
-    """(row, slot) of the operation that first computed with the value."""
+    """(row, slot) of the operation that first used the value."""
     path = fault.origin.path
     use = fault.finding.position
     before = path[path.index(use) - 1] if use in path and path.index(use) else fault.position
@@ -38,7 +38,7 @@ def _first_use(fault: Fault) -> tuple[int, int]:
 
 
 def _role(fault: Fault) -> str:
-    """What the bad tensor is: "parameter", "buffer", "target" or "input"."""
+    """The role of the bad tensor: "parameter", "buffer", "target" or "input"."""
     if fault.kind in ("parameter", "buffer"):
         return _owned(fault)
     use, _ = _first_use(fault)
@@ -54,7 +54,7 @@ def _role(fault: Fault) -> str:
 
 
 def _of_optimizer(fault: Fault) -> bool:
-    """Whether an optimizer first computed with it, in place: a moment from a checkpoint."""
+    """Whether an optimizer first used it, in place: a moment from a checkpoint."""
     use, slot = _first_use(fault)
     # the first operands of a call in place
     result = fault.recording.at(use + slot if slot >= 0 else -1)
@@ -62,7 +62,7 @@ def _of_optimizer(fault: Fault) -> bool:
 
 
 def _shown(fault: Fault, role: str) -> str:
-    """What the bad tensor is called."""
+    """The name of the bad tensor in messages."""
     source = fault.recording.sources.get(fault.position)
     named = [source.name] if source is not None and source.name else []
     if role == "buffer" and _of_optimizer(fault):
@@ -76,7 +76,7 @@ def _shown(fault: Fault, role: str) -> str:
 
 
 def _is_weight(fault: Fault) -> bool:
-    """Whether an operation on the path read the value as the weight of a layer."""
+    """Whether a layer on the path read the value as its weight."""
     path = fault.origin.path
     for before, after in pairwise(path):
         slots = card(fault.op_at(after)).weights
@@ -88,7 +88,7 @@ def _is_weight(fault: Fault) -> bool:
 
 
 def _is_running(fault: Fault) -> bool:
-    """Whether a batch norm first computed with it, as one of its running statistics."""
+    """Whether a batch norm first used it, as running statistics."""
     use, slot = _first_use(fault)
     count = len(fault.recording.operands(use))
     return fault.op_at(use) == "native_batch_norm" and slot >= count - 2 > 0
@@ -112,7 +112,7 @@ def _is_parameter(fault: Fault) -> bool:
 
 
 def _meets_parameter(fault: Fault, use: int) -> bool:
-    """Whether the value goes through the model before it reaches the loss."""
+    """Whether the value passes through the model on its way to the loss."""
     path = list(fault.origin.path)
     rows = [p for p in (path[path.index(use) :] if use in path else path) if p >= 0]
     if any(name in fault.op_at(rows[0]) for name in _LOSSES) if rows else False:
@@ -147,7 +147,7 @@ def _counts_among(fault: Fault, rows: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _came_with_data(fault: Fault) -> bool:
-    """Whether it is data, or an infinity in an array that goes straight into a layer or a loss."""
+    """Whether it is data, or an infinite array that goes straight into a layer or loss."""
     if fault.kind != "intended":
         return fault.negative_determinant(fault.position) < 0
     source = fault.recording.sources.get(fault.origin.path[0])

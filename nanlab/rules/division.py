@@ -27,7 +27,7 @@ _DEVIATIONS = having("deviation", "normalises")
 
 
 def divisor(fault: Fault) -> Tensor | None:
-    """What the guilty call divided by."""
+    """The divisor of the guilty call; None if it did not divide."""
     slot = card(fault.name).divisor
     if slot is not None:
         found = fault.argument(slot)
@@ -45,13 +45,13 @@ def _is_minus_one(exponent: object) -> bool:
 
 
 def zeros(fault: Fault) -> int:
-    """How many of the offending elements were divided by exactly zero."""
+    """Number of offending elements divided by exactly zero."""
     below = fault.at(divisor(fault))
     return int((below == 0).sum()) if below is not None else 0
 
 
 def _divisor_slot(fault: Fault) -> int:
-    """Which operand of the forward operation divides."""
+    """The slot of the divisor among the forward operands."""
     if fault.forward in NORMS | _DEVIATIONS | {"sqrt", "pow"}:
         return 0
     slot = card(fault.forward).divisor
@@ -59,7 +59,7 @@ def _divisor_slot(fault: Fault) -> int:
 
 
 def centred_squares(fault: Fault) -> bool:
-    """Whether a root or divisor came from a mean of squared deviations: a variance by hand."""
+    """Whether a root or divisor is a standard deviation, or a variance by hand."""
     row = fault.operand_row(_divisor_slot(fault))
     for at, op in fault.upstream(row) if row != -1 else ():
         if nowhere_zero(fault, at):
@@ -76,14 +76,14 @@ def centred_squares(fault: Fault) -> bool:
 
 
 def _by_length(fault: Fault, row: int) -> bool:
-    """Whether a norm that is 0 somewhere is among what a divisor was made from."""
+    """Whether a divisor comes from a norm that is 0 somewhere."""
     return fault.forward in NORMS or any(
         op in NORMS and not nowhere_zero(fault, at) for at, op in fault.upstream(row)
     )
 
 
 def of_norm(fault: Fault) -> bool:
-    """Whether something was divided by its own length: a norm, the root of a sum of squares."""
+    """Whether a vector was divided by its own norm, or root of a sum of squares."""
     row = fault.operand_row(_divisor_slot(fault))
     if (
         fault.calls("normalize", "cosine_similarity")
@@ -145,7 +145,7 @@ _HANDS_ON = having("reshapes", "picks")
 
 
 def _flushed(fault: Fault) -> str:
-    """That the divisor is a product, power or exponential of non-zeros; "" where it is not."""
+    """A sentence if the divisor is an underflowed product, power or exponential; else ""."""
     row = fault.operand_row(_divisor_slot(fault))
     while row >= 0 and fault.op_at(row) in _HANDS_ON:
         row = next(iter(fault.parents(row)), -1)
@@ -165,7 +165,7 @@ def _flushed(fault: Fault) -> str:
 
 
 def _pushed_by_sign(fault: Fault) -> bool:
-    """Whether an epsilon times the sign of a number that is 0 was added to the divisor."""
+    """Whether eps * sign(0) was added to the divisor."""
     start = fault.operand_row(0 if fault.forward == "reciprocal" else 1)
     signs = (
         at for at, op in (fault.upstream(start, 4) if start != -1 else ()) if op in ("sign", "sgn")
@@ -211,7 +211,7 @@ def div_by_tiny(fault: Fault) -> Match | None:
 
 
 def _inverted(fault: Fault) -> Tensor | None:
-    """The divisors of a quotient computed by a reciprocal, as ``2.0 / x`` is."""
+    """The divisors of a quotient computed as a reciprocal, such as ``2.0 / x``."""
     for slot in (0, 1):
         row = fault.operand_row(slot)
         values = fault.at(fault.argument(slot))
@@ -221,7 +221,7 @@ def _inverted(fault: Fault) -> Tensor | None:
 
 
 def _large_reciprocal(fault: Fault) -> Match | None:
-    """The derivative of 1/x is the square of a result that is large already."""
+    """The derivative of 1/x overflows: it is the square of an already large result."""
     result = fault.saved.get("result")
     values = fault.at(result)
     if values is None or not len(values) or not bool(torch.isfinite(values).all()):
@@ -238,7 +238,7 @@ _SAME_SIZE = having("reshapes", "shifts") | {"sub", "mul"}
 
 
 def _of_lengths(fault: Fault) -> bool:
-    """Whether the dividend is a length itself: no vector is normalised then."""
+    """Whether the dividend is itself a norm, so that no vector is normalised."""
     row = fault.operand_row(0) if fault.forward == "div" else -1
     while row >= 0 and fault.op_at(row) in _SAME_SIZE:
         row = next(iter(fault.parents(row)), -1)
@@ -324,7 +324,7 @@ def sqrt_at_zero(fault: Fault) -> Match | None:
 
 
 def _tangent(fault: Fault) -> Match | None:
-    """A root's derivative t / (2 sqrt(x)), scripted or forward-mode: no division is written."""
+    """The derivative t / (2 sqrt(x)) of a root, scripted or in forward mode."""
     if not zeros(fault) or not _divides_by_twice_a_root(fault):
         return None
     scripted = fault.row.backward
@@ -336,7 +336,7 @@ def _tangent(fault: Fault) -> Match | None:
 
 
 def _divides_by_twice_a_root(fault: Fault) -> bool:
-    """Whether a quotient is the derivative of a root, on a line that writes no division."""
+    """Whether a quotient is the derivative of a root, on a line without a division."""
     if fault.name != "div" or fault.backward or "/" in fault.text_at(fault.position):
         return False
     row = fault.operand_row(1)

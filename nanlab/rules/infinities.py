@@ -14,7 +14,7 @@ from nanlab.formats import format_of
 from nanlab.operators import having
 from nanlab.trace.op import HEALED
 
-# Products with an infinity: whether a 0 met it, or whether terms of either sign cancelled.
+# Products with an infinity.
 
 TIMES = (
     "A mask times -inf is -inf where the mask is one, but NaN where it is zero: use masked_fill."
@@ -23,7 +23,7 @@ _MATRICES = having("matmul", "dot") - {"addmm"}
 
 
 def cancels(fault: Fault) -> bool:
-    """Whether a product is NaN though no 0 of one meets an infinity of the other."""
+    """Whether a product is NaN by cancelling terms, as no 0 meets an infinity."""
     if fault.name not in _MATRICES or len(fault.operands) < 2:
         return False
     x, y = fault.operands[-2:]
@@ -32,20 +32,17 @@ def cancels(fault: Fault) -> bool:
 
 
 def became_nan(fault: Fault) -> str:
-    """How many elements of the result are NaN, carried infinities left out."""
+    """``3 elements of 512 became NaN``: carried infinities do not count."""
     count = int(torch.isnan(fault.result).sum()) if fault.result is not None else 0
     return f"{plural(count or fault.count, 'element')} of {fault.numel:,} became NaN"
 
-
-# Infinities: rows that are masked throughout, infinities that meet, finite masks that become
-# infinite.
 
 Tensor = torch.Tensor
 _SUMS = having("sums")
 _PRODUCTS = having("multiplies")
 _WAVES = having("wave")
 
-# -- rows without a choice
+# -- fully masked rows
 
 _SOFTMAXES = having("softmax")
 _LOG_SUMS = having("log_sum")
@@ -58,7 +55,7 @@ _ATTENTION = (
 
 
 def _all_masked_rows(fault: Fault) -> int:
-    """How many rows of a softmax-like operation are -inf throughout."""
+    """Number of all -inf rows in a softmax-like operation."""
     scores = fault.subject()
     if scores is None and fault.operands:
         scores = fault.operands[0]
@@ -143,7 +140,7 @@ def _impossible_pair(fault: Fault) -> Match | None:
 
 
 def _intended_row(fault: Fault) -> Match | None:
-    """An infinity that the program wrote went through a logsumexp into the loss."""
+    """An intended infinity that passed through a logsumexp into the loss."""
     for position in fault.origin.path:
         if position >= 0 and fault.op_at(position) in _LOG_SUMS:
             stats = fault.recording.stats(position)
@@ -207,7 +204,7 @@ _OTHERS = (
 
 
 def _other_factors(fault: Fault) -> Match | None:
-    """A product with zeros among factors so large that a part of it overflows."""
+    """A product with a zero among factors so large that their product overflows."""
     row = fault.operand_row(0)
     stats = fault.recording.stats(row)
     if stats is None or not stats.known or not stats.zero or stats.max is None or stats.min is None:
@@ -260,7 +257,7 @@ _CONSTANTS = {
 
 
 def _mask_constant(values: Tensor) -> float | None:
-    """The number that stands for "masked" among scores; None if they are ordinary values."""
+    """The mask constant among scores; None for ordinary values."""
     large = values[values < -1e3].double()
     if not len(large) or len(torch.unique(large)) > 3:
         return None
@@ -319,7 +316,7 @@ def mask_overflow(fault: Fault) -> Match | None:
     return match(fault, title, columns=fault.named_operands)
 
 
-# A bad value hidden by a mask or repaired after the fact, whose gradient comes back.
+# Bad values hidden by a mask, or repaired afterwards, with a bad gradient.
 
 _CHOICES = having("masks", "bounds")
 _PICKS = having("picks")
@@ -329,10 +326,10 @@ _ASSIGNMENTS = having("assigns")  # what ``x[i] = value`` runs
 
 
 def hidden_by(fault: Fault) -> tuple[int, str] | None:
-    """(row, op) of what hid the value of a fault from the loss; None if nothing did.
+    """(row, op) of the operation that hid the value of a fault from the loss; else None.
 
-    A fault of the forward pass counts where the loss is finite and a gradient is not: the bad value
-    was kept for the backward pass, by a matrix product for instance.
+    A forward fault counts if the loss is finite and a gradient is not: a matrix product, for
+    instance, saved the bad value for the backward pass.
     """
     if fault.forward_position < 0 or not (fault.backward or fault.origin.sink.kind == "gradient"):
         return None
@@ -350,11 +347,9 @@ def hidden_by(fault: Fault) -> tuple[int, str] | None:
 
 
 def _handed_on(fault: Fault) -> Iterator[tuple[int, str]]:
-    """What was made downstream from a finite value, up to where something else turns its gradient
-    to 0.
+    """Rows downstream of a finite value, up to where another operation makes its gradient 0.
 
-    A product with zeros does so by itself, and a `where` within a library function is not the
-    program's.
+    A product with zeros does that itself; a `where` within a library function does not count.
     """
     cut = {fault.forward_position: False}
     for position, op in fault.downstream():
@@ -374,12 +369,12 @@ def _by_zeros(fault: Fault, position: int, readers: list[int]) -> bool:
 
 
 def repairs(fault: Fault, position: int, op: str) -> bool:
-    """Whether a row repairs a value after the fact: ``nan_to_num``, or a write into the result."""
+    """Whether a row repairs a result afterwards: ``nan_to_num``, or a write into it."""
     return op in _REPAIRS or fault.recording.at(position).inplace
 
 
 def _derivative(fault: Fault) -> str:
-    """The local derivative at the first bad element: of a product the other factor, else inf."""
+    """The local derivative at the first bad element: a product's other factor, or inf."""
     factors = [o for o in fault.operands if o is not fault.incoming]
     values = fault.at(factors[0]) if fault.name == "mul" and len(factors) == 1 else None
     known = (

@@ -17,13 +17,6 @@ _PICKS = having("picks") - {"slice"} | {"kl_div"}
 _LOGARITHMS = having("log_like")
 
 
-def _reduced(fault: Fault, operand: Tensor, dims: object) -> int:
-    """How many elements go into each result of a reduction."""
-    if fault.result is None or not fault.result.numel():
-        return operand.numel()
-    return operand.numel() // fault.result.numel()
-
-
 @rule(
     "error",
     example="""
@@ -49,7 +42,7 @@ def empty_reduction(fault: Fault) -> Match | None:
     if fault.name in _LOSSES:
         return _nothing_counted(fault)
     if fault.name in _SPREADS and first.numel():
-        size = _reduced(fault, first, None)
+        size = first.numel() // max(1, fault.numel)
         title = f"{fault.forward} of {plural(size, 'sample')} divides by {size} - 1 = {size - 1}"
         return match(fault, title, x=first) if size <= 1 else None
     if fault.name == "segment_reduce":
@@ -73,7 +66,7 @@ def empty_reduction(fault: Fault) -> Match | None:
 
 
 def _averages(fault: Fault) -> bool:
-    """Whether a quotient is a mean inside torch, as of a loss or nanmean."""
+    """Whether a quotient is a mean within torch, of a loss or nanmean."""
     row = fault.operand_row(0)
     if fault.op_at(row) not in ("sum", "nansum"):
         return False
@@ -131,7 +124,7 @@ def infeasible_likelihood(fault: Fault) -> Match | None:
 
 
 def _of_value(fault: Fault) -> bool:
-    """Whether ``log_prob`` took the logarithm of an observed value, not of what a model made."""
+    """Whether ``log_prob`` took the logarithm of an observed value, not of a model output."""
     if fault.backward or fault.forward not in _LOGARITHMS or fault.calls(*_LOGARITHMS):
         return False
     argument = fault.operand_row(1 if "xlog" in fault.forward else 0)
@@ -200,7 +193,7 @@ def intended_inf_in_loss(fault: Fault) -> Match | None:
 
 
 def _last_choice(fault: Fault) -> tuple[int, int] | None:
-    """The last operation that chooses among values on the way, all of them infinite; how many."""
+    """(row, candidates) of the last operation on the path that chose among infinities."""
     rows = [p for p in fault.origin.path if p >= 0 and base_name(fault.op_at(p)) in _CHOOSE]
     if not rows:
         return None
