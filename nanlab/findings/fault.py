@@ -250,8 +250,15 @@ class Fault:
         if not self.backward or self.kept is None:
             return None
         tensors = [v for v in tree_leaves(self.kept.args) if isinstance(v, Tensor)]
+        at = self.recording.at
+
+        def of_node(position: int) -> list[int]:
+            row = at(position)
+            return row.inputs if row.backward and row.node == self.row.node else []
+
         for source, slot in self.recording.operands(self.row.call):
-            if slot < len(tensors) and self.comes_from_gradient(source, self.row.node):
+            rows = map(at, walk([source], of_node)) if slot < len(tensors) else ()
+            if any(row.backward and row.node != self.row.node for row in rows):
                 return tensors[slot]
         return None
 
@@ -373,16 +380,6 @@ class Fault:
                 return at
         return -1
 
-    def comes_from_gradient(self, position: int, node: int) -> bool:
-        """Whether an operand of a derivative comes from the incoming gradient."""
-
-        def of_node(at: int) -> list[int]:
-            row = self.recording.at(at)
-            return row.inputs if row.backward and row.node == node else []
-
-        rows = map(self.recording.at, walk([position], of_node))
-        return any(row.backward and row.node != node for row in rows)
-
     def negative_determinant(self, position: int) -> int:
         """The row of the negative determinant for which torch.logdet writes NaN; else -1."""
         if self.op_at(position) != "scalar_tensor":
@@ -391,20 +388,12 @@ class Fault:
         rows = [p for c in chosen for p in self.parents(c) if self.op_at(p) == "_linalg_slogdet"]
         return next(iter(rows), -1)
 
-    def value_was_bad(self) -> bool:
-        """Whether the forward result was itself non-finite."""
-        return self.forward_position in self.recording.bad
-
     # -- the program
 
-    @property
-    def source(self) -> str:
-        """The user's own line, without its comment."""
-        return re.sub(r"\s#.*$", "", self.finding.source)
-
     def calls(self, *names: str) -> bool:
-        """Whether the user's line calls a function or method of one of these names."""
-        return any(re.search(rf"\b{name}\(", self.source) for name in names)
+        """Whether the user's line, its comment left out, calls one of these functions."""
+        line = re.sub(r"\s#.*$", "", self.finding.source)
+        return any(re.search(rf"\b{name}\(", line) for name in names)
 
     @cached_property
     def batch(self) -> int:
@@ -592,12 +581,14 @@ def table(
     index = [tuple(i) if len(i) != 1 else i[0] for i in where.tolist()]
     found: dict[str, Any] = {"index": index}
     at = tuple(where.T)
-    for name, operand in columns.items():
+    for name, operand in {**columns, "value": fault.result}.items():
+        wide = fault.spread(operand) if isinstance(operand, torch.Tensor) else None
         if isinstance(operand, (int, float)):
             found[name.replace("_", " ")] = [operand] * len(index)
-        elif isinstance(operand, torch.Tensor) and (wide := fault.spread(operand)) is not None:
-            found[name.replace("_", " ")] = _listed(wide[at])
-    found["value"] = _listed(fault.result[at])
+        elif wide is not None:
+            values = wide[at].float() if wide.dtype.itemsize == 1 and floating(wide) else wide[at]
+            cells = values.reshape(-1).tolist()
+            found[name.replace("_", " ")] = [str(c) if isinstance(c, complex) else c for c in cells]
     frame = pd.DataFrame(found)
     frame.attrs["total"] = int(mask.sum())
     return frame
@@ -618,13 +609,6 @@ def _extreme_first(fault: Fault, mask: torch.Tensor, columns: Mapping[str, Any])
     sizes, healthy = bad.abs().nan_to_num(nan=-1.0), good.abs()
     smaller = len(healthy) > 0 and bool(sizes.median() < healthy.median())
     return where[sizes.argsort(descending=not smaller, stable=True)]
-
-
-def _listed(values: torch.Tensor) -> list[Any]:
-    if values.dtype.itemsize == 1 and values.is_floating_point():
-        values = values.float()
-    listed = values.reshape(-1).tolist()
-    return [str(v) if isinstance(v, complex) else v for v in listed]
 
 
 def algebra(fault: Fault, derivative: str, only: torch.Tensor | None = None) -> str:

@@ -333,7 +333,7 @@ def hidden_by(fault: Fault) -> tuple[int, str] | None:
     """
     if fault.forward_position < 0 or not (fault.backward or fault.origin.sink.kind == "gradient"):
         return None
-    if not fault.value_was_bad():
+    if fault.forward_position not in fault.recording.bad:
         if fault.incoming_is_zero:
             return next(((p, op) for p, op in _handed_on(fault) if op == "where"), None)
         return None
@@ -391,7 +391,7 @@ def _hidden_match(fault: Fault, op: str, what: str) -> Match:
             " from the gradient"
         )
         return match(fault, title, columns=fault.named_operands)
-    value = "the value" if not fault.value_was_bad() else "the bad value"
+    value = "the bad value" if fault.forward_position in fault.recording.bad else "the value"
     title = (
         f"the gradient of {fault.forward} is {what} for {fault.elements}, though {by} hid {value}"
         " from the loss"

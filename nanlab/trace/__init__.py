@@ -149,7 +149,7 @@ class Trace:
         recording = self.recording
         # A stopped program is diagnosed in the middle of a step, and again once that was looked
         # through.
-        seen = len(recording.history.series)
+        seen = len(recording.history.series.steps)
         events = len(recording.sinks), len(recording.passes), len(recording.notes)
         made = sum(segment.summarised for segment in recording.program.segments)
         return recording.end, len(recording.starts), seen, *events, recording.undecided, made
