@@ -13,13 +13,7 @@ import pandas as pd
 import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from nanlab.analysis.provenance import (
-    Origin,
-    in_hook,
-    operator_name,
-    operator_of_node,
-    phase_of,
-)
+from nanlab.analysis.provenance import Origin, in_hook, operator_name, operator_of_node, phase_of
 from nanlab.findings.rule import Finding, Match, Rule
 from nanlab.operators import having
 from nanlab.trace import Trace

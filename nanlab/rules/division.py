@@ -6,14 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from nanlab.findings.fault import (
-    Fault,
-    algebra,
-    match,
-    number,
-    plural,
-    verb,
-)
+from nanlab.findings.fault import Fault, algebra, match, number, plural, verb
 from nanlab.findings.rule import Match, rule
 from nanlab.operators import card, having
 from nanlab.rules.domain import power_of_tiny

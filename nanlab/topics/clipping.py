@@ -541,10 +541,7 @@ def clip_nonfinite_norm_(trace: Trace) -> Iterator[Finding]:
             nn.utils.clip_grad_norm_(net.parameters(), 1e-3)  # here
             opt.step()
     """,
-    fix={
-        "lr=0.1": "lr=1e-4",
-        "1e-3)": "1000.0)",
-    },
+    fix={"lr=0.1": "lr=1e-4", "1e-3)": "1000.0)"},
 )
 def clip_always_on(trace: Trace) -> Iterator[Finding]:
     """Clipping in nearly every step no longer catches outliers: it fixes the length of every
