@@ -21,8 +21,8 @@ SHOWN = (
     ("nanlab.analysis.compare.Comparison", "text/html", "results.comparison_html"),
     ("nanlab.analysis.epsilon.EpsilonAdvice", "text/html", "results.epsilon_html"),
     ("nanlab.topics.clipping.Clipping", "text/html", "results.clipping_html"),
-    ("nanlab.analysis.loss_scale.LossScale", "text/html", "loss_scale.as_html"),
-    ("nanlab.analysis.loss_scale.LossScale", "text/plain", "loss_scale.as_text"),
+    ("nanlab.analysis.loss_scale.LossScale", "text/html", "results.scale_html"),
+    ("nanlab.analysis.loss_scale.LossScale", "text/plain", "results.scale_text"),
     ("nanlab.explanations.explanation.Explanation", "text/plain", "explanation.as_text"),
 )
 

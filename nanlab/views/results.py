@@ -11,21 +11,23 @@ import torch
 
 from nanlab.formats import format_of
 from nanlab.views import card
-from nanlab.views.charts import AMBER, BLUE, GREEN, GREY, PURPLE, Level, Line, chart
+from nanlab.views.charts import AMBER, BLUE, GREEN, GREY, PURPLE, RED, Level, Line, chart
 from nanlab.views.columns import columns_for, floats
-from nanlab.views.html import capital, escape, inline, number, table
+from nanlab.views.html import capital, escape, fold, inline, number, plural, table
 from nanlab.views.widget import style
 
 if TYPE_CHECKING:
     from nanlab.analysis.compare import Comparison
     from nanlab.analysis.difference import Difference
     from nanlab.analysis.epsilon import EpsilonAdvice
+    from nanlab.analysis.loss_scale import LossScale
     from nanlab.findings.rule import Fix
     from nanlab.program.replay import Replay
     from nanlab.rules.cure import Cure
     from nanlab.topics.clipping import Clipping
 
 ROWS = 12  # of a difference
+SHARES = ("flushed", "subnormal", "overflow")  # of the gradients, at a loss scale
 
 
 def _shown(told: str, *parts: str, doors: Sequence[str] = ()) -> str:
@@ -143,3 +145,63 @@ def epsilon_html(advice: EpsilonAdvice) -> str:
         size=(560, 170),
     )
     return _shown(advice.told(), picture)
+
+
+def scale_advice(result: LossScale) -> str:
+    """The advised scales, the scale in use and the room above it, in one sentence."""
+    if result.advised is None:
+        return (
+            f"no loss scale keeps every gradient below the largest {result.dtype}; in use:"
+            f" {_power(result.used)}"
+        )
+    low, high = result.advised
+    between = _power(low) if low == high else f"{_power(low)} to {_power(high)}"
+    room = result.headroom or 0
+    if room >= 0:
+        left = f"{plural(room, 'doubling')} below the first overflow"
+    else:
+        left = "so large that gradients overflow"
+    return (
+        f"loss scale for {result.dtype}: {between} flushes least and overflows nothing; in use:"
+        f" {_power(result.used)}, {left}"
+    )
+
+
+def _power(scale: float) -> str:
+    """``2^10 = 1,024``; a scale that is no power of two as it is."""
+    exponent = math.log2(scale)
+    if exponent != round(exponent):
+        return f"{scale:,g}"
+    return f"2^{round(exponent)}" + (f" = {int(scale):,}" if 0 <= exponent <= 20 else "")
+
+
+def scale_text(result: LossScale) -> str:
+    """The advice on a loss scale in one line."""
+    return f"<nanlab.LossScale: {scale_advice(result)}; try .table, .parameters, .skips, .plot()>"
+
+
+def scale_html(result: LossScale) -> str:
+    """The advice on a loss scale, and the shares lost at each scale."""
+    at = result.table.index.astype(float).tolist()
+    lines = [
+        Line(name, at, (100 * result.table[name]).tolist(), colour)
+        for name, colour in zip(SHARES, (RED, AMBER, PURPLE), strict=True)
+    ]
+    known = result.advised and tuple(math.log2(scale) for scale in result.advised)
+    picture = chart(
+        lines,
+        "shares of the gradients flushed, subnormal and overflowing by loss scale",
+        levels=[Level("", math.log2(result.used), GREY, upright=True)],
+        bands=[(known[0] - 0.5, known[1] + 0.5)] if known else [],
+        band_colour=BLUE,
+        x_label=f"log2 of the loss scale; % of the gradients in {result.dtype}; dashed: in use"
+        + ("; blue: advised" if known else ""),
+        size=(560, 170),
+    )
+    rows = [
+        [f"2^{k}", *(f"{100 * float(row[name]):.3g}" for name in SHARES)]
+        for k, row in result.table.iterrows()
+    ]
+    shares = table(["loss scale", *(f"{name} (%)" for name in SHARES)], rows, ["right"] * 4)
+    body = fold(f"Table of {plural(len(rows), 'loss scale')}", shares)
+    return _shown(scale_advice(result), picture, body)
