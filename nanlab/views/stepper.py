@@ -11,7 +11,6 @@ import traitlets
 
 from nanlab.analysis.graph import ForwardTensor, forward_tensors
 from nanlab.analysis.precision import format_bins
-from nanlab.errors import UsageError
 from nanlab.trace import Place, Trace, culprit_place
 from nanlab.trace.op import location
 from nanlab.trace.recording import ACCUMULATES
@@ -29,7 +28,7 @@ from nanlab.views.columns import (
     rows_of,
 )
 from nanlab.views.html import badge, code, escape, number, plural
-from nanlab.views.widget import View, script, style
+from nanlab.views.widget import View, below, script, style
 
 
 def story(row: pd.Series[Any], numel: int = 0, forward_bad: int = 0) -> str:
@@ -246,22 +245,11 @@ class Stepper(View):
 
     @traitlets.validate("position")
     def _in_range(self, proposal: Any) -> int:
-        last = max(0, len(self._rows) - 1)
-        if not 0 <= proposal["value"] <= last:
-            raise UsageError(
-                f"expected a position from 0 to {last}, got {proposal['value']}; try"
-                " stepper.position = 0"
-            )
-        return int(proposal["value"])
+        return below(proposal, len(self._rows), "a position", "try stepper.position = 0")
 
     @traitlets.validate("chosen")
     def _is_a_pass(self, proposal: Any) -> int:
-        if not 0 <= proposal["value"] < max(1, len(self.passes)):
-            raise UsageError(
-                f"expected a pass from 0 to {len(self.passes) - 1}, got {proposal['value']}; see"
-                " stepper.passes"
-            )
-        return int(proposal["value"])
+        return below(proposal, len(self.passes), "a pass", "see stepper.passes")
 
     def _show_pass(self, change: Any) -> None:
         with self.hold_sync():

@@ -36,7 +36,7 @@ from nanlab.views.charts import (
 from nanlab.views.columns import known
 from nanlab.views.html import escape, module_name, number, plural, table
 from nanlab.views.text import first_loss, loss_place, told
-from nanlab.views.widget import View, script, style
+from nanlab.views.widget import View, below, script, style
 
 FORMATS = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 NARROW = [str(dtype).removeprefix("torch.") for dtype in FORMATS]
@@ -174,12 +174,7 @@ class UnderflowExplorer(View):
 
     @traitlets.validate("selected")
     def _in_list(self, proposal: Any) -> int:
-        if not 0 <= proposal["value"] < max(1, len(self.rows)):
-            raise UsageError(
-                f"expected a tensor from 0 to {len(self.rows) - 1}, got {proposal['value']}; see"
-                " .tensors"
-            )
-        return int(proposal["value"])
+        return below(proposal, len(self.rows), "a tensor", "see .tensors")
 
     @traitlets.validate("chosen")
     def _are_formats(self, proposal: Any) -> list[str]:

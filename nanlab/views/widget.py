@@ -13,6 +13,8 @@ import anywidget
 import traitlets
 from IPython.display import DisplayHandle, display
 
+from nanlab.errors import UsageError
+
 _HERE = Path(__file__).parent
 # While the page still loads the widget, which will take its place, the summary has no height:
 # nothing flashes up. Where style sheets are not let in, and where no widget comes, it is there.
@@ -33,6 +35,14 @@ def style(name: str) -> str:
     text = "".join((_HERE / f"{file}.css").read_text("utf-8") for file in ("_common", name))
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     return re.sub(r":[ ]+", ":", re.sub(r"\s*([{};,])\s*", r"\1", text)).strip()
+
+
+def below(proposal: Any, end: int, what: str, hint: str) -> int:
+    """A proposed whole number from 0 up to ``end``, excluded. Raises UsageError."""
+    if not 0 <= proposal["value"] < max(1, end):
+        last = max(0, end - 1)
+        raise UsageError(f"expected {what} from 0 to {last}, got {proposal['value']}; {hint}")
+    return int(proposal["value"])
 
 
 class View(anywidget.AnyWidget):
