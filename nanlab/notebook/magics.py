@@ -1,21 +1,16 @@
-"""The options of %nanwatch: ``watch``'s keywords, their values, how a choice reads."""
+"""%nanwatch, %%nanwatch, and the setup by ``%load_ext nanlab``."""
 
 from __future__ import annotations
 
 import ast
-import inspect
-import keyword
 import re
 import sys
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterator
-from difflib import get_close_matches
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from IPython.core import completer
 from IPython.core.error import UsageError as LineError
-from IPython.core.getipython import get_ipython
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display
@@ -23,7 +18,7 @@ from torch import nn
 
 from nanlab.capture import FaultFound, StepsDone, watch
 from nanlab.capture.places import Models
-from nanlab.errors import NanlabError, TypeMismatchError, UsageError
+from nanlab.errors import NanlabError
 from nanlab.explanations import explain
 from nanlab.guards.programs import CellGuard, CellHeads, asks_for_guard
 from nanlab.notebook.cell import (
@@ -38,235 +33,16 @@ from nanlab.notebook.cell import (
     is_interactive,
     loses_outputs,
 )
+from nanlab.notebook.completion import matcher
+from nanlab.notebook.models import find_model
+from nanlab.notebook.options import KEYWORDS, chosen, described, keyword_options, positive, variable
 from nanlab.stats import load_early
 from nanlab.trace import Trace
 from nanlab.views import register_formatters
 
 if TYPE_CHECKING:
-    from IPython.core.completer import CompletionContext, SimpleMatcherResult
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
-
-# keyword of ``watch`` -> its default; each is an option of the same name
-KEYWORDS: dict[str, Any] = {
-    name: one.default
-    for name, one in inspect.signature(watch).parameters.items()
-    if one.kind is one.KEYWORD_ONLY
-}
-ENTRY = re.compile(r"^(\w+): (.+?)(?=^\w+: |^$|\Z)", re.MULTILINE | re.DOTALL)
-
-
-def keyword_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator that gives a magic an option for each keyword of ``watch``, with its help."""
-    hints = get_type_hints(watch.__init__)
-    told = {
-        name: " ".join(text.split()) for name, text in ENTRY.findall(inspect.getdoc(watch) or "")
-    }
-    for name, default in reversed(KEYWORDS.items()):
-        choices = list(literals(hints[name]))
-        told_default = f" (default: {default})" if default is not None else ""
-        values: dict[str, Any] = (
-            {"choices": choices} if choices else {"type": whole, "metavar": "N"}
-        )
-        function = argument(
-            f"--{name.replace('_', '-')}",
-            default=default,
-            help=(told[name].rstrip(".") + told_default).replace("%", "%%"),
-            **values,
-        )(function)
-    return function
-
-
-def literals(hint: Any) -> Iterator[str]:
-    """The values of the Literals in a type."""
-    for part in get_args(hint):
-        if get_origin(hint) is Literal:
-            yield part
-        else:
-            yield from literals(part)
-
-
-def whole(text: str) -> int:
-    """A whole number; argparse reports anything else."""
-    if not text.isdecimal():
-        raise ArgumentTypeError(f"expected a whole number, got {text!r}")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    """A positive whole number; argparse reports anything else."""
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"expected a whole number of 1 or more, got {text!r}")
-    return int(text)
-
-
-def variable(text: str) -> str:
-    """A name that the notebook can bind; argparse reports anything else."""
-    if not text.isidentifier() or keyword.iskeyword(text):
-        raise ArgumentTypeError(f"expected a variable name such as trace, got {text!r}")
-    return text
-
-
-def chosen(options: Namespace) -> dict[str, Any]:
-    """The keywords of ``watch`` that differ from their defaults."""
-    return {k: v for k, d in KEYWORDS.items() if (v := getattr(options, k)) != d}
-
-
-def described(options: Namespace) -> str:
-    """The chosen options as typed; "" for none."""
-    words = [
-        *options.model,
-        *[f"--{name.replace('_', '-')} {value}" for name, value in chosen(options).items()],
-        options.guard and "--guard",
-        options.snapshot and f"--snapshot {options.snapshot}",
-        options.name and f"-o {options.name}",
-        options.save and f"--save {options.save}",
-        options.quiet and "-q",
-    ]
-    told = ", ".join(word for word in words if word)
-    return f" ({told})" if told else ""
-
-
-# The models of a notebook, by the names the user gave them.
-
-PLAIN = (
-    ast.Expression,
-    ast.Name,
-    ast.Attribute,
-    ast.Subscript,
-    ast.Constant,
-    ast.UnaryOp,
-    ast.USub,
-    ast.Load,
-)
-
-
-def find_model(text: str, namespace: dict[str, Any]) -> nn.Module:
-    """The module behind a name, an attribute path or an index such as ``models[0]``; no call is
-    made.
-
-    Raises UsageError if there is none, TypeMismatchError if it is no module.
-    """
-    wanted = f"expected a variable such as model or trainer.model, got {text!r}"
-    try:
-        tree = ast.parse(text, mode="eval")
-    except SyntaxError:
-        raise UsageError(f"{wanted}; {suggestion(text, namespace)}") from None
-    if not all(isinstance(node, PLAIN) for node in ast.walk(tree)):
-        raise UsageError(f"{wanted}; assign it to a variable first, and watch that")
-    try:
-        value = eval(compile(tree, "<nanwatch>", "eval"), namespace)
-    except Exception as error:
-        seen = f"{type(error).__name__}: {error}"
-        raise UsageError(
-            f"no model is called {text} ({seen}); {suggestion(text, namespace)}"
-        ) from None
-    if not isinstance(value, nn.Module):
-        kind = type(value).__name__
-        raise TypeMismatchError(
-            f"expected a torch.nn.Module, got {text} of type {kind}; {suggestion(text, namespace)}"
-        )
-    return value
-
-
-def suggestion(text: str, namespace: dict[str, Any]) -> str:
-    """A hint: the model with the most similar name, or how to watch without one."""
-    found = list(models("", namespace))
-    if not found:
-        return "run the cell that makes the model first, or leave the model out: %%nanwatch"
-    return f"try: %%nanwatch {(get_close_matches(text, found, n=1, cutoff=0.0) or found)[0]}"
-
-
-def models(typed: str, namespace: dict[str, Any]) -> Iterator[str]:
-    """Variables that are modules; if ``typed`` has a dot, attributes that are."""
-    owner, dot, _ = typed.rpartition(".")
-    if not dot:
-        yield from (name for name, value in namespace.items() if is_model(name, value))
-        return
-    value = namespace.get(owner.split(".")[0])
-    for name in owner.split(".")[1:]:
-        value = parts(value).get(name)
-    yield from (f"{owner}.{name}" for name, part in parts(value).items() if is_model(name, part))
-
-
-def parts(value: object) -> dict[str, Any]:
-    """Attributes of an object without running properties; of a module, its children."""
-    if isinstance(value, nn.Module):
-        return dict(value.named_children())
-    return dict(getattr(value, "__dict__", {}))
-
-
-def is_model(name: str, value: object) -> bool:
-    """Whether a variable is a module under a public name."""
-    return isinstance(value, nn.Module) and not name.startswith("_")
-
-
-# Tab completion on a line of %nanwatch: options, their values, models.
-
-LINE = re.compile(r"\s*%%?nanwatch\s(?P<words>.*)$")
-WORDS = ("off", "on")
-
-
-def candidates(
-    words: list[str], fragment: str, parser: Any, namespace: dict[str, Any]
-) -> Iterator[str]:
-    """Words that may follow ``words`` in place of ``fragment``, whatever its letters."""
-    options = {name: action for action in parser._actions for name in action.option_strings}
-    pending = None
-    for word in words:
-        if pending is None and word in options and options[word].nargs != 0:
-            pending = options[word]
-        else:
-            pending = None
-    if pending is not None:
-        yield from pending.choices or ()
-        return
-    yield from (name for name in models(fragment, namespace) if name not in words)
-    yield from (option for option in options if option not in words)
-
-
-def completions(line: str) -> tuple[list[str], str]:
-    """Completions for a line of %nanwatch up to the cursor, and the fragment they replace."""
-    shell = get_ipython()
-    match = LINE.match(line)
-    if match is None or shell is None:
-        return [], ""
-    head, _, fragment = match["words"].rpartition(" ")
-    parser = shell.find_line_magic("nanwatch").parser
-    words = head.split()
-    found = [
-        word
-        for word in candidates(words, fragment, parser, shell.user_ns)
-        if word.startswith(fragment)
-    ]
-    if not words and "%%" not in line:
-        found += [word for word in WORDS if word.startswith(fragment) and word not in found]
-    return found, fragment
-
-
-def nanwatch_matcher(context: CompletionContext) -> SimpleMatcherResult:
-    """IPython matcher for lines of %nanwatch and %%nanwatch."""
-    found, fragment = completions(context.line_with_cursor[: context.cursor_position])
-    if not found:
-        return {"completions": []}
-    made = [completer.SimpleCompletion(word, type="param") for word in found]
-    return {"completions": made, "matched_fragment": fragment, "suppress": True}
-
-
-def nanwatch_words(text: str) -> list[str]:
-    """The matcher for IPython before 8.6, which passes the last word and takes words."""
-    shell = get_ipython()
-    return completions(shell.Completer.text_until_cursor)[0] if shell is not None else []
-
-
-def matcher() -> Any:
-    """The matcher to register with this IPython's completer."""
-    if not hasattr(completer, "context_matcher"):
-        return nanwatch_words
-    return completer.context_matcher(identifier="nanlab.nanwatch", priority=100)(nanwatch_matcher)
-
-
-# %nanwatch, %%nanwatch, and the setup by %load_ext nanlab.
 
 COMMENT = re.compile(r"(^|\s)#.*")
 BELOW_THE_FIRST_LINE = CELL_MAGIC[1:]  # the line magic that IPython takes it for there
