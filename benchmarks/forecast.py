@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.topics.trends import End, candidates, first_told, forecasts, towards
+from nanlab.topics.forecast import End, candidates, first_told, forecasts, towards
 
 AHEAD = 5  # steps by which a warning must come before the overflow
 Step = Callable[[int], torch.Tensor]

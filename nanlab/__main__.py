@@ -14,14 +14,14 @@ from typing import Any
 from nanlab.capture import without_ours
 from nanlab.errors import NanlabError
 from nanlab.guards import programs
-from nanlab.guards.engine import file_stem, headline, write_files
+from nanlab.guards.outcome import file_stem, headline, write_files
 from nanlab.trace import Trace
 
 FAULT = 3  # exit status of a program in which a fault was found
 USAGE = 2
 NOTHING_SEEN = (
-    "nanlab: no training step was seen, so nothing was checked; threads and processes that the"
-    " program starts are not watched"
+    "nanlab: no training step was seen, so nothing was checked; threads and processes started by"
+    " the program are not watched"
 )
 
 

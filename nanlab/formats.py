@@ -52,26 +52,28 @@ class FloatFormat:
 
 
 @cache
-def format_of(dtype: torch.dtype) -> FloatFormat:
+def format_of(dtype: torch.dtype | str) -> FloatFormat:
     """The limits of ``dtype``: float16, bfloat16, float32, float64, float8_e4m3fn or float8_e5m2.
 
     Limits refer to a cast from a wider format, rounding to nearest, ties to even (IEEE 754-2019,
     4.3.1). Raises TypeMismatchError for any other dtype.
     """
+    if isinstance(dtype, str):
+        dtype = getattr(torch, dtype)
     if dtype not in _DTYPES:
         raise TypeMismatchError(
             f"expected a floating-point dtype such as torch.float16, got {dtype}"
         )
     info = torch.finfo(dtype)
-    mantissa_bits = -_exponent(info.eps)
+    mantissa_bits = 1 - math.frexp(info.eps)[1]
     smallest_subnormal = info.smallest_normal * info.eps
-    half_step = math.ldexp(info.eps, _exponent(info.max) - 1)
+    half_step = math.ldexp(info.eps, math.frexp(info.max)[1] - 2)
     return FloatFormat(
         name=str(dtype).removeprefix("torch."),
         dtype=dtype,
         exponent_bits=info.bits - 1 - mantissa_bits,
         mantissa_bits=mantissa_bits,
-        bias=1 - _exponent(info.smallest_normal),
+        bias=2 - math.frexp(info.smallest_normal)[1],
         max=info.max,
         smallest_normal=info.smallest_normal,
         smallest_subnormal=smallest_subnormal,
@@ -80,8 +82,3 @@ def format_of(dtype: torch.dtype) -> FloatFormat:
         overflows_from=info.max + half_step,
         overflows_to=torch.tensor(math.inf).to(dtype).item(),
     )
-
-
-def _exponent(value: float) -> int:
-    """floor(log2(value)) of a positive value, exactly."""
-    return math.frexp(value)[1] - 1

@@ -84,7 +84,7 @@ def test_what_a_library_computes_later_is_told_at_the_line_that_named_it(inferen
     found = culprit_of(trace)
     assert found.source.endswith("# NAMED") and found.step == BAD
     assert found.library is not None and found.library[2] == "Inference.density"
-    assert "It was computed later, in" in found.explanation and "run.step(" in found.explanation
+    assert "The operation ran later, at" in found.explanation and "run.step(" in found.explanation
 
 
 def test_what_a_library_computes_at_once_is_told_at_the_line_of_its_call(inference: Any) -> None:
@@ -149,7 +149,7 @@ def test_a_root_in_a_scripted_module_is_told_at_its_own_line_with_a_fix_of_that_
     model = torch.jit.script(Scripted())
     found = culprit_of(trained(model, lambda x: model(x)))
     assert (found.cause, found.op, found.step) == ("sqrt-at-zero", "sqrt", BAD)
-    assert found.source.endswith("# ROOT") and "torch.jit compiled it" in found.explanation
+    assert found.source.endswith("# ROOT") and "torch.jit compiled this line" in found.explanation
     codes = [fix.code for fix in found.fixes]
     assert codes and all(code.startswith("return ") for code in codes), codes
 

@@ -21,7 +21,7 @@ from torch import nn
 
 import nanlab
 from nanlab.__main__ import main
-from nanlab.guards.engine import write_files
+from nanlab.guards.outcome import write_files
 from nanlab.program.capsule import save as write
 
 TABLES = ("ops", "backward", "parameters", "steps", "skips", "edges", "shadow")
@@ -191,7 +191,7 @@ def test_two_faults_keep_their_cure_in_a_file(tmp_path: Path) -> None:
     assert "cure (verified) of all faults of the step" in told
     assert all(edit.text in told for edit in trace.cure.edits)
     assert trace.culprit is not None and trace.culprit.fixes[0].verdict == "fails"
-    assert "no single fix of it helps" in trace.culprit.brief
+    assert "no single fix helps" in trace.culprit.brief
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_operands_without_a_parameter_are_told_to_be_data() -> None:
         for _ in range(2):
             (torch.log(torch.from_numpy(width.numpy())) * scale).sum().backward()
     assert trace.culprit is not None
-    assert "it is the data" in trace.culprit.explanation
+    assert "the data is to blame" in trace.culprit.explanation
 
 
 # A closed gate, a branch that is left out, a hinge that is satisfied, a factor of zero, an adapter
@@ -143,4 +143,4 @@ def test_cell_that_no_path_reaches_is_told_where_nothing_finite_was_left_to_choo
     found = trace.culprit
     assert found is not None
     assert (found.cause, found.op) == ("intended-inf-in-loss", "min")
-    assert "nothing finite to choose from among 3" in found.title
+    assert "no finite value among 3 to choose from" in found.title

@@ -166,9 +166,7 @@ def test_clipping_is_advised_only_where_the_size_of_a_gradient_matters(optimizer
 
     found = told(make, 40)
     assert found.cause == "learning-rate"
-    assert any("clip the gradient's norm" in fix.title for fix in found.fixes) == (
-        optimizer == "SGD"
-    )
+    assert any("clip the gradient norm" in fix.title for fix in found.fixes) == (optimizer == "SGD")
 
 
 def test_negative_rate_is_told_to_stay_above_zero() -> None:

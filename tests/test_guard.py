@@ -331,7 +331,7 @@ def test_a_variable_that_comes_from_beside_guard_and_is_bound_anew_is_named() ->
             opt.step()
 
     trace = run(loop)
-    assert trace.guarded is not None and "binds `i`" in trace.guarded.reason
+    assert trace.guarded is not None and "loop variable `i`" in trace.guarded.reason
 
 
 def test_accumulated_gradients_are_replayed_from_the_first_of_their_batches() -> None:
@@ -699,7 +699,7 @@ PUTTING_BACK = (
 def test_an_interrupt_at_any_line_of_guard_leaves_weights_hooks_and_names_as_a_bare_run_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nanlab.guards.engine.announce", lambda trace: None)
+    monkeypatch.setattr("nanlab.guards.outcome.announce", lambda trace: None)
     bare, course = net(), []
     opt = torch.optim.SGD(bare.parameters(), 0.1)
     for x in [None, *batches(5)[:3]]:  # weights after each step

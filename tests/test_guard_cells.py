@@ -172,7 +172,7 @@ def test_a_cell_that_raises_keeps_its_exception_and_leaves_no_hooks(
 )
 def test_options_that_need_a_recording_are_refused(shell: InteractiveShell, options: str) -> None:
     _, shown = run(shell, f"%%nanwatch --guard {options} model\nx = 1")
-    assert "does not go with --guard" in shown
+    assert "has no effect with --guard" in shown
 
 
 def test_a_user_module_that_the_cell_calls_is_guarded(

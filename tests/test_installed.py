@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from nanlab.capture.places import _cell_in_history
-from nanlab.notebook import magics
+from nanlab.notebook import completion
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -59,9 +59,9 @@ def test_a_cell_is_known_by_its_number_in_ipython_7_which_keeps_no_table_of_file
 def test_completion_gives_words_to_an_ipython_that_knows_no_matchers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr(magics.completer, "context_matcher", raising=False)
-    matcher = magics.matcher()
+    monkeypatch.delattr(completion.completer, "context_matcher", raising=False)
+    matcher = completion.matcher()
     shell = SimpleNamespace(Completer=SimpleNamespace(text_until_cursor="%nanwatch o"))
-    monkeypatch.setattr(magics, "get_ipython", lambda: shell)
-    monkeypatch.setattr(magics, "completions", lambda line: (["off", "on"], line.split()[-1]))
+    monkeypatch.setattr(completion, "get_ipython", lambda: shell)
+    monkeypatch.setattr(completion, "completions", lambda line: (["off", "on"], line.split()[-1]))
     assert matcher("o") == ["off", "on"]

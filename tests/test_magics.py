@@ -342,7 +342,7 @@ def test_work_in_another_thread_is_said_not_to_be_seen(cell: Cell) -> None:
     )
     assert ran.success
     (shown,) = ran.shown
-    assert "no operation ran (those in other threads are not seen)" in shown
+    assert "no operation ran in this thread" in shown
     assert "\n" not in shown
 
 
@@ -561,7 +561,7 @@ def test_model_may_be_an_attribute_or_an_index(cell: Cell, expression: str) -> N
         ("%%nanwatch model --shadow float16", ["--shadow", "float16", "float32"]),
         ("%%nanwatch model -o 3x", ["-o", "'3x'", "variable name"]),
         ("%%nanwatch model -o class", ["-o", "'class'", "variable name"]),
-        ("%%nanwatch model -o model", ["in the place of the model", "-o trace"]),
+        ("%%nanwatch model -o model", ["overwrite the model", "-o trace"]),
         ("%%nanwatch model 'open", ["quotation"]),
     ],
 )
@@ -578,10 +578,10 @@ def test_misuse_is_one_line_that_says_what_to_type(cell: Cell, line: str, words:
 def test_doubled_watch_is_one_line_and_the_last_options_hold(cell: Cell) -> None:
     ran = cell("%%nanwatch model -o first\n%%nanwatch model -o second\ntrain(1, healthy)")
     assert ran.value == 1
-    assert ran.err == "nanwatch: this cell was watched already; the options given last hold\n"
+    assert ran.err == "nanwatch: this cell was already watched; the last options apply\n"
     assert cell("%nanwatch model").err == ""
     assert (
-        cell("%%nanwatch model\n%%nanwatch model\ntrain(1, healthy);").err.count("watched already")
+        cell("%%nanwatch model\n%%nanwatch model\ntrain(1, healthy);").err.count("already watched")
         == 1
     )
     cell("%nanwatch off")
@@ -666,8 +666,8 @@ def test_cell_magic_below_the_first_line_watches_the_rest_and_says_where_it_belo
     assert ran.value == 2
     assert (
         ran.err
-        == "nanwatch: %%nanwatch belongs on the first line of a cell: what stands above it is not"
-        " watched, the rest is\n"
+        == "nanwatch: %%nanwatch belongs on the first line of a cell: only the lines below it are"
+        " watched\n"
     )
     assert cell("len(trace.steps)").value == 2
 

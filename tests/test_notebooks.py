@@ -46,7 +46,7 @@ SAYS = {
     ],
     "04-contrastive-blow-up": ["is on its way out of float16", "culprit: None"],
     "05-gradient-clipping": [
-        "the weights away: head.weight grew from",
+        "the weights diverge: head.weight grew from",
         "gradients are clipped before they are unscaled",
         "usual, in use",
         "clipping spread the bad gradient of gate to 10 other parameters",

@@ -27,7 +27,7 @@ def test_an_update_that_bfloat16_absorbs_is_shown_to_move_in_float32(foreach: bo
             sum(p.sum() for p in net).backward()
             opt.step()
     fix = absorbed(trace)[0].fixes[0]
-    assert "16 of 16 elements move" in fix.title
+    assert "16 of 16 elements then change" in fix.title
 
 
 def test_an_average_by_hand_over_a_list_is_shown_to_move_in_float32() -> None:
@@ -42,7 +42,7 @@ def test_an_average_by_hand_over_a_list_is_shown_to_move_in_float32() -> None:
                     list(average.parameters()), [p.bfloat16() for p in net.parameters()], 1e-5
                 )
     fix = absorbed(trace)[0].fixes[0]
-    assert "elements move, where none did" in fix.title
+    assert "elements then change, instead of none" in fix.title
 
 
 def test_what_does_not_move_in_float32_either_is_not_said_to() -> None:
@@ -89,7 +89,7 @@ def test_a_net_that_stands_still_once_its_rate_has_dropped_is_an_error_whoever_u
 ) -> None:
     found = whole_model(lambda i: 1.0 if i < 6 else 1e-5, 12, optimizer)
     assert [(f.severity, f.step) for f in found] == [("error", 6)]
-    assert "and 4 more" in found[0].title and "It moved in 6 steps" in found[0].explanation
+    assert "and 4 more" in found[0].title and "It changed in 6 steps" in found[0].explanation
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "list", "alpha", "product"])
@@ -303,7 +303,7 @@ def test_a_sum_of_ones_in_half_precision_ends_where_neighbours_are_two_apart(
     (found,) = _summed(total, add, 8)
     assert total.max() == end
     assert found.severity == "error" and found.line == add.__code__.co_firstlineno + 1  # type: ignore[attr-defined]
-    assert f"stands at {end:.0f}" in found.title
+    assert f"stays at {end:.0f}" in found.title
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
@@ -332,4 +332,4 @@ def test_another_element_that_moves_does_not_hide_a_count_that_has_ended() -> No
             total[k] += 1
 
     (found,) = _summed(total, add, 6)
-    assert total.tolist() == [256.0, 6.0] and "stands at 256" in found.title
+    assert total.tolist() == [256.0, 6.0] and "stays at 256" in found.title

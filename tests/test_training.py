@@ -374,7 +374,7 @@ def test_learning_rate_that_is_named_is_the_limit_of_stability_when_really_run(
     found = told(watched(*least_squares(0.6, momentum), 200))
     assert found.cause == "learning-rate"
     fix = next(f for f in found.fixes if f.code.startswith("lr="))
-    limit = float(re.search(r"below (\S+):", fix.title)[1])  # type: ignore[index]
+    limit = float(re.search(r"below (\S+),", fix.title)[1])  # type: ignore[index]
     assert float(fix.code.removeprefix("lr=")) < limit
 
     def last_loss(rate: float) -> float:
@@ -464,7 +464,7 @@ def test_counter_that_reaches_the_end_of_its_dtype_is_found_when_it_stops(
     else:
         found = told(trace)
         assert (found.cause, found.line, found.step) == ("absorbed-update", line_of("COUNTER"), 3)
-        assert f"seen stands at {stops:g}" in found.title
+        assert f"seen stays at {stops:g}" in found.title
 
 
 def test_a_parameter_written_by_way_of_data_is_an_update() -> None:
@@ -559,7 +559,7 @@ def test_the_optimizer_that_owns_the_parameter_that_ran_away_is_blamed(
     trace = watched(net, step, 60)
     errors = [f for f in trace.findings if f.severity == "error"]
     assert [(f.cause, f.line) for f in errors] == [("learning-rate", line_of("WILD"))]
-    assert "a learning rate of 8 drives" in errors[0].title and ": 0." in errors[0].title
+    assert "a learning rate of 8 makes" in errors[0].title and ": 0." in errors[0].title
 
 
 def test_the_rate_that_is_blamed_is_that_of_the_group_of_the_parameter() -> None:
@@ -577,7 +577,7 @@ def test_the_rate_that_is_blamed_is_that_of_the_group_of_the_parameter() -> None
         opt.step()
         return loss.detach()
 
-    assert "a learning rate of 7 drives" in told(watched(net, step, 60)).title
+    assert "a learning rate of 7 makes" in told(watched(net, step, 60)).title
 
 
 def by_hand(update: Callable[[nn.Parameter, torch.Tensor], None]) -> tuple[nn.Module, Step]:
@@ -708,7 +708,7 @@ def test_an_inner_loop_that_diverges_is_blamed_on_its_updates_and_not_on_the_ran
 ):
     culprit = told(adapted(300.0))
     assert (culprit.cause, culprit.op, culprit.line) == ("learning-rate", "sub", line_of("INNER"))
-    assert "inside of the step" in culprit.title and any(
+    assert "within the step" in culprit.title and any(
         "inner rate" in fix.title for fix in culprit.fixes
     )
     assert not any("clamp(-" in fix.code for fix in culprit.fixes)

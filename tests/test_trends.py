@@ -11,17 +11,15 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.topics.trends import (
+from nanlab.topics.forecast import (
     FARTHEST,
     Forecast,
     exponential,
     first_told,
     forecasts,
-    growing_origins,
     outlook,
-    pace,
-    until,
 )
+from nanlab.topics.trends import growing_origins, pace, until
 from nanlab.trace import Trace
 from nanlab.trace.history import MOST_STEPS, Place, Series
 from nanlab.trace.op import location
@@ -241,7 +239,7 @@ def test_warning_comes_while_there_is_still_something_left() -> None:
     assert {(f.end, f.reached) for f in forecasts(trace.recording)} == {("underflow", None)}
     titles = [f.title for f in trace.findings]
     assert titles and all(" is on its way to zero in float16: " in title for title in titles)
-    assert all("times as large each step; all of it is zero in " in title for title in titles)
+    assert all("times as large each step; it is all zero in " in title for title in titles)
 
 
 @pytest.mark.parametrize(
@@ -333,9 +331,7 @@ def penalised(steps: int) -> Trace:
 def test_a_constant_factor_is_named_rather_than_a_missing_normalisation() -> None:
     culprit = penalised(16).culprit
     assert culprit is not None and culprit.source.endswith("# SQUARE")
-    told = (
-        f"constant factor of mul ({location(__file__, line_of('SCALED'))}) makes it 64 times larger"
-    )
+    told = f"constant factor of mul ({location(__file__, line_of('SCALED'))}) makes it another 64 times larger"
     assert told in culprit.explanation, culprit.explanation
     assert "normalises" not in culprit.explanation and not any(
         "normalize" in fix.code for fix in culprit.fixes

@@ -15,7 +15,7 @@ from nanlab.explanations import Explanation
 from nanlab.rules import Finding, Fix
 from nanlab.views import register_formatters
 from nanlab.views.html import CODE, sentence
-from nanlab.views.loss_scale import advice
+from nanlab.views.results import scale_advice
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_loss_scale_shows_its_advice_in_one_line_and_as_a_chart(
     result = SimpleNamespace(
         advised=(2.0, 1024.0), headroom=3 if scale == 1 else -7, used=scale, dtype="float16"
     )
-    told = advice(result)
+    told = scale_advice(result)
     assert "2^1 = 2 to 2^10 = 1,024" in told
     assert all(word in told for word in words)
     model = torch.nn.Linear(2, 1)
@@ -81,7 +81,7 @@ def test_a_loss_scale_shows_its_advice_in_one_line_and_as_a_chart(
 def test_no_loss_scale_to_advise_is_said() -> None:
     result = SimpleNamespace(advised=None, headroom=None, used=1000.0, dtype="float16")
     assert (
-        advice(result)
+        scale_advice(result)
         == "no loss scale keeps every gradient below the largest float16; in use: 1,000"
     )
 

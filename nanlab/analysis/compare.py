@@ -292,7 +292,7 @@ class Comparison:
         ax = ax or plt.subplots()[1]
         for phase, part in self.table.groupby("phase"):
             ax.plot(part.index, part.error.clip(lower=1e-8, upper=10.0), ".", label=phase)
-        ax.axhline(format_of(getattr(torch, self.dtype)).ulp, linewidth=1, color="grey")
+        ax.axhline(format_of(self.dtype).ulp, linewidth=1, color="grey")
         ax.set(yscale="log", xlabel="operation", ylabel=f"relative error of {self.dtype}")
         ax.legend()
         return ax

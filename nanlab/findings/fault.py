@@ -1,10 +1,10 @@
-"""A Fault: one origin of a symptom, all that a rule reads of it, and the finding it becomes."""
+"""Fault: one origin of a symptom as rules read it, and the finding made from it."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -13,158 +13,20 @@ import pandas as pd
 import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from nanlab.analysis.provenance import (
-    MOVES,
-    Origin,
-    in_hook,
-    operator_name,
-    operator_of_node,
-    phase_of,
-)
+from nanlab.analysis.provenance import Origin, in_hook, operator_name, operator_of_node, phase_of
 from nanlab.findings.rule import Finding, Match, Rule
 from nanlab.operators import having
 from nanlab.trace import Trace
 from nanlab.trace.op import FORWARD, OPTIMIZER, Op, location, walk
 from nanlab.trace.recording import PHASES, Kept, NodeInfo, Recording
 
-# The operations around a fault: what its operands were made from, and what was made from its
-# result.
-
-# Operations through which a value is followed: they hand it on, reshaped, rounded, scaled or
-# shifted.
+# Operators that pass a value on: reshaped, rounded, scaled or shifted.
 THROUGH = having("hands_on", in_place=True)
 ON_LISTS = "_foreach_"  # how the name of an operator on lists of tensors begins
 
 
-NORMS = having("norm")
-# Operators after which a length of zero is a number of zero still.
-_KEEPS_ZERO = MOVES | having("bounds", "extreme") | {"copy", "mul"}
-_DEPTH = 16  # operators from the divisor to the vector
-_NEAR = 3  # operators by which the vector may differ from what was divided
-_SAME_NUMBERS = THROUGH | having("complex_view")
-_MOST_ROWS = 400
-
-
-def measured(around: Fault, divisor: int) -> set[int]:
-    """The rows (and sources) whose length a divisor is; empty if it is no length."""
-    found: set[int] = set()
-
-    def onward(at: int) -> Iterable[int]:
-        is_norm = around.op_at(at) in NORMS | {"hypot"}
-        vectors = set(around.parents(at)) if is_norm else rooted(around, at)
-        if vectors and nowhere_zero(around, at):
-            return ()  # what it was multiplied with made the divisor 0
-        found.update(vectors)
-        return vectors or _carriers(around, at)  # vectors may be lengths too: the norm of norms
-
-    list(walk([divisor], onward, depth=_DEPTH))
-    return found
-
-
-def nowhere_zero(around: Fault, position: int) -> bool:
-    """Whether a row is known to hold no zero."""
-    stats = around.recording.stats(position)
-    return stats is not None and stats.known and not stats.zero
-
-
-def rooted(around: Fault, position: int) -> set[int]:
-    """The vectors of which a row is the magnitude, or the root of the sum of squares."""
-    op, parents = around.op_at(position), around.parents(position)
-    if op in having("powers") and parents:
-        return squared(around, parents[0])
-    return set(parents) if op == "abs" and parents and _complex(around, parents[0]) else set()
-
-
-def squared(around: Fault, position: int, depth: int = _DEPTH, summed: bool = False) -> set[int]:
-    """The vectors whose squares alone were added up to make a row; empty if not such a sum."""
-    op, parents = around.op_at(position), around.parents(position)
-    if not depth or not parents:
-        return set()
-    if summed and (bases := _square_of(around, position)):
-        return bases
-    if op in having("inner"):
-        return {parents[0]} if _same(around, *parents[:2]) else set()
-    if op == "add" and len(parents) > 1:
-        terms = [squared(around, p, depth - 1, True) for p in parents]
-        return set().union(*terms) if all(terms) else set()
-    onward = parents[:1] if op == "sum" else _carriers(around, position)
-    return set().union(*(squared(around, p, depth - 1, summed or op == "sum") for p in onward))
-
-
-def _square_of(around: Fault, position: int) -> set[int]:
-    """What a row is the square of, a weight apart."""
-    op, parents = around.op_at(position), around.parents(position)
-    if op in ("pow", "square"):
-        return set(parents[:1])
-    if op != "mul" or len(parents) < 2:
-        return set()
-    if _same(around, *parents[:2]):
-        return {parents[0]}
-    return set().union(*(_square_of(around, p) for p in parents))
-
-
-def _same(around: Fault, one: int, other: int) -> bool:
-    """Whether two rows hold the same elements: made alike from the same, or views of these."""
-    while around.op_at(one) in MOVES and len(around.parents(one)) == 1:
-        one = around.parents(one)[0]
-    while around.op_at(other) in MOVES and len(around.parents(other)) == 1:
-        other = around.parents(other)[0]
-    made = around.op_at(one)
-    return one == other or (
-        bool(made) and made == around.op_at(other) and around.parents(one) == around.parents(other)
-    )
-
-
-def _carriers(around: Fault, position: int) -> list[int]:
-    """Operands that are zero where a row is; an epsilon that is added must have vanished."""
-    op, parents = around.op_at(position), around.parents(position)
-    if op in _KEEPS_ZERO:
-        return parents
-    return parents[:1] if op == "div" or (op == "add" and _adds_no_less(around, position)) else []
-
-
-def _adds_no_less(around: Fault, position: int) -> bool:
-    """Whether what an addition adds is a number that is not negative."""
-    others = around.parents(position)[1:]
-    numbers = [around.recording.value(p) for p in others] + [
-        *around.recording.scalars.get(position, ())
-    ]
-    return all(around.numel_at(p) == 1 for p in others) and all(
-        x is not None and x >= 0 for x in numbers
-    )
-
-
-def _complex(around: Fault, position: int) -> bool:
-    source = around.recording.sources.get(position)
-    dtype = around.recording.at(position).dtype if source is None else source.dtype
-    return "complex" in str(dtype)
-
-
-def normalises(around: Fault, dividend: int, vectors: set[int]) -> bool:
-    """Whether a dividend was made, in the division's step, from what made these vectors."""
-    start = around.recording.starts[around.recording.step_of(around.forward_position)]
-    origin = _behind(around, vectors, start, _NEAR, only=_SAME_NUMBERS)
-    return not origin.isdisjoint(_behind(around, {dividend}, start, _DEPTH))
-
-
-def _behind(
-    around: Fault, rows: set[int], start: int, depth: int, only: frozenset[str] | None = None
-) -> set[int]:
-    """These rows and what they come from since row ``start``, through ``only`` these operators."""
-
-    def onward(at: int) -> list[int]:
-        inside = at >= start and (only is None or around.op_at(at) in only)
-        return around.parents(at) if inside else []
-
-    return set(walk(rows, onward, _MOST_ROWS, depth))
-
-
-# Kept operands as rules look at them: on the host, of one result; fixes are tried on the device
-# that they came from.
-
-
 def _of_member(kept: Kept, place: int) -> tuple[Any, ...]:
-    """Members at one place of a call's lists; None for one that its result has overwritten."""
+    """The arguments of one member of a call on lists; None for an overwritten one."""
     args = [a[place] if isinstance(a, (list, tuple)) and place < len(a) else a for a in kept.args]
     overwritten = kept.op.overloadpacket.__name__.endswith("_")
     first = args[0]
@@ -172,8 +34,6 @@ def _of_member(kept: Kept, place: int) -> tuple[Any, ...]:
         args[0] = None
     return tuple(args)
 
-
-# A Fault: one origin of a symptom with everything that a rule wants to read.
 
 Tensor = torch.Tensor
 LOW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
@@ -190,7 +50,7 @@ def floating(value: Any) -> bool:
 
 
 class Fault:
-    """One origin, read for rules. Tensors are copies of failed operands; None if too large."""
+    """One origin of a symptom. Its tensors are copies of the operands; None if too large."""
 
     def __init__(self, trace: Trace, origin: Origin, finding: Finding) -> None:
         self.trace, self.recording = trace, trace.recording
@@ -204,7 +64,7 @@ class Fault:
 
     @cached_property
     def kept(self) -> Kept | None:
-        """The guilty call, its tensors on the CPU; of a call on lists only the bad member."""
+        """The guilty call with its tensors on the CPU; of a call on lists, the bad member."""
         kept = self.recording.kept.get(self.row.call)
         if kept is None:
             return None
@@ -223,7 +83,7 @@ class Fault:
 
     @cached_property
     def backward(self) -> bool:
-        """Whether a derivative failed; what a hook computes in the backward pass is none."""
+        """Whether a derivative failed; the work of a hook in the backward pass is none."""
         return self.row.backward and not in_hook(self.recording, self.position)
 
     @cached_property
@@ -239,7 +99,7 @@ class Fault:
 
     @cached_property
     def forward(self) -> str:
-        """The operator of the forward pass: of a backward fault the one whose derivative it was."""
+        """The operator of the forward pass; of a backward fault, the one differentiated."""
         if not self.backward:
             return self.name
         node = self.kept.node_name if self.kept else ""
@@ -252,12 +112,12 @@ class Fault:
 
     @property
     def node(self) -> NodeInfo | None:
-        """What made the node of its row."""
+        """The forward operation behind its autograd node."""
         return self.recording.nodes.get(self.row.node)
 
     @property
     def forward_position(self) -> int:
-        """The row of the forward operation, in the forward pass its own; -1 if it is gone."""
+        """The row of the forward operation (its own in the forward pass); -1 if gone."""
         if not self.backward:
             return self.position
         at = self.node.position if self.node is not None else -1
@@ -274,7 +134,7 @@ class Fault:
 
     @property
     def call_of_function(self) -> str:
-        """Where the Function of this backward was applied; empty if on the fault's line."""
+        """Where the Function of this backward was applied; "" if on the fault's line."""
         info = self.node
         if info is None or not info.line or info.line == self.row.place:
             return ""
@@ -287,14 +147,14 @@ class Fault:
 
     @property
     def low(self) -> bool:
-        """Whether it happened in half precision or less."""
+        """Whether the result is in half precision or narrower."""
         return self.dtype in LOW
 
     # -- operands
 
     @cached_property
     def operands(self) -> list[Tensor]:
-        """The tensors that the guilty call read, in the order of its arguments."""
+        """The tensor arguments of the guilty call, in order."""
         given = [] if self.kept is None else tree_leaves((self.kept.args, self.kept.kwargs))
         return [_dense(v) for v in given if isinstance(v, Tensor)]
 
@@ -317,7 +177,7 @@ class Fault:
 
     @cached_property
     def result(self) -> Tensor | None:
-        """The output in which the bad elements are."""
+        """The output with the bad elements."""
         outputs = [] if self.kept is None else [_dense(o) for o in self.kept.outputs if floating(o)]
         if self.kept is not None:
             at = self.position - self.row.call
@@ -329,7 +189,7 @@ class Fault:
 
     @cached_property
     def bad(self) -> Tensor | None:
-        """Mask of the offending elements: non-finite, and if possible of finite operands."""
+        """Mask of the offending elements: non-finite, from finite operands if possible."""
         if self.result is None:
             return None
         mask = nonfinite(self.result)
@@ -368,7 +228,7 @@ class Fault:
             return None
 
     def at(self, value: Any) -> Tensor | None:
-        """Elements of an operand behind the bad ones; all where shapes do not tell."""
+        """An operand's elements at the bad ones; all of them if the shapes do not match."""
         if isinstance(value, (int, float)):
             value = torch.tensor(float(value))
         if not isinstance(value, Tensor):
@@ -380,18 +240,25 @@ class Fault:
 
     @cached_property
     def incoming(self) -> Tensor | None:
-        """The gradient that the guilty backward call read, if it read it."""
+        """The incoming gradient among the operands of the guilty backward call."""
         if not self.backward or self.kept is None:
             return None
         tensors = [v for v in tree_leaves(self.kept.args) if isinstance(v, Tensor)]
+        at = self.recording.at
+
+        def of_node(position: int) -> list[int]:
+            row = at(position)
+            return row.inputs if row.backward and row.node == self.row.node else []
+
         for source, slot in self.recording.operands(self.row.call):
-            if slot < len(tensors) and self.comes_from_gradient(source, self.row.node):
+            rows = map(at, walk([source], of_node)) if slot < len(tensors) else ()
+            if any(row.backward and row.node != self.row.node for row in rows):
                 return tensors[slot]
         return None
 
     @cached_property
     def incoming_is_zero(self) -> bool:
-        """Whether the gradient that came in was 0 at each offending element."""
+        """Whether the incoming gradient was 0 at each offending element."""
         if self.incoming is None or self.spread(self.incoming) is None:
             return False
         values = self.at(self.incoming)
@@ -399,7 +266,7 @@ class Fault:
 
     @cached_property
     def exact(self) -> Tensor | None:
-        """The result computed again in float64; None where the operation cannot be."""
+        """The result computed again in float64; None if that is impossible."""
         if self.kept is None or self.result is None:
             return None
         try:
@@ -419,18 +286,18 @@ class Fault:
         return name.rstrip("_") or name
 
     def numel_at(self, position: int) -> int:
-        """How many elements a row or source has; 0 if it is gone."""
+        """Number of elements of a row or source; 0 if it is gone."""
         stats = self.recording.stats(position)
         return stats.numel if stats is not None else 0
 
     def text_at(self, position: int) -> str:
-        """The user's line of a row; "" where it is not at hand."""
+        """The user's line of a row; "" if unknown."""
         row = self.recording.at(position)
         found = self.trace.source(row.file, row.line, 0) if row else []
         return " ".join(text for _, text in found).split("#")[0]
 
     def parents(self, position: int) -> list[int]:
-        """The rows that an operation read, in the order of its arguments."""
+        """The operands of a row, in the order of its arguments."""
         return self.recording.parents(position)
 
     def operand_row(self, slot: int) -> int:
@@ -443,7 +310,7 @@ class Fault:
         return next((source for source, at in own if at == slot), -1)
 
     def upstream(self, position: int, depth: int = 8) -> Iterator[tuple[int, str]]:
-        """(position, op) of a row and what it was made from, through mere hand-overs."""
+        """(position, op) of a row and its ancestors, through operators that pass values on."""
 
         def onward(at: int) -> list[int]:
             return self.parents(at) if at < 0 or self.op_at(at) in THROUGH else []
@@ -462,10 +329,9 @@ class Fault:
         return [c for c, row in rows if row and not row.backward]
 
     def downstream(self) -> Iterator[tuple[int, str]]:
-        """(position, op) of what was made from the result of the forward operation, the nearest
-        first.
+        """(position, op) of the rows computed from the forward result, nearest first.
 
-        A tensor that was written piece by piece is a source, with the op "".
+        A tensor written piece by piece is a source, with the op "".
         """
         level, seen = ([self.forward_position] if self.forward_position >= 0 else []), set()
         for _ in range(5):  # operations downstream
@@ -484,7 +350,7 @@ class Fault:
 
     @cached_property
     def _snapshots(self) -> dict[int, list[int]]:
-        """What was written into tensors in parts, and the sources that these then were."""
+        """Sources by the rows that were written into them as parts."""
         found: dict[int, list[int]] = defaultdict(list)
         for number, source in self.recording.sources.items():
             for part in source.parents:
@@ -492,14 +358,14 @@ class Fault:
         return found
 
     def _tables(self, position: int) -> Iterator[int]:
-        """The tensors of which a row became a part, while it was one that could be bad."""
+        """The tensors that a row became a part of."""
         for number in self._snapshots.get(position, ()):
             yield number
             if number in self.recording.bad:
                 yield from self._tables(number)
 
     def wrote_over(self, position: int) -> int:
-        """The row whose write left nothing bad in a tensor of parts; -1: none, or still bad."""
+        """The row whose write removed all bad parts of a tensor; -1 if there is none."""
         source, bad = self.recording.sources.get(position), self.recording.bad
         if source is None or position in bad or not any(part in bad for part in source.parents):
             return -1
@@ -507,16 +373,6 @@ class Fault:
             if self.recording.at(at).inplace:
                 return at
         return -1
-
-    def comes_from_gradient(self, position: int, node: int) -> bool:
-        """Whether what a derivative reads was made from the incoming gradient, not from saved."""
-
-        def of_node(at: int) -> list[int]:
-            row = self.recording.at(at)
-            return row.inputs if row.backward and row.node == node else []
-
-        rows = map(self.recording.at, walk([position], of_node))
-        return any(row.backward and row.node != node for row in rows)
 
     def negative_determinant(self, position: int) -> int:
         """The row of the negative determinant for which torch.logdet writes NaN; else -1."""
@@ -526,24 +382,16 @@ class Fault:
         rows = [p for c in chosen for p in self.parents(c) if self.op_at(p) == "_linalg_slogdet"]
         return next(iter(rows), -1)
 
-    def value_was_bad(self) -> bool:
-        """Whether the result of the forward operation was itself non-finite."""
-        return self.forward_position in self.recording.bad
-
     # -- the program
 
-    @property
-    def source(self) -> str:
-        """The user's own line, without its comment."""
-        return re.sub(r"\s#.*$", "", self.finding.source)
-
     def calls(self, *names: str) -> bool:
-        """Whether the user's line calls a function or method of one of these names."""
-        return any(re.search(rf"\b{name}\(", self.source) for name in names)
+        """Whether the user's line, its comment left out, calls one of these functions."""
+        line = re.sub(r"\s#.*$", "", self.finding.source)
+        return any(re.search(rf"\b{name}\(", line) for name in names)
 
     @cached_property
     def batch(self) -> int:
-        """Batch size: the step's commonest leading dimension; 0 if not at hand."""
+        """Batch size: the step's most common leading dimension; 0 if unknown."""
         starts, step = [*self.recording.starts, self.recording.end], self.finding.step
         rows = [self.recording.at(at) for at in range(*starts[step : step + 2])]
         if not all(rows):  # the step was folded: the few rows left of it tell nothing
@@ -566,14 +414,14 @@ class Fault:
 
 
 def _dense(value: Any) -> Any:
-    """A sparse tensor with its zeros, which most operations want; anything else as it is."""
+    """A sparse tensor made dense; anything else unchanged."""
     if isinstance(value, Tensor) and value.layout is not torch.strided:
         return value.to_dense()
     return value
 
 
 def _wide(value: Any) -> Any:
-    """A tensor in float64, or complex128; a dtype of floating point as one of these."""
+    """A tensor, or a dtype, widened to float64 or complex128."""
     if floating(value):
         return value.to(torch.complex128 if value.is_complex() else torch.float64)
     if isinstance(value, torch.dtype) and (value.is_floating_point or value.is_complex):
@@ -581,13 +429,13 @@ def _wide(value: Any) -> Any:
     return value
 
 
-# The finding of an origin: its place and path, and its cause once a rule knows it.
+# The finding of an origin.
 
 _SYMPTOMS = {"gradient": "grad", "parameter": "param"}  # the others under their own names
 
 
 def finding_of(trace: Trace, origin: Origin) -> Finding:
-    """What, where and which step; cause "unknown"."""
+    """The finding of an origin before a rule names its cause."""
     recording = trace.recording
     arrived = origin.kind == "rank" and origin.position >= 0
     made_here = origin.kind in ("operation", "uninitialised") or arrived
@@ -614,7 +462,7 @@ def finding_of(trace: Trace, origin: Origin) -> Finding:
 
 
 def place_of(trace: Trace, position: int) -> dict[str, Any]:
-    """Fields of a Finding that its row gives: op, node, module, file, line, source, position."""
+    """Fields of a Finding from a row: op, node, module, file, line, source, position."""
     recording = trace.recording
     row = recording.at(position)
     place = dict(zip(("file", "line", "source"), recording.line_at(row.place), strict=True))
@@ -624,7 +472,7 @@ def place_of(trace: Trace, position: int) -> dict[str, Any]:
 
 
 def matched(trace: Trace, finding: Finding, rule: Rule, match: Match | Finding) -> Finding:
-    """The finding of a fault, now that a rule knows its cause."""
+    """The finding of a fault with the cause that a rule matched."""
     if isinstance(match, Finding):
         return match
     place = {} if match.position is None else place_of(trace, match.position)
@@ -643,7 +491,7 @@ def matched(trace: Trace, finding: Finding, rule: Rule, match: Match | Finding) 
 
 
 def surveyed(trace: Trace, rule: Rule, match: Match | Finding) -> Finding:
-    """The finding of a rule that looked at the whole trace."""
+    """The finding of a rule over the whole trace."""
     if isinstance(match, Finding):
         return match
     recording = trace.recording
@@ -663,7 +511,7 @@ def surveyed(trace: Trace, rule: Rule, match: Match | Finding) -> Finding:
 
 
 def path_rows(recording: Recording, origin: Origin) -> list[dict[str, Any]]:
-    """The rows from the origin to the symptom: what ran, where, and how many elements were bad."""
+    """The rows from origin to symptom: operation, place, number of bad elements."""
     rows: list[dict[str, Any]] = []
     for position in origin.path:
         stats = recording.stats(position)
@@ -676,14 +524,13 @@ def path_rows(recording: Recording, origin: Origin) -> list[dict[str, Any]]:
     return rows
 
 
-# The table that proves a fault: the offending elements, what they were made from, what became
-# of them.
+# The evidence: a table of the offending elements and their operands.
 
 SHOWN = 20  # offending elements in the table
 
 
 def number(value: Any) -> str:
-    """A number as a sentence writes it."""
+    """A number for a message."""
     value = value.item() if isinstance(value, torch.Tensor) else value
     if isinstance(value, complex):
         return f"{value:.4g}"
@@ -693,6 +540,12 @@ def number(value: Any) -> str:
 def plural(count: int, one: str, many: str = "") -> str:
     """``1 zero``, ``3 zeros``."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """``a, b and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def bad_values(nans: int, infinities: int) -> str:
@@ -710,13 +563,10 @@ def verb(count: int, one: str, many: str) -> str:
 def table(
     fault: Fault, columns: Mapping[str, Any], only: torch.Tensor | None = None
 ) -> pd.DataFrame:
-    """A row for each of the most extreme offending elements: its index, these operands at it, its
-    value.
+    """A row for each of the most extreme offending elements: index, operands, value.
 
-    Columns that cannot be broadcast to the result are left out. ``attrs["total"]`` says how many
-    elements there are in all.
-    only: mask in the shape of the result, of the elements that show this cause; None: all that are
-    bad.
+    Columns that do not broadcast to the result are left out. ``attrs["total"]`` is the number of
+    offending elements. only: mask of the elements that show this cause; None: all bad ones.
     """
     mask = fault.bad if only is None or fault.bad is None else fault.bad & only
     if mask is None or fault.result is None:
@@ -725,19 +575,21 @@ def table(
     index = [tuple(i) if len(i) != 1 else i[0] for i in where.tolist()]
     found: dict[str, Any] = {"index": index}
     at = tuple(where.T)
-    for name, operand in columns.items():
+    for name, operand in {**columns, "value": fault.result}.items():
+        wide = fault.spread(operand) if isinstance(operand, torch.Tensor) else None
         if isinstance(operand, (int, float)):
             found[name.replace("_", " ")] = [operand] * len(index)
-        elif isinstance(operand, torch.Tensor) and (wide := fault.spread(operand)) is not None:
-            found[name.replace("_", " ")] = _listed(wide[at])
-    found["value"] = _listed(fault.result[at])
+        elif wide is not None:
+            values = wide[at].float() if wide.dtype.itemsize == 1 and floating(wide) else wide[at]
+            cells = values.reshape(-1).tolist()
+            found[name.replace("_", " ")] = [str(c) if isinstance(c, complex) else c for c in cells]
     frame = pd.DataFrame(found)
     frame.attrs["total"] = int(mask.sum())
     return frame
 
 
 def _extreme_first(fault: Fault, mask: torch.Tensor, columns: Mapping[str, Any]) -> torch.Tensor:
-    """Offending elements, the farthest from healthy ones first, by value if on one side."""
+    """Indices of the offending elements, those farthest from the healthy ones first."""
     where = mask.nonzero()
     operand = next((c for c in columns.values() if isinstance(c, torch.Tensor)), None)
     wide = None if operand is None else fault.spread(operand)
@@ -753,26 +605,17 @@ def _extreme_first(fault: Fault, mask: torch.Tensor, columns: Mapping[str, Any])
     return where[sizes.argsort(descending=not smaller, stable=True)]
 
 
-def _listed(values: torch.Tensor) -> list[Any]:
-    if values.dtype.itemsize == 1 and values.is_floating_point():
-        values = values.float()
-    listed = values.reshape(-1).tolist()
-    return [str(v) if isinstance(v, complex) else v for v in listed]
-
-
 def algebra(fault: Fault, derivative: str, only: torch.Tensor | None = None) -> str:
-    """The local derivative times the gradient that came in: "the derivative is inf; incoming 0 x
-    inf = NaN".
+    """A sentence with the local derivative and its product with the incoming gradient.
 
-    only: mask in the shape of the result, of the elements that show this cause; None: all that are
-    bad.
+    only: mask of the elements that show this cause; None: all bad ones.
     """
     incoming, result = fault.at(fault.incoming), fault.at(fault.result)
     if incoming is None or not len(incoming) or result is None or len(incoming) != len(result):
-        return f"Its derivative there is {derivative}"
+        return f"Its derivative there is {derivative}."
     first = 0 if only is None or fault.bad is None else int(only[fault.bad].int().argmax())
     product = f"incoming {number(incoming[first])} × {derivative} = {number(result[first])}"
-    return f"Its derivative there is {derivative}; {product}"
+    return f"Its derivative there is {derivative}; {product}."
 
 
 def match(
@@ -783,7 +626,7 @@ def match(
     only: torch.Tensor | None = None,
     **more: Any,
 ) -> Match:
-    """A Match with its table of these operands (and incoming gradient), and samples."""
+    """A Match with the evidence table of these operands, and the samples."""
     shown = {**(columns or {}), **more}
     if fault.backward and fault.incoming is not None:
         shown = {name: v for name, v in shown.items() if v is not fault.incoming}

@@ -1,4 +1,4 @@
-"""Finding and Fix: a fault's report, what to write instead; Rule: what makes findings."""
+"""Finding, Fix and Rule: the report of a fault, its repair, and the function that finds it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from nanlab.analysis.libraries import report
 from nanlab.errors import UsageError
 from nanlab.trace.op import location
 
-# Lists of findings, fixes and stations of a path that print as a person reads them; else they
-# are plain lists.
+# Lists of findings, fixes and path stations that print well.
 
 STATIONS = 6  # of a path that are printed
 LINES = 30  # of a list
@@ -32,7 +31,7 @@ class Findings(list["Finding"]):
 
 
 class Fixes(list["Fix"]):
-    """``finding.fixes``: verdict, what it does, what to write."""
+    """``finding.fixes``: verdict, title and code of each."""
 
     tried = True  # nothing is left to wait for
 
@@ -46,7 +45,7 @@ class Fixes(list["Fix"]):
 
 
 class TriedFixes(Fixes):
-    """A list that is filled the first time it is read: trying a fix runs the failing step again."""
+    """Fixes tried on first access, as each trial replays the failing step."""
 
     def __init__(self, make: Callable[[], list[Fix]], given: Sequence[Fix] = ()) -> None:
         super().__init__()
@@ -55,7 +54,7 @@ class TriedFixes(Fixes):
 
     @property
     def tried(self) -> bool:  # type: ignore[override]
-        """Whether nothing is left to wait for."""
+        """Whether the fixes were already tried."""
         return self._make is None
 
     def _fill(self) -> None:
@@ -87,7 +86,7 @@ for _name in "__iter__ __len__ __getitem__ __contains__ __eq__ __add__ append in
 
 
 class Path(list[dict[str, Any]]):
-    """``finding.path``: from its beginning to where it was seen; six stations and a count."""
+    """``finding.path``: the results from origin to symptom; prints six stations."""
 
     def __repr__(self) -> str:
         return "\n".join(self.told()) or "no path"
@@ -124,16 +123,16 @@ def _numbered(lines: list[str], none: str) -> str:
 Severity = Literal["error", "warning", "note"]
 Phase = Literal["", "forward", "backward", "update"]
 Verdict = Literal["verified", "finite", "fails", "untried"]
-# Of several rules that fit one origin the most specific names its cause: a rule of a later family,
-# or one that says so.
+# Of several matching rules the most specific names the cause: a later family wins, or a rule
+# that says so.
 FAMILIES = {
-    "fallback": "what is left to say where no rule knows more",
-    "general": "arithmetic with zeros and infinities, whatever the operator",
+    "fallback": "anything that no other rule explains",
+    "general": "arithmetic with zeros and infinities, in any operator",
     "operation": "one operator outside of its domain, or at its edge",
-    "composite": "several operations that make up a function: a norm, a softmax, a loss",
-    "context": "where the value came from, or where it went: data, masks, hooks",
-    "training": "the loop: updates, rates, loss scale",
-    "arrival": "what another process sent",
+    "composite": "several operations that form a function: a norm, a softmax, a loss",
+    "context": "the source or the fate of the value: data, masks, hooks",
+    "training": "the training loop: updates, rates, loss scale",
+    "arrival": "values sent by another process",
 }
 
 
@@ -156,13 +155,11 @@ class Edit:
 
 @dataclass(frozen=True)
 class Fix:
-    """What to write instead, and what became of the whole failing step when it was run again with
-    it.
+    """Code to write instead, and the outcome of replaying the failing step with it.
 
-    ``verified``: finite throughout, right at the offending elements, healthy ones moved by at most
-    1 %.
-    ``finite``: finite, but not all of that. ``fails``: something is not finite. ``untried``: it was
-    not run.
+    ``verified``: all finite, right at the offending elements, healthy ones changed by at most 1 %.
+    ``finite``: finite, but not all of that. ``fails``: something is not finite. ``untried``: not
+    replayed.
     """
 
     title: str
@@ -182,11 +179,11 @@ class Fix:
 
     @property
     def verified(self) -> bool:
-        """Whether the failing step was run again with it and came out right."""
+        """Whether the replayed step came out right."""
         return self.verdict == "verified"
 
     def diff(self) -> str:
-        """The edits as a unified diff; empty where there are none."""
+        """The edits as a unified diff; "" without edits."""
         return diff_of(self.edits)
 
 
@@ -206,7 +203,7 @@ def diff_of(edits: Sequence[Edit]) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault: what, where, why, the evidence, and the fixes that were tried."""
+    """One fault: what, where and why, with evidence and tried fixes."""
 
     cause: str
     severity: Severity
@@ -243,17 +240,17 @@ class Finding:
 
     @property
     def brief(self) -> str:
-        """What, where and the first fix, in a few lines of text."""
+        """Title, place and first fix in a few lines."""
         lines = [str(self), f"    {self.source}" if self.source else ""]
         first = next(iter(self.fixes), None)
         if first is not None and first.verdict == "fails":
-            lines.append("  no single fix of it helps; trace.cure has the edits for all faults")
+            lines.append("  no single fix helps; trace.cure has the edits for all faults")
         elif first is not None:
             lines += [f"  fix: {first.title}", *(f"    {x}" for x in first.code.splitlines())]
         return "\n".join(line for line in lines if line)
 
     def bug_report(self) -> str:
-        """What to write to the library's authors; empty where it is the user's own code."""
+        """A bug report for the library's authors; "" for a fault in the user's own code."""
         if self.library is None:
             return ""
         patches = [fix.code for fix in self.fixes if fix.title.startswith("patch ")]
@@ -270,7 +267,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Match:
-    """What a rule found; what it leaves out comes from the rule and the row."""
+    """The result of a rule; omitted fields come from the rule and the row."""
 
     title: str  # one sentence with numbers
     evidence: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -290,7 +287,7 @@ _HERE = "  # here"  # ends the faulty line of an example
 
 @dataclass(frozen=True)
 class Rule:
-    """A cause, how it is recognised, and a program that has it beside one that is cured of it."""
+    """A cause, the function that recognises it, an example program and its fixed version."""
 
     name: str  # the slug in Finding.cause
     severity: Severity
@@ -308,7 +305,7 @@ class Rule:
     def finding(
         self, title: str, more: str = "", severity: Severity | None = None, **fields: Any
     ) -> Finding:
-        """A finding of this rule over a run; an error does harm. more: added to what it says."""
+        """A finding of this rule over a run; errors are harmful. more: explanation to append."""
         severity = severity or self.severity
         given = {"severity": severity, "harmful": severity == "error", **fields}
         return Finding(
@@ -316,12 +313,12 @@ class Rule:
         )
 
     def retold(self, found: Finding, title: str, more: str = "", **fields: Any) -> Finding:
-        """The finding of a fault as this rule tells it."""
+        """The finding of a fault with this rule's cause, title and explanation."""
         explanation = f"{self.explanation} {more}".strip()
         return replace(found, cause=self.name, title=title, explanation=explanation, **fields)
 
     def concerns(self, subject: Any) -> bool:
-        """Whether a Fault has the kinds, phase and recorded events that the rule is about."""
+        """Whether the rule applies to a subject, by origin kind, phase and recorded events."""
         if self.events and not any(attrgetter(name)(subject.recording) for name in self.events):
             return False
         if self.over == "trace":
@@ -333,10 +330,10 @@ class Rule:
         return not self.phase or subject.backward == (self.phase == "backward")
 
     def matches(self, subject: Any) -> list[Match | Finding]:
-        """What the rule finds in a Fault or a Trace.
+        """The matches of the rule in a Fault or a Trace.
 
-        A rule may return or yield a Match, its title alone, (position, title), or a whole Finding;
-        None is no match.
+        A rule may return or yield a Match, a title, (position, title) or a whole Finding; None is
+        no match.
         """
         found = self.judge(subject) if self.concerns(subject) else None
         if found is None or isinstance(found, (Match, Finding, str, tuple)):
@@ -360,22 +357,22 @@ def rule(
     phase: Phase = "",
     events: Collection[str] = (),
 ) -> Callable[[Callable[[Any], Any]], Rule]:
-    """Make a Rule of a function: its name is the cause (underscores become dashes), its docstring
+    """Turn a function into a Rule: its name is the cause (underscores become dashes), its docstring
     the explanation.
 
     The function takes a ``fault`` (one origin of a symptom, see Fault) or the whole ``trace``: the
-    name of its parameter decides. What it may return: see :meth:`Rule.matches`.
-    example: a program that shows the fault; the faulty line ends in ``# here``. fix: one that is
-    cured of it, or what of the example becomes what.
-    family: how specific the rule is, one of FAMILIES. more_specific_than: causes, or its own
-    family, whose rules it goes before although they fit too.
-    origins, phase: of the faults that it is asked about, all where nothing is said: kinds of
-    origin, and "forward" for what is no derivative, "backward" for what is one, "update" for what
-    writes a parameter. events: attributes of ``trace.recording``, such as ``training.flushes``;
-    without any of them it is not asked. Nothing is registered: pass it along,
-    ``diagnose(trace, rules=[*BUILTIN, my_rule])``.
+    name of its parameter decides. It returns what :meth:`Rule.matches` describes. A Rule is not
+    registered: pass it along, ``diagnose(trace, rules=[*BUILTIN, my_rule])``.
 
-    Raises UsageError if the parameter is called otherwise, or there is no such family.
+    example: a program with the fault; the faulty line ends in ``# here``. fix: the fixed program,
+    or replacements in the example.
+    family: how specific the rule is, one of FAMILIES. more_specific_than: causes, or its own
+    family, whose rules it precedes.
+    origins: kinds of origin that the rule is asked about; empty: all. phase: "forward", "backward"
+    (derivatives), "update" (writes of a parameter); empty: all. events: attributes of
+    ``trace.recording``, such as ``training.flushes``; the rule is asked if one is not empty.
+
+    Raises UsageError for another parameter name or an unknown family.
     """
 
     def make(judge: Callable[[Any], Any]) -> Rule:
@@ -401,9 +398,9 @@ def rule(
 
 
 def ranked(rules: Sequence[Rule]) -> list[Rule]:
-    """Rules, the most specific first; of equals the later one.
+    """Rules, the most specific first; of equals, the later one.
 
-    Raises UsageError if rules call each other more specific in a circle.
+    Raises UsageError if ``more_specific_than`` forms a circle.
     """
     families = list(FAMILIES)
     order = sorted(
@@ -423,9 +420,7 @@ def ranked(rules: Sequence[Rule]) -> list[Rule]:
         if not moved:
             return order
     circle = ", ".join(sorted({one.name for one in rules if one.more_specific_than}))
-    raise UsageError(
-        f"some of these rules are more specific than each other, in a circle: {circle}"
-    )
+    raise UsageError(f"more_specific_than of these rules forms a circle: {circle}")
 
 
 def rules_of(module: ModuleType) -> list[Rule]:

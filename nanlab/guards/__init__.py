@@ -1,4 +1,4 @@
-"""Long runs: nothing is recorded while healthy; a failing step runs again under a watch."""
+"""Long runs: nothing is recorded until a step fails; that step runs again under a watch."""
 
 from nanlab.guards.loader import guard
 

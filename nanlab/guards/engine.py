@@ -1,18 +1,15 @@
-"""The guard: looks at gradients before each update, and runs a bad step again, watched."""
+"""The guard: checks gradients before each update, and replays a bad step under a watch."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import io
-import os
 import sys
 import threading
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -24,18 +21,34 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from nanlab.capture import FaultFound, Stop, announce, watch
+from nanlab.capture import watch
 from nanlab.capture.ranks import Agreement
 from nanlab.capture.sinks import is_refusal
-from nanlab.capture.state import LOOK_EVERY, Reached, are_finite, held, same, same_bits, total
+from nanlab.capture.state import LOOK_EVERY, are_finite, held, same, same_bits, total
 from nanlab.capture.steps import MOST_TURNS as MOST_PARTS
 from nanlab.capture.training import OptimizerCopy, closure_of, size_of, with_closure
-from nanlab.capture.watching import stopped
 from nanlab.errors import NotReplayable
+from nanlab.guards.window import (
+    Now,
+    Optimizer,
+    Replay,
+    ReplayEnd,
+    Scale,
+    Tensor,
+    Turn,
+    Window,
+    evidence_of,
+    is_telling,
+    number_steps,
+    parameters_of,
+    scalers_of,
+    silenced,
+    suspects,
+    turns_of,
+)
 from nanlab.stats.memory import local_part
 from nanlab.trace import Trace
 from nanlab.trace.history import Guarded
-from nanlab.trace.recording import Recording
 
 # of a loop without an optimizer step that are kept; a replay of more begins too late
 MOST_TURNS = 64
@@ -44,99 +57,9 @@ COPY_LIMIT = 1 << 30  # bytes of an optimizer up to which that is done unasked
 SKIPS = 12  # steps in a row that a GradScaler skips before its scale counts as collapsed
 SKIPS_BELOW_ONE = 3  # the same where the scale has come down below 1
 
-Tensor = torch.Tensor
-Optimizer = torch.optim.Optimizer
-
-
-class ReplayEnd(Stop):
-    """Ends a replay where the run was stopped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """The scale of a GradScaler and its growth, as they were."""
-
-    scaler: Any
-    scale: Tensor
-    growth: Tensor
-
-    @classmethod
-    def of(cls, scaler: Any) -> Scale:
-        """Those that it has now."""
-        return cls(scaler, scaler._scale.clone(), scaler._growth_tracker.clone())
-
-    def put(self) -> None:
-        """Put them back."""
-        self.scaler._scale.copy_(self.scale)
-        self.scaler._growth_tracker.copy_(self.growth)
-
-
-@dataclass(slots=True)
-class Turn:
-    """What one turn of a loop began with."""
-
-    values: dict[str, Any]  # the variables that it carries over, or the arguments of the call
-    random: tuple[Any, ...]
-    item: Any = None  # what the loop was given
-    # variables that it was given beside; None until it is over
-    late: dict[str, Any] | None = None
-    call: Callable[[], Any] | None = None  # of a trainer: runs the turn again
-    scale: Scale | None = None  # of a turn that a GradScaler skipped
-
-
-@dataclass(slots=True)
-class Window:
-    """The turns of one loop since the last optimizer step."""
-
-    source: Any  # the loop, or whose calls they are
-    repeat: Callable[[Window, FrameType | None, Iterator[Turn]], None]
-    holds: Callable[[FrameType], bool]  # whether a frame stands in the loop
-    reached: Reached
-    turns: list[Turn] = field(default_factory=list)
-    python: Any = None  # the Python state at its head
-    clock: int = 0  # when it began
-    number: int = 0  # of the step that ran then
-    at_head: int = 0  # number of the step at its last head
-    rounds: set[int] = field(default_factory=set)  # optimizers that stepped between its heads
-    is_part: bool = False  # whether its turns are part of a step of the loop around it
-    mark: int = -1  # optimizer steps at its last head
-    steps: int = 0  # optimizer steps since it began
-    first: bool = True  # whether it is the first
-    # optimizers after which another step came in one window
-    followed: set[int] = field(default_factory=set)
-    # optimizers that have stepped since it began, in order
-    stepped: list[int] = field(default_factory=list)
-    copies: dict[int, OptimizerCopy] = field(default_factory=dict)
-    # gradients that its first backward added to, where the program does not clear them
-    gradients: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    hopeless: bool = False  # too many steps in one turn for copies
-    cut: bool = False  # its first turns are no longer kept
-
-
-@dataclass(slots=True)
-class Replay:
-    """A step that is being run again."""
-
-    number: int  # of the step in the run
-    steps: int  # optimizer steps before the one that failed
-    closures: int  # calls of a closure in that step; 0 if it has none
-    skips: int  # GradScaler steps after which it ends, 0 if an optimizer's ends it
-    after: bool  # whether the fault is inside of the optimizer step
-    whole: bool  # whether it ends with the turn: no optimizer steps in it
-    gradients: list[tuple[Tensor, Tensor]]  # parameters and the gradients that stopped the run
-    losses: list[float]
-    error: BaseException | None = None  # by which the program ended, not by guard
-    step: int = 0
-    closure: int = 0
-    skip: int = 0
-    compared: str | None = None  # what differs; None until it was looked at
-    seen: list[float] = field(default_factory=list)  # losses
-    weights: list[OptimizerCopy] = field(default_factory=list)  # before the step that failed
-
 
 def harmless(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of Guard; what fails in nanlab itself turns the guard off and leaves the program
-    alone."""
+    """A method of Guard; an internal error turns the guard off and leaves the program alone."""
 
     @functools.wraps(method)
     def run(self: Guard, *args: Any) -> Any:
@@ -150,13 +73,12 @@ def harmless(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Guard:
-    """Looks at loss and gradients before each optimizer step; at bad ones it stops the run and
-    replays the step.
+    """Checks loss and gradients before each optimizer step; stops the run at bad ones, and replays
+    the step.
 
-    model: names the modules in the replay. snapshot: parameters and optimizer state are copied
-    every so many steps.
-    ended: called with the trace of the replay; it raises FaultFound unless it ends the run another
-    way.
+    model: names the modules in the replay. snapshot: steps between copies of parameters and
+    optimizer state. ended: called with the trace of the replay; raises FaultFound, or ends the run
+    another way.
     """
 
     def __init__(
@@ -165,7 +87,7 @@ class Guard:
         optimizers: Sequence[Optimizer] = (),
         snapshot: int | None = None,
         *,
-        ended: Callable[[Trace, Guard], None],
+        ended: Callable[[Trace], None],
         looks: bool = True,
     ) -> None:
         self.model, self.snapshot, self.looks = model, snapshot, looks
@@ -202,7 +124,7 @@ class Guard:
 
     @held()
     def start(self) -> None:
-        """Put the hooks in place."""
+        """Install hooks and wrappers."""
         if not self.off:
             return
         self.off = False
@@ -220,7 +142,7 @@ class Guard:
             self._undo.append(functools.partial(_put_back, owner, name, original, ours))
 
     def _hook(self) -> None:
-        """Be called by optimizers, after whoever else is called by now."""
+        """Register the optimizer hooks, after all others registered so far."""
         self._unhook()
         self._hooks += [
             register_optimizer_step_pre_hook(self._before_step),
@@ -234,15 +156,15 @@ class Guard:
 
     @property
     def done(self) -> int:
-        """Steps so far."""
+        """Steps completed so far."""
         return self.step + (min(self._counts.values()) if self._counts else 0)
 
     def parameters(self) -> list[Tensor]:
-        """What the optimizers write to."""
-        return [p for optimizer in self.optimizers.values() for p in _parameters(optimizer)]
+        """The parameters of all known optimizers."""
+        return [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
 
     def stop(self) -> None:
-        """Take everything back; again does no harm."""
+        """Remove all hooks and wrappers; idempotent."""
         self.off = True
         while self._undo:
             self._undo[-1]()
@@ -259,12 +181,12 @@ class Guard:
     # -- what the program does
 
     def last_window(self, key: Any) -> Window | None:
-        """The window of a loop that has begun; None in a replay."""
+        """The window of a loop that has begun; None during a replay."""
         return self._known.get(key) if self._replay is None else None
 
     @harmless
     def begin(self, key: Any, make: Callable[[], Window]) -> Window | None:
-        """A turn of a loop begins; its window, None in a replay. Its items go to ``turn``."""
+        """Begin a turn of a loop and return its window; None during a replay."""
         if self.off or self._replay is not None:
             return None
         window = self._known.get(key)
@@ -289,8 +211,8 @@ class Guard:
         return window
 
     def _count(self, window: Window) -> None:
-        """Count the steps since the last head. A loop is left, and another optimizer steps before
-        the loop around it comes round: then a turn of that one is the step, as in a watch."""
+        """Count the steps since the last turn began. Where another optimizer steps after an inner
+        loop, one turn of the outer loop is the step, as in a watch."""
         self._per_turn, own = min(self._counts.values()), set(self._counts)
         last = self._open[-1] if self._open else window
         self._counts.clear()
@@ -306,13 +228,13 @@ class Guard:
         self.step += self._per_turn
 
     def _enter(self, window: Window) -> None:
-        """A loop begins, inside of those that run, or goes on after one inside of it."""
+        """Make a loop the innermost: it begins, or goes on after an inner one."""
         if window in self._open:
             del self._open[self._open.index(window) :]
         self._open.append(window)
 
     def turn(self, window: Window, turn: Turn) -> None:
-        """What a turn began with."""
+        """Keep the state at the start of a turn."""
         if len(window.turns) >= MOST_TURNS * (self.snapshot or 1):
             del window.turns[0]
             window.cut = True
@@ -351,7 +273,7 @@ class Guard:
         return functools.wraps(original)(backward)
 
     def _notice_leftover(self) -> None:
-        """Notice whether the program leaves gradients of one step to the next."""
+        """Notice whether gradients are left over from one step to the next."""
         self._steps_seen += 1
         if not self._leftover and (self._steps_seen < 5 or self._steps_seen % LOOK_EVERY == 0):
             gradients = [p.grad for p in self.parameters() if p.grad is not None]
@@ -376,7 +298,7 @@ class Guard:
 
     @harmless
     def _scaler_stepped(self, scaler: Any, optimizer: Optimizer, skipped: bool) -> None:
-        """A GradScaler has stepped an optimizer, or left the step out."""
+        """Note that a GradScaler stepped an optimizer, or skipped the step."""
         if self._replay is not None:
             self._replay.skip += 1
             if self._replay.skips and self._replay.skip == self._replay.skips:
@@ -396,7 +318,7 @@ class Guard:
             self._fault(optimizer, skips=self._skipped)
 
     def _failed(self, error: Exception) -> None:
-        """nanlab itself failed: say so once, and let the program go on without a guard."""
+        """Report an internal error once, and turn the guard off."""
         self.off = True
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(where.filename).name}:{where.lineno}"
@@ -439,7 +361,7 @@ class Guard:
 
     @harmless
     def _closed(self, optimizer: Optimizer) -> None:
-        """A closure has returned."""
+        """Check the gradients that a closure has left."""
         self._closures += 1
         replay = self._replay
         if replay is not None:
@@ -458,7 +380,7 @@ class Guard:
         return self._replay is not None
 
     def replay_steps(self) -> None:
-        """An optimizer of a trainer is about to step; a replay ends where the run stopped."""
+        """End a replay where the run stopped, as a trainer's optimizer is about to step."""
         replay = self._replay
         if replay is not None and replay.step == replay.steps:
             self._end_replay(replay)
@@ -497,7 +419,7 @@ class Guard:
             self._look_at_weights(optimizer)
 
     def _touch(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to write: copy it where a later step of the same turn may fail."""
+        """Copy an optimizer about to write, where a later step of the same turn may fail."""
         number = id(optimizer)
         for window in self._open:
             window.followed.update(window.stepped)
@@ -517,11 +439,11 @@ class Guard:
     # -- looking
 
     def look(self, optimizer: Optimizer, parameters: Sequence[Tensor] | None = None) -> None:
-        """Stop the run if the loss, or a gradient about to be taken, is not finite."""
+        """Stop the run if the loss, or a gradient about to be used, is not finite."""
         if getattr(optimizer, "found_inf", None) is not None:
             return  # of a fused optimizer, which leaves the step out by itself
         if parameters is None:
-            parameters = _parameters(optimizer)
+            parameters = parameters_of(optimizer)
         gradients = [g for p in parameters if (g := p.grad) is not None]
         norm = total(gradients, self._losses)
         window = self._open[-1] if self._open else None
@@ -533,20 +455,20 @@ class Guard:
         self._losses.clear()
 
     def _look_at_losses(self) -> None:
-        """Stop the run if a loss of the last turn is bad, in a loop without optimizers."""
+        """Stop the run if a loss of the last turn is not finite, in a loop without optimizers."""
         if not are_finite(self._losses):
             self._fault(None)
         self._losses.clear()
         self._first_backward = None
 
     def _look_at_weights(self, optimizer: Optimizer) -> None:
-        weights = [p.detach() for group in optimizer.param_groups for p in group["params"]]
+        weights = [p.detach() for p in parameters_of(optimizer)]
         norm = total(weights, [])
         if self._stops(norm - norm != 0.0 and not are_finite(weights)):
             self._fault(optimizer, after=True)
 
     def _stops(self, bad: bool) -> bool:
-        """Whether the run ends here; where there are other processes, only if all end."""
+        """Whether the run stops here; with other processes, only if all stop."""
         if not self._agreement.attach():
             return bad
         verdict = self._agreement.vote("optimizer", bad)
@@ -554,7 +476,7 @@ class Guard:
             self._unheard = True
             print(
                 f"nanlab: rank {self._agreement.rank}: loss or gradients of step {self.done} are"
-                " not finite; the run goes on, for the other ranks would wait for this one: not"
+                " not finite; the run goes on, as the other ranks would wait for this one: not"
                 " all are under guard, or they are elsewhere in the program",
                 file=sys.stderr,
             )
@@ -578,7 +500,7 @@ class Guard:
             skips=skips,
             after=after,
             whole=optimizer is None,
-            gradients=_evidence(optimizer, after) if optimizer is not None else [],
+            gradients=evidence_of(optimizer, after) if optimizer is not None else [],
             losses=[float(loss) for loss in self._losses],
         )
         try:
@@ -595,13 +517,13 @@ class Guard:
             trace.recording.ended = "fault"
         self.trace = trace
         _set_last(trace)
-        self.ended(trace, self)
+        self.ended(trace)
 
     def refused(self, error: BaseException, frames: Sequence[FrameType]) -> None:
-        """The program ended by an exception of its own, which may be about a bad value: run the
-        turn again, and keep the trace where a fault is in it.
+        """Replay the turn that an exception of the program ended, in case a bad value caused it,
+        and keep the trace if it has a culprit.
 
-        frames: in which it passed, the innermost last.
+        frames: the frames of the traceback, innermost last.
         """
         if self.off or self._replay is not None or not is_refusal(error):
             return
@@ -638,16 +560,16 @@ class Guard:
             _set_last(trace)
 
     def _traced(self, window: Window | None, frame: FrameType | None, replay: Replay) -> Trace:
-        """The trace of the replay, with what is to be said of it."""
+        """The trace of the replay, with its number and any reason why it differs."""
         trace, reason = self._run_again(window, frame, replay)
         trace.guarded = Guarded(replay.number, not reason, reason)
         if reason:
             trace.recording.notes.append(str(trace.guarded))
-        _number(trace.recording, replay)
+        number_steps(trace.recording, replay)
         return trace
 
     def _steps_of_turn(self, optimizer: Optimizer | None, counted: bool) -> int:
-        """How many steps of the running turn came before the failed one, counted or not."""
+        """Steps of this turn before the failed one; counted: whether that one is among them."""
         if optimizer is None:
             return 0
         own = self._counts[id(optimizer)] - counted
@@ -657,7 +579,7 @@ class Guard:
         return optimizer is not None and self._in_closure is optimizer
 
     def _chosen(self, frame: FrameType | None) -> tuple[Window | None, FrameType | None]:
-        """The innermost loop whose turns hold all backward passes of the step; its frame."""
+        """The innermost loop with all backward passes of the step, and its frame."""
         while frame is not None:
             for window in reversed(self._open):
                 if window.turns and window.holds(frame):
@@ -669,20 +591,20 @@ class Guard:
     def _run_again(
         self, window: Window | None, frame: FrameType | None, replay: Replay
     ) -> tuple[Trace, str]:
-        """The trace of the replay, and why it is not the step that failed; empty where it is."""
+        """The trace of the replay, and why it differs from the failed step; "" if it does not."""
         watching = watch(self.model, on_fault="record")
         watching.note_used_gradients()
         watching.is_shared = self._agreement.connected
         if self._closure_copy is not None:
             self._closure_copy.put()
         if window is None:
-            return watching.trace, "no turn of a loop was seen to begin before it"
+            return watching.trace, "it was not inside a training loop that guard could find"
         reason = self._obstacle(window, replay.steps)
         if self._agreement.connected and self._agreement.vote("step", bool(reason)) == "stop":
-            reason = reason or "another rank cannot run it again"
+            reason = reason or "another rank cannot replay it"
         if reason:
             return watching.trace, reason
-        now, looks = _Now(window, self.optimizers.values()), self.looks
+        now, looks = Now(window, self.optimizers.values()), self.looks
         replaying = contextlib.ExitStack()
         self._replay = replay
         self._losses.clear()
@@ -693,9 +615,9 @@ class Guard:
                     replaying.enter_context(context)
                 self._hook()  # after the watch, which looks at gradients before a step too
                 try:
-                    window.repeat(window, frame, _turns(window))
+                    window.repeat(window, frame, turns_of(window))
                 finally:
-                    _number(watching.recording, replay)  # other ranks are told of the step
+                    number_steps(watching.recording, replay)  # other ranks are told of the step
             if replay.error is not None:
                 replay.compared = f"it did not raise {type(replay.error).__name__}"
             elif replay.compared is None:
@@ -704,18 +626,18 @@ class Guard:
                 else:
                     replay.compared = "the optimizer step that failed was not reached"
             reason = replay.compared or ""
-            if not reason and _suspects(window) and not _tells(replay):
-                reason = "no value of it tells whether it is the same step"
+            if not reason and suspects(window) and not is_telling(replay):
+                reason = "none of its values shows that it is the same step"
             if watching.trace.recording.ended == "failed":
-                reason = "nanlab itself failed in the replay, see the note"
+                reason = "nanlab itself failed in the replay (see the note)"
             if reason:
-                reason += _suspects(window)
+                reason += suspects(window)
         except NotReplayable as error:
             reason = str(error)
         except (Exception, SystemExit) as error:
             alike = type(error) is type(replay.error) and str(error) == str(replay.error)
             if not alike:
-                reason = f"the replay raised {type(error).__name__}: {error}{_suspects(window)}"
+                reason = f"the replay raised {type(error).__name__}: {error}{suspects(window)}"
         finally:
             try:
                 self._return(now, looks, replaying)
@@ -723,8 +645,8 @@ class Guard:
                 self._return(now, looks, replaying)
         return watching.trace, reason
 
-    def _return(self, now: _Now, looks: bool, replaying: contextlib.ExitStack) -> None:
-        """Everything as it was when the run was stopped."""
+    def _return(self, now: Now, looks: bool, replaying: contextlib.ExitStack) -> None:
+        """Restore everything as the run left it."""
         replaying.close()  # where an interrupt came before it closed
         self._replay, self.looks = None, looks
         now.put()
@@ -733,16 +655,16 @@ class Guard:
 
     def _obstacle(self, window: Window, steps: int) -> str:
         if window.cut:
-            return f"more than {MOST_TURNS} turns of the loop went by since the last optimizer step"
+            return f"the loop took more than {MOST_TURNS} turns since the last optimizer step"
         if any(number not in window.copies for number in window.stepped[:steps]):
             return (
-                "optimizers had stepped in this turn before, and their parameters were not copied;"
-                " put guard around the inner loop, or ask for a snapshot: snapshot=1"
+                "an optimizer had already stepped in this turn, and its parameters were not copied;"
+                " put guard around the inner loop, or pass snapshot=1"
             )
         return ""
 
     def _put_back_head(self, window: Window) -> None:
-        """Everything as it was when the window began."""
+        """Restore everything as the window found it."""
         for copy in window.copies.values():
             copy.put()
         window.reached.tensors.put()
@@ -753,114 +675,26 @@ class Guard:
             parameter.grad = gradient.clone()
         if (first := window.turns[0].scale) is not None:
             first.put()
-        for scaler in _scalers(window):
+        for scaler in scalers_of(window):
             scaler._per_optimizer_states.clear()
 
     def _compare(self, replay: Replay) -> None:
-        """Hold gradients and losses of the replay against those that stopped the run."""
+        """Compare gradients and losses with those that stopped the run."""
         replay.compared = ""
         # a closure has run more than once, and was looked at each time
         losses = [float(loss) for loss in self._losses][-len(replay.losses) or len(self._losses) :]
         if len(losses) == len(replay.losses) and any(
             not same(a, b) for a, b in zip(losses, replay.losses, strict=True)
         ):
-            replay.compared = "its loss is another"
+            replay.compared = "its loss differs"
         names = (
             {id(p): n for n, p in self.model.named_parameters()} if self.model is not None else {}
         )
         for parameter, gradient in replay.gradients:
             if not same_bits(parameter.detach() if replay.after else parameter.grad, gradient):
                 name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
-                replay.compared = (
-                    f"the {'value' if replay.after else 'gradient'} of {name} is another"
-                )
+                replay.compared = f"the {'value' if replay.after else 'gradient'} of {name} differs"
                 return
-
-
-def _number(recording: Recording, replay: Replay) -> None:
-    """Let the last step of a replay have its number in the run."""
-    last = len(recording.starts) - 1 if not replay.skips else 0
-    recording.first_step = max(replay.number - last, 0)
-
-
-def _evidence(optimizer: Optimizer, after: bool) -> list[tuple[Tensor, Tensor]]:
-    """Each parameter with its gradient; after a step with its value."""
-    if after:
-        return [(p, p.detach().clone()) for p in _parameters(optimizer)]
-    return [(p, p.grad) for p in _parameters(optimizer) if p.grad is not None]
-
-
-class _Now:
-    """The state in which the run was stopped, to which it returns after the replay."""
-
-    def __init__(self, window: Window, optimizers: Any) -> None:
-        self.reached = window.reached
-        self.python = window.reached.python.take()
-        self.random = window.reached.random.take()
-        self.tensors = [t.detach().clone() for t in window.reached.tensors.kept]
-        touched = set(window.copies)
-        self.optimizers = [OptimizerCopy(o) for o in optimizers if id(o) in touched]
-        self.scales = [Scale.of(scaler) for scaler in _scalers(window)]
-
-    def put(self) -> None:
-        for copy in self.optimizers:
-            copy.put()
-        self.reached.tensors.put_back(self.tensors)
-        self.reached.python.put(self.python)
-        self.reached.random.put(self.random)
-        for scale in self.scales:
-            scale.put()
-            scale.scaler._per_optimizer_states.clear()
-
-
-def _scalers(window: Window) -> list[Any]:
-    """The GradScalers that skipped turns of a window, each once."""
-    known = {id(t.scale.scaler): t.scale.scaler for t in window.turns if t.scale is not None}
-    return [*known.values()]
-
-
-def _turns(window: Window) -> Iterator[Turn]:
-    """The turns of a window, each with the random states that it began with."""
-    for turn in window.turns:
-        window.reached.random.put(turn.random)
-        yield turn
-
-
-def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def _tells(replay: Replay) -> bool:
-    """Whether a compared value tells steps apart: neither zero nor infinite nor NaN."""
-    values = [torch.tensor(replay.losses), *(local_part(g) for _, g in replay.gradients)]
-    dense = (v.to_dense() if v.is_sparse else v for v in values)
-    return replay.error is not None or any(bool((v.isfinite() & (v != 0)).any()) for v in dense)
-
-
-def _suspects(window: Window) -> str:
-    """What in the body may be why a replay differs."""
-    takers = window.source.takers() if hasattr(window.source, "takers") else []
-    if takers:
-        told = ", ".join(f"`{t if len(t) <= 40 else t[:37] + '...'}`" for t in takers[:3])
-        return f"; the body calls {told}, whose effect cannot be taken back"
-    if any(type(m).__name__ == "OptimizedModule" for m in window.reached.modules):
-        return "; a module is compiled, and the replay runs it eagerly, with other rounding"
-    return ""
-
-
-@contextlib.contextmanager
-def silenced() -> Iterator[None]:
-    """Nothing that the block prints or displays is shown."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        if shell is None:
-            yield
-            return
-        from IPython.utils.capture import capture_output
-
-        with capture_output():
-            yield
 
 
 def _put_back(owner: Any, name: str, was: Any, ours: Any) -> None:
@@ -872,48 +706,3 @@ def _set_last(trace: Trace) -> None:
     import nanlab
 
     nanlab.last = trace
-
-
-# What becomes of a fault that guard has found: files, a few lines on stderr, the end of the
-# run.
-
-
-def outcome(save: str | Path | None, announces: bool = True) -> Callable[[Trace, Guard], None]:
-    """What a guard does with a replay's trace: write files, tell the fault, stop the run."""
-
-    def ended(trace: Trace, guard: Guard) -> None:
-        if save is not None:
-            write_files(trace, save)
-        if announces:
-            announce(trace)
-        culprit = trace.culprit
-        raise (
-            stopped(culprit)
-            if culprit is not None
-            else FaultFound(f"nanlab stopped the program: {headline(trace)}")
-        )
-
-    return ended
-
-
-def headline(trace: Trace) -> str:
-    """The culprit, its place and its step in one line; of a replay that failed, why."""
-    culprit = trace.culprit
-    return str(culprit) if culprit is not None else str(trace.guarded or "no culprit")
-
-
-def file_stem() -> str:
-    """What the names of files begin with: "nanlab", in a process with a rank "nanlab.rank0"."""
-    rank = os.environ.get("RANK")
-    return "nanlab" if rank is None else f"nanlab.rank{rank}"
-
-
-def write_files(trace: Trace, folder: str | Path) -> Path:
-    """Write nanlab.txt, .html and .nanlab; with a rank nanlab.rank0.txt and so on."""
-    there, stem = Path(folder), file_stem()
-    there.mkdir(parents=True, exist_ok=True)
-    report = trace.report()
-    (there / f"{stem}.txt").write_text(f"{report!r}\n", encoding="utf-8")
-    report.to_html(there / f"{stem}.html")
-    trace.save(there / f"{stem}.nanlab")
-    return there

@@ -1,4 +1,4 @@
-"""``nanlab.guard``: a long run almost for free; a bad step runs again under a watch."""
+"""``nanlab.guard``: the loop of a long run, with a replay of its bad step under a watch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from nanlab.capture.places import Models, is_user, joined
 from nanlab.capture.state import Reached, held
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.guards import loops
-from nanlab.guards.engine import Guard, Turn, Window, outcome
+from nanlab.guards.engine import Guard
 from nanlab.guards.loops import TURNS, Loop, cells_of, loop_at, repeat
+from nanlab.guards.outcome import outcome
+from nanlab.guards.window import Turn, Window
 
 # functions that hand on the items of what they are given
 _HANDING_ON = frozenset(("tqdm", "track", "progress_bar", "alive_it", "iter"))
@@ -30,14 +32,14 @@ class guard:
     """Iterate over this instead of the loader: ``for batch in nanlab.guard(loader, model,
     optimizer): ...``
 
-    Nothing is recorded while the run is healthy. Before each optimizer step loss and gradients are
-    looked at; at a bad one the weights are still those the step began with, the body of the loop is
-    run again under a full watch, from the same batch, buffers and random states, and the run ends
-    as a watched one does: `nanlab.last` is the trace of the replay, `nanlab.last.guarded` says
-    which step it was.
+    Nothing is recorded while the run is healthy; loss and gradients are checked before each
+    optimizer step. At a bad one the weights are left alone, and the body of the loop is replayed
+    under a full watch, from the same batch, buffers and random states. The run then ends as a
+    watched one does: `nanlab.last` is the trace of the replay, `nanlab.last.guarded` names the
+    step.
 
-    optimizer: one or several; those that step without being named are looked at too.
-    snapshot: copy parameters and optimizer state every so many steps, for faults inside of the
+    optimizer: one or several; other optimizers that step are checked too.
+    snapshot: steps between copies of parameters and optimizer state, for faults inside the
     optimizer.
     save: a folder for nanlab.txt, nanlab.html and nanlab.nanlab.
     Raises UsageError or TypeMismatchError.
@@ -109,7 +111,7 @@ class guard:
             self._guard.turn(window, Turn(_head(window, frame), random, (count, kept)))
 
     def _note_late(self, frame: FrameType) -> None:
-        """Note what the last turn was given beside the item of guard, by zip() and others."""
+        """Note the values that zip() and the like gave the last turn beside guard's item."""
         window = self._guard.last_window((id(frame.f_code), frame.f_lasti))
         names = getattr(window.repeat, "late", ()) if window is not None else ()
         if names and window is not None and window.turns:
@@ -117,7 +119,7 @@ class guard:
             window.turns[-1].late = {n: values[n] for n in names if n in values}
 
     def _user_frame(self, frame: FrameType | None) -> FrameType | None:
-        """The user's own frame at and above one: a progress bar may stand in between."""
+        """The nearest frame of the user's code; a progress bar may be in between."""
         while frame is not None:
             code = frame.f_code
             known = self._users.get(id(code))
@@ -146,17 +148,17 @@ class guard:
 
 
 def check(snapshot: Any) -> None:
-    """Raises UsageError or TypeMismatchError for a wrong option."""
+    """Check the snapshot option. Raises UsageError."""
     if snapshot is not None and (
         isinstance(snapshot, bool) or not isinstance(snapshot, int) or snapshot < 1
     ):
         raise UsageError(
-            f"snapshot must be a number of steps from 1 on, got {snapshot!r}; try: snapshot=50"
+            f"snapshot must be a number of steps, 1 or more, got {snapshot!r}; try: snapshot=50"
         )
 
 
 def start(running: Guard) -> None:
-    """Turn a guard on; one that was on is turned off."""
+    """Turn a guard on, and any other off."""
     for other in _running:
         other.stop()
     _running[:] = [running]
@@ -174,7 +176,7 @@ _running: list[Guard] = []
 
 
 class Loops:
-    """What the heads of loops call: each turn begins a window of the guard."""
+    """Connects the calls at the heads of loops to a guard, in a ``with`` block."""
 
     def __init__(self, running: Guard, model: nn.Module | None) -> None:
         self.guard, self.model = running, model
@@ -216,7 +218,7 @@ class Loops:
 def reached_from(
     loop: Loop | None, frame: FrameType, model: nn.Module | None, running: Guard
 ) -> Reached:
-    """What the body of a loop reaches."""
+    """The modules, optimizers and values that the body of a loop can reach."""
     values = (
         frame.f_locals if loop is None or frame.f_locals is not frame.f_globals else frame.f_globals
     )
@@ -229,7 +231,7 @@ def reached_from(
 
 
 def loop_window(loop: Loop, frame: FrameType, reached: Reached, given: Any) -> Window:
-    """The window of a loop that is found in its source."""
+    """The window of a loop whose source is known."""
     code = frame.f_code
     carried = loop.carried | (loop.stored & reached.global_names)
     again = _Again(loop, carried, given)
@@ -241,7 +243,7 @@ def loop_window(loop: Loop, frame: FrameType, reached: Reached, given: Any) -> W
 
 
 def _head(window: Window, frame: FrameType) -> dict[str, Any]:
-    """The variables of a frame that count at the head of a turn."""
+    """The variables of a frame that a turn depends on."""
     names = getattr(window.repeat, "names", ())
     if not names:
         return {}
@@ -312,7 +314,7 @@ def _bind(names: dict[str, Any], values: dict[str, Any]) -> None:
 
 
 def _bound(loop: Loop, turns: Iterator[Turn], frame: FrameType) -> tuple[ast.expr, Iterator[Any]]:
-    """The target of a replay and its items, where all bound variables of a turn are known."""
+    """The replay's target and items, from the loop variables kept for each turn."""
     names = loop.targets
     if not names:
         return ast.List([], ast.Store()), (() for _ in turns)  # binds nothing
@@ -321,14 +323,14 @@ def _bound(loop: Loop, turns: Iterator[Turn], frame: FrameType) -> tuple[ast.exp
 
 
 def _given(loop: Loop, turns: Iterator[Turn], frame: FrameType) -> tuple[ast.expr, Iterator[Any]]:
-    """The target and its items where the loader's are known. Raises NotReplayable if changed."""
+    """The replay's target and items, from the loader's. Raises NotReplayable if lost."""
     assert isinstance(loop.node, ast.For)
     known = list(_known(loop.node.iter, loop.node.target, frame))
     rest = _late_names(loop, known)
     if changed := [n for n in rest if n in loop.rebound]:
         raise NotReplayable(
-            f"the loop binds `{changed[0]}` to something that guard does not hand out, and its body"
-            " binds it anew; give it another name in the body"
+            f"the loop variable `{changed[0]}` does not come from guard, and the body binds it"
+            " again; use another name in the body"
         )
     window_last = {n: frame.f_locals[n] for n in rest if n in frame.f_locals}
 
@@ -342,7 +344,7 @@ def _given(loop: Loop, turns: Iterator[Turn], frame: FrameType) -> tuple[ast.exp
 
 
 def _late_names(loop: Loop, known: list[tuple[ast.expr, Any]]) -> list[str]:
-    """Variables that the loop binds to something else than what guard hands out."""
+    """Loop variables bound to something other than guard's items."""
     given = {n.id for part, _ in known for n in ast.walk(part) if isinstance(n, ast.Name)}
     return [n for n in loop.targets if n not in given]
 
@@ -350,7 +352,7 @@ def _late_names(loop: Loop, known: list[tuple[ast.expr, Any]]) -> list[str]:
 def _known(
     expression: ast.expr, target: ast.expr, frame: FrameType
 ) -> Iterator[tuple[ast.expr, Callable[[Turn], Any]]]:
-    """Parts of a loop's target that receive guard's items or numbers, with values in a turn."""
+    """Parts of a loop's target bound to guard's items or numbers, and how to get them."""
     call = expression if isinstance(expression, ast.Call) else None
     called = call.func if call is not None else None
     name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")

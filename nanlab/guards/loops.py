@@ -1,4 +1,4 @@
-"""Training loops in source: which they are, a call at their head, their body as code."""
+"""Training loops in source code: finding them, instrumenting them, running a body again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop of the program, as it stands in its source."""
+    """A loop in the source of the program."""
 
     file: str
     source: str
@@ -48,7 +48,7 @@ class Loop:
 
     @cached_property
     def function(self) -> FunctionNode | None:
-        """The function that it stands in, if any."""
+        """The function around it, if any."""
         return self._found[1]
 
     @cached_property
@@ -94,7 +94,7 @@ class Loop:
 
     @cached_property
     def carried(self) -> frozenset[str]:
-        """Variables whose value at a turn's head counts: bound, but perhaps read before."""
+        """Variables carried over from turn to turn: bound, and perhaps read before that."""
         settled: set[str] = set(self.targets)
         early: set[str] = set()
         for statement in self.node.body:
@@ -113,7 +113,7 @@ class Loop:
         return self.stored & (early | (settled_by_test or set()) | declared)
 
     def obstacle(self) -> str:
-        """Why its body cannot be run again by itself; empty if it can."""
+        """Why its body cannot be run by itself; "" if it can."""
         for node in _own_nodes(self.node):
             if isinstance(node, (ast.Yield, ast.YieldFrom)):
                 return "its body yields"
@@ -122,7 +122,7 @@ class Loop:
         return ""
 
     def takers(self) -> list[str]:
-        """Calls that take what never comes back: ``next(it)``, ``queue.pop()``, ``env.step(a)``."""
+        """Calls with irreversible effects: ``next(it)``, ``queue.pop()``, ``env.step(a)``."""
         names = (
             "pop popleft popitem get get_nowait recv read readline step reset send sample".split()
         )
@@ -145,9 +145,9 @@ class Loop:
 
 
 def loop_at(file: str, line: int, name: str, globals_: dict[str, Any]) -> Loop:
-    """The loop of a function called ``name`` (or ``<module>``) whose head stands at a line.
+    """The loop with its head at a line, in the function ``name`` (or ``<module>``).
 
-    Raises NotReplayable where there is no source, or no such loop.
+    Raises NotReplayable without source, or without such a loop.
     """
     text = source_of(file, globals_)
     if not text:
@@ -175,11 +175,11 @@ def source_of(file: str, globals_: dict[str, Any] | None = None) -> str:
 def instrument(
     tree: ast.Module, register: Callable[[int, int], int], training: Iterable[str] = ()
 ) -> bool:
-    """Put a call at the head of each loop that goes backward, itself or by a function that does;
-    whether there is one.
+    """Put a call at the head of each loop that runs backward, itself or through a function;
+    return whether there is one.
 
-    register: called with line and column of a loop, and returns its number. training: names of
-    functions known to go backward.
+    register: returns a number for the line and column of a loop. training: names of functions
+    known to run backward.
     """
     names = training_names(tree, training)
     found = False
@@ -196,7 +196,7 @@ def instrument(
 
 
 def training_names(tree: ast.AST, known: Iterable[str] = ()) -> set[str]:
-    """Names of the functions of a file that go backward, directly or by one another."""
+    """Names of the functions of a file that run backward, directly or through each other."""
     names, functions = set(known), [n for n in ast.walk(tree) if isinstance(n, FunctionNode)]
     while True:
         new = {f.name for f in functions if f.name not in names and _trains(f, names)}
@@ -222,7 +222,7 @@ def _trains(node: ast.AST, names: set[str]) -> bool:
 def _loops(
     node: ast.AST, function: FunctionNode | None, line: int | None = None
 ) -> Iterator[tuple[Statement, FunctionNode | None]]:
-    """Every loop, or those around a line, with its function; the inner of two comes later."""
+    """Every loop, or those around a line, with its function; outer loops first."""
     for child in ast.iter_child_nodes(node):
         if line is not None and not _is_around(child, line):
             continue
@@ -233,7 +233,7 @@ def _loops(
 
 
 def _is_around(node: ast.AST, line: int) -> bool:
-    """Whether a line is one of a node's; of a node without lines, such as a ``case``, it may be."""
+    """Whether a node covers a line; one without lines, such as a ``case``, may."""
     first, last = getattr(node, "lineno", line), getattr(node, "end_lineno", line)
     return first <= line <= (last or line)
 
@@ -281,10 +281,10 @@ def repeat(
     turns: Iterable[Any],
     target: ast.expr,
 ) -> None:
-    """Run the body of a loop once for each of ``turns``, whose items ``target`` receives.
+    """Run the body of a loop once for each item of ``turns``, bound to ``target``.
 
-    frame: runs the loop. values: its variables at the head of the first turn; those of a module are
-    in its globals already.
+    frame: of the running loop. values: its variables at the start of the first turn, unless they
+    are globals.
     """
     if reason := loop.obstacle():
         raise NotReplayable(f"the loop of line {loop.line} cannot be run again: {reason}")
@@ -365,7 +365,7 @@ def _repeat_in_function(
 
 
 class _Enclosed(ast.NodeTransformer):
-    """Puts a function into another that binds names, so that they become closure variables."""
+    """Wraps a function in another one that binds names, making them closure variables."""
 
     def __init__(self, function: ast.FunctionDef, names: list[str]) -> None:
         self.function, self.names = function, names
@@ -390,7 +390,7 @@ def _code_named(code: types.CodeType, name: str, line: int) -> types.CodeType:
 def cells_of(
     frame: types.FrameType, names: list[str], free: bool = False
 ) -> dict[str, types.CellType]:
-    """Cells behind variables of a frame, by the functions that share them; else new ones."""
+    """Cells of a frame's variables, taken from functions that share them, or new ones."""
     if not names:
         return {}
     found: dict[str, types.CellType] = {}
@@ -426,7 +426,7 @@ def _holds(cell: types.CellType, values: dict[str, Any], name: str) -> bool:
         return name not in values
 
 
-# The call that stands at the head of a guarded loop; it does nothing where no guard is on.
+# The call at the head of a guarded loop; it does nothing without a running guard.
 
 
 class _Began(Protocol):
@@ -440,7 +440,7 @@ _loop_of: dict[tuple[int, str], Loop] = {}  # by the number in the call, and the
 
 
 def register(line: int, column: int) -> int:
-    """The number of a loop that stands at a place of some file."""
+    """The number of a loop at a line and column of any file."""
     if (line, column) not in _numbers:
         _numbers[line, column] = len(_places)
         _places.append((line, column))
@@ -448,7 +448,7 @@ def register(line: int, column: int) -> int:
 
 
 def head(number: int) -> None:
-    """A turn of a loop begins."""
+    """Tell the running guard that a turn of a loop begins."""
     if not began:
         return
     frame = sys._getframe(1)

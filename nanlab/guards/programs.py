@@ -22,16 +22,17 @@ from nanlab.capture.places import Models, codes_in, is_user_code, joined
 from nanlab.capture.state import all_names, held
 from nanlab.errors import UsageError
 from nanlab.guards import loops
-from nanlab.guards.engine import Guard, headline, outcome
+from nanlab.guards.engine import Guard
 from nanlab.guards.loader import Loops
 from nanlab.guards.loops import BACKWARD, instrument, source_of, training_names
+from nanlab.guards.outcome import headline, outcome
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
 
 
 @dataclass(frozen=True)
 class Program:
-    """What is to be run as ``__main__``."""
+    """A program to run as ``__main__``."""
 
     source: str
     file: str
@@ -41,7 +42,7 @@ class Program:
 
 
 def script(path: str) -> Program:
-    """A script; ``-`` is stdin. Raises UsageError where it cannot be read."""
+    """A script; ``-`` is stdin. Raises UsageError if it cannot be read."""
     if path == "-":
         text = sys.stdin.read()
         linecache.cache["<stdin>"] = (len(text), None, text.splitlines(keepends=True), "<stdin>")
@@ -62,7 +63,7 @@ def script(path: str) -> Program:
 
 
 def module(name: str) -> Program:
-    """A module by dotted name, of a package its ``__main__``. Raises UsageError for none."""
+    """A module by dotted name (a package's ``__main__``). Raises UsageError if not found."""
     sys.path.insert(0, os.getcwd())
     importlib.invalidate_caches()
     try:
@@ -77,7 +78,7 @@ def module(name: str) -> Program:
     source = get_source(spec.name) if spec is not None and get_source is not None else None
     if spec is None or source is None or spec.origin is None:
         raise UsageError(
-            f"cannot find the source of the module {name}; is the current folder its parent?"
+            f"cannot find the source of the module {name}; run from the folder that contains it"
         )
     names = {
         "__file__": spec.origin,
@@ -103,7 +104,7 @@ def run(
     guarded: bool,
     detail: Literal["full", "fault"] = "full",
 ) -> Ended:
-    """Run a program."""
+    """Run a program under guard or a full watch."""
     guard, watching = Guard(ended=_end), watch(detail=detail)
     watching.announces = False
     error: BaseException | None = None
@@ -126,7 +127,7 @@ def run(
     return Ended(error, fault, len(trace.recording.passes))
 
 
-def _end(trace: Trace, guard: Guard) -> None:
+def _end(trace: Trace) -> None:
     raise FaultFound(f"nanlab stopped the program: {headline(trace)}")
 
 
@@ -139,7 +140,7 @@ def _compiled(program: Program, guarded: bool) -> types.CodeType:
 
 @contextmanager
 def _as_main(program: Program, arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """sys.argv, sys.path and sys.modules as Python sets them for a program; put back afterwards."""
+    """Set sys.argv, sys.path and sys.modules as Python does for a program, in the block."""
     main = types.ModuleType("__main__")
     main.__dict__.update({"__builtins__": __builtins__, **program.names})
     was = sys.argv, sys.path[:], sys.modules["__main__"]
@@ -153,7 +154,7 @@ def _as_main(program: Program, arguments: Sequence[str]) -> Iterator[dict[str, A
 
 
 def _imported_names(tree: ast.Module, folder: str) -> set[str]:
-    """Names of functions that go backward, of the user's own modules that a program imports."""
+    """Names of functions that run backward, in the user's modules that a program imports."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -174,7 +175,7 @@ def _imported_names(tree: ast.Module, folder: str) -> set[str]:
 
 
 class _Imports(importlib.abc.MetaPathFinder):
-    """In the ``with`` block, the user's modules are imported with heads in training loops."""
+    """Instruments the training loops of user modules imported in the ``with`` block."""
 
     def __enter__(self) -> _Imports:
         sys.meta_path.insert(0, self)
@@ -201,7 +202,7 @@ class _Imports(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Compiles a module with heads; neither reads nor writes its cached bytecode."""
+    """Compiles an instrumented module; neither reads nor writes cached bytecode."""
 
     def get_code(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
@@ -214,14 +215,14 @@ class _Loader(importlib.machinery.SourceFileLoader):
             return self.source_to_code(data, path)  # as Python would report it
 
 
-# Cells under guard: a call at the head of their training loops and their functions'.
+# Cells under guard: their training loops, and those of their functions, are instrumented.
 
 COMMENT = re.compile(r"(^|\s)#.*")
 MOST_FUNCTIONS = 5000  # of the user's own that are looked at
 
 
 class CellHeads(ast.NodeTransformer):
-    """IPython's AST transformer: puts heads into the training loops of a cell that is guarded."""
+    """IPython AST transformer: instruments the training loops of a guarded cell."""
 
     def __init__(
         self, is_guarded: Callable[[ast.Module], bool], names: Callable[[], dict[str, Any]]
@@ -229,14 +230,14 @@ class CellHeads(ast.NodeTransformer):
         self.is_guarded, self.names = is_guarded, names
 
     def visit(self, tree: ast.AST) -> ast.AST:
-        """The tree with heads; as it was where the cell is not guarded."""
+        """The instrumented tree; unchanged if the cell is not guarded."""
         if isinstance(tree, ast.Module) and self.is_guarded(tree):
             instrument(tree, loops.register, training_functions(self.names()))
         return tree
 
 
 def user_functions(names: dict[str, Any]) -> Iterator[types.FunctionType]:
-    """The user's functions and methods that some variables lead to, through modules too."""
+    """The user's functions and methods reachable from variables, through modules too."""
     seen: set[int] = set()
     waiting = list(names.values())
     while waiting and len(seen) < MOST_FUNCTIONS:
@@ -275,7 +276,7 @@ def _is_users(module: Any) -> bool:
 
 
 def training_functions(names: dict[str, Any]) -> dict[str, list[types.FunctionType]]:
-    """The functions that go backward, directly or by one another, by name."""
+    """The functions that run backward, directly or through each other, by name."""
     functions = list(user_functions(names))
     uses = {id(f): all_names(f.__code__) for f in functions}
     found: dict[str, list[types.FunctionType]] = {}
@@ -291,7 +292,7 @@ def training_functions(names: dict[str, Any]) -> dict[str, list[types.FunctionTy
 
 
 def asks_for_guard(tree: ast.Module, magics: Collection[str]) -> bool:
-    """Whether one of these line magics stands in a cell with ``--guard``."""
+    """Whether a cell calls one of these line magics with ``--guard``."""
     for statement in tree.body:
         call = statement.value if isinstance(statement, ast.Expr) else None
         if (
@@ -310,7 +311,7 @@ def asks_for_guard(tree: ast.Module, magics: Collection[str]) -> bool:
 
 
 class CellGuard:
-    """A cell under guard; in the place of the watch of another cell."""
+    """A cell under guard, with the interface of a watch."""
 
     def __init__(self, model: Models | None, snapshot: int | None, names: dict[str, Any]) -> None:
         model = joined(model, "nanlab.guard(loader, model, optimizer)")
@@ -320,7 +321,7 @@ class CellGuard:
 
     @property
     def trace(self) -> Trace:
-        """The replay; empty as long as the run is healthy."""
+        """The trace of the replay; empty while the run is healthy."""
         return self.guard.trace or self.nothing
 
     @held()
@@ -338,17 +339,17 @@ class CellGuard:
         return isinstance(error, Stop)
 
     def __str__(self) -> str:
-        """What came of it, where no fault did."""
+        """The outcome of a healthy run, in one line."""
         steps = self.guard.done
         if not steps:
-            return "guarded: no optimizer stepped here"
+            return "guarded: no optimizer step ran in this cell"
         return (
             f"guarded: {steps:,} step{'s' if steps != 1 else ''}, loss and gradients finite in each"
         )
 
 
 class FunctionHeads:
-    """While in the ``with`` block, the user's functions have heads in their training loops."""
+    """Instruments the training loops of the user's functions in the ``with`` block."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
@@ -379,7 +380,7 @@ class FunctionHeads:
 def _codes_with_heads(
     file: str, globals_: dict[str, Any], training: Any
 ) -> dict[tuple[str, int], types.CodeType]:
-    """The functions of a file with heads, by name and first line."""
+    """The instrumented functions of a file, by name and first line."""
     try:
         tree = ast.parse(source_of(file, globals_), file)
         if not instrument(tree, loops.register, training):

@@ -1,4 +1,4 @@
-"""Callbacks for trainers, whose step is a method that can run again; shared guard and end."""
+"""Callbacks for trainers: the guard or watch that they share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from torch import nn
 from nanlab.capture import announce, watch
 from nanlab.capture.state import Reached
 from nanlab.errors import UsageError
-from nanlab.guards.engine import Guard, Turn, Window, write_files
+from nanlab.guards.engine import Guard
+from nanlab.guards.outcome import write_files
+from nanlab.guards.window import Turn, Window
 from nanlab.trace import Trace
 
 Mode = Literal["guard", "watch"]
@@ -22,8 +24,8 @@ Mode = Literal["guard", "watch"]
 class Training:
     """One run of a trainer under guard or watch.
 
-    repeat: runs the step of a turn again. ended: called once at a fault; the trainer goes on to its
-    own end.
+    repeat: runs the step of a turn again. ended: called once at a fault; the trainer then ends by
+    itself.
     """
 
     def __init__(
@@ -43,14 +45,14 @@ class Training:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a fault was found: no optimizer may step any more."""
+        """Whether a fault was found, so that no optimizer may step any more."""
         return self.trace is not None
 
     def start(self, model: nn.Module) -> None:
-        """The training begins."""
+        """Begin the training."""
         self._model = model
         if self.mode == "guard":
-            self.guard = Guard(model, ended=lambda trace, guard: self._fault(trace), looks=False)
+            self.guard = Guard(model, ended=self._fault, looks=False)
             self.guard.start()
             return
         self._watching = watch(model)
@@ -59,7 +61,7 @@ class Training:
         self._watching.__enter__()
 
     def stop(self) -> None:
-        """The training is over, in whatever way."""
+        """End the training, however it ended."""
         if self.guard is not None:
             self.guard.stop()
         watching, self._watching = self._watching, None
@@ -71,7 +73,7 @@ class Training:
                 self._tell(self.trace)
 
     def raised(self, error: BaseException) -> None:
-        """The training ends by an exception, which may be about a bad value."""
+        """Examine an exception that ended the training, in case a bad value caused it."""
         if self.guard is not None and not self.is_stopped:
             self.guard.refused(error, [frame for frame, _ in walk_tb(error.__traceback__)])
             if self.guard.trace is not None:
@@ -79,7 +81,7 @@ class Training:
                 self._tell(self.trace)
 
     def begin(self, item: Any) -> None:
-        """A turn begins, on these arguments of the step."""
+        """Begin a turn with these arguments of the step."""
         if self.guard is not None and not self.is_stopped:
             window = self.guard.begin("step", self._window)
             if window is not None:
@@ -97,7 +99,7 @@ class Training:
         )
 
     def look(self, optimizer: Any) -> None:
-        """Look at gradients about to be taken; an optimizer of a stopped training gets none."""
+        """Check gradients about to be used; after a fault, clear them."""
         optimizer = getattr(optimizer, "optimizer", None) or optimizer  # inside of a wrapper
         if self.guard is not None and not self.is_stopped:
             self.guard.optimizers.setdefault(id(optimizer), optimizer)
@@ -124,7 +126,7 @@ class Training:
 
 
 def clear_gradients(optimizer: Any) -> None:
-    """Leave an optimizer nothing to step with."""
+    """Clear the gradients of an optimizer, so that it cannot step."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None

@@ -1,4 +1,4 @@
-"""A callback of Lightning: ``Trainer(callbacks=[NanlabCallback()])``."""
+"""Callback for Lightning: ``Trainer(callbacks=[NanlabCallback()])``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ except ModuleNotFoundError:
     from pytorch_lightning import Callback  # type: ignore[assignment,no-redef,unused-ignore]
 
 from nanlab.errors import NotReplayable
-from nanlab.guards.engine import Turn
+from nanlab.guards.window import Turn
 from nanlab.integrations import Mode, Training
 from nanlab.trace import Trace
 
 
 class NanlabCallback(Callback):
-    """Stops the training before a bad gradient reaches the weights, and says where it was born.
+    """Stops the training before a bad gradient reaches the weights, and names its origin.
 
     mode: "guard" (next to no cost; the failing step is run again under a watch) or "watch" (every
     operation).
@@ -46,11 +46,11 @@ class NanlabCallback(Callback):
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Keep what the step begins with."""
+        """Keep the state at the start of the step."""
         self._training.begin((batch, batch_idx))
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Look at the gradients, before they are clipped."""
+        """Check the gradients before they are clipped."""
         guard = self._training.guard
         if guard is not None and guard.is_replaying:
             guard.replay_steps()
@@ -62,7 +62,7 @@ class NanlabCallback(Callback):
         self._training.stop()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """End where the program raised."""
+        """End the guard or watch when the program raised."""
         self._training.raised(exception)
         self._training.stop()
 
@@ -70,7 +70,7 @@ class NanlabCallback(Callback):
         self._trainer.should_stop = True
 
     def _repeat(self, turn: Turn) -> None:
-        """Run a turn's step again: forward and backward; if optimized by hand, all of it."""
+        """Run a turn's step again: forward and backward, or all of it with manual optimization."""
         module, trainer = self._module, self._trainer
         batch, number = turn.item
         names = inspect.signature(module.training_step).parameters
@@ -86,7 +86,7 @@ class NanlabCallback(Callback):
 
 @contextlib.contextmanager
 def _unlogged(module: Any) -> Iterator[None]:
-    """What the step logs was logged when it ran first."""
+    """Ignore the logging of a step that runs again."""
 
     def nothing(*args: Any, **kwargs: Any) -> None:
         return None

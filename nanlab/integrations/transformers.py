@@ -1,4 +1,4 @@
-"""A callback of transformers: ``Trainer(..., callbacks=[NanlabCallback()])``."""
+"""Callback for transformers: ``Trainer(..., callbacks=[NanlabCallback()])``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from transformers import TrainerCallback
 
 from nanlab.errors import UsageError
-from nanlab.guards.engine import Turn
+from nanlab.guards.window import Turn
 from nanlab.integrations import Mode, Training
 from nanlab.trace import Trace
 
 
 class NanlabCallback(TrainerCallback):
-    """Stops the training before a bad gradient reaches the weights, and says where it was born.
+    """Stops the training before a bad gradient reaches the weights, and names its origin.
 
     mode: "guard" (next to no cost; the failing step is run again under a watch) or "watch" (every
     operation).
@@ -36,7 +36,7 @@ class NanlabCallback(TrainerCallback):
         return self._training.trace
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Undo everything where the training raises, of which no event tells."""
+        """Wrap the training loop, so that everything is undone if it raises."""
         trainer = _trainer(self)
         train = trainer.train
 
@@ -49,7 +49,7 @@ class NanlabCallback(TrainerCallback):
         trainer.train = trained
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin; ``training_step`` is put into a call of ours: no event comes with its batch."""
+        """Begin, and wrap ``training_step``, as no event carries its batch."""
         self.close()
         self._trainer, self._control = _trainer(self), control
         self._training.start(kwargs["model"])
@@ -71,13 +71,13 @@ class NanlabCallback(TrainerCallback):
         return result
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leave the training after a fault; nothing of it is saved or evaluated."""
+        """End the training after a fault, without saving or evaluating."""
         if self._training.is_stopped:
             control.should_training_stop = True
             control.should_save = control.should_evaluate = False
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leave the optimizer nothing to step with after a fault."""
+        """Clear the gradients after a fault."""
         if self._training.is_stopped:
             self._training.look(kwargs["optimizer"])
 
@@ -86,7 +86,7 @@ class NanlabCallback(TrainerCallback):
         self.close()
 
     def close(self) -> None:
-        """Take everything back."""
+        """Undo everything."""
         self._training.stop()
         if self._step is not None:
             vars(self._trainer).pop("training_step", None)
@@ -101,7 +101,7 @@ class NanlabCallback(TrainerCallback):
 
 
 def _trainer(callback: NanlabCallback) -> Any:
-    """The trainer that runs; an event of it is being handled."""
+    """The trainer whose event is being handled, found on the stack."""
     frame = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")
@@ -113,4 +113,4 @@ def _trainer(callback: NanlabCallback) -> Any:
         ):
             return owner
         frame = frame.f_back  # type: ignore[assignment]
-    raise UsageError("NanlabCallback works with transformers.Trainer and what derives from it")
+    raise UsageError("NanlabCallback works with transformers.Trainer and its subclasses")

@@ -1,4 +1,4 @@
-"""IPython's side of a watched cell: first line, progress, end, traceback, report."""
+"""A watched cell in IPython: magic line, progress, end, traceback, report."""
 
 from __future__ import annotations
 
@@ -39,16 +39,15 @@ HIDDEN = (
 
 
 def is_interactive() -> bool:
-    """Whether somebody looks on: a front end has the notebook open; no batch execution."""
+    """Whether a front end shows the notebook, rather than a batch run."""
     return "JPY_SESSION_NAME" in os.environ
 
 
 class Progress:
-    """Steps done, operations seen, the worst status so far; empty until it is time, and when the
-    cell has ended.
+    """The progress line of a long cell: steps, operations, worst status.
 
-    Its display is made before the cell's first output: one that came later would cut a progress bar
-    of the cell's own in two.
+    Its display is created, empty, before the cell's first output, so that it never splits a
+    progress bar of the cell.
     """
 
     def __init__(self) -> None:
@@ -61,7 +60,7 @@ class Progress:
         self._handle = display(bundle(""), raw=True, display_id=True)
 
     def __call__(self, recording: Recording) -> None:
-        """Show how far the recording is; cheap where it is not yet time."""
+        """Update the line, if it is time."""
         now = time.monotonic()
         if now < self._next or self._handle is None:
             return
@@ -70,14 +69,14 @@ class Progress:
         self._handle.update(bundle(line(recording), picture(recording)), raw=True)
 
     def end(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._shown:
             self._handle.update(bundle(""), raw=True)
         self._handle, self._shown = None, False
 
 
 def bundle(text: str, drawn: str = "") -> dict[str, str]:
-    """One line as an output, a picture below it; without text nothing is to be seen of it."""
+    """The line and its picture as an output; invisible without text."""
     if not text:
         return {"text/html": HIDDEN, "text/plain": ""}
     return {

@@ -1,21 +1,16 @@
-"""The options of %nanwatch: ``watch``'s keywords, their values, how a choice reads."""
+"""%nanwatch, %%nanwatch, and the setup by ``%load_ext nanlab``."""
 
 from __future__ import annotations
 
 import ast
-import inspect
-import keyword
 import re
 import sys
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterator
-from difflib import get_close_matches
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from IPython.core import completer
 from IPython.core.error import UsageError as LineError
-from IPython.core.getipython import get_ipython
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display
@@ -23,7 +18,7 @@ from torch import nn
 
 from nanlab.capture import FaultFound, StepsDone, watch
 from nanlab.capture.places import Models
-from nanlab.errors import NanlabError, TypeMismatchError, UsageError
+from nanlab.errors import NanlabError
 from nanlab.explanations import explain
 from nanlab.guards.programs import CellGuard, CellHeads, asks_for_guard
 from nanlab.notebook.cell import (
@@ -38,236 +33,16 @@ from nanlab.notebook.cell import (
     is_interactive,
     loses_outputs,
 )
+from nanlab.notebook.completion import matcher
+from nanlab.notebook.models import find_model
+from nanlab.notebook.options import KEYWORDS, chosen, described, keyword_options, positive, variable
 from nanlab.stats import load_early
 from nanlab.trace import Trace
 from nanlab.views import register_formatters
 
 if TYPE_CHECKING:
-    from IPython.core.completer import CompletionContext, SimpleMatcherResult
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
-
-# keyword of ``watch`` -> its default; each is an option of the same name
-KEYWORDS: dict[str, Any] = {
-    name: one.default
-    for name, one in inspect.signature(watch).parameters.items()
-    if one.kind is one.KEYWORD_ONLY
-}
-ENTRY = re.compile(r"^(\w+): (.+?)(?=^\w+: |^$|\Z)", re.MULTILINE | re.DOTALL)
-
-
-def keyword_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator of a magic: an option for each keyword of ``watch``, explained by its docstring."""
-    hints = get_type_hints(watch.__init__)
-    told = {
-        name: " ".join(text.split()) for name, text in ENTRY.findall(inspect.getdoc(watch) or "")
-    }
-    for name, default in reversed(KEYWORDS.items()):
-        choices = list(literals(hints[name]))
-        told_default = f" (default: {default})" if default is not None else ""
-        values: dict[str, Any] = (
-            {"choices": choices} if choices else {"type": whole, "metavar": "N"}
-        )
-        function = argument(
-            f"--{name.replace('_', '-')}",
-            default=default,
-            help=(told[name].rstrip(".") + told_default).replace("%", "%%"),
-            **values,
-        )(function)
-    return function
-
-
-def literals(hint: Any) -> Iterator[str]:
-    """The strings that a type allows by name."""
-    for part in get_args(hint):
-        if get_origin(hint) is Literal:
-            yield part
-        else:
-            yield from literals(part)
-
-
-def whole(text: str) -> int:
-    """A whole number; argparse reports anything else."""
-    if not text.isdecimal():
-        raise ArgumentTypeError(f"expected a whole number, got {text!r}")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    """A whole number from 1 on; argparse reports anything else."""
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
-    return int(text)
-
-
-def variable(text: str) -> str:
-    """A name that the notebook can bind; argparse reports anything else."""
-    if not text.isidentifier() or keyword.iskeyword(text):
-        raise ArgumentTypeError(f"expected a variable name such as trace, got {text!r}")
-    return text
-
-
-def chosen(options: Namespace) -> dict[str, Any]:
-    """The keywords of ``watch`` that differ from their defaults."""
-    return {k: v for k, d in KEYWORDS.items() if (v := getattr(options, k)) != d}
-
-
-def described(options: Namespace) -> str:
-    """The options that were chosen, as they are typed; "" for none."""
-    words = [
-        *options.model,
-        *[f"--{name.replace('_', '-')} {value}" for name, value in chosen(options).items()],
-        options.guard and "--guard",
-        options.snapshot and f"--snapshot {options.snapshot}",
-        options.name and f"-o {options.name}",
-        options.save and f"--save {options.save}",
-        options.quiet and "-q",
-    ]
-    told = ", ".join(word for word in words if word)
-    return f" ({told})" if told else ""
-
-
-# The models of a notebook, by the names the user gave them.
-
-PLAIN = (
-    ast.Expression,
-    ast.Name,
-    ast.Attribute,
-    ast.Subscript,
-    ast.Constant,
-    ast.UnaryOp,
-    ast.USub,
-    ast.Load,
-)
-
-
-def find_model(text: str, namespace: dict[str, Any]) -> nn.Module:
-    """The module that a name, an attribute path or an index such as ``models[0]`` stands for;
-    nothing is called.
-
-    Raises UsageError where there is none, TypeMismatchError where it is something else.
-    """
-    wanted = f"expected a variable such as model or trainer.model, got {text!r}"
-    try:
-        tree = ast.parse(text, mode="eval")
-    except SyntaxError:
-        raise UsageError(f"{wanted}; {suggestion(text, namespace)}") from None
-    if not all(isinstance(node, PLAIN) for node in ast.walk(tree)):
-        raise UsageError(f"{wanted}; give it a name in a line before, and watch that")
-    try:
-        value = eval(compile(tree, "<nanwatch>", "eval"), namespace)
-    except Exception as error:
-        seen = f"{type(error).__name__}: {error}"
-        raise UsageError(
-            f"no model was found under the name {text} ({seen}); {suggestion(text, namespace)}"
-        ) from None
-    if not isinstance(value, nn.Module):
-        kind = type(value).__name__
-        raise TypeMismatchError(
-            f"expected a torch.nn.Module, got {text} of type {kind}; {suggestion(text, namespace)}"
-        )
-    return value
-
-
-def suggestion(text: str, namespace: dict[str, Any]) -> str:
-    """What to type instead: the model with the most similar name, or none at all."""
-    found = list(models("", namespace))
-    if not found:
-        return "run the cell that makes the model first, or leave it out: %%nanwatch"
-    return f"try: %%nanwatch {(get_close_matches(text, found, n=1, cutoff=0.0) or found)[0]}"
-
-
-def models(typed: str, namespace: dict[str, Any]) -> Iterator[str]:
-    """Variables that are modules; where ``typed`` has a dot, the attributes before it that are."""
-    owner, dot, _ = typed.rpartition(".")
-    if not dot:
-        yield from (name for name, value in namespace.items() if is_model(name, value))
-        return
-    value = namespace.get(owner.split(".")[0])
-    for name in owner.split(".")[1:]:
-        value = parts(value).get(name)
-    yield from (f"{owner}.{name}" for name, part in parts(value).items() if is_model(name, part))
-
-
-def parts(value: object) -> dict[str, Any]:
-    """Attributes to be had without running a property: a module's children, else all held."""
-    if isinstance(value, nn.Module):
-        return dict(value.named_children())
-    return dict(getattr(value, "__dict__", {}))
-
-
-def is_model(name: str, value: object) -> bool:
-    """Whether a variable is worth offering: a module under a name of the user's own."""
-    return isinstance(value, nn.Module) and not name.startswith("_")
-
-
-# What Tab offers on a line of %nanwatch: options, their values, and variables that hold a
-# model.
-
-LINE = re.compile(r"\s*%%?nanwatch\s(?P<words>.*)$")
-WORDS = ("off", "on")
-
-
-def candidates(
-    words: list[str], fragment: str, parser: Any, namespace: dict[str, Any]
-) -> Iterator[str]:
-    """What may stand in place of ``fragment`` after ``words``; not narrowed to its beginning."""
-    options = {name: action for action in parser._actions for name in action.option_strings}
-    pending = None
-    for word in words:
-        if pending is None and word in options and options[word].nargs != 0:
-            pending = options[word]
-        else:
-            pending = None
-    if pending is not None:
-        yield from pending.choices or ()
-        return
-    yield from (name for name in models(fragment, namespace) if name not in words)
-    yield from (option for option in options if option not in words)
-
-
-def completions(line: str) -> tuple[list[str], str]:
-    """What completes a line of %nanwatch up to the cursor, and the fragment it completes."""
-    shell = get_ipython()
-    match = LINE.match(line)
-    if match is None or shell is None:
-        return [], ""
-    head, _, fragment = match["words"].rpartition(" ")
-    parser = shell.find_line_magic("nanwatch").parser
-    words = head.split()
-    found = [
-        word
-        for word in candidates(words, fragment, parser, shell.user_ns)
-        if word.startswith(fragment)
-    ]
-    if not words and "%%" not in line:
-        found += [word for word in WORDS if word.startswith(fragment) and word not in found]
-    return found, fragment
-
-
-def nanwatch_matcher(context: CompletionContext) -> SimpleMatcherResult:
-    """Complete a line of %nanwatch or %%nanwatch; elsewhere nothing."""
-    found, fragment = completions(context.line_with_cursor[: context.cursor_position])
-    if not found:
-        return {"completions": []}
-    made = [completer.SimpleCompletion(word, type="param") for word in found]
-    return {"completions": made, "matched_fragment": fragment, "suppress": True}
-
-
-def nanwatch_words(text: str) -> list[str]:
-    """The same for IPython before 8.6, which asks with the last word alone and takes words."""
-    shell = get_ipython()
-    return completions(shell.Completer.text_until_cursor)[0] if shell is not None else []
-
-
-def matcher() -> Any:
-    """The matcher to register with this IPython's completer."""
-    if not hasattr(completer, "context_matcher"):
-        return nanwatch_words
-    return completer.context_matcher(identifier="nanlab.nanwatch", priority=100)(nanwatch_matcher)
-
-
-# The notebook front end: %nanwatch, %%nanwatch, and what %load_ext nanlab sets up.
 
 COMMENT = re.compile(r"(^|\s)#.*")
 BELOW_THE_FIRST_LINE = CELL_MAGIC[1:]  # the line magic that IPython takes it for there
@@ -275,7 +50,7 @@ BELOW_THE_FIRST_LINE = CELL_MAGIC[1:]  # the line magic that IPython takes it fo
 
 @magics_class
 class NanMagics(Magics):
-    """The magics of nanlab, and what they know: the options armed, the cell being watched."""
+    """The magics of nanlab, with the armed options and the cell being watched."""
 
     shell: InteractiveShell
 
@@ -291,9 +66,9 @@ class NanMagics(Magics):
         "model",
         nargs="*",
         help=(
-            "the model, as a variable or an attribute such as trainer.model, or several; without"
-            " it, module names are found as they run. On a line of its own: `off` stops watching,"
-            " `on` watches every following cell without a model"
+            "one or more models, as a variable or an attribute such as trainer.model; without it,"
+            " modules are found as they run. On a line of its own: `off` stops watching, `on`"
+            " watches every following cell without a model"
         ),
     )
     @keyword_options
@@ -301,8 +76,8 @@ class NanMagics(Magics):
         "--guard",
         action="store_true",
         help=(
-            "for long runs, at next to no cost: only loss and gradients are looked at before each"
-            " optimizer step; the step of a bad one is run again under a full watch"
+            "for long runs, at next to no cost: check only loss and gradients before each optimizer"
+            " step, and run the step again under a full watch if one is bad"
         ),
     )
     @argument(
@@ -310,8 +85,8 @@ class NanMagics(Magics):
         type=positive,
         metavar="N",
         help=(
-            "with --guard: copy parameters and optimizer state every N steps, for faults inside of"
-            " the optimizer"
+            "with --guard: copy parameters and optimizer state every N steps, for faults inside the"
+            " optimizer"
         ),
     )
     @argument(
@@ -326,23 +101,22 @@ class NanMagics(Magics):
         "--save",
         metavar="FILE",
         help=(
-            "keep what was recorded as a capsule, which nanlab.load() opens anywhere; with the"
-            " suffix .html the report"
+            "save the run as a capsule, which nanlab.load() opens anywhere; with the suffix .html,"
+            " save the report"
         ),
     )
-    @argument("-q", "--quiet", action="store_true", help="show nothing when the cell has ended")
+    @argument("-q", "--quiet", action="store_true", help="show nothing at the end of the cell")
     @line_cell_magic
     def nanwatch(self, line: str, cell: str | None = None) -> None:
-        """Watch training for NaN and inf: every op, forward, backward, mixed precision and
+        """Watch training for NaN and inf in every operation: forward, backward, mixed precision and
         optimizer.
 
-        %%nanwatch model      watch this cell; on its first line
-        %nanwatch model       watch from here on, every following cell too, until
-        %nanwatch off         ends it
-        %nanwatch             what is watched now, and the last run's report again
+        %%nanwatch model      watch this cell (on its first line)
+        %nanwatch model       watch from here on, in every following cell too
+        %nanwatch off         stop watching
+        %nanwatch             show what is watched, and the last report again
 
-        The cell runs as it would unwatched: its value, its output and its errors stay what they
-        are.
+        The cell runs as it would unwatched: its value, output and errors stay the same.
         """
         # only reached through run_cell_magic(): a typed cell is rewritten before it runs
         if cell is not None:
@@ -360,13 +134,13 @@ class NanMagics(Magics):
     @no_var_expand
     @line_magic
     def _nanwatch_cell(self, line: str) -> None:
-        """Watch the cell this line stands in; what %%nanwatch becomes."""
+        """Watch the cell with this line; IPython gets it in place of %%nanwatch."""
         self.start(self.parse(line))
 
     def parse(self, line: str) -> Namespace:
-        """The options of a magic line, comments left out.
+        """The options of a magic line, without comments.
 
-        Raises IPython's UsageError, one line that says what to type."""
+        Raises IPython's UsageError, which prints one line."""
         try:
             options = parse_argstring(self.nanwatch, COMMENT.sub("", line))
         except (LineError, ValueError) as error:
@@ -377,21 +151,19 @@ class NanMagics(Magics):
         assert isinstance(options, Namespace)
         for name in chosen(options) if options.guard else ():
             raise LineError(
-                f"--{name.replace('_', '-')} does not go with --guard, which records nothing until"
-                " a fault"
+                f"--{name.replace('_', '-')} has no effect with --guard, which records nothing"
+                " until a fault; leave one of them out"
             )
         if options.snapshot and not options.guard:
-            raise LineError(
-                "--snapshot goes with --guard; try: %%nanwatch --guard --snapshot 50 model"
-            )
+            raise LineError("--snapshot needs --guard; try: %%nanwatch --guard --snapshot 50 model")
         if options.name and options.name in options.model:
             raise LineError(
-                f"-o {options.name} would put the trace in the place of the model; try: -o trace"
+                f"-o {options.name} would overwrite the model with the trace; try: -o trace"
             )
         return options
 
     def model(self, options: Namespace) -> Models | None:
-        """The model chosen, if any, or the models by their names."""
+        """The chosen model, several by name, or None."""
         try:
             found = {name: find_model(name, self.shell.user_ns) for name in options.model}
         except NanlabError as error:
@@ -399,11 +171,11 @@ class NanMagics(Magics):
         return found if len(found) > 1 else next(iter(found.values()), None)
 
     def start(self, options: Namespace, armed: bool = False) -> None:
-        """Watch the running cell until it ends; a watch that already covers it is replaced."""
+        """Watch the running cell until it ends, replacing a watch that already covers it."""
         model, doubled, before = self.model(options), self.running is not None, last()
         if self.running is not None:
             if not self.running.doubled:
-                note("this cell was watched already; the options given last hold")
+                note("this cell was already watched; the last options apply")
             before = self.running.before
             self.abandon()
         try:
@@ -421,7 +193,7 @@ class NanMagics(Magics):
         self.running = Run(watching, trace, options, showing, end, progress, armed, doubled, before)
 
     def watching(self, model: Models | None, options: Namespace) -> Any:
-        """The watch that the options ask for, or the guard."""
+        """The watch or guard that the options ask for."""
         if options.guard:
             return CellGuard(model, options.snapshot, self.shell.user_ns)
         return watch(model, **{name: getattr(options, name) for name in KEYWORDS})
@@ -442,7 +214,7 @@ class NanMagics(Magics):
             run.end.cancel()
 
     def conclude(self) -> bool:
-        """End the running cell's watch here, as its end would; whether there was a report."""
+        """End the running cell's watch now; whether there was a report."""
         if self.running is None:
             return False
         self.running.end.cancel()
@@ -497,7 +269,7 @@ class NanMagics(Magics):
         return telling and not run.options.quiet
 
     def save(self, trace: Trace, file: str) -> None:
-        """Keep the run as ``--save`` asks; a note where that fails."""
+        """Save the run as ``--save`` asks; print a note if that fails."""
         path = Path(file).expanduser()
         try:
             if path.suffix.lower() == ".html":
@@ -508,7 +280,7 @@ class NanMagics(Magics):
             note(f"the run was not saved as {file} ({error}); try: trace.save(path)")
 
     def shown(self, make: Callable[[], Any]) -> None:
-        """Display what ``make()`` returns, if anything; a note where that fails."""
+        """Display the result of ``make()``, if any; print a note if that fails."""
         failures: list[BaseException] = []
         with failing_formatters(self.shell, failures):
             try:
@@ -518,7 +290,10 @@ class NanMagics(Magics):
             except Exception as error:
                 failures.append(error)
         for failure in failures[:1]:
-            note(f"the report failed ({type(failure).__name__}: {failure}); the cell is as it ran")
+            note(
+                f"the report failed ({type(failure).__name__}: {failure}); the cell itself ran"
+                " unchanged"
+            )
 
     def arm(self, options: Namespace) -> None:
         """Watch the rest of this cell, and every following one."""
@@ -531,19 +306,18 @@ class NanMagics(Magics):
         self.armed = options
         print(
             f"watching the rest of this cell and every following cell{described(options)};"
-            " %nanwatch off ends it"
+            " %nanwatch off stops it"
         )
 
     def below_the_first_line(self, line: str) -> None:
-        """Watch the rest of a cell whose ``%%nanwatch`` is not first, and say where it belongs."""
+        """Watch the rest of a cell with ``%%nanwatch`` below its first line, with a note."""
         note(
-            f"{CELL_MAGIC} belongs on the first line of a cell: what stands above it is not"
-            " watched, the rest is"
+            f"{CELL_MAGIC} belongs on the first line of a cell: only the lines below it are watched"
         )
         self.start(self.parse(line))
 
     def disarm(self) -> None:
-        """Watch no more; in an armed cell the watch ends here."""
+        """Stop watching; in an armed cell the watch ends here."""
         was, self.armed = self.armed, None
         if was is None and self.running is not None:
             note(f"{CELL_MAGIC} ends with its cell; nothing to switch off")
@@ -554,9 +328,9 @@ class NanMagics(Magics):
         print(("no longer watching" if was else "nothing was being watched") + hint)
 
     def status(self) -> None:
-        """Say what is watched; show the last report, in an armed cell that up to this line."""
+        """Print what is watched; show the last report, in an armed cell up to this line."""
         if self.armed is not None:
-            print(f"watching every following cell{described(self.armed)}; %nanwatch off ends it")
+            print(f"watching every following cell{described(self.armed)}; %nanwatch off stops it")
             if self.conclude():
                 return
         if self.running is not None:
@@ -646,7 +420,7 @@ def bind_name(ip: InteractiveShell) -> None:
         ip.push({"nanlab": sys.modules["nanlab"]})
         print(
             "nanlab is imported; %%nanwatch model on the first line of a cell watches it,"
-            " %nanwatch? says more"
+            " %nanwatch? explains the options"
         )
 
 

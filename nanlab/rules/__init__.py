@@ -1,4 +1,4 @@
-"""What is wrong, why, what cures it: Trace -> Findings."""
+"""Diagnosis: the findings of a trace, each with cause, explanation and fixes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,16 @@ from nanlab.rules import data, division, domain, infinities, losses, precision, 
 from nanlab.rules.cure import Chain, Cure, chain
 from nanlab.rules.data import thrown, with_data
 from nanlab.rules.remedies import with_fixes
-from nanlab.topics import absorbed_updates, clipping, flushes, optimizer, scaler, training, trends
+from nanlab.topics import (
+    absorbed_updates,
+    clipping,
+    dead_gradients,
+    flushes,
+    optimizer,
+    scaler,
+    training,
+    trends,
+)
 from nanlab.trace import Trace
 from nanlab.trace.op import location
 from nanlab.trace.recording import Recording
@@ -35,28 +44,31 @@ from nanlab.trace.recording import Recording
 T = TypeVar("T")
 MOST_FINDINGS = 20
 FAILED = "rule '%s' failed ({error}); the other rules ran"
-BEHIND = "what stands behind it is not told ({error})"
+BEHIND = "the search for what led to it failed ({error})"
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 MOST_SAMPLES = 4  # that are named with their place in the dataset
 COMPILED = "run eagerly: compiled it may not"
 COMPILED_WHY = (
     "The watch ran this code eagerly, where each result is rounded to its dtype. torch.compile"
-    " keeps what one kernel computes on the way in float32, so that the compiled program may be"
-    " free of this fault: compare its loss without a watch. With another backend, shape or version"
-    " of torch it may show there too."
+    " keeps intermediate results of one kernel in float32, so the compiled program may not have"
+    " this fault: compare its loss without a watch. It may have it with another backend, shape or"
+    " version of torch."
 )
 
 OPERATIONS = (domain, division, losses, infinities, precision, data, ranks)
-RUNS = (training, optimizer, scaler, clipping, flushes, absorbed_updates, trends)
+RUNS = (
+    *(training, optimizer, scaler, clipping),
+    *(flushes, dead_gradients, absorbed_updates, trends),
+)
 BUILTIN: tuple[Rule, ...] = tuple(one for part in (*OPERATIONS, *RUNS) for one in rules_of(part))
 
 
 def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
     """Every finding of a run, most harmful first.
 
-    Each origin of a symptom gets one cause, from the most specific rule that fits (of equals the
-    later one); the same cause on the same line is told once. A rule that fails is a note in
+    Each origin of a symptom gets one cause, from the most specific matching rule (of equals the
+    later one). A cause is reported once per line. A rule that raises leaves a note in
     ``trace.notes``.
     """
     ordered = ranked(rules)
@@ -89,9 +101,9 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
 
 
 def diagnosed(trace: Trace) -> list[Finding]:
-    """The findings of a run, by its steps; a failure of nanlab's own becomes a note."""
+    """The findings of a run, with its own step numbers; an internal error becomes a note."""
     recording = trace.recording
-    # faults that did harm before are known; what was never seen is not
+    # a failed watch knows the faults up to there, and nothing of the run as a whole
     rules = [r for r in BUILTIN if r.over == "fault"] if recording.ended == "failed" else BUILTIN
     try:
         found = diagnose(trace, rules)
@@ -105,7 +117,7 @@ def diagnosed(trace: Trace) -> list[Finding]:
 
 
 def chain_of(trace: Trace) -> Chain | None:
-    """The faults of the failing step, one after the other; None where it cannot be run again."""
+    """The faults of the failing step, one by one; None if the step cannot be replayed."""
     culprit, program = trace.culprit, trace.recording.program
     if culprit is None or program.reason or not program.segments:
         return None
@@ -119,7 +131,7 @@ def chain_of(trace: Trace) -> Chain | None:
 
 
 def with_hidden(findings: list[Finding], followed: Chain | None) -> list[Finding]:
-    """The findings, and behind those that do harm the faults that show once these are mended."""
+    """The findings; after the harmful ones, the faults that show once those are fixed."""
     if followed is None or len(followed.faults) == 1:
         return findings
     known = {(f.file, f.line, f.cause) for f in findings}
@@ -129,26 +141,26 @@ def with_hidden(findings: list[Finding], followed: Chain | None) -> list[Finding
 
 
 def _placed(recording: Recording, finding: Finding) -> Finding:
-    """The finding with the library's line, and the user's that asked for it if elsewhere."""
+    """The finding with the library's line, and the user's line that asked for it."""
     finding = replace(finding, library=library_of(recording, finding.position))
     if finding.library is None:
         scripted = scripted_at(recording, finding.position, finding.op)
         if scripted is None:
             return finding
-        (real, line), told = scripted, "torch.jit compiled it; it was called in"
+        (real, line), told = scripted, "torch.jit compiled this line; the call is at"
         file, source = display_name(real), linecache.getline(real, line).strip()
     else:
         asked = asked_at(recording, finding.position)
         if asked is None:
             return finding
-        (file, line, source), told = recording.line_at(asked), "It was computed later, in"
+        (file, line, source), told = recording.line_at(asked), "The operation ran later, at"
     outer = f"{location(finding.file, finding.line)}: {finding.source}"
     explanation = f"{finding.explanation} {told} {outer}"
     return replace(finding, file=file, line=line, source=source, explanation=explanation)
 
 
 def qualified(trace: Trace, finding: Finding) -> Finding:
-    """What a low-precision finding means in code that runs compiled without the watch."""
+    """A low-precision finding in code that normally runs compiled, with that caveat."""
     recording = trace.recording
     op = recording.at(finding.position)
     if not op or not recording.would_be_compiled(finding.position):
@@ -164,7 +176,7 @@ def qualified(trace: Trace, finding: Finding) -> Finding:
 
 
 def with_samples(trace: Trace, finding: Finding) -> Finding:
-    """The finding of a batch's bad value, with samples and their indices in the dataset."""
+    """The finding of a bad batch, with its samples and their indices in the dataset."""
     known = trace.recording.bad_samples
     found = next((known[row["position"]] for row in finding.path if row["position"] in known), None)
     if not finding.harmful or not found:
@@ -179,7 +191,7 @@ def with_samples(trace: Trace, finding: Finding) -> Finding:
 
 
 def explained(trace: Trace, fault: Fault, judges: Sequence[Rule]) -> Finding:
-    """The finding of a fault, from the first of these rules that knows its cause."""
+    """The finding of a fault, by the first of these rules that matches."""
     for judge in judges:
         for found in _tried(trace, FAILED % judge.name, judge.matches, fault) or ():
             return matched(trace, fault.finding, judge, found)
@@ -187,7 +199,7 @@ def explained(trace: Trace, fault: Fault, judges: Sequence[Rule]) -> Finding:
 
 
 def _tried(trace: Trace, note: str, ask: Callable[..., T], *subjects: Any) -> T | None:
-    """What a function says; None where it fails, and then the note with the error."""
+    """The result of a function; None if it raises, with a note of the error."""
     try:
         return ask(*subjects)
     except Exception as error:
@@ -198,14 +210,14 @@ def _tried(trace: Trace, note: str, ask: Callable[..., T], *subjects: Any) -> T 
 
 
 def _same(finding: Finding, other: Finding) -> bool:
-    """Whether a finding tells another again: in a later step, or backward after forward."""
+    """Whether a finding repeats another: in a later step, or backward after forward."""
     if (finding.file, finding.line) != (other.file, other.line) or not finding.line:
         return False
     return finding.cause == other.cause or (finding.step, finding.op) == (other.step, other.op)
 
 
 def _repeats(finding: Finding, other: Finding) -> bool:
-    """Whether a finding over the run repeats another, or is a loss that came to more."""
+    """Whether a finding of the run repeats another, or is the milder report of one."""
     if (finding.file, finding.line, finding.cause) != (
         other.file,
         other.line,

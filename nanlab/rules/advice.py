@@ -1,4 +1,4 @@
-"""What to change where no line cures: data, state, settings, the loss scale. Not tried."""
+"""Advice where no line can be fixed: data, state, settings, the loss scale. Untried."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEADROOM = 8.0  # below the maximum of float16: sums follow
 
 
 def advised(trace: Trace, finding: Finding) -> list[Fix]:
-    """What concerns more than a line of the step; empty where nothing is known."""
+    """Untried fixes that reach beyond a line of the step; [] where none is known."""
     recording = trace.recording
     op = recording.op(finding.position)
     match finding.cause:
@@ -51,11 +51,11 @@ GAPS = "0 in the place of what is missing, or a better guess, where the data is 
 
 
 def _state(recording: Recording, finding: Finding, op: Op | None) -> list[Fix]:
-    """State that was bad when the watch began."""
+    """How to repair state that was bad when the watch began."""
     if op is None:
         title = (
-            "load the optimizer's state of the checkpoint that the weights are of, or begin with a"
-            " fresh one"
+            "load the optimizer's state from the checkpoint of these weights, or start with an"
+            " empty one"
         )
         found = [Fix(title, "optimizer.state.clear()   # before the first step")]
         return found if "optimizer's state" in finding.title else []
@@ -63,12 +63,12 @@ def _state(recording: Recording, finding: Finding, op: Op | None) -> list[Fix]:
     if "batch_norm" in op.name:
         name = op.module.partition(".")[2] or "norm"  # without the name of the model's class
         code = f"model.{name}.reset_running_stats()   # then let it see data in train mode"
-        title = "the running statistics as they start, to be learnt again from good data"
+        title = "reset the running statistics, and learn them again from good data"
         return [Fix(title, code)]
     if _is_mask(recording, op):
         return [
             Fix(
-                "a mask of -10000, which half precision holds, in the place of -inf",
+                "use -10000 in the mask instead of -inf: half precision can hold it",
                 "with torch.no_grad():\n"
                 "    for table in model.buffers():\n"
                 "        table.clamp_(min=-10000)   # those that are masks",
@@ -76,7 +76,7 @@ def _state(recording: Recording, finding: Finding, op: Op | None) -> list[Fix]:
         ]
     return [
         Fix(
-            "0 in the place of the bad elements; better a good checkpoint, where there is one",
+            "load a good checkpoint; without one, set the bad elements to 0",
             "with torch.no_grad():\n"
             "    for state in (*model.parameters(), *model.buffers()):\n"
             f"        state.nan_to_num_({ZERO})   # before the optimizer is made",
@@ -85,7 +85,7 @@ def _state(recording: Recording, finding: Finding, op: Op | None) -> list[Fix]:
 
 
 def _is_mask(recording: Recording, op: Op) -> bool:
-    """Whether a buffer holds nothing but 0 and -inf: as 0 it would hide nothing."""
+    """Whether a buffer holds only 0 and -inf; zeros alone would mask nothing."""
     for position in op.inputs:
         stats = recording.stats(position)
         if stats is not None and stats.neginf and stats.neginf + stats.zero == stats.numel:
@@ -97,7 +97,7 @@ def _is_mask(recording: Recording, op: Op) -> bool:
 
 
 _WIDE_NORM = Fix(
-    "the total norm in float64",
+    "compute the total norm in float64",
     "norm = torch.nn.utils.get_total_norm([p.grad.double() for p in parameters])\n"
     "torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)",
 )
@@ -112,8 +112,8 @@ def _optimizer(recording: Recording, finding: Finding, op: Op) -> list[Fix]:
         bound = "1e2" if narrow.itemsize < 4 else "1e6"
         return [
             Fix(
-                f"clip the gradients at {bound} before the step: their squares fit into the second"
-                " moment",
+                f"clip the gradients at {bound} before the step, so that their squares fit the"
+                " second moment",
                 f"torch.nn.utils.clip_grad_value_(model.parameters(), {bound})"
                 "   # before optimizer.step()",
             )
@@ -121,7 +121,7 @@ def _optimizer(recording: Recording, finding: Finding, op: Op) -> list[Fix]:
     if step is not None and step.optimizer == "RMSprop" and name == "sqrt":
         return [
             Fix(
-                "centered=False: no difference is taken that can be rounded below zero",
+                "use centered=False, which takes no difference that rounding can make negative",
                 "torch.optim.RMSprop(parameters, lr=..., centered=False)",
             )
         ]
@@ -130,8 +130,8 @@ def _optimizer(recording: Recording, finding: Finding, op: Op) -> list[Fix]:
     if name == "copy" and narrow.itemsize < 4:
         return [
             Fix(
-                "keep what is written to in float32",
-                "teacher.float()   # whatever holds the copy; or .bfloat16(), whose range is that"
+                "keep the copy in float32",
+                "teacher.float()   # the module with the copy; or .bfloat16(), which has the range"
                 " of float32",
             )
         ]
@@ -142,10 +142,10 @@ def _optimizer(recording: Recording, finding: Finding, op: Op) -> list[Fix]:
 
 
 def _lower_scale(recording: Recording, finding: Finding, factor: float | None) -> list[Fix]:
-    """The power of two by which the loss must come down for a result to fit its dtype, by the
-    step computed in float32.
+    """The power of two to divide the loss by so that a result fits its dtype, from the step in
+    float32.
 
-    factor: the loss scale, inf or NaN where there is one that is not known; None: there is none.
+    factor: the loss scale, inf or NaN if unknown, None without one.
     """
     op = recording.at(finding.position)
     if op.dtype != torch.float16:
@@ -160,7 +160,7 @@ def _lower_scale(recording: Recording, finding: Finding, factor: float | None) -
     room = format_of(op.dtype).max / HEADROOM / max(1, rows)
     k = max(1, math.ceil(math.log2(float(true) / room)))
     if factor is not None and math.isfinite(factor) and factor * 2.0**-k < 1:
-        return []  # what overflows then is not the scale's doing
+        return []  # the scale is not to blame
     if factor is not None and 1.0 < factor < math.inf:
         size = f"a loss scale of {factor * 2.0**-k:g} instead of {factor:g}"
         code = f"scaler = torch.amp.GradScaler(init_scale={factor * 2.0**-k:g})"
@@ -170,11 +170,11 @@ def _lower_scale(recording: Recording, finding: Finding, factor: float | None) -
     else:
         size = f"a loss {2.0**k:g} times smaller"
         code = f"(loss * {2.0**-k:g}).backward()   # a smaller loss scale, or a mean for a sum"
-    return [Fix(f"{size}: this operation's result then leaves room for the sums that follow", code)]
+    return [Fix(f"{size}: the result then leaves room for the sums that follow", code)]
 
 
 def _raised(recording: Recording, finding: Finding) -> list[Fix]:
-    """The power of two by which flushed values must be multiplied, by the exact histogram."""
+    """The power of two to multiply flushed values by, from the exact histogram."""
     backward = finding.phase == "backward"
     op = _cast_at(recording, finding.position, finding.line, backward)
     histogram = recording.exponents(op.inputs[0]) if op is not None and op.inputs else None
@@ -186,14 +186,14 @@ def _raised(recording: Recording, finding: Finding) -> list[Fix]:
         return []
     title, code = _raising(k, op.dtype, backward, held_in_half(recording))
     lost = (
-        f"by the histogram {before.zero:,} of {before.numel:,} values go to zero without it,"
-        f" {after.zero:,} with it"
+        f"by the histogram it flushes {after.zero:,} of {before.numel:,} values instead of"
+        f" {before.zero:,}"
     )
     return [Fix(f"{title}: {lost}", code)]
 
 
 def _raising(k: int, dtype: torch.dtype, backward: bool, by_hand: bool) -> tuple[str, str]:
-    """Title and code of a factor 2**k; by_hand: a GradScaler takes no half-precision ones."""
+    """Title and code of a factor 2**k; by_hand: without a GradScaler, for half precision."""
     if not backward:
         return (
             f"multiply by 2**{k} before the cast, divide after it in float32",

@@ -1,4 +1,4 @@
-"""What was bad before it was computed with: data, parameters, unwritten memory."""
+"""Values that were bad before the first operation: data, parameters, unwritten memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from nanlab.analysis.provenance import is_mask, skipped_by_hand
 from nanlab.analysis.training import line_fields, optimizer_step_of
-from nanlab.findings.fault import Fault, bad_values, plural, verb
+from nanlab.findings.fault import Fault, bad_values, listed, plural, verb
 from nanlab.findings.rule import Finding, Fix, Match, rule
 from nanlab.operators import card, having
 from nanlab.topics.training import SCALE_FREE
@@ -26,7 +26,7 @@ _LAYERS = having("layer")
 
 
 def _first_use(fault: Fault) -> tuple[int, int]:
-    """(row, slot) of the operation that first computed with the value."""
+    """(row, slot) of the operation that first used the value."""
     path = fault.origin.path
     use = fault.finding.position
     before = path[path.index(use) - 1] if use in path and path.index(use) else fault.position
@@ -38,7 +38,7 @@ def _first_use(fault: Fault) -> tuple[int, int]:
 
 
 def _role(fault: Fault) -> str:
-    """What the bad tensor is: "parameter", "buffer", "target" or "input"."""
+    """The role of the bad tensor: "parameter", "buffer", "target" or "input"."""
     if fault.kind in ("parameter", "buffer"):
         return _owned(fault)
     use, _ = _first_use(fault)
@@ -54,7 +54,7 @@ def _role(fault: Fault) -> str:
 
 
 def _of_optimizer(fault: Fault) -> bool:
-    """Whether an optimizer first computed with it, in place: a moment from a checkpoint."""
+    """Whether an optimizer first used it, in place: a moment from a checkpoint."""
     use, slot = _first_use(fault)
     # the first operands of a call in place
     result = fault.recording.at(use + slot if slot >= 0 else -1)
@@ -62,7 +62,7 @@ def _of_optimizer(fault: Fault) -> bool:
 
 
 def _shown(fault: Fault, role: str) -> str:
-    """What the bad tensor is called."""
+    """The name of the bad tensor in messages."""
     source = fault.recording.sources.get(fault.position)
     named = [source.name] if source is not None and source.name else []
     if role == "buffer" and _of_optimizer(fault):
@@ -76,7 +76,7 @@ def _shown(fault: Fault, role: str) -> str:
 
 
 def _is_weight(fault: Fault) -> bool:
-    """Whether an operation on the path read the value as the weight of a layer."""
+    """Whether a layer on the path read the value as its weight."""
     path = fault.origin.path
     for before, after in pairwise(path):
         slots = card(fault.op_at(after)).weights
@@ -88,7 +88,7 @@ def _is_weight(fault: Fault) -> bool:
 
 
 def _is_running(fault: Fault) -> bool:
-    """Whether a batch norm first computed with it, as one of its running statistics."""
+    """Whether a batch norm first used it, as running statistics."""
     use, slot = _first_use(fault)
     count = len(fault.recording.operands(use))
     return fault.op_at(use) == "native_batch_norm" and slot >= count - 2 > 0
@@ -112,7 +112,7 @@ def _is_parameter(fault: Fault) -> bool:
 
 
 def _meets_parameter(fault: Fault, use: int) -> bool:
-    """Whether the value goes through the model before it reaches the loss."""
+    """Whether the value passes through the model on its way to the loss."""
     path = list(fault.origin.path)
     rows = [p for p in (path[path.index(use) :] if use in path else path) if p >= 0]
     if any(name in fault.op_at(rows[0]) for name in _LOSSES) if rows else False:
@@ -147,7 +147,7 @@ def _counts_among(fault: Fault, rows: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _came_with_data(fault: Fault) -> bool:
-    """Whether it is data, or an infinity in an array that goes straight into a layer or a loss."""
+    """Whether it is data, or an infinite array that goes straight into a layer or loss."""
     if fault.kind != "intended":
         return fault.negative_determinant(fault.position) < 0
     source = fault.recording.sources.get(fault.origin.path[0])
@@ -173,7 +173,7 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
         text = "It was already there when the watch began."
     else:
         shown = fault.finding.step
-        text = f"It came in with step {born}" + (
+        text = f"It arrived in step {born}" + (
             f" and showed in step {shown}." if shown > born else "."
         )
     phase = (
@@ -200,8 +200,7 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     origins=GIVEN,
 )
 def nan_in_input(fault: Fault) -> Match | None:
-    """The data held NaN before the model saw it: a missing value, or a preprocessing step that
-    divided 0 by 0.
+    """The data held NaN before the model saw it: a missing value, or 0/0 in preprocessing.
 
     Impute or drop such samples where the data is loaded, and check there with torch.isfinite.
     """
@@ -225,7 +224,7 @@ def inf_in_input(fault: Fault) -> Match | None:
     overflow in preprocessing.
 
     Clip or drop such values where the data is loaded. A saturating function (tanh, sigmoid) may
-    hide one from the loss; it then meets a gradient of 0 in backward, and 0 × inf is NaN.
+    hide one from the loss; in backward it meets a gradient of 0, and 0 × inf is NaN.
     """
     return _data(fault, "input", False)
 
@@ -243,9 +242,9 @@ def inf_in_input(fault: Fault) -> Match | None:
     origins=GIVEN,
 )
 def nan_in_target(fault: Fault) -> Match | None:
-    """The target held NaN or an infinity: a missing label, or one computed by a division of 0 by 0.
+    """The target held NaN or an infinity: a missing label, or a label computed as 0/0.
 
-    Leave such samples out of the loss by selecting the others, not by multiplying with a mask.
+    Select the other samples for the loss; multiplying by a mask does not remove a NaN.
     """
     return _data(fault, "target", None)
 
@@ -266,8 +265,8 @@ def nan_in_target(fault: Fault) -> Match | None:
 def poisoned_parameter(fault: Fault) -> Match | None:
     """A parameter was already NaN or infinite, so every output of its layer is.
 
-    No loss scaling and no smaller learning rate cures this: load a good checkpoint, or initialise
-    the parameter again, and find what poisoned it.
+    Neither a loss scale nor a smaller learning rate helps: load a good checkpoint or initialise
+    the parameter again, and find the step that poisoned it.
     """
     return _data(fault, "parameter", None)
 
@@ -287,8 +286,8 @@ def poisoned_parameter(fault: Fault) -> Match | None:
 def poisoned_buffer(fault: Fault) -> Match | None:
     """A buffer (running statistics, a table) was already NaN or infinite.
 
-    Batch norm absorbs one bad batch into its running statistics for good, even if that batch's step
-    was skipped: reset the statistics. An optimizer absorbs it into its moments: make a fresh one.
+    One bad batch stays in the running statistics of batch norm for good, even if its step was
+    skipped: reset them. It also stays in the moments of an optimizer: make a new one.
     """
     return _data(fault, "buffer", None)
 
@@ -306,11 +305,9 @@ def poisoned_buffer(fault: Fault) -> Match | None:
     origins=("data",),
 )
 def poisoned_gradient(fault: Fault) -> Match | None:
-    """`.grad` held it already when backward added to it: the gradients of an earlier pass were not
-    cleared.
+    """`.grad` was already bad when backward added to it: an earlier pass was not cleared.
 
-    Call optimizer.zero_grad() before backward, also after a step that was skipped because its loss
-    was not finite.
+    Call optimizer.zero_grad() before backward, also after a step skipped for its bad loss.
     """
     if fault.origin.sink.kind != "gradient":
         return None
@@ -364,22 +361,20 @@ def _kept_from_a_skipped_step(fault: Fault) -> int | None:
     origins=("uninitialised",),
 )
 def uninitialised_memory(fault: Fault) -> Match | None:
-    """`torch.empty` gives memory as it is; read before it is written it holds anything, NaN and
-    infinities too.
+    """`torch.empty` does not initialise its memory, which may hold NaN or infinities.
 
-    Use torch.zeros or torch.full, or initialise the parameter (torch.nn.init), before the first
+    Use torch.zeros or torch.full, or initialise the parameter (torch.nn.init) before its first
     use.
     """
     path = fault.finding.path
     bad = next((r for r in path if r["nonfinite"]), {"nonfinite": 0, "numel": 0})
     return Match(
         f"{plural(bad['nonfinite'], 'element')} of {bad['numel']:,}"
-        f" {verb(bad['nonfinite'], 'was', 'were')} read from memory of {fault.name} that nothing"
-        " had written"
+        f" {verb(bad['nonfinite'], 'was', 'were')} read from uninitialised memory of {fault.name}"
     )
 
 
-# What stands behind an origin: data alone, or an update that threw a parameter far away.
+# What led to an origin: data alone, or an update that moved a parameter far.
 
 MOST_VISITS = 4000
 SMALL = 0.1  # a parameter below this is taken to be of this size: many begin at zero
@@ -390,21 +385,20 @@ SHOWN = 6  # steps of the run-up
 
 
 def with_data(fault: Fault, finding: Finding) -> Finding:
-    """The finding, told to be the data's where no parameter had a part in the operands."""
+    """The finding; where no parameter feeds the operands, it blames the data."""
     if finding.phase != "forward" or not _from_data(fault):
         return finding
-    which = ", ".join(map(str, finding.samples[:5]))
-    more = f" and {len(finding.samples) - 5} more" if len(finding.samples) > 5 else ""
-    named = f" ({'sample' if len(finding.samples) == 1 else 'samples'} {which}{more})"
+    samples = [str(each) for each in finding.samples]
+    named = f" ({verb(len(samples), 'sample', 'samples')} {listed(samples, 5)})"
     text = (
-        f"No parameter took part in its operands: it is the data{named if finding.samples else ''},"
-        " not the model."
+        f"No parameter feeds its operands: the data is to blame"
+        f"{named if finding.samples else ''}, not the model."
     )
     return replace(finding, explanation=f"{finding.explanation} {text}".strip())
 
 
 def _from_data(fault: Fault) -> bool:
-    """Whether what was read comes from outside tensors alone, no parameter or buffer."""
+    """Whether the operands come from outside tensors alone, without parameter or buffer."""
     recording, outside = fault.recording, False
     if fault.position < 0:
         return False
@@ -429,7 +423,7 @@ _CLIPPED = Fix(
 
 
 def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
-    """The last updates that threw a parameter on which an operation depends; None: none."""
+    """The last updates that moved a parameter behind an operation far; None: none did."""
     recording = trace.recording
     if fault.position < 0 or finding.phase not in ("forward", "backward") or finding.step < 1:
         return None
@@ -463,15 +457,15 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
         severity="warning",
         title=(
             f"the update of step {last} changed {name} by up to {change:.3g}{at}; "
-            f"before it was {was:.3g} at most"
+            f"before, it was at most {was:.3g}"
             if at_once
             else f"the updates of steps {first} to {last} changed {name} by up to {change:.3g}"
-            f" each{at}; before it was {began:.3g} at most"
+            f" each{at}; before, it was at most {began:.3g}"
         ),
         explanation=(
-            f"{finding.op} on line {finding.line} failed in the step after. Its operands depend on"
+            f"{finding.op} on line {finding.line} failed in the next step. Its operands depend on"
             " this parameter: a smaller learning rate, a warm-up or a clipped gradient norm keeps"
-            " them where they were."
+            " them in range."
         ),
         phase="optimizer",
         op=step.writer,

@@ -6,22 +6,11 @@ from dataclasses import replace
 
 import torch
 
-from nanlab.findings.fault import (
-    NORMS,
-    Fault,
-    algebra,
-    match,
-    measured,
-    normalises,
-    nowhere_zero,
-    number,
-    plural,
-    squared,
-    verb,
-)
+from nanlab.findings.fault import Fault, algebra, match, number, plural, verb
 from nanlab.findings.rule import Match, rule
 from nanlab.operators import card, having
 from nanlab.rules.domain import power_of_tiny
+from nanlab.rules.lengths import NORMS, measured, normalises, nowhere_zero, squared
 
 # Division by nothing: by zero, by a tiny number, by the norm of a vector of zeros.
 
@@ -31,7 +20,7 @@ _DEVIATIONS = having("deviation", "normalises")
 
 
 def divisor(fault: Fault) -> Tensor | None:
-    """What the guilty call divided by."""
+    """The divisor of the guilty call; None if it did not divide."""
     slot = card(fault.name).divisor
     if slot is not None:
         found = fault.argument(slot)
@@ -49,13 +38,13 @@ def _is_minus_one(exponent: object) -> bool:
 
 
 def zeros(fault: Fault) -> int:
-    """How many of the offending elements were divided by exactly zero."""
+    """Number of offending elements divided by exactly zero."""
     below = fault.at(divisor(fault))
     return int((below == 0).sum()) if below is not None else 0
 
 
 def _divisor_slot(fault: Fault) -> int:
-    """Which operand of the forward operation divides."""
+    """The slot of the divisor among the forward operands."""
     if fault.forward in NORMS | _DEVIATIONS | {"sqrt", "pow"}:
         return 0
     slot = card(fault.forward).divisor
@@ -63,7 +52,7 @@ def _divisor_slot(fault: Fault) -> int:
 
 
 def centred_squares(fault: Fault) -> bool:
-    """Whether a root or divisor came from a mean of squared deviations: a variance by hand."""
+    """Whether a root or divisor is a standard deviation, or a variance by hand."""
     row = fault.operand_row(_divisor_slot(fault))
     for at, op in fault.upstream(row) if row != -1 else ():
         if nowhere_zero(fault, at):
@@ -80,14 +69,14 @@ def centred_squares(fault: Fault) -> bool:
 
 
 def _by_length(fault: Fault, row: int) -> bool:
-    """Whether a norm that is 0 somewhere is among what a divisor was made from."""
+    """Whether a divisor comes from a norm that is 0 somewhere."""
     return fault.forward in NORMS or any(
         op in NORMS and not nowhere_zero(fault, at) for at, op in fault.upstream(row)
     )
 
 
 def of_norm(fault: Fault) -> bool:
-    """Whether something was divided by its own length: a norm, the root of a sum of squares."""
+    """Whether a vector was divided by its own norm, or root of a sum of squares."""
     row = fault.operand_row(_divisor_slot(fault))
     if (
         fault.calls("normalize", "cosine_similarity")
@@ -113,8 +102,8 @@ def of_norm(fault: Fault) -> bool:
 def div_by_zero(fault: Fault) -> Match | None:
     """Division by exactly zero gives an infinity, and 0/0 gives NaN.
 
-    A count, a sum of weights or a range that can be empty has to be kept from zero before the
-    division; a `where` after it cures the value, not the gradient.
+    Bound a count, a sum of weights or a range away from zero before the division; a `where` after
+    it repairs the value, not the gradient.
     """
     if fault.name not in _QUOTIENTS and divisor(fault) is None:
         return None
@@ -140,8 +129,8 @@ def div_by_zero(fault: Fault) -> Match | None:
 
 
 _SIGN_OF_ZERO = (
-    "The divisor is pushed away from zero along its own sign, and the sign of 0 is 0: take "
-    "torch.where(x >= 0, eps, -eps) in the place of eps * sign(x)."
+    "eps * sign(x) should keep the divisor off zero, but the sign of 0 is 0: use "
+    "torch.where(x >= 0, eps, -eps)."
 )
 
 
@@ -149,7 +138,7 @@ _HANDS_ON = having("reshapes", "picks")
 
 
 def _flushed(fault: Fault) -> str:
-    """That the divisor is a product, power or exponential of non-zeros; "" where it is not."""
+    """A sentence if the divisor is an underflowed product, power or exponential; else ""."""
     row = fault.operand_row(_divisor_slot(fault))
     while row >= 0 and fault.op_at(row) in _HANDS_ON:
         row = next(iter(fault.parents(row)), -1)
@@ -163,13 +152,13 @@ def _flushed(fault: Fault) -> str:
     smallest = min((s.min if made == "exp" else s.absmin) or 0.0 for s in known)
     of = "a product" if made == "mul" else "an exponential" if made == "exp" else "a power"
     return (
-        f"The divisor is {of} that underflows {fault.dtype}: none of what it is made of is 0, the"
-        f" smallest is {number(smallest)}."
+        f"The divisor is {of} that underflows {fault.dtype}: no operand of it is 0, the smallest is"
+        f" {number(smallest)}."
     )
 
 
 def _pushed_by_sign(fault: Fault) -> bool:
-    """Whether an epsilon times the sign of a number that is 0 was added to the divisor."""
+    """Whether eps * sign(0) was added to the divisor."""
     start = fault.operand_row(0 if fault.forward == "reciprocal" else 1)
     signs = (
         at for at, op in (fault.upstream(start, 4) if start != -1 else ()) if op in ("sign", "sgn")
@@ -188,11 +177,9 @@ def _pushed_by_sign(fault: Fault) -> bool:
     family="general",
 )
 def div_by_tiny(fault: Fault) -> Match | None:
-    """The divisor is not zero but so small that the quotient is beyond the largest number of the
-    dtype.
+    """The divisor is not zero but so small that the quotient overflows the dtype.
 
-    Keep the divisor from the bottom of the range, or work with logarithms where it is a product of
-    many factors.
+    Bound the divisor away from zero, or use logarithms where it is a product of many factors.
     """
     if fault.backward and fault.forward in ("reciprocal", "rsqrt") and fault.name in ("mul", "pow"):
         return _large_reciprocal(fault)
@@ -217,7 +204,7 @@ def div_by_tiny(fault: Fault) -> Match | None:
 
 
 def _inverted(fault: Fault) -> Tensor | None:
-    """The divisors of a quotient computed by a reciprocal, as ``2.0 / x`` is."""
+    """The divisors of a quotient computed as a reciprocal, such as ``2.0 / x``."""
     for slot in (0, 1):
         row = fault.operand_row(slot)
         values = fault.at(fault.argument(slot))
@@ -227,7 +214,7 @@ def _inverted(fault: Fault) -> Tensor | None:
 
 
 def _large_reciprocal(fault: Fault) -> Match | None:
-    """The derivative of 1/x is the square of a result that is large already."""
+    """The derivative of 1/x overflows: it is the square of an already large result."""
     result = fault.saved.get("result")
     values = fault.at(result)
     if values is None or not len(values) or not bool(torch.isfinite(values).all()):
@@ -244,14 +231,14 @@ _SAME_SIZE = having("reshapes", "shifts") | {"sub", "mul"}
 
 
 def _of_lengths(fault: Fault) -> bool:
-    """Whether the dividend is a length itself: no vector is normalised then."""
+    """Whether the dividend is itself a norm, so that no vector is normalised."""
     row = fault.operand_row(0) if fault.forward == "div" else -1
     while row >= 0 and fault.op_at(row) in _SAME_SIZE:
         row = next(iter(fault.parents(row)), -1)
     return row >= 0 and fault.op_at(row) in NORMS
 
 
-_NORM_TEXT = "the vector holds nothing but zeros"
+_NORM_TEXT = "the vector is all zeros"
 
 
 @rule(
@@ -268,15 +255,15 @@ def norm_at_zero(fault: Fault) -> Match | None:
     derivative there.
 
     Dead units, padding and all-zero rows make such vectors. `F.normalize` and cosine similarity
-    divide by max(norm, eps); an epsilon that the dtype can hold, inside the root or under the norm,
-    keeps value and gradient finite.
+    divide by max(norm, eps). An epsilon that the dtype can hold, inside the root or added to the
+    norm, keeps value and gradient finite.
     """
     if fault.backward and fault.forward in NORMS | {"_weight_norm"}:
         return match(
             fault,
             f"the derivative of {fault.forward} at {plural(fault.count, 'element')} is not finite:"
             f" {_NORM_TEXT}",
-            algebra(fault, "0/0") + ".",
+            algebra(fault, "0/0"),
         )
     if fault.name == "_weight_norm_interface":
         return match(fault, f"weight_norm of {fault.elements}: {_NORM_TEXT}")
@@ -308,8 +295,8 @@ _ROOTS = having("root")
 def sqrt_at_zero(fault: Fault) -> Match | None:
     """The derivative 1 / (2 sqrt(x)) of a square root is infinite at 0, although its value is fine.
 
-    A distance between equal points, the length of a zero vector and hypot(0, 0) are such roots;
-    times an incoming gradient of 0 it is NaN. An epsilon goes inside the root, not after it.
+    The distance between equal points, the norm of a zero vector and hypot(0, 0) are such roots.
+    An incoming gradient of 0 makes it NaN. Add an epsilon inside the root, not after it.
     """
     if fault.name == "div" and not fault.backward:
         return _tangent(fault)
@@ -326,11 +313,11 @@ def sqrt_at_zero(fault: Fault) -> Match | None:
     )
     spread = fault.spread(root) if isinstance(root, Tensor) else None
     zero = torch.eq(spread, 0) if spread is not None else None
-    return match(fault, title, algebra(fault, "inf", zero) + ".", only=zero, root=root)
+    return match(fault, title, algebra(fault, "inf", zero), only=zero, root=root)
 
 
 def _tangent(fault: Fault) -> Match | None:
-    """A root's derivative t / (2 sqrt(x)), scripted or forward-mode: no division is written."""
+    """The derivative t / (2 sqrt(x)) of a root, scripted or in forward mode."""
     if not zeros(fault) or not _divides_by_twice_a_root(fault):
         return None
     scripted = fault.row.backward
@@ -342,7 +329,7 @@ def _tangent(fault: Fault) -> Match | None:
 
 
 def _divides_by_twice_a_root(fault: Fault) -> bool:
-    """Whether a quotient is the derivative of a root, on a line that writes no division."""
+    """Whether a quotient is the derivative of a root, on a line without a division."""
     if fault.name != "div" or fault.backward or "/" in fault.text_at(fault.position):
         return False
     row = fault.operand_row(1)
@@ -364,8 +351,8 @@ def _divides_by_twice_a_root(fault: Fault) -> bool:
 def sqrt_of_negative(fault: Fault) -> Match | None:
     """A negative number has no real root.
 
-    A variance computed as E[x²] - E[x]², or a squared distance as |a|² + |b|² - 2ab, comes out
-    below zero by rounding: clamp it, or compute it from the differences.
+    Rounding makes a variance computed as E[x²] - E[x]², or a squared distance as |a|² + |b|² -
+    2ab, negative: clamp it, or compute it from the differences.
     """
     if fault.forward not in ("sqrt", "rsqrt"):
         return None
@@ -393,7 +380,7 @@ def std_of_constant(fault: Fault) -> Match | None:
     """Values that are all equal have no spread: dividing by their standard deviation is 0/0, and
     its derivative at 0 is infinite.
 
-    A flat channel, a constant feature or a batch of one value does this; add the epsilon to the
+    A flat channel, a constant feature or a batch of one value does this. Add the epsilon to the
     variance, inside the root.
     """
     if fault.backward and fault.forward in ("std", "std_mean"):
@@ -401,7 +388,7 @@ def std_of_constant(fault: Fault) -> Match | None:
             fault,
             f"the derivative of {fault.forward} of a constant is infinite for"
             f" {plural(fault.count, 'element')}",
-            algebra(fault, "inf") + ".",
+            algebra(fault, "inf"),
         )
     if fault.forward in having("normalises"):
         exact, bad = fault.exact, fault.bad
@@ -421,7 +408,7 @@ def std_of_constant(fault: Fault) -> Match | None:
         return match(
             fault,
             f"the derivative of the root of {plural(fault.count, 'variance')} of zero is infinite",
-            algebra(fault, "inf") + ".",
+            algebra(fault, "inf"),
         )
     count = zeros(fault)
     title = (
@@ -462,8 +449,8 @@ def degenerate_matrix(fault: Fault) -> Match | None:
         ordered = spectrum.real.double().sort(-1).values
         gap = number((ordered[..., 1:] - ordered[..., :-1]).min())
         title = (
-            f"the derivative of {fault.forward} divides by differences of its values; the smallest"
-            f" is {gap}, the smallest value {number(ordered.min())}"
+            f"the derivative of {fault.forward} divides by the differences of its values: the"
+            f" smallest difference is {gap}, the smallest value {number(ordered.min())}"
         )
         return match(fault, title)
     verb = "the derivative of " if fault.backward else ""

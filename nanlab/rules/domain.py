@@ -2,52 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from nanlab.findings.fault import Fault, algebra, match, number, plural, verb
 from nanlab.findings.rule import Match, rule
 from nanlab.operators import card, having
 
-# Powers: of zero, of negative numbers, and beyond the largest number.
+# Powers.
 
 Tensor = torch.Tensor
 
 
-def _power(fault: Fault) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """(base, base of the offending elements, their exponents)."""
+@dataclass(frozen=True, slots=True)
+class _Power:
+    """A power that failed."""
+
+    base: Tensor
+    values: Tensor  # of the base at the offending elements, in float64
+    exponents: Tensor  # at the same
+
+    @property
+    def is_real(self) -> bool:
+        """Whether base and exponents are real: complex numbers have no order."""
+        return not (self.values.is_complex() or self.exponents.is_complex())
+
+
+def _power(fault: Fault) -> _Power | None:
+    """The power of a fault; None if it is none, or not kept."""
     if fault.forward not in ("pow", "float_power"):
-        return None, None, None
+        return None
     base, exponent = fault.subject(0, "self"), fault.subject(1, "exponent")
-    if base is None and isinstance(exponent, torch.Tensor) and fault.backward:
-        return None, None, None
-    if (
-        fault.backward
-        and fault.name == "pow"
-        and isinstance(run := fault.argument(1), (int, float))
-    ):
+    run = fault.argument(1)
+    if fault.backward and fault.name == "pow" and isinstance(run, (int, float)):
         exponent = run + 1  # of a second derivative less than the program wrote
     if isinstance(base, (int, float)):
         base = torch.tensor(float(base))
     if isinstance(exponent, complex):
         exponent = torch.tensor(exponent)
-    values, powers = fault.at(base), fault.at(exponent)
-    if values is None or powers is None:
-        return None, None, None
-    if len(powers) == 1:
-        powers = powers.expand(len(values))
-    return (
-        (base, _exact(values), _exact(powers)) if len(powers) == len(values) else (None, None, None)
-    )
+    values, exponents = fault.at(base), fault.at(exponent)
+    if values is None or exponents is None:
+        return None
+    if len(exponents) == 1:
+        exponents = exponents.expand(len(values))
+    if len(exponents) != len(values):
+        return None
+    return _Power(base, _exact(values), _exact(exponents))
 
 
-def _real(fault: Fault) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The same of a power of real numbers: complex ones have no order, and a power of each."""
-    found = _power(fault)
-    return (None, None, None) if any(v is not None and v.is_complex() for v in found) else found
+def _real_power(fault: Fault) -> _Power | None:
+    """The power of a fault, if it is one of real numbers."""
+    power = _power(fault)
+    return power if power is not None and power.is_real else None
 
 
 def _among(at: Tensor, base: Tensor, what: str, lowest: Tensor | None = None) -> str:
-    """Count of bad bases, each once, though a power of several exponents meets it several times."""
+    """The number of bad bases, in words; a base with several exponents counts once."""
     bad = (base < 0) if lowest is not None else base == 0
     low = f" (lowest {number(lowest)})" if lowest is not None else ""
     return f"{plural(min(int(at.sum()), int(bad.sum())), what)}{low} among"
@@ -71,9 +82,10 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
 
     A ReLU or an empty region makes exact zeros; an epsilon inside the power keeps both finite.
     """
-    base, values, powers = _power(fault)
-    if base is None or values is None or powers is None:
+    power = _power(fault)
+    if power is None:
         return None
+    base, values, powers = power.base, power.values, power.exponents
     at = (values == 0) & (powers.real < (1 if fault.backward else 0))
     if not bool(at.any()) or 2 * int(at.sum()) < len(at) or bool((powers[at] == -1).all()):
         return None
@@ -82,7 +94,7 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
         return match(
             fault,
             f"the derivative of x**{p} at {plural(int(at.sum()), 'zero')} is infinite",
-            algebra(fault, "inf") + ".",
+            algebra(fault, "inf"),
             base=base,
         )
     return match(
@@ -102,15 +114,16 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
     fix={"x ** 0.4": "x.abs().clamp_min(1e-6) ** 0.4"},
 )
 def pow_negative_base(fault: Fault) -> Match | None:
-    """A negative number has no real fractional power, and no real logarithm, which the derivative
-    in the exponent takes.
+    """A negative number has no real fractional power, nor the real logarithm in the derivative by
+    the exponent.
 
-    The result is NaN. Rounding, a convolution or an unbounded output made the base negative; clamp
-    it above zero or take the power of its magnitude.
+    The result is NaN. Rounding, a convolution or an unbounded output made the base negative: clamp
+    it above zero, or take the power of its magnitude.
     """
-    base, values, powers = _real(fault)
-    if base is None or values is None or powers is None:
+    power = _real_power(fault)
+    if power is None:
         return None
+    base, values, powers = power.base, power.values, power.exponents
     # times the log of the base
     by_exponent = fault.backward and isinstance(fault.subject(1, "exponent"), torch.Tensor)
     at = (values < 0) & ((powers != powers.round()) | by_exponent)
@@ -132,9 +145,10 @@ def power_overflow(fault: Fault) -> Match | None:
     """A power of a large base, beyond the largest number of float32 or float64."""
     if fault.name not in ("pow", "float_power") or fault.backward:
         return None
-    base, values, powers = _real(fault)
-    if base is None or values is None or powers is None or fault.low:
+    power = _real_power(fault)
+    if power is None or fault.low:
         return None
+    base, values, powers = power.base, power.values, power.exponents
     large = (values.abs() > 1) & (powers > 2)
     if not bool(large.all()) or not len(large):
         return None
@@ -147,12 +161,11 @@ def power_overflow(fault: Fault) -> Match | None:
 
 def power_of_tiny(fault: Fault) -> Match | None:
     """A negative power of a base near zero (of a derivative, negative then): a quotient."""
-    if fault.forward not in ("pow", "float_power"):
+    power = _real_power(fault)
+    if power is None or not len(power.values):
         return None
-    base, values, powers = _real(fault)
-    if base is None or values is None or powers is None or not len(values):
-        return None
-    powers = powers - 1 if fault.backward else powers
+    base, values = power.base, power.values
+    powers = power.exponents - 1 if fault.backward else power.exponents
     if not bool(((values != 0) & (values.abs() < 0.1) & (powers < 0)).all()):
         return None
     where = "the derivative of x" if fault.backward else "x"
@@ -164,20 +177,19 @@ def power_of_tiny(fault: Fault) -> Match | None:
     return match(fault, title, base=base)
 
 
-# Logarithms and inverse functions at or beyond the edge of their domain, and exp beyond the
-# largest number.
+# -- logarithms
 
 _LOGS = having("log_like")
 
 
 def _logarithm(fault: Fault) -> str:
-    """The logarithm that failed; of a derivative it may be one by itself, as by the target."""
+    """The logarithm that failed; a derivative may be a logarithm itself (by a target)."""
     own = fault.backward and fault.name in _LOGS and fault.forward not in _LOGS
     return fault.name if own else fault.forward
 
 
 def _log_argument(fault: Fault) -> tuple[Tensor | None, Tensor | None]:
-    """(a logarithm's argument, distance of its bad elements above the pole); None: not kept."""
+    """(argument of the logarithm, distance of its bad elements above the pole), if kept."""
     name = _logarithm(fault)
     operand = fault.subject if name == fault.forward else fault.argument
     if name in ("xlogy", "special_xlog1py"):
@@ -229,7 +241,7 @@ def _log_at(fault: Fault, sign: int) -> Match | None:
         return match(
             fault,
             f"the derivative of {name} at {what} among {argument.numel():,} is infinite",
-            algebra(fault, "inf") + ".",
+            algebra(fault, "inf"),
             x=argument,
         )
     sample = fault.at(fault.result)
@@ -254,9 +266,8 @@ def log_of_zero(fault: Fault) -> Match | None:
     """A logarithm at its pole is infinite, and so is its derivative 1/x.
 
     Masking the result afterwards does not help: inf times the mask's 0 is NaN, forward and
-    backward. A probability gets to exactly 0 (or 1 - p does) when softmax, sigmoid or a density
-    underflows; the fused forms (log_softmax, logsigmoid, the losses that take logits, log_prob)
-    never form it.
+    backward. A probability p, or 1 - p, becomes exactly 0 when softmax, sigmoid or a density
+    underflows; the fused forms (log_softmax, logsigmoid, losses of logits, log_prob) avoid it.
     """
     return _log_at(fault, 0)
 
@@ -273,8 +284,8 @@ def log_of_negative(fault: Fault) -> Match | None:
     """A real logarithm has no value below its pole.
 
     The argument was meant to be positive: make it so by construction (softplus, exp, square, abs)
-    rather than by a clamp, whose gradient is zero. Of a determinant take torch.linalg.slogdet: the
-    logarithm of its magnitude.
+    rather than by a clamp, whose gradient is zero. For a determinant, torch.linalg.slogdet gives
+    the logarithm of its magnitude.
     """
     determinant = fault.negative_determinant(fault.position)
     if determinant >= 0:
@@ -292,7 +303,7 @@ _INVERSE = having("inverse")
 
 
 def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor] | None:
-    """(argument, mask of the offending ones at the edge, mask of those outside)."""
+    """(argument, mask of offending elements at the edge, mask of those outside)."""
     if fault.forward not in _INVERSE:
         return None
     argument = fault.subject()
@@ -316,16 +327,15 @@ def inverse_function_at_edge(fault: Fault) -> Match | None:
     """At the edge of its domain an inverse function has a vertical tangent: its derivative is
     infinite there, and atanh and erfinv are infinite themselves.
 
-    The cosine of a vector with itself is exactly 1, tanh of a large number exactly 1: the edge is
-    met in practice. A clamp to the edge itself does not help; clamp inside it, or use atan2, which
-    has no edge.
+    The edge is reached in practice: the cosine of a vector with itself is exactly 1, and so is tanh
+    of a large number. Clamp inside the edge, not to it, or use atan2, which has none.
     """
     if fault.forward in ("angle", "atan2") and fault.backward:
         return match(
             fault,
             f"the derivative of {fault.forward} at {plural(fault.count, 'point')} next to the"
             " origin is not finite",
-            algebra(fault, "0/0") + ".",
+            algebra(fault, "0/0"),
         )
     found = _inverse(fault)
     if found is None or int(found[1].sum()) <= int(found[2].sum()):
@@ -337,7 +347,7 @@ def inverse_function_at_edge(fault: Fault) -> Match | None:
         return match(
             fault,
             f"the derivative of {fault.forward} at {count} equal to {where} is infinite",
-            algebra(fault, "inf") + ".",
+            algebra(fault, "inf"),
             x=argument,
         )
     return match(
@@ -358,7 +368,7 @@ def inverse_function_at_edge(fault: Fault) -> Match | None:
 def inverse_function_domain(fault: Fault) -> Match | None:
     """Outside its domain an inverse function is NaN.
 
-    Rounding carries a cosine a few ulps beyond 1; clamp the argument inside the domain.
+    Rounding can make a cosine a few ulps larger than 1: clamp the argument inside the domain.
     """
     found = _inverse(fault)
     if found is None or not bool(found[2].any()):
@@ -400,7 +410,7 @@ def exp_overflow(fault: Fault) -> Match | None:
 
 
 def _size(values: torch.Tensor) -> torch.Tensor:
-    """What an exponential grows with: the magnitude, of a complex number the real part's."""
+    """The magnitude that drives an exponential: of the number, or of its real part."""
     return (values.real if values.is_complex() else values).abs()
 
 
@@ -416,7 +426,7 @@ def _exponential(fault: Fault) -> Match | None:
         return match(
             fault,
             f"{fault.forward} overflowed for {plural(count, 'value')} of {saved.numel():,}",
-            algebra(fault, "inf") + ".",
+            algebra(fault, "inf"),
             result=saved,
         )
     largest = f" (largest {number(values[_size(values).argmax()])})" if len(values) else ""

@@ -14,17 +14,16 @@ from nanlab.formats import format_of
 from nanlab.operators import having
 from nanlab.trace.op import HEALED
 
-# Products with an infinity: whether a 0 met it, or whether terms of either sign cancelled.
+# Products with an infinity.
 
 TIMES = (
-    "A mask of ones times -inf is -inf where it is one, and NaN where it is zero: write it with"
-    " masked_fill."
+    "A mask times -inf is -inf where the mask is one, but NaN where it is zero: use masked_fill."
 )
 _MATRICES = having("matmul", "dot") - {"addmm"}
 
 
 def cancels(fault: Fault) -> bool:
-    """Whether a product is NaN though no 0 of one meets an infinity of the other."""
+    """Whether a product is NaN by cancelling terms, as no 0 meets an infinity."""
     if fault.name not in _MATRICES or len(fault.operands) < 2:
         return False
     x, y = fault.operands[-2:]
@@ -33,33 +32,30 @@ def cancels(fault: Fault) -> bool:
 
 
 def became_nan(fault: Fault) -> str:
-    """How many elements of the result are NaN, carried infinities left out."""
+    """``3 elements of 512 became NaN``: carried infinities do not count."""
     count = int(torch.isnan(fault.result).sum()) if fault.result is not None else 0
     return f"{plural(count or fault.count, 'element')} of {fault.numel:,} became NaN"
 
-
-# Infinities: rows that are masked throughout, infinities that meet, finite masks that become
-# infinite.
 
 Tensor = torch.Tensor
 _SUMS = having("sums")
 _PRODUCTS = having("multiplies")
 _WAVES = having("wave")
 
-# -- rows without a choice
+# -- fully masked rows
 
 _SOFTMAXES = having("softmax")
 _LOG_SUMS = having("log_sum")
 _OF_A_ROW = having("log_sum") | {"amax", "max"}
 _ATTENTIONS = "attn attention scaled_dot_product_attention multi_head_attention_forward".split()
 _ATTENTION = (
-    "In attention this is a query that may look at no key: a sample that is all padding, or masks"
-    " that together cover the row."
+    "In attention, this query may attend to no key: its sample is all padding, or the masks"
+    " together cover the row."
 )
 
 
 def _all_masked_rows(fault: Fault) -> int:
-    """How many rows of a softmax-like operation are -inf throughout."""
+    """Number of all -inf rows in a softmax-like operation."""
     scores = fault.subject()
     if scores is None and fault.operands:
         scores = fault.operands[0]
@@ -86,7 +82,7 @@ def softmax_all_masked(fault: Fault) -> Match | None:
     """A softmax over a row that is -inf throughout divides 0 by 0, and logsumexp of such a row is
     -inf with a NaN gradient.
 
-    Leave one entry unmasked, drop the row, or mask with the smallest finite number, which gives a
+    Leave one entry unmasked, drop the row, or mask with the lowest finite number, which gives a
     uniform row.
     """
     if fault.kind == "intended":
@@ -144,7 +140,7 @@ def _impossible_pair(fault: Fault) -> Match | None:
 
 
 def _intended_row(fault: Fault) -> Match | None:
-    """An infinity that the program wrote went through a logsumexp into the loss."""
+    """An intended infinity that passed through a logsumexp into the loss."""
     for position in fault.origin.path:
         if position >= 0 and fault.op_at(position) in _LOG_SUMS:
             stats = fault.recording.stats(position)
@@ -175,10 +171,9 @@ def _infinite_operands(fault: Fault) -> list[Tensor]:
     family="general",
 )
 def zero_times_inf(fault: Fault) -> Match | None:
-    """An infinity was multiplied by 0, or divided by another: NaN.
+    """An infinity was multiplied by 0, or divided by an infinity, which is NaN.
 
-    A mask of zeros does not remove an infinity; choose with `where` or index instead of
-    multiplying.
+    Multiplying by a mask of zeros does not remove an infinity: select with `where` or an index.
     """
     if fault.backward and fault.forward in _RUNS:
         return _other_factors(fault)
@@ -202,20 +197,20 @@ def zero_times_inf(fault: Fault) -> Match | None:
 
 _RUNS = frozenset("prod cumprod".split())
 _OTHERS = (
-    "The derivative of a product in one of its factors is the product of the others, which torch"
-    " takes from those before and those after it. Bound the factors, add up their logarithms, or"
-    " leave out the rows with a zero, whose product is 0."
+    "The derivative of a product by one factor is the product of the others; torch multiplies those"
+    " before it and those after it. Bound the factors, add up their logarithms, or leave out rows"
+    " with a zero, whose product is 0."
 )
 
 
 def _other_factors(fault: Fault) -> Match | None:
-    """A product with zeros among factors so large that a part of it overflows."""
+    """A product with a zero among factors so large that their product overflows."""
     row = fault.operand_row(0)
     stats = fault.recording.stats(row)
     if stats is None or not stats.known or not stats.zero or stats.max is None or stats.min is None:
         return None
     largest = stats.largest
-    limit = format_of(getattr(torch, fault.dtype)).max
+    limit = format_of(fault.dtype).max
     if largest <= 1 or math.log(limit) / math.log(largest) > stats.numel:
         return None
     title = (
@@ -239,8 +234,8 @@ def _other_factors(fault: Fault) -> Match | None:
 def inf_minus_inf(fault: Fault) -> Match | None:
     """Two infinities cancelled: inf - inf is NaN.
 
-    Two masked log-probabilities subtracted, or scores of -inf added to a mask of +inf; mask with a
-    finite number, or select what is valid first.
+    This happens when masked log-probabilities are subtracted, or -inf scores meet a +inf mask.
+    Mask with a finite number, or select the valid elements first.
     """
     if not _infinite_operands(fault):
         return None
@@ -262,7 +257,7 @@ _CONSTANTS = {
 
 
 def _mask_constant(values: Tensor) -> float | None:
-    """The number that stands for "masked" among scores; None if they are ordinary values."""
+    """The mask constant among scores; None for ordinary values."""
     large = values[values < -1e3].double()
     if not len(large) or len(torch.unique(large)) > 3:
         return None
@@ -292,11 +287,10 @@ def _mask_constant(values: Tensor) -> float | None:
     phase="forward",
 )
 def mask_overflow(fault: Fault) -> Match | None:
-    """A finite number that stood for "masked" was added, scaled or cast until it overflowed to
-    -inf.
+    """A finite mask constant was added, scaled or cast until it overflowed to -inf.
 
-    From then on a fully masked row is -inf throughout. Combine masks as booleans, and fill once, in
-    the dtype of the scores.
+    A fully masked row is then all -inf. Combine masks as booleans, and fill once, in the dtype of
+    the scores.
     """
     if fault.name not in having("scores"):
         return None
@@ -322,7 +316,7 @@ def mask_overflow(fault: Fault) -> Match | None:
     return match(fault, title, columns=fault.named_operands)
 
 
-# A bad value hidden by a mask or repaired after the fact, whose gradient comes back.
+# Bad values hidden by a mask, or repaired afterwards, with a bad gradient.
 
 _CHOICES = having("masks", "bounds")
 _PICKS = having("picks")
@@ -332,14 +326,14 @@ _ASSIGNMENTS = having("assigns")  # what ``x[i] = value`` runs
 
 
 def hidden_by(fault: Fault) -> tuple[int, str] | None:
-    """(row, op) of what hid the value of a fault from the loss; None if nothing did.
+    """(row, op) of the operation that hid the value of a fault from the loss; else None.
 
-    A fault of the forward pass counts where the loss is finite and a gradient is not: the bad value
-    was kept for the backward pass, by a matrix product for instance.
+    A forward fault counts if the loss is finite and a gradient is not: a matrix product, for
+    instance, saved the bad value for the backward pass.
     """
     if fault.forward_position < 0 or not (fault.backward or fault.origin.sink.kind == "gradient"):
         return None
-    if not fault.value_was_bad():
+    if fault.forward_position not in fault.recording.bad:
         if fault.incoming_is_zero:
             return next(((p, op) for p, op in _handed_on(fault) if op == "where"), None)
         return None
@@ -353,11 +347,9 @@ def hidden_by(fault: Fault) -> tuple[int, str] | None:
 
 
 def _handed_on(fault: Fault) -> Iterator[tuple[int, str]]:
-    """What was made downstream from a finite value, up to where something else turns its gradient
-    to 0.
+    """Rows downstream of a finite value, up to where another operation makes its gradient 0.
 
-    A product with zeros does so by itself, and a `where` within a library function is not the
-    program's.
+    A product with zeros does that itself; a `where` within a library function does not count.
     """
     cut = {fault.forward_position: False}
     for position, op in fault.downstream():
@@ -377,12 +369,12 @@ def _by_zeros(fault: Fault, position: int, readers: list[int]) -> bool:
 
 
 def repairs(fault: Fault, position: int, op: str) -> bool:
-    """Whether a row repairs a value after the fact: ``nan_to_num``, or a write into the result."""
+    """Whether a row repairs a result afterwards: ``nan_to_num``, or a write into it."""
     return op in _REPAIRS or fault.recording.at(position).inplace
 
 
 def _derivative(fault: Fault) -> str:
-    """The local derivative at the first bad element: of a product the other factor, else inf."""
+    """The local derivative at the first bad element: a product's other factor, or inf."""
     factors = [o for o in fault.operands if o is not fault.incoming]
     values = fault.at(factors[0]) if fault.name == "mul" and len(factors) == 1 else None
     known = (
@@ -399,7 +391,7 @@ def _hidden_match(fault: Fault, op: str, what: str) -> Match:
             " from the gradient"
         )
         return match(fault, title, columns=fault.named_operands)
-    value = "the value" if not fault.value_was_bad() else "the bad value"
+    value = "the bad value" if fault.forward_position in fault.recording.bad else "the value"
     title = (
         f"the gradient of {fault.forward} is {what} for {fault.elements}, though {by} hid {value}"
         " from the loss"
@@ -407,7 +399,7 @@ def _hidden_match(fault: Fault, op: str, what: str) -> Match:
     incoming = fault.at(fault.incoming)
     text = ""
     if incoming is not None and len(incoming) == fault.count:
-        text = algebra(fault, _derivative(fault)) + "."
+        text = algebra(fault, _derivative(fault))
     columns = {name: v for name, v in fault.saved.items() if isinstance(v, Tensor)}
     return match(fault, title, text, columns=columns or fault.named_operands)
 
@@ -429,8 +421,8 @@ def _hidden_match(fault: Fault, op: str, what: str) -> Match:
 def where_grad_trap(fault: Fault) -> Match | None:
     """A `where`, mask or clamp after the operation hides the value, not the derivative.
 
-    The branch that was not taken gets a gradient of 0, and 0 times its infinite derivative is NaN.
-    Put a harmless argument in before the operation as well: where(ok, f(where(ok, x, 1)), 0).
+    The branch not taken gets a gradient of 0, and 0 times its infinite derivative is NaN. Mask the
+    argument before the operation as well: where(ok, f(where(ok, x, 1)), 0).
     """
     found = hidden_by(fault)
     # the forward value was bad, and its own derivative read it again
@@ -454,12 +446,10 @@ def where_grad_trap(fault: Fault) -> Match | None:
     family="context",
 )
 def repair_forward_only(fault: Fault) -> Match | None:
-    """The value was repaired after the operation, by `nan_to_num` or by writing into it; its
-    gradient stays bad.
+    """`nan_to_num` or a write repaired the value after the operation; its gradient stays bad.
 
-    Backward multiplies the repaired element's gradient of 0 with the derivative of the operation,
-    which is infinite or NaN, or a matrix product multiplies with the bad value that it had kept.
-    Repair the argument instead.
+    Backward multiplies the repaired element's gradient of 0 by the infinite or NaN derivative of
+    the operation, or by the bad value that a matrix product saved. Repair the argument instead.
     """
     found = hidden_by(fault)
     if found is None or not repairs(fault, *found):

@@ -1,4 +1,4 @@
-"""Means and losses of nothing, and targets to which a model gives no probability."""
+"""Empty means and losses, and targets to which the model gives no probability."""
 
 from __future__ import annotations
 
@@ -17,13 +17,6 @@ _PICKS = having("picks") - {"slice"} | {"kl_div"}
 _LOGARITHMS = having("log_like")
 
 
-def _reduced(fault: Fault, operand: Tensor, dims: object) -> int:
-    """How many elements go into each result of a reduction."""
-    if fault.result is None or not fault.result.numel():
-        return operand.numel()
-    return operand.numel() // fault.result.numel()
-
-
 @rule(
     "error",
     example="""
@@ -38,8 +31,8 @@ def _reduced(fault: Fault, operand: Tensor, dims: object) -> int:
     family="composite",
 )
 def empty_reduction(fault: Fault) -> Match | None:
-    """The mean of nothing is 0/0, the unbiased variance of one sample too, and so is a loss in
-    which every target is ignored.
+    """A mean over no elements is 0/0, as is the unbiased variance of one sample, or a loss that
+    ignores every target.
 
     Skip the batch, or divide the sum by max(count, 1).
     """
@@ -49,7 +42,7 @@ def empty_reduction(fault: Fault) -> Match | None:
     if fault.name in _LOSSES:
         return _nothing_counted(fault)
     if fault.name in _SPREADS and first.numel():
-        size = _reduced(fault, first, None)
+        size = first.numel() // max(1, fault.numel)
         title = f"{fault.forward} of {plural(size, 'sample')} divides by {size} - 1 = {size - 1}"
         return match(fault, title, x=first) if size <= 1 else None
     if fault.name == "segment_reduce":
@@ -65,7 +58,7 @@ def empty_reduction(fault: Fault) -> Match | None:
         if below is not None and len(below) and bool((below == 0).all()):
             return match(
                 fault,
-                "0/0: no element counts, all are ignored",
+                "0/0: every element is ignored",
                 numerator=fault.argument(0),
                 count=fault.argument(1),
             )
@@ -73,7 +66,7 @@ def empty_reduction(fault: Fault) -> Match | None:
 
 
 def _averages(fault: Fault) -> bool:
-    """Whether a quotient is a mean inside torch, as of a loss or nanmean."""
+    """Whether a quotient is a mean within torch, of a loss or nanmean."""
     row = fault.operand_row(0)
     if fault.op_at(row) not in ("sum", "nansum"):
         return False
@@ -107,10 +100,10 @@ def _nothing_counted(fault: Fault) -> Match | None:
     family="composite",
 )
 def infeasible_likelihood(fault: Fault) -> Match | None:
-    """The model gives the target no probability at all, so the loss is infinite.
+    """The model gives the target a probability of 0, so the loss is infinite.
 
-    A CTC input shorter than its target, a value outside a distribution's support, or a target class
-    that a mask forbids. Drop such samples, or see that masks and targets agree.
+    The CTC input is shorter than its target, the value lies outside a distribution's support, or a
+    mask forbids the target class. Drop such samples, or make masks and targets agree.
     """
     if fault.kind == "intended":
         return _forbidden_target(fault)
@@ -131,7 +124,7 @@ def infeasible_likelihood(fault: Fault) -> Match | None:
 
 
 def _of_value(fault: Fault) -> bool:
-    """Whether ``log_prob`` took the logarithm of an observed value, not of what a model made."""
+    """Whether ``log_prob`` took the logarithm of an observed value, not of a model output."""
     if fault.backward or fault.forward not in _LOGARITHMS or fault.calls(*_LOGARITHMS):
         return False
     argument = fault.operand_row(1 if "xlog" in fault.forward else 0)
@@ -174,10 +167,10 @@ def _forbidden_target(fault: Fault) -> Match | None:
     origins=("intended",),
 )
 def intended_inf_in_loss(fault: Fault) -> Match | None:
-    """An infinity that the program wrote itself (a mask, a start value, a literal) was carried into
-    the loss or a gradient.
+    """An infinity written by the program (a mask, a start value, a literal) reached the loss or a
+    gradient.
 
-    Such an infinity has to be taken out, by softmax, min or selection, before the loss is formed.
+    Remove it by softmax, min or selection before the loss is computed.
     """
     stats = fault.recording.stats(fault.position)
     sink = fault.origin.sink.kind
@@ -185,11 +178,11 @@ def intended_inf_in_loss(fault: Fault) -> Match | None:
     if choice is not None:
         position, count = choice
         return Match(
-            f"{fault.op_at(position)} had nothing finite to choose from among {count}: an infinity"
+            f"{fault.op_at(position)} had no finite value among {count} to choose from: an infinity"
             f" of the border reached the {sink}",
             explanation=(
-                "No path leads from the start to this cell: the band, the mask or the lengths leave"
-                " none. Widen them, or leave the sample out."
+                "The band, the mask or the lengths leave no path from the start to this cell. Widen"
+                " them, or leave the sample out."
             ),
             position=position,
         )
@@ -200,7 +193,7 @@ def intended_inf_in_loss(fault: Fault) -> Match | None:
 
 
 def _last_choice(fault: Fault) -> tuple[int, int] | None:
-    """The last operation that chooses among values on the way, all of them infinite; how many."""
+    """(row, candidates) of the last operation on the path that chose among infinities."""
     rows = [p for p in fault.origin.path if p >= 0 and base_name(fault.op_at(p)) in _CHOOSE]
     if not rows:
         return None

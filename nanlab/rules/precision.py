@@ -1,4 +1,4 @@
-"""What a dtype cannot hold: large results, vanishing epsilons; backwards by hand."""
+"""Results too large for a dtype, epsilons too small for it, hand-written backwards."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _CLAMPS = having("floors", "clamps")
     family="fallback",
 )
 def dtype_overflow(fault: Fault) -> Match | Finding | None:
-    """The exact result is finite, but larger than the largest number of the dtype it is held in.
+    """The exact result is finite, but larger than the largest number of its dtype.
 
-    Compute this operation in float32 (or scale its operands down first): sums, squares, matrix
-    products and casts of unbounded quantities do not belong in float16.
+    Compute this operation in float32, or scale its operands down first: sums, squares, matrix
+    products and casts of unbounded values do not belong in float16.
     """
     if fault.exact is None or fault.bad is None or fault.result is None:
         return None
@@ -61,22 +61,22 @@ def dtype_overflow(fault: Fault) -> Match | Finding | None:
 
 
 def _limits(dtype: str) -> FloatFormat | None:
-    """What a dtype can hold; of a complex one, each part. None for unknown formats."""
+    """The format of a dtype, or of the parts of a complex one; None if unknown."""
     try:
-        return format_of(getattr(torch, _PARTS.get(dtype, dtype)))
+        return format_of(_PARTS.get(dtype, dtype))
     except TypeMismatchError:
         return None
 
 
 def _parts(values: Tensor) -> Tensor:
-    """The numbers themselves, of complex ones their real and imaginary parts."""
+    """The numbers; for complex ones, their real and imaginary parts."""
     return torch.view_as_real(values).flatten() if values.is_complex() else values
 
 
 def _on_the_way(
     fault: Fault, name: str, exact: Tensor, limits: FloatFormat
 ) -> Match | Finding | None:
-    """The result is ordinary, as float64 shows, but a number on the way there is not."""
+    """An intermediate number overflows or underflows, though the result would fit."""
     read = [source for source, _ in fault.recording.operands(fault.position)]
     if not fault.recording.bad.isdisjoint(read) or not bool(torch.isfinite(exact).all()):
         return None
@@ -97,8 +97,8 @@ def _on_the_way(
         return match(fault, title, exact=fault.exact)
     if 0 < least < limits.smallest_normal**0.5:
         title = (
-            f"{name} meets what is 0 in {fault.dtype} on its way for {shown}, {would}: its operands"
-            f" go down to {number(least)}"
+            f"{name} underflows {fault.dtype} on its way for {shown}, {would}: its smallest"
+            f" operand is {number(least)}"
         )
         found = match(fault, title, exact=fault.exact)
         return replace(
@@ -108,7 +108,7 @@ def _on_the_way(
 
 
 def _same_numbers(fault: Fault, position: int) -> bool:
-    """Whether an operation on one tensor changed no number, by its statistics."""
+    """Whether an operation left the statistics of its only operand unchanged."""
     operands = [p for p, _ in fault.recording.operands(position)]
     after = fault.recording.stats(position)
     before = fault.recording.stats(operands[0]) if len(operands) == 1 else None
@@ -121,7 +121,7 @@ def _same_numbers(fault: Fault, position: int) -> bool:
 
 
 def vanished_epsilon(fault: Fault) -> int | None:
-    """The row of an epsilon without effect upstream of the failed operand; None: none."""
+    """The row of an epsilon without effect upstream of the failed operand, or None."""
     slot = 1 if card(fault.forward).divisor == 1 or fault.forward == "xlogy" else 0
     start = fault.operand_row(slot)
     mirrored = fault.forward in _MIRRORED
@@ -140,7 +140,7 @@ def vanished_epsilon(fault: Fault) -> int | None:
 
 
 def _meant_to_keep_off_zero(fault: Fault, position: int, op: str, dtype: torch.dtype) -> bool:
-    """Whether what is added, or clamped to, is not zero before its dtype rounds it."""
+    """Whether an added or clamping number is not zero before rounding to the dtype."""
     numbers = fault.recording.scalars.get(position)
     if op in having("adds"):
         return any(numbers or (1.0,)) and _low(dtype) and _same_numbers(fault, position)
@@ -152,12 +152,12 @@ def _meant_to_keep_off_zero(fault: Fault, position: int, op: str, dtype: torch.d
 
 
 def _vanished(numbers: Iterable[float], dtype: torch.dtype) -> list[float]:
-    """Those that are not zero until they are rounded to the dtype."""
+    """The non-zero numbers that round to zero in the dtype."""
     return [x for x in numbers if x != 0.0 and not torch.tensor(x, dtype=dtype)]
 
 
 def _meant_to_keep_off_one(fault: Fault, position: int) -> bool:
-    """Whether the bound of a clamp to 1 is below 1 before it is rounded to the dtype."""
+    """Whether the bound of a clamp is below 1 before rounding to the dtype."""
     numbers = fault.recording.scalars.get(position)
     if numbers is None:  # the bound is a tensor, or a whole number
         return bool(_ONE_MINUS.search(fault.text_at(position)))
@@ -180,10 +180,10 @@ def _low(dtype: torch.dtype) -> bool:
     more_specific_than=("composite",),
 )
 def eps_underflow(fault: Fault) -> Match | Finding | None:
-    """The epsilon meant to prevent this is too small for the dtype: it is rounded to zero, or lost
-    next to the number it is added to.
+    """The epsilon meant to prevent this is too small for the dtype: it is rounded to zero, or
+    absorbed by the number it is added to.
 
-    float16 holds nothing below 6e-8, and 1 - 1e-8 is 1 in float32. Take an epsilon that the dtype
+    float16 holds nothing below 6e-8, and 1 - 1e-8 is 1 in float32. Choose an epsilon that the dtype
     can hold, or compute this part in float32.
     """
     position = vanished_epsilon(fault)
@@ -191,7 +191,7 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
         return None
     row = fault.recording.at(position)
     dtype = str(row.dtype).removeprefix("torch.") if row else fault.dtype
-    limits = format_of(getattr(torch, dtype))
+    limits = format_of(dtype)
     stats = fault.recording.stats(position)
     if stats is not None and stats.max == 1.0 and not stats.zero:
         why = (
@@ -239,7 +239,7 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
 def custom_backward(fault: Fault) -> Match | None:
     """A hand-written `autograd.Function.backward` made the bad gradient.
 
-    Its formula has to be finite wherever its forward is: check it with `torch.autograd.gradcheck`,
+    The formula must be finite wherever the forward is: check it with `torch.autograd.gradcheck`,
     at the edges too.
     """
     if not fault.custom:

@@ -1,4 +1,4 @@
-"""What came from another process of a distributed run, and what the processes say of each other."""
+"""Faults of other processes in a distributed run, and what arrived from them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from nanlab.trace.recording import Recording
     fix={'float("nan")': "1.0"},
 )
 def from_another_rank(fault: Fault) -> Match | None:
-    """A collective brought it: what this process gave was finite, so it began in another one.
+    """A collective brought a bad value from another rank; this one gave finite values.
 
-    Look there: the program of this rank is healthy up to that line.
+    Look there: the program of this rank is healthy up to this line.
     """
     stats = fault.recording.stats(fault.position)
     given = [s for s in map(fault.recording.stats, fault.parents(fault.position)) if s is not None]
@@ -96,7 +96,7 @@ def _overflow_of_sum(recording: Recording, finding: Finding) -> Finding | None:
         finding,
         cause="dtype-overflow",
         title=(
-            f"the sum over {ranks.world} ranks overflows {name}: this one gave values up to"
+            f"the sum over {ranks.world} ranks overflows {name}: this rank gave values up to"
             f" {largest:.4g}"
         ),
         explanation=(
@@ -113,17 +113,15 @@ def _overflow_of_sum(recording: Recording, finding: Finding) -> Finding | None:
 
 
 def _told(ranks: Ranks, first: dict[str, Any], struck: Finding | None) -> Finding:
-    """What another process told, as a finding of this one.
+    """A finding reported by another process, as one of this process.
 
-    struck: how it arrived here, where it did.
+    struck: the finding of its arrival here, if it arrived.
     """
     if struck is not None:
-        came = f" It came here by {struck.op}."
+        came = f" It arrived here by {struck.op}."
     else:
-        came = " It had not come here when the run ended."
-    others = (
-        "" if len(ranks.told) == 1 else f" Ranks with a culprit of their own: {_listed(ranks)}."
-    )
+        came = " It had not arrived here when the run ended."
+    others = "" if len(ranks.told) == 1 else f" Ranks with their own culprit: {_listed(ranks)}."
     told = {
         name: first[name]
         for name in ("severity", "phase", "op", "module", "step", "file", "line", "source")

@@ -128,7 +128,7 @@ def _smaller_rate(trace: Trace, step: int) -> Iterator[Fix]:
     if found is None:
         return
     power, trial = found
-    title = "a smaller learning rate"
+    title = "use a smaller learning rate"
     if away is not None:
         title = smaller_rate(recording, away, used).title
     why = (

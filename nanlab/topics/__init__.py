@@ -1,18 +1,19 @@
-"""What is wrong with a run although each operation may be right: Trace -> Findings."""
+"""Faults of a run in which each operation may be right: Trace -> Findings."""
 
 from __future__ import annotations
 
 from nanlab.capture.training import Written
 from nanlab.topics.absorbed_updates import note_absorbed_updates
 from nanlab.topics.clipping import note_clipping, note_edits
-from nanlab.topics.flushes import note_dead, note_flushes
+from nanlab.topics.dead_gradients import note_dead
+from nanlab.topics.flushes import note_flushes
 from nanlab.topics.scaler import note_early_clipping, note_factors, still_scaled
 from nanlab.topics.trends import follow
 from nanlab.trace.frames import StepRows
 
 
 def check(rows: StepRows) -> None:
-    """Note gradients that were changed, or used in the wrong order, in the step that ends."""
+    """Note the gradients that the ending step changed, or used in the wrong order."""
     recording, history = rows.recording, rows.recording.history
     steps = history.parameter_steps(rows.start, rows.end)
     note_factors(rows, history)
@@ -23,9 +24,9 @@ def check(rows: StepRows) -> None:
 
 
 def look_through(rows: StepRows, written: Written, measured: bool) -> None:
-    """Add what grows in a closed step, and what was lost, to the history.
+    """Add the magnitudes and losses of a closed step to the history.
 
-    measured: whether its rows have statistics; without them only the large results are followed.
+    measured: whether its rows have statistics; otherwise only large results are followed.
     """
     history = rows.recording.history
     follow(history.series, rows, written.all)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
-from operator import attrgetter
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,300 +12,32 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from nanlab.analysis.training import CASTS, where
+from nanlab.findings.fault import listed
 from nanlab.findings.rule import Finding, Fix, Severity, rule
 from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.operators import having, in_place, with_forms
 from nanlab.program.evidence import latest_absorbed_update
+from nanlab.topics.accumulators import MOST_HOPS, averages, counts, is_absorbed, sums, unscaled
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows, stat_columns
 from nanlab.trace.history import AbsorbedUpdate, History, ParameterStep, place_at
-from nanlab.trace.op import BACKWARD, FORWARD, OPTIMIZER, OTHER
 from nanlab.trace.recording import Recording
 
-# Updates are looked for when a step ends.
-
-# Running sums: tensors that the program only adds to, step after step, and counts among them.
-
-COUNT_ADDS = frozenset(("add", "sub"))
-
-
-def counts(rows: StepRows, history: History) -> list[tuple[int, int]]:
-    """(number, row) of single numbers that were added to in this step and in the last."""
-    recording, columns = rows.recording, rows.columns
-    if HALF_PRECISION.isdisjoint(recording.dtypes.items):
-        return []
-    narrow = np.array([d in HALF_PRECISION for d in recording.dtypes.items])[columns.dtype]
-    adds = columns.named(recording.ops, COUNT_ADDS) & ~columns.inplace
-    single = np.array([s in ((), (1,)) for s in recording.shapes.items])[columns.shape]
-    found = []
-    for position in (np.flatnonzero(narrow & adds & single) + rows.start).tolist():
-        operands = recording.operands(position)
-        if len(operands) != 1 or not any(recording.scalars.get(position, (1.0,))):
-            continue
-        owner = history.counts.pop(operands[0][0], None)
-        if owner is not None:
-            owner = _named_count(recording, position) if owner < 0 else owner
-            found.append((owner, position))
-        elif operands[0][0] >= rows.start:
-            continue
-        history.counts[position] = -1 if owner is None else owner
-    for position in [p for p in history.counts if p < rows.start]:  # it went no further
-        del history.counts[position]
-    return found
-
-
-def _named_count(recording: Recording, position: int, what: str = "count") -> int:
-    """The number of a count or sum that is new."""
-    return recording.new_owner(f"the {what} at line {recording.at(position).line}", "buffer")
-
-
-ADDS_IN_PLACE = in_place(having("adds", "accumulates"))
-PASSES = having("same_elements", "parts", "picks") | {"copy_"}
-WRITES_BACK = in_place(having("assigns"))
-NEW = -1  # it may be a sum: the step before did not add to it
-UNNAMED_SUM = -2  # it is one: the step before did, for the first time
-
-
-def sums(rows: StepRows, history: History, written: dict[int, int]) -> dict[int, int]:
-    """Number of the sum by row, of additions in place to half-precision tensors, elements of them
-    too.
-
-    A sum was there before the step, and nothing but additions has changed it since the last one.
-    written: number of the buffer or parameter by row. What is neither gets a number and a name of
-    its own.
-    """
-    recording, columns = rows.recording, rows.columns
-    before, history.sums = history.sums, {}
-    if HALF_PRECISION.isdisjoint(recording.dtypes.items):
-        return {}
-    narrow = np.array([d in HALF_PRECISION for d in recording.dtypes.items])[columns.dtype]
-    plain = narrow & (columns.phase != BACKWARD) & (columns.node < 0)
-    adds = plain & columns.named(recording.ops, ADDS_IN_PLACE) & columns.inplace
-    for step in reversed(history.optimizer_steps):
-        if step.end <= rows.start:
-            break
-        adds[max(0, step.position - rows.start) : max(0, step.end - rows.start)] = False
-    if not adds.any():
-        return {}
-    passes = plain & columns.named(recording.ops, PASSES | WRITES_BACK)
-    now: dict[int, int] = {}  # number of the sum by row
-    found: dict[int, int] = {}
-    for position in (np.flatnonzero(adds | passes) + rows.start).tolist():
-        own = [source for source, _ in recording.operands(position)]
-        if not own:
-            continue
-        at = now.get(own[0])
-        if at is None and own[0] < rows.start:
-            at = before.get(own[0], NEW)
-            at = UNNAMED_SUM if own[0] in before and at == NEW else at
-        row = recording.at(position)
-        if at is None or not row:
-            continue
-        if adds[position - rows.start]:
-            if not _adds_something(recording, position, own):
-                continue
-            owner = written.get(position, at)
-            if owner >= 0 and recording.parameter_kinds[owner] == "parameter":
-                continue
-            owner = _named_count(recording, position, "sum") if owner == UNNAMED_SUM else owner
-            if owner >= 0:
-                found[position] = owner
-            now[position] = owner
-        elif row.name in WRITES_BACK or (row.name == "copy_" and len(own) > 1):
-            if own[-1] in now:  # elements that were taken out, and added to
-                now[position] = now[own[-1]]
-        else:
-            now[position] = at
-    history.sums = now
-    return found
-
-
-def _adds_something(recording: Recording, position: int, own: list[int]) -> bool:
-    """Whether a tensor or a number other than zero is added."""
-    if len(own) == 1:
-        return any(recording.scalars.get(position, ()))
-    added = recording.stats(own[-1])
-    return added is not None and not added.all_zero
-
-
-# Averages, and what updates do.
-
-FOLLOWS = in_place(having("blends", lists=True))
-AVERAGE_BLENDS = with_forms("add", "lerp", lists=True)
-# what may be done to an average before the parameter is added
-SCALES = in_place(with_forms("mul", lists=True))
-DUPLICATES = having("copies") - having("casts")
-CARRIES = having("copies", "reshapes") | CASTS | with_forms("mul", "sub", lists=True)
-MOST_HOPS = 12
-STEPS_BACK = 2  # training steps in which a parameter that is averaged was updated last
-MOST_AVERAGES = 2000  # averages
-UNNAMED = -1  # it may be an average: a blend of something with a parameter
-
-
-def averages(
-    rows: StepRows, history: History, written: list[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """(number, row) of the updates of half-precision averages that are neither parameter nor
-    buffer.
-
-    An average was there before the step, and what is added to it comes from a parameter: in place,
-    or blended into a new tensor that is blended again. It gets a number and a name of its own, as
-    if it were a buffer: "the average of w".
-    """
-    recording, known = rows.recording, {position for _, position in written}
-    found: list[tuple[int, int]] = []
-    latest: dict[int, int] | None = None
-    for position in _candidates(rows, history):
-        if position in known or len(history.averages) > MOST_AVERAGES:
-            continue
-        if latest is None:
-            latest = _latest(history, rows.end, len(recording.parameter_names))
-        parts = _parts(rows, position, latest)
-        if parts is None:
-            continue
-        before, name = parts
-        owner = history.averages.pop(before, None)
-        inplace = bool(rows.columns.inplace[position - rows.start])
-        if owner is None and not inplace:
-            history.averages[position] = UNNAMED
-            continue
-        if owner is None or owner == UNNAMED:
-            owner = _named_average(recording, position, name)
-        history.averages[position] = owner
-        _is_update(recording, position)
-        found.append((owner, position))
-    _follow_copies(rows, history)
-    return found
-
-
-def is_absorbed(recording: Recording, position: int) -> bool | None:
-    """Whether a blend is what the average was, though the parameter is not; None: unknown."""
-    after = recording.stats(position)
-    parts = recording.parents(position)[:2]
-    whole = [recording.stats(_unscaled(recording, part)) for part in parts]
-    if after is None or len(whole) < 2 or any(of is None for of in whole) or whole[0] == whole[1]:
-        return None
-    return any(of == after for of in whole)
-
-
-def _candidates(rows: StepRows, history: History) -> list[int]:
-    """Half-precision rows outside of graphs and optimizers that add in place, or add two values."""
-    names, dtypes, columns = rows.recording.ops, rows.recording.dtypes.items, rows.columns
-    if HALF_PRECISION.isdisjoint(dtypes):
-        return []
-    narrow = np.array([d in HALF_PRECISION for d in dtypes])[columns.dtype]
-    plain = narrow & (columns.phase != BACKWARD) & (columns.node < 0)
-    adds, blends = columns.named(names, FOLLOWS), columns.named(names, AVERAGE_BLENDS)
-    chosen = plain & ((adds & columns.inplace) | (blends & ~columns.inplace))
-    for step in reversed(history.optimizer_steps):
-        if step.end <= rows.start:
-            break
-        chosen[max(0, step.position - rows.start) : max(0, step.end - rows.start)] = False
-    return [int(i) + rows.start for i in np.flatnonzero(chosen)]
-
-
-def _parts(rows: StepRows, position: int, latest: dict[int, int]) -> tuple[int, str] | None:
-    """(row or source of an average before, name of the parameter added to it); None: no sum."""
-    recording, own = rows.recording, rows.recording.parents(position)[:2]
-    if len(own) < 2:
-        return None
-    if rows.columns.inplace[position - rows.start]:
-        before, name = _before(rows, own[0]), _followed(recording, own[1], latest)
-        return (before, name) if before is not None and name else None
-    for one, other in (own, own[::-1]):
-        before, name = _unscaled(recording, one), _followed(recording, other, latest)
-        if (
-            before < rows.start
-            and before not in latest
-            and name
-            and not _followed(recording, one, latest)
-        ):
-            return before, name
-    return None
-
-
-def _follow_copies(rows: StepRows, history: History) -> None:
-    """Blends of which a copy is kept: it is the copy that is blended again."""
-    fresh = [p for p in history.averages if p >= rows.start]
-    if not fresh:
-        return
-    copies = rows.columns.named(rows.recording.ops, DUPLICATES)
-    for position in (np.flatnonzero(copies) + rows.start).tolist():
-        made = rows.recording.operands(position)
-        if made and made[0][0] in history.averages and made[0][0] >= rows.start:
-            history.averages[position] = history.averages.pop(made[0][0])
-
-
-def _unscaled(recording: Recording, at: int) -> int:
-    """The row or source of what was multiplied by a number, or that of the value itself."""
-    scaled = recording.at(at).name in ("mul", "_foreach_mul")
-    return next(iter(recording.parents(at)), at) if scaled else at
-
-
-def _before(rows: StepRows, at: int) -> int | None:
-    """The row or source of a tensor as the step found it; None where the step made it."""
-    recording = rows.recording
-    for _ in range(MOST_HOPS):
-        if at < rows.start:
-            return at
-        own = recording.parents(at)
-        if not own or recording.at(at).name not in SCALES:
-            return None
-        at = own[0]
-    return None
-
-
-def _latest(history: History, end: int, parameters: int) -> dict[int, int]:
-    """Number of the parameter by the row of its latest values."""
-    past = bisect_left(history.parameters, end, key=attrgetter("position"))
-    recent = history.parameters[max(0, past - STEPS_BACK * parameters) : past]
-    return {s.value: s.owner for s in recent if s.value is not None}
-
-
-def _followed(recording: Recording, at: int, latest: dict[int, int]) -> str:
-    """The parameter from which a value comes by casts and factors; "" if it is none."""
-    for _ in range(MOST_HOPS):
-        if at in latest:
-            return recording.parameter_names[latest[at]]
-        if at < 0:
-            source = recording.sources.get(at)
-            return source.name if source is not None and source.kind == "parameter" else ""
-        own = recording.parents(at)
-        if not own or recording.at(at).name not in CARRIES:
-            return ""
-        at = own[0]
-    return ""
-
-
-def _is_update(recording: Recording, position: int) -> None:
-    """Count a row among the updates, as that of an average inside of a module is."""
-    chunk = recording.chunks[-1]
-    if chunk.phase_of(position) in (FORWARD, OTHER):
-        chunk.set_phase(position, OPTIMIZER)
-
-
-def _named_average(recording: Recording, position: int, name: str) -> int:
-    """The number of an average that is new."""
-    shape = "x".join(map(str, recording.at(position).shape)) or "scalar"
-    return recording.new_owner(f"the average of {name} ({shape})", "buffer")
-
-
-# Updates whose second operand is what is added; the number of operands that come before it, for
-# each written tensor.
+# Updates whose second operand is added to the first.
 ADDS = in_place(having("updates", lists=True))
 BLENDS = having("blends")
 COUNTS = with_forms("add", "sub", in_place=True)
 SUMS = having("updates")  # in place or not, of one tensor or of a list
-# what may be done to a parameter besides
+# operators that keep a parameter what it is
 KEEPS = having("copies") - having("casts") | {"mul", "view"}
-GROWS = 4.0  # times as much as was added in vain at first
+GROWS = 4.0  # growth of an absorbed term from which on it is compensated, and will get through
 ROUNDING = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
 
 
 def note_absorbed_updates(
     rows: StepRows, history: History, steps: list[ParameterStep], written: list[tuple[int, int]]
 ) -> None:
-    """Count the updates that changed a parameter, and those that were too small to."""
+    """Count the updates that changed a parameter, and the absorbed ones."""
     recording = rows.recording
     stepped = [s for s in steps if s.used is not None]
     gradients = stat_columns(
@@ -343,11 +72,9 @@ def note_absorbed_updates(
 def _noise(
     recording: Recording, stepped: list[ParameterStep], sizes: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """The rounding error of each gradient that is held in half precision, told from the largest of
-    its own module.
+    """The rounding error of each half-precision gradient, from the largest of its module.
 
-    The bias of the keys of an attention has no other gradient: a softmax does not change when all
-    its arguments do.
+    The gradient of an attention's key bias is nothing else: a softmax ignores a common shift.
     """
     modules = [recording.parameter_names[s.owner].rpartition(".")[0] for s in stepped]
     largest: dict[str, float] = {}
@@ -363,7 +90,7 @@ def _noise(
 def _note_rounded(
     rows: StepRows, history: History, stepped: list[ParameterStep], written: list[tuple[int, int]]
 ) -> None:
-    """Count the updates that copying the parameter back by way of a narrower dtype undid."""
+    """Count the updates undone by copying the parameter back through a narrower dtype."""
     recording = rows.recording
     updated = {
         s.owner: s.value for s in stepped if s.value is not None and s.value >= rows.start and s.lr
@@ -381,7 +108,7 @@ def _note_rounded(
 
 
 def _rounded_from(recording: Recording, position: int, value: int) -> str:
-    """The dtype narrower than float32 through which a copy of a row was made; "" if it was not."""
+    """The dtype narrower than float32 that a copy of a row went through; "" if none."""
     at, narrow = recording.operands(position)[-1][0], ""
     for _ in range(MOST_HOPS):
         row = recording.at(at)
@@ -395,7 +122,7 @@ def _rounded_from(recording: Recording, position: int, value: int) -> str:
 
 
 def _gradients(recording: Recording, steps: list[ParameterStep]) -> dict[int, float]:
-    """The rms of the gradient of each parameter that no optimizer has taken."""
+    """The gradient rms of each parameter that no optimizer updated."""
     left = {
         s.owner: recording.stats(s.gradient)
         for s in steps
@@ -411,7 +138,7 @@ def _gradients(recording: Recording, steps: list[ParameterStep]) -> dict[int, fl
 def _note_by_hand(
     rows: StepRows, history: History, gradients: dict[int, float], written: list[tuple[int, int]]
 ) -> None:
-    """The same for updates that the program made itself."""
+    """Count the updates that the program made itself, and the absorbed ones."""
     recording, noise = rows.recording, ROUNDING * max(gradients.values(), default=0.0)
     for owner, position in written:
         factor = abs(history.factors.get(position, 1.0))
@@ -429,7 +156,7 @@ def _note_by_hand(
 
 
 def _note_sums(rows: StepRows, history: History, added: dict[int, int]) -> None:
-    """The same for what is only added to: sums and counts of several elements."""
+    """Count the additions to sums and counts, and the absorbed ones."""
     for position, owner in added.items():
         before, after = (
             rows.recording.stats(at) for at in (rows.recording.operands(position)[0][0], position)
@@ -451,11 +178,9 @@ def _note_sums(rows: StepRows, history: History, added: dict[int, int]) -> None:
 
 
 def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
-    """Whether an addition in place changed nothing although what it added is not zero; None where
-    that cannot be told.
+    """Whether an addition of something non-zero changed nothing; None if unknown.
 
-    Two tensors count as the same if all their numbers agree to the bit, mean and mean square among
-    them.
+    Tensors count as the same if all their statistics agree to the bit.
     """
     row = recording.at(position)
     if not row:
@@ -486,14 +211,14 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
 
 
 def _blended(recording: Recording, position: int) -> bool | None:
-    """The same for a blend that is copied back: ``t.copy_(a * t + b * p)``."""
+    """``_unchanged`` for a blend that is copied back: ``t.copy_(a * t + b * p)``."""
     after = recording.stats(position)
     made = recording.operands(position)[-1:]
     row = recording.at(made[0][0] if made else -1)
     if row.dtype not in HALF_PRECISION or after is None or row.name not in BLENDS:
         return None
     whole = [
-        (recording.stats(_unscaled(recording, part)), recording.stats(part))
+        (recording.stats(unscaled(recording, part)), recording.stats(part))
         for part, _ in recording.operands(made[0][0])
     ]
     if len(whole) != 2 or any(of is None or part is None or part.all_zero for of, part in whole):
@@ -503,11 +228,9 @@ def _blended(recording: Recording, position: int) -> bool | None:
 
 
 def _written_back(recording: Recording, position: int, start: int) -> bool | None:
-    """The same for a narrow value that was read, added to in a wider dtype, and copied back:
-    ``p.copy_(p.float() - lr * g)``.
+    """``_unchanged`` for a value updated in a wider dtype: ``p.copy_(p.float() - lr * g)``.
 
-    False where what is copied is a wide value that was there before the step: it keeps what the
-    narrow one rounds away.
+    False if the source is a wide tensor from before the step, which keeps the rest.
     """
     at, added, widened = recording.operands(position)[-1][0], False, False
     for _ in range(MOST_HOPS):
@@ -537,7 +260,7 @@ def _is_counter(recording: Recording, position: int) -> bool:
 
 
 def _full_count(recording: Recording, position: int) -> bool | None:
-    """Whether a float32 count, 2 apart from its neighbours, absorbs updates; None: not that far."""
+    """Whether a float32 count absorbs updates; None while its neighbours are 1 apart."""
     before, after = recording.stats(recording.operands(position)[0][0]), recording.stats(position)
     if before is None or after is None or (after.rms or 0.0) < 2 / format_of(torch.float32).ulp:
         return None
@@ -545,7 +268,7 @@ def _full_count(recording: Recording, position: int) -> bool | None:
 
 
 def _vanished_factor(recording: Recording, position: int) -> str:
-    """The narrow dtype in which a difference such as 1 - decay is exactly zero; "" if none is."""
+    """The narrow dtype in which a factor such as 1 - decay became zero; "" if none did."""
     operands = recording.operands(position)
     if recording.at(position).name not in ADDS or len(operands) < 2:
         return ""
@@ -571,7 +294,7 @@ def _known(
     by_hand: bool,
     coefficient: str = "",
 ) -> AbsorbedUpdate:
-    """What is known of the updates of a parameter by one operation of one line."""
+    """The record of a parameter's updates by one operation of one line."""
     recording, row = rows.recording, rows.recording.at(position)
     key = (owner, row.name, row.place)
     known = history.absorbed_updates.get(key)
@@ -597,57 +320,48 @@ def _count(
 
 
 def _added_rms(recording: Recording, position: int) -> float:
-    """The rms of the second operand of an update; 0 where there is none."""
+    """The rms of the second operand of an update; 0 without one."""
     own = recording.parents(position)
     stats = recording.stats(own[1]) if len(own) > 1 else None
     return (stats.rms or 0.0) if stats is not None and stats.is_finite else 0.0
 
 
 def _added(recording: Recording, position: int) -> float:
-    """Largest magnitude of what an update adds."""
+    """Largest magnitude of the term that an update adds."""
     operands = recording.operands(position)
     stats = recording.stats(operands[-1][0]) if len(operands) > 1 else None
     return 0.0 if stats is None else stats.largest
 
 
-# What a watch finds of it.
+# Grades: how bad an absorbed update is, and whether it has an effect in float32.
 
-# Absorbed updates: how bad one is, and whether it moves its parameter in float32.
-
-Grade = Literal["error", "warning", "note"]
-SHARE = 0.1  # of its optimizer's elements that a single stuck parameter must have to be an error
-# the same in float32, where the gradient of a bias before a batch norm is rounding noise
-MOST = 0.5
-STOPPED = 3  # steps in which a counter must stand still
-VARIES = 8  # the same of a sum of changing values
-# Steps in which a small part that never moved must stand still to be an error: the first few may be
-# those of a warm-up.
+# share of its optimizer's elements from which on a single stuck parameter is an error
+SHARE = 0.1
+MOST = 0.5  # the same in float32, where the gradient of a bias before a batch norm is noise
+STOPPED = 3  # absorbed updates from which on a counter has stopped
+VARIES = 8  # the same for a sum of changing values
+# Absorbed updates from which on a small part that never moved is an error; fewer may be a warm-up.
 BEGUN = 8
-ALONE = 16  # the same of a few numbers, a temperature say, that never move
-# Steps in a row in which a parameter must stand still to be told though it moved before. One that
-# moves every other step, as updates near half an ulp do, stands still four times in a row by chance
-# once in 16; and the last three steps of a schedule that ends at zero are small in any dtype.
+ALONE = 16  # the same for a few numbers, such as a temperature
+# Absorbed updates in a row from which on a parameter that moved before is reported. One that moves
+# every other step, near half an ulp, has four in a row by chance once in 16; and the last three
+# steps of a schedule that ends at zero are small in any dtype.
 LASTS = 4
-LONG = 10  # and to be told though that is a small part of its updates
-# times as long as it ever stood still before it went on: compensated and stochastic updates come in
-# jumps
-LONGER = 3
-# bits by which the rate must have fallen: at the same rate, what moved at first has mostly
-# converged
-DROPPED = 1.0
-# log2 of the rms of gradients: in float32 what is below is rounding noise of numbers near 1, with 4
-# bits to spare, as that of a bias before a batch norm; and what may be all that is left in a fit
-# that has converged.
+LONG = 10  # the same where they are a small part of all updates
+LONGER = 3  # times the longest earlier pause: compensated and stochastic updates come in jumps
+DROPPED = 1.0  # bits the rate must have fallen by: at the same rate, a fit has converged
+# log2 of the rms of gradients: below NOISE, in float32, a gradient is rounding noise of numbers
+# near 1, with 4 bits to spare; below SMALL it may be the rest of a converged fit.
 NOISE, SMALL = -20.0, -14.0
 FEW = 8  # elements below which a single step proves nothing
 
 
 def severity_from_start(
     recording: Recording, member: AbsorbedUpdate, count: int, share: float
-) -> Grade | None:
-    """How bad it is that a parameter never moved; None where it is no fault.
+) -> Severity | None:
+    """Grade of a parameter that never moved; None if that is no fault.
 
-    count: of such parameters, share: of the elements on that line.
+    count: of such parameters on the line, share: of its elements.
     """
     lasting = member.still >= (BEGUN if member.numel >= FEW else ALONE)
     if _wide(member):
@@ -665,8 +379,8 @@ def severity_from_start(
     return "error" if average or count > 1 or share >= SHARE or lasting else "warning"
 
 
-def severity_afterwards(member: AbsorbedUpdate) -> Grade | None:
-    """How bad it is that a parameter no longer moves; None where it is no fault."""
+def severity_afterwards(member: AbsorbedUpdate) -> Severity | None:
+    """Grade of a parameter that no longer moves; None if that is no fault."""
     still, updates = member.still, member.still + member.moved
     if (
         not member.standing.updates
@@ -678,7 +392,7 @@ def severity_afterwards(member: AbsorbedUpdate) -> Grade | None:
     if _wide(member) and (member.fell("rate") < DROPPED or _gradient(member) < SMALL):
         return None
     # a rate that float32 absorbs is meant as the end of a schedule
-    whole: Grade = "note" if _wide(member) else "error"
+    whole: Severity = "note" if _wide(member) else "error"
     if member.fell("rate") < DROPPED:  # at the rate at which it moved
         return "note" if still >= LONG else None
     if _rate_changed(member):  # the end of a cosine, say
@@ -687,35 +401,33 @@ def severity_afterwards(member: AbsorbedUpdate) -> Grade | None:
 
 
 def _rate_changed(member: AbsorbedUpdate) -> float:
-    """Bits by which the rate rose (fell: below 0) while the parameter stood; 0: under one."""
+    """Bits by which the rate rose (or fell) over absorbed updates; 0 if less than one."""
     change = member.standing.last - member.standing.first
     return change if abs(change) >= 1.0 else 0.0
 
 
 def _gradient(member: AbsorbedUpdate) -> float:
-    """log2 of the gradient's rms, averaged over updates without effect; inf: unknown."""
+    """Mean log2 of the gradient's rms over absorbed updates; inf if unknown."""
     return (
         member.standing.gradient / member.standing.updates if member.standing.updates else math.inf
     )
 
 
 def stopped(member: AbsorbedUpdate) -> bool:
-    """Whether a counter or a sum went on for a while, and then no more."""
+    """Whether a counter or sum has stopped."""
     steps = STOPPED if member.most <= member.update else VARIES
     return member.counter and member.still >= steps
 
 
 def _wide(member: AbsorbedUpdate) -> bool:
-    """Whether it is of float32's precision or better."""
+    """Whether its dtype is as precise as float32."""
     return getattr(torch, member.at.dtype).itemsize >= 4  # type: ignore[no-any-return]
 
 
 def moves_in_float32(recording: Recording, owner: int, op: str) -> tuple[int, int] | None:
-    """(elements that move in float32, all of them), of an update by ``op`` that moves none in half
-    precision.
+    """(elements that change in float32, all elements) of an update absorbed in half precision.
 
-    The operation is run again on the operands of one such update. None where no step at hand has
-    one.
+    The operation runs again on the operands of one such update; None if none is kept.
     """
     kept = latest_absorbed_update(recording, owner, op)
     if kept is None:
@@ -735,9 +447,7 @@ def moves_in_float32(recording: Recording, owner: int, op: str) -> tuple[int, in
     return int((target != before).sum()), target.numel()
 
 
-# Updates that change nothing: too small for the dtype of what they are added to.
-
-TRIED = 4  # parameters of which a step is run again, to see whether one moves in float32
+TRIED = 4  # parameters whose update is tried in float32
 
 
 @rule(
@@ -755,8 +465,7 @@ TRIED = 4  # parameters of which a step is run again, to see whether one moves i
     fix={"torch.ones(16, dtype=torch.bfloat16)": "torch.ones(16)"},
 )
 def absorbed_update(trace: Trace) -> Iterator[Finding]:
-    """An update smaller than half an ulp of what it is added to changes no bit of it: nothing
-    moves."""
+    """An update smaller than half an ulp of the value it is added to changes nothing."""
     groups: dict[tuple[str, int], list[AbsorbedUpdate]] = {}
     for still in trace.recording.training.absorbed_updates.values():
         groups.setdefault((still.at.op, still.at.line), []).append(still)
@@ -780,18 +489,18 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
 
 
 def _proves(member: AbsorbedUpdate) -> bool:
-    """Whether the updates prove something; what is copied back may have a wide copy now."""
+    """Whether the updates prove a fault; a copy back may come from a wide copy now."""
     return member.still > 1 or (member.numel >= FEW and member.at.op != "copy_")
 
 
 def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
     name, dtype = trace.recording.parameter_names[member.owner], member.at.dtype
-    limits = format_of(getattr(torch, dtype))
+    limits = format_of(dtype)
     size = f" (rms of {member.numel:,} elements)" if member.numel > 1 else ""
     counts = abs(member.value) >= 1 / limits.ulp  # neighbours are 1 or more apart
     text = (
-        f"A count of steps in {dtype} ends where neighbouring values are 2 apart: at"
-        f" {2 / limits.ulp:.10g}."
+        f"Counting by 1 in {dtype} stops at {2 / limits.ulp:.10g}, where neighbouring values are 2"
+        " apart."
         if counts
         else (
             f"Neighbouring {dtype} values are"
@@ -801,16 +510,16 @@ def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
     title = "count in an integer, which model.to(dtype) leaves alone"
     code = "torch.zeros((), dtype=torch.int64)"
     if not counts:
-        title = "keep it out of model.to(dtype): a Python number, or float32"
+        title = "keep it in float32, or as a Python number, out of reach of model.to(dtype)"
         code = f"model.{name} = model.{name}.float()   # after model.to(dtype)"
     if moves_in_float32(trace.recording, member.owner, member.at.op) == (1, 1):
         fix = Fix(f"{title}; in float32 it goes on", code, verdict="verified")
     else:
         fix = Fix(title, code)
     return absorbed_update.finding(
-        f"{name} stands at {member.value:.10g}{size} for good: what {member.at.op} adds is"
-        f" below half an ulp in {dtype}",
-        f"{text} Nothing moved in the last {member.still} steps.",
+        f"{name} stays at {member.value:.10g}{size}: {member.at.op} adds less than half an ulp"
+        f" in {dtype}",
+        f"{text} It has not changed in the last {member.still} steps.",
         step=trace.recording.step_of(member.first),
         symptom="silent-underflow",
         fixes=[fix],
@@ -821,9 +530,9 @@ def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
 def _absorbed_finding(trace: Trace, stuck: list[AbsorbedUpdate], severity: Severity) -> Finding:
     recording = trace.recording
     largest = stuck[0]
-    limits = format_of(getattr(torch, largest.at.dtype))
+    limits = format_of(largest.at.dtype)
     names = [recording.parameter_names[m.owner] for m in stuck]
-    shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    shown = listed(names, 2)
     first = min(stuck, key=lambda m: m.first)
     if largest.coefficient:
         return _vanished_finding(trace, first, shown)
@@ -831,7 +540,7 @@ def _absorbed_finding(trace: Trace, stuck: list[AbsorbedUpdate], severity: Sever
         f"{largest.at.op} changes no element of {shown}: every update is below half an ulp in"
         f" {limits.name}",
         f"Neighbouring {limits.name} values differ by one part in"
-        f" {round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of"
+        f" {round(1 / limits.ulp)}; an update below half of that is rounded away, here in each of"
         f" {largest.still} steps.{_history(largest)}",
         severity=severity,
         step=recording.step_of(first.first),
@@ -842,7 +551,7 @@ def _absorbed_finding(trace: Trace, stuck: list[AbsorbedUpdate], severity: Sever
 
 
 def _history(member: AbsorbedUpdate) -> str:
-    """What became smaller when a parameter ceased to move."""
+    """A sentence on what became smaller when a parameter stopped moving; "" if it never moved."""
     if not member.moved:
         return ""
     gradient, rate = member.fell("gradient"), member.fell("rate")
@@ -852,24 +561,24 @@ def _history(member: AbsorbedUpdate) -> str:
         if bits >= DROPPED
     ]
     since = f", with {' and '.join(told)} than before" if told else ""
-    return f" It moved in {member.moved} steps, and has stood still since{since}."
+    return f" It changed in {member.moved} steps, and no longer since{since}."
 
 
 def _larger(trace: Trace, member: AbsorbedUpdate, part: int) -> Fix:
-    """Larger updates; ``part``: of a value that an update must exceed."""
+    """The fix of larger updates, which must exceed value / ``part``."""
     if member.by_hand and not _trained(trace, member):
         return Fix(
-            "larger steps, and fewer",
+            "take fewer, larger steps",
             f"decay = decay**k  # every k steps, so that updates exceed value / {part:,}",
         )
     return Fix(
-        "stochastic rounding, or a larger step",
+        "use stochastic rounding, or a larger step",
         f"lr=...  # so that updates exceed value / {part:,}",
     )
 
 
 def _trained(trace: Trace, member: AbsorbedUpdate) -> bool:
-    """Whether it is a parameter that had gradients, rather than an average or a statistic."""
+    """Whether it had gradients: a parameter, rather than an average or a statistic."""
     return any(
         s.owner == member.owner and s.gradient is not None
         for s in trace.recording.training.parameters
@@ -877,7 +586,7 @@ def _trained(trace: Trace, member: AbsorbedUpdate) -> bool:
 
 
 def _wider(trace: Trace, member: AbsorbedUpdate) -> str:
-    """What to write to hold something in float32."""
+    """Code that keeps the updated tensor in float32."""
     recording = trace.recording
     name = recording.parameter_names[member.owner].rpartition(".")[2]
     if not member.by_hand:
@@ -897,10 +606,10 @@ def _wider(trace: Trace, member: AbsorbedUpdate) -> str:
 
 
 def _in_float32(trace: Trace, stuck: list[AbsorbedUpdate]) -> Fix:
-    """Wider values, tried on an update that a replay makes again."""
-    if getattr(torch, stuck[0].at.dtype).itemsize >= 4:
+    """The fix of float32, tried on a replayed update."""
+    if _wide(stuck[0]):
         return Fix(
-            "learn the distance from a reference value, which small steps do change",
+            "learn the offset from a reference value, which small steps can change",
             "value = reference + self.offset",
         )
     title, code = "keep these values in float32", _wider(trace, stuck[0])
@@ -909,7 +618,9 @@ def _in_float32(trace: Trace, stuck: list[AbsorbedUpdate]) -> Fix:
     if not moved:
         return Fix(title, code)
     return Fix(
-        f"{title}: {moved:,} of {numel:,} elements move, where none did", code, verdict="verified"
+        f"{title}: {moved:,} of {numel:,} elements then change, instead of none",
+        code,
+        verdict="verified",
     )
 
 
@@ -917,10 +628,10 @@ def _vanished_finding(trace: Trace, first: AbsorbedUpdate, shown: str) -> Findin
     return absorbed_update.finding(
         f"{first.at.op} changes no element of {shown}: its factor is exactly 0 in"
         f" {first.coefficient}",
-        f"Here a coefficient near 1 was rounded to 1 in"
-        f" {first.coefficient}, so that 1 minus it is 0, in each of {first.still} steps.",
+        f"A coefficient near 1 was rounded to 1 in {first.coefficient}, so 1 minus it is 0, in each"
+        f" of {first.still} steps.",
         step=trace.recording.step_of(first.first),
         symptom="silent-underflow",
-        fixes=[Fix("keep the coefficient in float32, or a Python number", "decay = 0.9999")],
+        fixes=[Fix("keep the coefficient in float32, or as a Python number", "decay = 0.9999")],
         **where(trace.recording, first.at),
     )

@@ -1,11 +1,11 @@
-"""Gradient clipping: its effect, the bound to take, one bad gradient spread to all."""
+"""Gradient clipping: its effect, the best bound, one bad gradient spread to all."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pandas as pd
 
 from nanlab.analysis.training import where
 from nanlab.errors import UsageError
-from nanlab.findings.fault import Fault
+from nanlab.findings.fault import Fault, listed
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.operators import having
 from nanlab.trace import Trace
@@ -48,8 +48,8 @@ def note_edits(rows: StepRows, history: History, steps: list[ParameterStep]) -> 
     The way back is walked for one parameter only, the one whose gradient shrank most; the numbers
     of the others are in their own rows.
     """
-    recent = takewhile(lambda loss: loss.position >= rows.start, reversed(history.losses))
-    factor = next((loss.factor for loss in recent if 2.0 < loss.factor < math.inf), 1.0)
+    losses = rows.events(history.losses)
+    factor = next((loss.factor for loss in losses if 2.0 < loss.factor < math.inf), 1.0)
     for position, group in groupby(steps, key=lambda step: step.position):
         changed = [
             s
@@ -147,9 +147,10 @@ def _note_spread(rows: StepRows, history: History, steps: list[ParameterStep], u
     guilty = [recording.parameter_names[s.owner] for s in steps if s.gradient in recording.bad]
     place = place_at(recording, used)
     if guilty and place is not None and not any(m.kind == "clip-spread" for m in history.misuses):
-        shown = ", ".join(guilty[:3]) + (f" and {len(guilty) - 3} more" if len(guilty) > 3 else "")
         history.misuses.append(
-            Misuse("clip-spread", place, used, 0.0, float(len(steps) - len(guilty)), shown)
+            Misuse(
+                "clip-spread", place, used, 0.0, float(len(steps) - len(guilty)), listed(guilty, 3)
+            )
         )
 
 
@@ -158,7 +159,7 @@ def _bad_ancestor(recording: Recording, start: int, gradient: int) -> int | None
     return next((position for position in above if position in recording.bad), None)
 
 
-# What clipping does to a run.
+# The effect of clipping on a run.
 
 USUAL = (1.0, 5.0, 10.0)  # what people take for max_norm
 LESS = 1e-3  # relative loss of norm or largest magnitude from which on a step counts as clipped
@@ -215,7 +216,7 @@ class Clipping:
         return plot_clipping(self, ax)
 
     def told(self) -> str:
-        """How many steps were clipped, and what the advised bound would clip."""
+        """The shares of steps that were clipped, and that the advised bound would clip."""
         done = len(_known(self.history["after"]))
         if done:
             steps = f"{self.share:.0%} of {done} step{'' if done == 1 else 's'} clipped"
@@ -456,11 +457,11 @@ def _ordinary(norms: Array) -> Array:
 __all__ = ["Clipping", "always_on", "clipping"]
 
 
-# What a watch finds of it.
+# Findings.
 
 _NORMS = having("norm", "inner") | {"sum", "mul"}
 _REFUSE = Fix(
-    "refuse to clip by such a norm",
+    "raise an error at such a norm",
     "torch.nn.utils.clip_grad_norm_(parameters, max_norm, error_if_nonfinite=True)",
 )
 
@@ -483,8 +484,8 @@ _REFUSE = Fix(
     },
 )
 def clip_nonfinite_norm(fault: Fault) -> Finding | None:
-    """Clipping multiplies every gradient by max_norm / norm; a norm that is NaN or inf makes all of
-    them NaN or zero."""
+    """Clipping multiplies every gradient by max_norm / norm: a NaN or inf norm makes all of them
+    NaN or zero."""
     if fault.origin.sink.kind != "gradient":
         return None
     if fault.row.phase != OPTIMIZER or fault.name not in _NORMS:
@@ -511,15 +512,15 @@ def clip_nonfinite_norm(fault: Fault) -> Finding | None:
     fix={"torch.zeros(2, requires_grad=True)": "torch.ones(2, requires_grad=True)"},
 )
 def clip_nonfinite_norm_(trace: Trace) -> Iterator[Finding]:
-    """Clipping multiplies every gradient by max_norm / norm; a norm that is NaN or inf makes all of
-    them NaN or zero."""
+    """Clipping multiplies every gradient by max_norm / norm: a NaN or inf norm makes all of them
+    NaN or zero."""
     for misuse in trace.recording.training.misuses:
         if misuse.kind != "clip-spread":
             continue
         yield clip_nonfinite_norm_.finding(
             f"clipping spread the bad gradient of {misuse.name} to {misuse.ratio:.0f} other"
             " parameters",
-            "Only the gradients named here were bad before.",
+            "The gradients of the other parameters were finite before.",
             step=trace.recording.step_of(misuse.position),
             symptom="grad-nan",
             fixes=[_REFUSE],
@@ -540,17 +541,14 @@ def clip_nonfinite_norm_(trace: Trace) -> Iterator[Finding]:
             nn.utils.clip_grad_norm_(net.parameters(), 1e-3)  # here
             opt.step()
     """,
-    fix={
-        "lr=0.1": "lr=1e-4",
-        "1e-3)": "1000.0)",
-    },
+    fix={"lr=0.1": "lr=1e-4", "1e-3)": "1000.0)"},
 )
 def clip_always_on(trace: Trace) -> Iterator[Finding]:
-    """Clipping that takes effect in nearly every step no longer guards against outliers: it fixes
-    the length of every update.
+    """Clipping in nearly every step no longer catches outliers: it fixes the length of every
+    update.
 
-    The learning rate then sets that length alone, whatever the gradient. Some want that (normalised
-    gradient descent); optimizers such as Adam divide by the gradient's size anyway.
+    The learning rate alone then sets that length. That may be intended (normalised gradient
+    descent); optimizers such as Adam divide by the gradient's size anyway.
     """
     if any(misuse.kind == "clip-before-unscale" for misuse in trace.recording.training.misuses):
         return  # told as such
@@ -574,7 +572,7 @@ def clip_always_on(trace: Trace) -> Iterator[Finding]:
 
 def _bound_for_outliers(found: Clipping, advised: float) -> Fix:
     return Fix(
-        f"a bound that only outliers reach: {advised:g} clips {found.would_clip(advised):.0%} of"
-        " these steps; the learning rate must come down with it",
+        f"use a bound that only outliers reach, with a smaller learning rate: {advised:g} clips"
+        f" {found.would_clip(advised):.0%} of these steps",
         f"torch.nn.utils.clip_grad_norm_(model.parameters(), {advised:g})",
     )

@@ -1,4 +1,4 @@
-"""Updates that divide by zero, diverge within a step, or are rounded to nothing."""
+"""Updates that divide by zero, diverge within a step, or are rounded away."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ _DIVIDES = having("quotient", in_place=True, lists=True)
     fix={"torch.optim.Adagrad([w], lr=0.1, eps=0.0)": "torch.optim.Adagrad([w], lr=0.1)"},
 )
 def optimizer_arithmetic(fault: Fault) -> Finding | None:
-    """Loss and gradients were finite; the update rule itself divided by zero, took a root of a
-    negative, or overflowed.
+    """Loss and gradients were finite; the update rule itself divided by zero, took the root of a
+    negative number, or overflowed.
 
-    Bias corrections that count from zero, trust ratios of a zero norm and variances that round
-    below zero do this.
+    Typical causes: a bias correction that counts from zero, a trust ratio of a zero norm, a
+    variance rounded below zero.
     """
     step = optimizer_step_at(fault.recording, fault.position)
     if step is None and not _of_update_rule(fault):
@@ -160,9 +160,9 @@ def _eps_underflow(
     return optimizer_eps_underflow.retold(
         finding,
         f"eps={eps:g} of {step.optimizer} is zero in {limits.name}: the update divides by zero",
-        f"{limits.name} has nothing between 0 and"
+        f"{limits.name} has no number between 0 and"
         f" {limits.smallest_subnormal:.3g}, so eps={eps:g} is rounded to 0. Where the second"
-        " moment is 0 as well, the update is 0/0 or x/0.",
+        " moment is 0 too, the update is 0/0 or x/0.",
         fixes=[
             Fix(
                 "keep the parameters and the optimizer's state in float32 (mixed precision)",
@@ -197,10 +197,10 @@ def _eps_underflow(
     """,
 )
 def absorbed_update_(trace: Trace) -> Iterator[Finding]:
-    """Decoupled weight decay multiplies a weight by 1 - lr * decay; within a quarter ulp of 1 that
-    rounds back to the weight.
+    """Decoupled weight decay multiplies a weight by 1 - lr * decay. Within a quarter ulp of 1, the
+    product rounds back to the weight.
 
-    The rest of the update may still move it: the run trains, without weight decay.
+    The rest of the update may still change it: the run trains, but without weight decay.
     """
     recording = trace.recording
     told: set[int] = set()
@@ -238,11 +238,10 @@ def absorbed_update_(trace: Trace) -> Iterator[Finding]:
     fix={"torch.tensor(30.0)": "torch.tensor(0.1)"},
 )
 def learning_rate_(fault: Fault) -> Finding | None:
-    """Updates inside of a training step, as in meta-learning, overshoot: each leaves the weights
+    """Updates within a training step, as in meta-learning, overshoot: each makes the weights
     larger, until a result overflows.
 
-    No wider dtype helps what grows from update to update; the inner rate must come down, or the
-    gradients be clipped.
+    A wider dtype does not help: lower the inner rate, or clip the inner gradients.
     """
     if not fault.row or fault.low or not overflowed(fault.recording, fault.position):
         return None
@@ -256,12 +255,12 @@ def learning_rate_(fault: Fault) -> Finding | None:
     )
     return learning_rate_.retold(
         finding,
-        f"the updates by {place['op']} inside of the step drive the weights away: {grown}",
+        f"the updates by {place['op']} within the step make the weights diverge: {grown}",
         f"Here {grown}; then {finding.op} overflowed ({location(finding.file, finding.line)}).",
         phase=PHASES[FORWARD],
         fixes=[
             Fix(
-                "a smaller inner rate; a learned one needs an upper bound",
+                "use a smaller inner rate; bound a learned one from above",
                 "rate = max_rate * torch.sigmoid(raw_rate)",
             ),
             Fix(
@@ -302,7 +301,7 @@ def _idle_decay(
     recording: Recording, step: OptimizerStep, decay: float, rate: float, dtype: str
 ) -> Finding:
     return absorbed_update_.finding(
-        f"weight decay {decay:g} at a learning rate of at most {rate:g} does nothing to {dtype}"
+        f"weight decay {decay:g} at a learning rate of at most {rate:g} has no effect on {dtype}"
         " weights",
         f"Here the factor is 1 - {rate * decay:.2g}.",
         phase="optimizer",
@@ -312,7 +311,7 @@ def _idle_decay(
         symptom="silent-underflow",
         fixes=[
             Fix(
-                "float32 weights under autocast",
+                "keep the weights in float32, under autocast",
                 "model.float()  # and torch.autocast for the forward pass",
             )
         ],
@@ -339,10 +338,10 @@ _SUMS = having("updates") - {"addcdiv", "sub"} | {"mul"}
     fix={"3, dtype=torch.float16": "3"},
 )
 def dtype_overflow(fault: Fault) -> Finding | None:
-    """A moment in half precision outgrew its dtype: momentum m adds up to 1 / (1 - m) gradients, a
-    second moment their squares.
+    """A moment in half precision overflowed: momentum m adds up to 1 / (1 - m) gradients, a second
+    moment their squares.
 
-    Every number that went in was finite, and so is their sum in float32.
+    Every operand was finite, and so is their sum in float32.
     """
     step = optimizer_step_at(fault.recording, fault.position)
     if step is None or not fault.low or fault.name not in _SUMS or _of_parameter(fault):
@@ -350,12 +349,12 @@ def dtype_overflow(fault: Fault) -> Finding | None:
     went_in = _finite_operands(fault.recording, fault.position)
     if not went_in:
         return None
-    limits = format_of(getattr(torch, fault.dtype))
+    limits = format_of(fault.dtype)
     shown = " and ".join(f"{stats.largest:.4g}" for stats in went_in)
     return dtype_overflow.retold(
         fault.finding,
-        f"{fault.name} in the update rule of {step.optimizer} leaves the range of"
-        f" {limits.name}, which ends at {limits.max:.6g}: its operands reach {shown}",
+        f"{fault.name} in the update rule of {step.optimizer} overflows {limits.name}, which ends"
+        f" at {limits.max:.6g}: its operands reach {shown}",
         phase="optimizer",
         fixes=[
             Fix(
@@ -363,7 +362,7 @@ def dtype_overflow(fault: Fault) -> Finding | None:
                 "model.float()  # and torch.autocast for the forward pass",
             ),
             Fix(
-                "smaller gradients: a mean as the loss, or clipping",
+                "make the gradients smaller: use a mean as the loss, or clip them",
                 "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
             ),
         ],

@@ -1,4 +1,4 @@
-"""The loss scaler: a scale too large, never found, bypassed, not updated, misordered."""
+"""The loss scaler: too large a scale, or one bypassed, not updated, used out of order."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ from nanlab.trace.history import (
 from nanlab.trace.op import OPTIMIZER, Op, location
 from nanlab.trace.recording import Recording
 
-# Gradients used in the wrong order: clipped before they were unscaled, or taken without that. Noted
-# when a step ends.
+# Gradients used in the wrong order. Noted when a step ends.
 
 _HARMLESS = in_place(with_forms("zero", "copy", lists=True) | with_forms("add", lists=True)) | {
     UNSCALE
 }  # accumulation too
-MOST_ORDER_HOPS = 16
+MOST_ORDER_HOPS = 16  # operations between two uses of a gradient
 
 
 def _written_in_place(recording: Recording, position: int) -> Op | None:
@@ -54,8 +53,7 @@ def _rms(recording: Recording, position: int) -> float:
 
 def note_early_clipping(rows: StepRows, history: History) -> None:
     """Note gradients that were made smaller between backward and unscaling."""
-    recent = takewhile(lambda check: check.position >= rows.start, reversed(history.unscales))
-    for check in reversed(list(recent)):
+    for check in reversed(rows.events(history.unscales)):
         _note_early_clipping(rows.recording, history, check.position)
 
 
@@ -77,7 +75,7 @@ def _note_early_clipping(recording: Recording, history: History, position: int) 
 
 
 def note_factors(rows: StepRows, history: History) -> None:
-    """Work out by how much each loss of the step was multiplied before backward was called."""
+    """Note the factor by which each loss of the step was multiplied before backward."""
     recording = rows.recording
     for i in range(len(history.losses) - 1, -1, -1):
         loss = history.losses[i]
@@ -95,19 +93,19 @@ def note_factors(rows: StepRows, history: History) -> None:
 
 
 def _multiplied(recording: Recording, root: int) -> int:
-    """The operand that a product was made from; the root itself if it is no product."""
+    """The first operand of a product or quotient; the root itself if it is neither."""
     if recording.at(root).name not in ("mul", "div"):
         return root
     return next((p for p, slot in recording.operands(root) if slot == 0), root)
 
 
 def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -> None:
-    """Note the first parameter that was updated by a gradient still scaled, or never scaled."""
+    """Note the first parameter that was updated with a gradient still scaled."""
     if history.unscales and history.unscales[-1].position >= rows.start:
         note_unscaled_parts(rows, history)
     recording = rows.recording
-    recent = takewhile(lambda loss: loss.position >= rows.start, reversed(history.losses))
-    scale = next((loss.factor for loss in recent if loss.scaled), 0.0)
+    losses = rows.events(history.losses)
+    scale = next((loss.factor for loss in losses if loss.scaled), 0.0)
     if not 2.0 < scale < math.inf:
         return
     for step in _not_smaller(rows, steps, scale):
@@ -125,7 +123,7 @@ def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -
 
 
 def _not_smaller(rows: StepRows, steps: list[ParameterStep], scale: float) -> list[ParameterStep]:
-    """Updated parameters whose gradient was not made smaller, as by dividing out a loss scale."""
+    """Updated parameters whose gradient did not shrink, as it does by unscaling."""
     done = [
         s for s in steps if s.used is not None and s.gradient is not None and s.value is not None
     ]
@@ -155,7 +153,7 @@ def _unscaled(recording: Recording, used: int, gradient: int, scale: float) -> b
 
 
 def _was_unscaled(recording: Recording, gradient: int) -> bool:
-    """Whether a scaler had divided its scale out of what a backward pass then added to."""
+    """Whether a scaler had unscaled the gradient before a backward pass added to it."""
     position = gradient
     for _ in range(MOST_ORDER_HOPS):
         row = recording.at(position)
@@ -168,13 +166,11 @@ def _was_unscaled(recording: Recording, gradient: int) -> bool:
 
 
 def note_unscaled_parts(rows: StepRows, history: History) -> None:
-    """Note a loss that went backward (partly) unscaled, though its gradients were unscaled."""
+    """Note a loss that was not scaled, or only in part, though its gradients were unscaled."""
     recording = rows.recording
     begin = next((u.position for u in reversed(history.unscales) if u.position < rows.start), 0)
     losses = list(takewhile(lambda loss: loss.position > begin, reversed(history.losses)))
-    checks = list(
-        takewhile(lambda check: check.position >= rows.start, reversed(history.unscales))
-    )[::-1]
+    checks = rows.events(history.unscales)[::-1]
     stepped = [
         s.position
         for s in takewhile(lambda step: step.position > begin, reversed(history.optimizer_steps))
@@ -200,7 +196,7 @@ def note_unscaled_parts(rows: StepRows, history: History) -> None:
 
 
 def _scaled_term(recording: Recording, root: int, depth: int = 4) -> float:
-    """The loss scale that only one term of a sum bears; 0 if there is none."""
+    """The loss scale on only one term of a sum; 0 if there is none."""
     if depth == 0 or recording.at(root).name not in ("add", "sub"):
         return 0.0
     for term, _ in recording.operands(root):
@@ -212,19 +208,19 @@ def _scaled_term(recording: Recording, root: int, depth: int = 4) -> float:
 
 
 def _scalar_factor(recording: Recording, product: int) -> float:
-    """The other factor of a product of two scalars, if it is a power of two like a loss scale."""
+    """The second factor of a product, if it looks like a loss scale: a power of two."""
     values = [recording.value(source) for source, slot in recording.operands(product) if slot == 1]
     value = values[0] if values and values[0] is not None else 0.0
     return value if SCALED <= value < math.inf and math.frexp(value)[0] == 0.5 else 0.0
 
 
-# What a watch finds of it.
+# Findings.
 
 _STEPS = "scaler.scale(loss).backward(), scaler.step(opt), scaler.update()"
 
 
 def scaled_loss(recording: Recording) -> Fix:
-    """A GradScaler for the device; it takes no gradients of half-precision parameters."""
+    """The fix of a GradScaler, with float32 parameters, as it takes no float16 gradients."""
     seen = [str(d).split(":")[0] for d in recording.devices.items]
     device = next((d for d in seen if d != "cpu"), "cpu")
     scaler = f'scaler = torch.amp.GradScaler("{device}")  # {_STEPS}'
@@ -238,7 +234,7 @@ def scaled_loss(recording: Recording) -> Fix:
 
 
 def held_in_half(recording: Recording) -> bool:
-    """Whether a parameter is in half precision, as first read or as updated."""
+    """Whether a parameter is in half precision when first read, or when updated."""
     if any(s.kind == "parameter" and "float16" in s.dtype for s in recording.sources.values()):
         return True
     return any(
@@ -262,7 +258,7 @@ def loss_factor(recording: Recording, position: int) -> float:
 
 
 def _written_factor(recording: Recording, root: int) -> float:
-    """The number that a product was made with which overflowed; inf where that cannot be told."""
+    """The Python number by which a loss was multiplied when it overflowed; inf if unknown."""
     row = recording.at(root)
     numbers = recording.scalars.get(row.call, ()) if row.name == "mul" else ()
     return next((abs(x) for x in numbers), math.inf)
@@ -297,7 +293,7 @@ def loss_scale_overflow(fault: Fault) -> Finding | None:
 
 
 def _is_dwarfed(row: Op, factor: float) -> bool:
-    """Whether a scale is less than half the way to an overflow: gradients grew by more."""
+    """Whether the gradients grew by more than the scale on the way to the overflow."""
     dtype = row.dtype
     if not isinstance(dtype, torch.dtype) or dtype == torch.float16:
         return False
@@ -309,10 +305,10 @@ def _too_large(finding: Finding, factor: float) -> Finding:
     return loss_scale_overflow.retold(
         finding,
         f"the loss scale {scale} is too large: {finding.op} overflows",
-        "A dynamic scaler finds the scale by itself and skips the steps that overflow.",
+        "A dynamic scaler finds the scale itself, and skips the steps that overflow.",
         fixes=[
             Fix(
-                "a dynamic loss scale",
+                "use a dynamic loss scale",
                 "scaler.scale(loss).backward(); scaler.step(opt); scaler.update()",
             )
         ],
@@ -320,7 +316,7 @@ def _too_large(finding: Finding, factor: float) -> Finding:
 
 
 def _is_reciprocal_of_zero_scale(recording: Recording, origin: Origin) -> bool:
-    """Whether a scaler divided by its own scale, and that was zero."""
+    """Whether a scaler divided by its own scale of zero."""
     if recording.at(origin.position).name != "reciprocal":
         return False
     zero = any(recording.value(source) == 0.0 for source, _ in recording.operands(origin.position))
@@ -333,14 +329,14 @@ def _scale_is_zero(finding: Finding) -> Finding:
         cause="loss-scale-overflow",
         title="the loss scale is 0: every gradient becomes 0, and unscaling makes it 0 times inf",
         explanation=(
-            "A dynamic scaler halves its scale in each step that overflows, down to 0 if nothing"
-            " helps; doubling 0 never raises it again. A scaler restored from the checkpoint of"
-            " such a run starts with it."
+            "A dynamic scaler halves its scale in each step that overflows, at worst down to 0,"
+            " from which doubling never raises it. A scaler restored from such a checkpoint"
+            " starts at 0."
         ),
         phase="optimizer",
         fixes=[
             Fix(
-                "start the scaler afresh",
+                "start with a new scaler",
                 "scaler = torch.amp.GradScaler(device)  # instead of load_state_dict",
             )
         ],
@@ -348,7 +344,7 @@ def _scale_is_zero(finding: Finding) -> Finding:
 
 
 def _factor(recording: Recording, position: int) -> float:
-    """By how much the loss was multiplied whose backward pass a row belongs to (or leads to)."""
+    """The factor on the loss of a row, or a finite one of another loss."""
     factor = loss_factor(recording, position)
     if math.isfinite(factor):
         return factor
@@ -357,7 +353,7 @@ def _factor(recording: Recording, position: int) -> float:
 
 
 def _is_root(recording: Recording, origin: Origin) -> bool:
-    """Whether the overflow is that of the scaled loss itself."""
+    """Whether the scaled loss itself overflowed."""
     return any(
         loss.root == origin.position and loss.factor == math.inf
         for loss in recording.training.losses
@@ -365,7 +361,7 @@ def _is_root(recording: Recording, origin: Origin) -> bool:
 
 
 def _is_overflowing_scale(recording: Recording, origin: Origin) -> bool:
-    """Whether the scale itself overflowed when it was cast to the dtype of the loss."""
+    """Whether the scale overflowed in the cast to the dtype of the loss."""
     row, stats = recording.at(origin.position), recording.stats(origin.position)
     if stats is None or stats.numel != 1 or row.name != "_to_copy":
         return False
@@ -418,7 +414,7 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
         )
     elif low := below_one(entries):
         yield told(
-            f"the loss scale came down to {last.after:g}: the gradients overflow without any"
+            f"the loss scale fell to {last.after:g}: the gradients overflow without any"
             f" scaling{at}",
             f"Below 1 the scaler makes gradients smaller instead of larger; {low}.",
             "warning",
@@ -442,13 +438,13 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
 
 
 def _shown(scale: float) -> str:
-    """A loss scale as people write it."""
+    """A loss scale in words: ``65536``, ``2^24``."""
     power = math.log2(scale) if scale > 0 else 0.5
     return f"2^{power:.0f}" if scale >= 2.0**20 and power == round(power) else f"{scale:g}"
 
 
 def _lowered(entries: Sequence[Skip]) -> bool:
-    """Whether the scaler came down, as a dynamic one does."""
+    """Whether the scaler lowered its scale, as a dynamic one does."""
     return any(0.0 < e.after < e.scale for e in entries)
 
 
@@ -457,16 +453,16 @@ def _fatal_title(entries: Sequence[Skip]) -> str:
     count = plural(len(entries), "step")
     if all(b.scale > a.after for a, b in pairwise(entries)) and len(entries) > 1:
         return (
-            f"the loss scale is {first.scale:g} again in each of {count}, and overflows; what the"
-            " scaler learns is lost"
+            f"the loss scale is {first.scale:g} again in each of {count}, and overflows: the scaler"
+            " is reset each time"
         )
     if _lowered(entries):
         return (
-            f"the loss scaler came down from {first.scale:g} to {last.after:g}, and the gradients"
+            f"the loss scale fell from {first.scale:g} to {last.after:g}, and the gradients"
             f" overflow in {count}"
         )
     used = f"{first.scale:g}" if first.scale else "in use"
-    return f"the loss scale {used} overflows in {count}, and no smaller one is tried"
+    return f"the loss scale {used} overflows in {count}, and the scaler never lowers it"
 
 
 def _fatal_fix(entries: Sequence[Skip]) -> Fix:
@@ -482,7 +478,8 @@ def _fatal_fix(entries: Sequence[Skip]) -> Fix:
 
 def _in_float32() -> Fix:
     return Fix(
-        "compute what overflows in float32", "with torch.autocast(device_type, enabled=False): ..."
+        "compute the overflowing operation in float32",
+        "with torch.autocast(device_type, enabled=False): ...",
     )
 
 
@@ -503,10 +500,10 @@ def _in_float32() -> Fix:
     fix={"lr=1e30": "lr=1e-2", "opt.step()": "scaler.step(opt)\n    scaler.update()"},
 )
 def scaler_misuse(fault: Fault) -> Finding | None:
-    """Gradients that still bear the loss scale were used as they are.
+    """Gradients were used with the loss scale still on them.
 
-    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out
-    again, nothing else does.
+    scaler.scale(loss) multiplies every gradient; only scaler.unscale_ and scaler.step divide the
+    scale out again.
     """
     finding = fault.finding
     for found in fault.recording.training.misuses:
@@ -525,7 +522,7 @@ def scaler_misuse(fault: Fault) -> Finding | None:
 
 
 def _never_divided(fault: Fault) -> Finding | None:
-    """Updates drove the weights away by gradients that bore a loss scale put on by hand."""
+    """The finding of weights that diverged by a loss scale that was never divided out."""
     recording, away = fault.recording, drove_away(fault)
     loss = undivided_factor(recording, away) if away is not None else None
     # any other number may be the weight of a loss
@@ -536,22 +533,22 @@ def _never_divided(fault: Fault) -> Finding | None:
     return replace(
         blame_update(fault, away, "scaler-misuse", ""),
         title=(
-            f"{f'{away.optimizer}.step()' if away.optimizer else away.op} uses gradients that still"
-            f" bear the loss scale {scale}: {growth_of(away)}"
+            f"{f'{away.optimizer}.step()' if away.optimizer else away.op} uses gradients with the"
+            f" loss scale {scale} still on them: {growth_of(away)}"
         ),
         explanation=(
             f"{scaler_misuse.explanation} Here the program multiplies the loss by {scale} itself"
-            f" ({location(file, line)}), and must divide the gradients by it: those of {away.name}"
-            f" came to the update undivided, each update {scale} times too large."
+            f" ({location(file, line)}), but does not divide the gradients by it: each update of"
+            f" {away.name} is {scale} times too large."
         ),
         fixes=[
             Fix(
-                "divide the scale out before the step, of every parameter's gradient",
+                "divide every gradient by the scale before the step",
                 "for p in model.parameters():\n    if p.grad is not None:\n       "
                 f" p.grad.div_({scale})\noptimizer.step()",
             ),
             Fix(
-                "leave it to a scaler",
+                "use a GradScaler",
                 "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
             ),
         ],
@@ -559,7 +556,7 @@ def _never_divided(fault: Fault) -> Finding | None:
 
 
 def _ignored_check(fault: Fault) -> OptimizerStep | None:
-    """The optimizer step that took overflowed gradients which the scaler would have skipped."""
+    """The optimizer step with overflowed gradients that the scaler would have skipped."""
     recording, origin = fault.recording, fault.origin
     number = recording.step_of(origin.position)
     scaled = any(
@@ -588,23 +585,22 @@ def _ignored_check(fault: Fault) -> OptimizerStep | None:
 def _bypass_of_check(fault: Fault, step: OptimizerStep) -> Finding:
     return scaler_misuse.retold(
         fault.finding,
-        f"{step.optimizer}.step() took gradients that had overflowed; scaler.step would have"
-        " skipped them",
-        f"scaler.step also looks for NaN and infinity first, which"
-        f" a loss scale that is still too high makes now and then; {fault.finding.op}"
-        f" overflowed here ({location(fault.finding.file, fault.finding.line)}).",
+        f"{step.optimizer}.step() used overflowed gradients, which scaler.step would have skipped",
+        f"scaler.step checks for NaN and infinity first, which too high a loss scale makes now and"
+        f" then; {fault.finding.op} overflowed here"
+        f" ({location(fault.finding.file, fault.finding.line)}).",
         phase="optimizer",
         op=step.writer,
         node=None,
         module="",
         position=step.position,
         **line_fields(fault.recording, step.line),
-        fixes=[Fix("step through the scaler", "scaler.step(optimizer); scaler.update()")],
+        fixes=[_STEP_WITH_SCALER],
     )
 
 
 def _never_updated(trace: Trace) -> bool:
-    """Whether the run ended because scaler.update() was missing."""
+    """Whether the run ended for want of scaler.update()."""
     failure = trace.recording.escapes.failure
     return (
         failure is not None
@@ -618,7 +614,7 @@ def _no_update(trace: Trace) -> Finding:
     assert failure is not None
     return scaler_misuse.finding(
         f"scaler.update() is missing: {failure.text.strip().rstrip('.')}",
-        "scaler.update() ends each iteration: it forgets which"
+        "scaler.update() must end each iteration: it forgets which"
         " optimizers have stepped, and adapts the scale.",
         phase="optimizer",
         step=trace.recording.step_of(trace.recording.end - 1),
@@ -628,7 +624,7 @@ def _no_update(trace: Trace) -> Finding:
         symptom="exception",
         fixes=[
             Fix(
-                "update once an iteration, after the last scaler.step",
+                "update once per iteration, after the last scaler.step",
                 "scaler.step(optimizer)\nscaler.update()",
             )
         ],
@@ -651,10 +647,10 @@ def _no_update(trace: Trace) -> Finding:
     fix={"backward()": "backward()\nscaler.unscale_(opt)"},
 )
 def scaler_misuse_(trace: Trace) -> Iterator[Finding]:
-    """Gradients that still bear the loss scale were used as they are.
+    """Gradients were used with the loss scale still on them.
 
-    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out
-    again, nothing else does.
+    scaler.scale(loss) multiplies every gradient; only scaler.unscale_ and scaler.step divide the
+    scale out again.
     """
     kinds: dict[tuple[str, int], list[Misuse]] = {}
     last = max((o.sink.step_position for o in harmful_origins(trace.recording)), default=-1)
@@ -669,62 +665,69 @@ def scaler_misuse_(trace: Trace) -> Iterator[Finding]:
         yield _misuse_finding(trace, group[0], len(group))
 
 
-def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
-    recording = trace.recording
-    place = where(recording, found.at)
-    if found.kind != "part-unscaled" and place["phase"] in ("forward", "other"):
-        place["phase"] = "optimizer"  # what is done to gradients, with or without torch.no_grad
-    step = recording.step_of(found.position)
-    if found.kind == "bypass":
-        title = (
-            f"{place['op']} uses gradients that still bear the loss scale {found.scale:g}; the"
-            " update is that much too large"
-        )
-        explanation, fix = _why_bypassed(found)
-        step = next(
-            (
-                recording.step_of(s.step_position)
-                for s in recording.sinks
-                if s.step_position > found.position
-            ),
-            step,
-        )
-    elif found.kind == "part-unscaled":
-        title = (
-            f"part of the loss is not scaled: the scaler makes its gradient {found.scale:g} times"
-            " too small"
-        )
-        explanation = (
-            "What is added after scaler.scale, or goes backward by itself, is divided by the scale"
-            " all the same."
-        )
-        fix = Fix("scale the whole loss", "scaler.scale(loss + penalty).backward()")
-    elif _twice(recording, found):
-        title = (
-            f"the loss scale is divided out of the gradients twice: they become {found.ratio:.3g}"
-            " times too small"
-        )
-        explanation = "scaler.step (or scaler.unscale_) divides the scale out itself."
-        fix = Fix(
-            "leave it to the scaler",
+_STEP_WITH_SCALER = Fix("step with the scaler", "scaler.step(optimizer); scaler.update()")
+_STILL_SCALED = (
+    "{op} uses gradients with the loss scale {scale:g} still on them; the update is that much too"
+    " large"
+)
+# title, explanation and fix of each misuse
+_MISUSES = {
+    "bypass": (
+        _STILL_SCALED,
+        "optimizer.step() does not divide by the loss scale.",
+        _STEP_WITH_SCALER,
+    ),
+    "unscaled-early": (
+        _STILL_SCALED,
+        "scaler.unscale_ ran before the last backward pass of the step. Gradients added by that"
+        " pass keep the scale, as scaler.step does not divide a second time.",
+        Fix(
+            "unscale once, after the last micro-batch",
+            "if last_micro_batch:\n    scaler.unscale_(optimizer)  # then log or clip the norm",
+        ),
+    ),
+    "part-unscaled": (
+        "part of the loss is not scaled: the scaler makes its gradient {scale:g} times too small",
+        "The scaler also divides terms by the scale that were added after scaler.scale, or that had"
+        " a backward of their own.",
+        Fix("scale the whole loss", "scaler.scale(loss + penalty).backward()"),
+    ),
+    "unscaled-twice": (
+        "the loss scale is divided out of the gradients twice: they become {ratio:.3g} times too"
+        " small",
+        "scaler.step (or scaler.unscale_) already divides the scale out.",
+        Fix(
+            "leave the division to the scaler",
             "scaler.unscale_(optimizer)  # once, instead of dividing by hand",
-        )
-    else:
-        title = (
-            f"gradients are clipped before they are unscaled: they become {found.ratio:.3g} times"
-            " too small"
-        )
-        explanation = (
-            "The norm is that of gradients times the loss scale. After scaler.step has divided the"
-            " scale out, almost nothing is left."
-        )
-        fix = Fix(
+        ),
+    ),
+    "clip-before-unscale": (
+        "gradients are clipped before they are unscaled: they become {ratio:.3g} times too small",
+        "The norm then includes the loss scale. After scaler.step has divided the scale out, almost"
+        " nothing is left.",
+        Fix(
             "unscale first",
             "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(),"
             " max_norm)\nscaler.step(optimizer)",
-        )
+        ),
+    ),
+}
+
+
+def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
+    recording, kind = trace.recording, str(found.kind)
+    place, step = where(recording, found.at), recording.step_of(found.position)
+    if kind != "part-unscaled" and place["phase"] in ("forward", "other"):
+        place["phase"] = "optimizer"  # the work on gradients, with or without torch.no_grad
+    if kind == "bypass":
+        kind = "unscaled-early" if found.unscaled else kind
+        later = (s for s in recording.sinks if s.step_position > found.position)
+        step = next((recording.step_of(sink.step_position) for sink in later), step)
+    elif kind == "clip-before-unscale" and _twice(recording, found):
+        kind = "unscaled-twice"
+    title, explanation, fix = _MISUSES[kind]
     return scaler_misuse.finding(
-        title,
+        title.format(op=place["op"], scale=found.scale, ratio=found.ratio),
         f"{explanation} Seen in {plural(count, 'step')}.",
         step=step,
         symptom="silent-scaler-misuse",
@@ -733,26 +736,7 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
     )
 
 
-def _why_bypassed(found: Misuse) -> tuple[str, Fix]:
-    """How gradients came to an optimizer with the loss scale on them, and what to do."""
-    if found.unscaled:
-        return (
-            (
-                "scaler.unscale_ ran before the last backward pass of the step: what that pass"
-                " added still bears the scale, and scaler.step does not divide a second time."
-            ),
-            Fix(
-                "unscale once, after the last micro-batch",
-                "if last_micro_batch:\n    scaler.unscale_(optimizer)  # then log or clip the norm",
-            ),
-        )
-    return (
-        "optimizer.step() knows nothing of the scaler.",
-        Fix("step through the scaler", "scaler.step(optimizer); scaler.update()"),
-    )
-
-
 def _twice(recording: Recording, found: Misuse) -> bool:
-    """Whether gradients were divided by the loss scale before the scaler did so."""
+    """Whether the program divided gradients by the loss scale before the scaler did."""
     scale = scale_of(recording, recording.step_of(found.position))
     return scale >= SCALED and abs(found.ratio / scale - 1.0) < 0.02

@@ -1,4 +1,4 @@
-"""Training loops that end in NaN: the update, the rate, the optimizer's arithmetic."""
+"""Training loops that diverge: the learning rate, exploding gradients, weight decay."""
 
 from __future__ import annotations
 
@@ -39,13 +39,12 @@ SCALE_FREE = frozenset(
     "Adam AdamW NAdam RAdam Adamax Adagrad Adafactor RMSprop Rprop Adadelta".split()
 )
 CLEARED = Fix(
-    "clear the gradients in each step: every backward pass added to what the steps before had left",
+    "clear the gradients in each step: every backward pass added to those of earlier steps",
     "optimizer.zero_grad()",
 )
 USUAL_DECAY = 0.1  # the largest that recipes for training use
 NOT_NEGATIVE = Fix(
-    "a rate of at least 0: below it each step climbs, and a schedule that runs past its end gets"
-    " there",
+    "keep the rate at 0 or above: a negative one climbs, and a schedule past its end gets there",
     'group["lr"] = max(rate, 0.0)',
 )
 
@@ -61,7 +60,7 @@ def _last_rate(fault: Fault) -> list[Fix]:
     )
     return [
         Fix(
-            f"keep the last rate, {rate:.3g}, where the schedule gives no number",
+            f"keep the last rate, {rate:.3g}, where the schedule gives no finite number",
             code,
             verdict="verified",
         )
@@ -79,15 +78,14 @@ def bad_rate(fault: Fault, step: OptimizerStep | None, explanation: str) -> Find
         cause="learning-rate",
         title=f"the learning rate is {shown}",
         explanation=(
-            f"{explanation} Here the schedule gave the bad value, and the update spread it to every"
+            f"{explanation} Here the schedule gave the bad rate, and the update spread it to every"
             " parameter; loss and gradients were finite."
         ),
         phase="optimizer",
         fixes=[
             *_last_rate(fault),
             Fix(
-                "guard the schedule against a length of zero, a step of zero and steps past"
-                " its end",
+                "guard the schedule against a length of 0, step 0 and steps past its end",
                 "progress = min(step, total) / max(total, 1)",
             ),
         ],
@@ -100,8 +98,8 @@ def bad_rate(fault: Fault, step: OptimizerStep | None, explanation: str) -> Find
 _PRODUCTS = having("matmul", "dot", "composed_product", "links", in_place=True)
 
 _SIGN_FIX = Fix(
-    "see to the sign and the size of what is added: it does not depend on the size of the"
-    " gradients, so clipping them changes nothing",
+    "check the sign and size of the term added: it does not depend on the gradients, so clipping"
+    " does not help",
     "p.mul_(1 - lr * decay)  # decoupled weight decay makes weights smaller",
 )
 
@@ -122,10 +120,10 @@ _SIGN_FIX = Fix(
     fix={"lr=0.1": "lr=1e-4"},
 )
 def learning_rate(fault: Fault) -> Finding | None:
-    """Updates drove the weights away until a result overflowed, or the rate itself is not a finite
-    number.
+    """The updates made the weights diverge until a result overflowed, or the rate itself is not
+    finite.
 
-    The operation that overflowed is only where it showed; the update is the cause.
+    The overflow is only the symptom; the update is the cause.
     """
     recording, origin = fault.recording, fault.origin
     if not fault.row:
@@ -153,12 +151,11 @@ def learning_rate(fault: Fault) -> Finding | None:
     fix={"5.0 * torch.eye(4)": "torch.eye(4)"},
 )
 def exploding_gradient(fault: Fault) -> Finding | None:
-    """Each layer or time step multiplies the gradient by more than one, until it overflows or
-    throws the weights away.
+    """Each layer or time step multiplies the gradient by more than one, until it overflows or makes
+    the weights diverge.
 
-    The derivative of a chain is the product of those of its links. Clipping the norm keeps the
-    direction of a large gradient; it cannot undo an infinity, for which the factor itself must come
-    down.
+    The derivative of a chain is the product of the derivatives of its links. Clipping the norm
+    tames a large gradient but cannot undo an infinity: the factor itself must come down.
     """
     away = drove_away(fault)
     if away is not None and (enlarged := _enlarged(fault, away)):
@@ -174,8 +171,8 @@ def exploding_gradient(fault: Fault) -> Finding | None:
         f"the gradient grew from operation to operation until {fault.finding.op} overflowed in"
         " backward",
         fixes=[
-            Fix("an initialisation of gain one", "nn.init.orthogonal_(cell.weight_hh)"),
-            Fix("a shorter chain: truncated backpropagation", "h = h.detach()  # every k steps"),
+            Fix("initialise with gain 1", "nn.init.orthogonal_(cell.weight_hh)"),
+            Fix("shorten the chain: truncated backpropagation", "h = h.detach()  # every k steps"),
         ],
     )
 
@@ -239,11 +236,11 @@ def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> F
     recording, finding = fault.recording, fault.finding
     grown = growth_of(away)
     if away.rate is not None:
-        rate = f"a learning rate of {away.rate:.3g} drives"
+        rate = f"a learning rate of {away.rate:.3g} makes"
     else:
-        rate = "these updates drive"
+        rate = "these updates make"
     title = (
-        f"{'exploding gradients drove' if _explodes(fault, away) else rate} the weights away:"
+        f"{'exploding gradients make' if _explodes(fault, away) else rate} the weights diverge:"
         f" {grown}"
     )
     if away.rate is not None and _decays(away):
@@ -254,7 +251,7 @@ def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> F
         )
     left = _factor_left(fault, away)
     if _uncleared(fault, away):
-        left += " The gradients are never cleared: each step uses the sum of all so far."
+        left += " The gradients are never cleared: each step uses the sum of all steps so far."
     return replace(
         finding,
         cause=cause,
@@ -301,13 +298,11 @@ def _blame_enlarging(fault: Fault, away: Runaway, at: Place, factor: float) -> F
             f" update: {growth_of(away)}"
         ),
         explanation=(
-            "Clipping makes gradients smaller or leaves them alone: its factor is max_norm / norm,"
-            f" and never more than one.{found.explanation}"
+            "Clipping never enlarges a gradient: its factor is max_norm / norm, at most 1."
+            f"{found.explanation}"
         ),
         fixes=[
-            Fix(
-                "a factor of at most one", "coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)"
-            )
+            Fix("limit the factor to 1", "coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)")
         ],
         **{**where(fault.recording, at), "phase": "optimizer"},
     )
@@ -333,7 +328,7 @@ def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
         return []  # the rate is what is not usual
     if _decays(away) and away.rate is not None:
         decay = min(0.01, 0.1 / away.rate)
-        return [Fix("a weight decay below 2 / learning rate", f"weight_decay={decay:.1g}")]
+        return [Fix("use a weight decay below 2 / learning rate", f"weight_decay={decay:.1g}")]
     if _uncleared(fault, away):
         return [CLEARED]
     if not away.optimizer and not depends_on_gradient(
@@ -350,13 +345,13 @@ def _clip_fix(fault: Fault) -> Fix:
     """Clipping, with a usual bound near the run's ordinary norms, where the trace has them."""
     if not parameter_columns(fault.recording)["gradient_known"].any():
         return Fix(
-            "clip the gradient's norm before the update",
+            "clip the gradient norm before the update",
             "g = g * (max_norm / (norm + 1e-6)).clamp(max=1.0)",
         )
     found = clipping(fault.trace)
     bound = min(max(found.advised_max_norm or USUAL[0], USUAL[0]), USUAL[-1])
     title = (
-        f"clip the gradient's norm before the step: a bound of {bound:g} clips"
+        f"clip the gradient norm before the step: a bound of {bound:g} clips"
         f" {found.would_clip(bound):.0%} of the recorded steps"
     )
     return Fix(title, f"torch.nn.utils.clip_grad_norm_(model.parameters(), {bound:.1f})")
@@ -366,10 +361,10 @@ def smaller_rate(recording: Recording, away: Runaway, rate: float) -> Fix:
     """A rate from the measured growth of updates; a hundredth where it is not steady."""
     stable = stable_rate(recording, away)
     if stable is None:
-        return Fix("a smaller learning rate", f"lr={rate / 100:.1g}")
+        return Fix("use a smaller learning rate", f"lr={rate / 100:.1g}")
     limit, growth = stable
     title = (
-        f"a learning rate below {limit:.2g}: each update was {growth:.3g} times the one before,"
-        " which stops there"
+        f"use a learning rate below {limit:.2g}, where updates stop growing: each was {growth:.3g}"
+        " times the one before"
     )
     return Fix(title, f"lr={limit / 2:.1g}")

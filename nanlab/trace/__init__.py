@@ -1,4 +1,4 @@
-"""A trace: a watch's tables, its selected row (``trace.at``), and doors to the rest."""
+"""Trace: the tables of a watch, its selected row, and doors to findings, replay and views."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROW_OF = ("position", "position_out", "position_in")
 
 
 class Place(int):
-    """A row of ``trace.ops`` as its position, and its place: ``trace.ops.loc[trace.at]``."""
+    """The position of a row of ``trace.ops``, with its place as attributes."""
 
     op: str
     phase: str
@@ -74,14 +74,14 @@ def place_at(trace: Trace, position: int) -> Place:
 
 
 def culprit_place(trace: Trace) -> Place | None:
-    """Where the culprit began; None without a culprit, or where it has no row."""
+    """The row of the culprit's origin; None without a culprit or a row."""
     found = trace.culprit
     known = found is not None and found.position in trace.ops.index
     return place_at(trace, found.position) if known and found is not None else None
 
 
 def position_of(what: Any) -> int:
-    """The position that a number, row, finding or widget means. Raises TypeMismatchError."""
+    """The position behind a number, row, finding or widget. Raises TypeMismatchError."""
     if isinstance(what, (str, bytes)):
         raise TypeMismatchError(f"expected a position or a row of a table, got {what!r}")
     try:
@@ -104,7 +104,7 @@ def position_of(what: Any) -> int:
 
 
 class Selection:
-    """Which row is selected, and who follows it. A follower that is gone is forgotten."""
+    """The selected row, and weak references to its followers."""
 
     def __init__(self) -> None:
         self.place: Place | None = None
@@ -130,7 +130,7 @@ class Selection:
 
 
 class Trace:
-    """What one watch recorded. A trace holds numbers; of tensors only the few that are evidence."""
+    """The record of one watch: numbers, and only the few tensors that are evidence."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -149,7 +149,7 @@ class Trace:
         recording = self.recording
         # A stopped program is diagnosed in the middle of a step, and again once that was looked
         # through.
-        seen = len(recording.history.series)
+        seen = len(recording.history.series.steps)
         events = len(recording.sinks), len(recording.passes), len(recording.notes)
         made = sum(segment.summarised for segment in recording.program.segments)
         return recording.end, len(recording.starts), seen, *events, recording.undecided, made
@@ -164,7 +164,7 @@ class Trace:
         return value
 
     def _table(self, name: str, make: Any) -> pd.DataFrame:
-        """A frame that shows itself well in a notebook."""
+        """A table with nanlab's notebook display."""
         from nanlab.views.tables import as_table
 
         return self._cached(
@@ -172,7 +172,7 @@ class Trace:
         )
 
     def _numbered(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The frame with the steps numbered as in the run that was guarded."""
+        """The frame with steps numbered as in the guarded run."""
         if self.recording.first_step and "step" in frame:
             frame["step"] += self.recording.first_step
         return frame
@@ -261,7 +261,7 @@ class Trace:
 
     @property
     def notes(self) -> list[str]:
-        """What nanlab has to say of itself: its own failures, what it left out."""
+        """nanlab's own remarks: internal errors, omissions."""
         return self.recording.notes
 
     def histogram(self, position: int) -> pd.Series:
@@ -295,7 +295,7 @@ class Trace:
     def summarise(self, judge: Any = None) -> None:
         """Give the kept steps of a watch with ``detail="fault"`` their statistics, by replay.
 
-        judge: takes each call in which something non-finite came in or out.
+        judge: called with each call that has a non-finite operand or result.
         """
         from nanlab.program.summary import summarise
 
@@ -304,25 +304,25 @@ class Trace:
     def fetch(self, judge: Any) -> None:
         """Fetch the statistics that are still on a device.
 
-        judge: takes each call in which something non-finite came in or out.
+        judge: called with each call that has a non-finite operand or result.
         """
         from nanlab.program.summary import fetch
 
         fetch(self.recording, judge)
 
     def _summarised(self) -> None:
-        """Make statistics that were put off, once the watch is over."""
+        """Compute postponed statistics, once the watch is over."""
         recording = self.recording
         if recording.detail == "fault" and not recording.puts_off:
             self.summarise()
 
     def kept(self, position: int) -> Kept | None:
-        """The operands of a row that was born or turned non-finite, if they were kept."""
+        """The operands of a row that was born or turned, if kept."""
         row = self.recording.op(int(position))
         return None if row is None else self.recording.kept.get(row.call)
 
     def source(self, file: str, line: int, context: int = 2) -> list[tuple[int, str]]:
-        """(number, text) of a line and those around it; ``file`` as the tables show it."""
+        """(number, text) of a line and its neighbours; ``file`` as in the tables."""
         real = next((place[2] for place in self.recording.places if place[0] == file), file)
         texts = [
             (n, linecache.getline(real, n).rstrip("\n"))
@@ -334,11 +334,9 @@ class Trace:
 
     @property
     def at(self) -> Place | None:
-        """The selected row, as its position: the culprit's at first, then what was clicked in a
-        view or set here.
+        """The selected row: at first the culprit's, then the one clicked in a view or set here.
 
-        Set it to a position, a row of ``ops`` or ``backward``, or a finding, and every view shows
-        it.
+        Set it to a position, a row of ``ops`` or ``backward``, or a finding; every view follows.
         """
         chosen = self.selection.place
         return culprit_place(self) if chosen is None else chosen
@@ -351,7 +349,7 @@ class Trace:
 
     @property
     def findings(self) -> list[Finding]:
-        """What is wrong, most harmful first, also behind the culprit and in other processes."""
+        """All faults, most harmful first, with those behind the culprit and of other ranks."""
         from nanlab.rules import with_hidden
         from nanlab.rules.ranks import across_ranks
 
@@ -359,7 +357,7 @@ class Trace:
 
     @property
     def own_findings(self) -> list[Finding]:
-        """What is wrong as far as this process knows by itself, from what it recorded."""
+        """The faults that this process found in its own record."""
         from nanlab.rules import diagnosed
 
         if self._recalled is not None:
@@ -368,7 +366,7 @@ class Trace:
 
     @property
     def chain(self) -> Chain | None:
-        """The faults of the failing step in their order, and the cure; None if unreplayable."""
+        """The faults of the failing step in order, and the cure; None if not replayable."""
         from nanlab.rules import chain_of
 
         if self._recalled is not None:
@@ -398,7 +396,7 @@ class Trace:
         lr: float | None = None,
         without: Any = None,
     ) -> Replay:
-        """The recorded step run again: the failing one by default.
+        """Run a recorded step again, by default the failing one.
 
         fix: a Fix, a Cure, or a list of them. dtype: half-precision operations in this dtype.
         loss_scale, lr: another loss scale or learning rate. without: rows of the batch to leave
@@ -413,8 +411,7 @@ class Trace:
         """Write the trace to a file that ``nanlab.load`` opens without the model's code, and return
         its path.
 
-        budget: bytes of tensors that the step reads and leaves as they are; a replay names what did
-        not fit.
+        budget: bytes for the tensors that the step reads; a replay names those that did not fit.
         """
         from nanlab.program.capsule import save
         from nanlab.rules.answers import told
@@ -424,7 +421,7 @@ class Trace:
         return save(self, path, budget)
 
     def recall(self) -> None:
-        """Take answers that the recording was saved with. Raises CapsuleError for others."""
+        """Use the findings and cure saved with the recording. Raises CapsuleError if damaged."""
         from nanlab.rules.answers import recalled
 
         self._recalled = recalled(self.recording.answers)
@@ -436,8 +433,8 @@ class Trace:
         return tensor_at(self.recording, self._position(position))
 
     def why(self, position: int, index: Any) -> Origin:
-        """Where one element of a row of ``ops`` came from, copies skipped, back to where a bad one
-        was born.
+        """The elements behind one element of a row of ``ops``, copies skipped, back to its birth
+        if it is bad.
 
         index: of each dimension, or the number in the flattened tensor. Raises NotReplayable,
         UsageError.
@@ -465,19 +462,20 @@ class Trace:
         return underflow(self)
 
     def loss_scale(self) -> LossScale:
-        """What float16 makes of the gradients at each loss scale 2^k, and the scale to take."""
+        """The gradients in float16 at each loss scale 2^k, and the best scale."""
         from nanlab.analysis.loss_scale import loss_scale
 
         return loss_scale(self)
 
     def clipping(self) -> Clipping:
-        """Gradient norms before and after clipping, who dominates, the ``max_norm`` to take."""
+        """Gradient norms before and after clipping, the dominating parameters, the best
+        ``max_norm``."""
         from nanlab.topics.clipping import clipping
 
         return clipping(self)
 
     def signal_loss(self) -> pd.DataFrame:
-        """Where each parameter's gradient was flushed on its way, and what would keep it."""
+        """Where each parameter's gradient was flushed, and the loss scale that keeps it."""
         from nanlab.analysis.signal_loss import signal_loss
         from nanlab.views.tables import as_table
 
@@ -492,5 +490,5 @@ class Trace:
 
 
 def _ask(module: str, name: str, *given: Any) -> Any:
-    """What a function of a layer above says, which is imported when it is asked."""
+    """Call a function of a layer above, imported on demand."""
     return getattr(import_module(f"nanlab.{module}"), name)(*given)

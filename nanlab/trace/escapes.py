@@ -1,4 +1,4 @@
-"""What left a watch: the exception that ended it, and tensors read as numbers."""
+"""Escapes: the exception that ended a watch, and tensors read as Python numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that the failing operation was given."""
+    """A tensor argument of the failing operation."""
 
     name: str  # of the argument; "tensors[2]" inside a list
     shape: tuple[int, ...]
@@ -22,7 +22,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class BadIndices:
-    """Indices outside of what they point into."""
+    """Indices out of range."""
 
     op: str  # aten name without overload
     argument: str  # of the operation that took them
@@ -71,7 +71,7 @@ _numbers = count(1)
 
 @dataclass(slots=True)
 class Escapes:
-    """What left the watch: the exception that ended it, and values read as numbers."""
+    """The exception that ended the watch, and values read as numbers."""
 
     number: int = field(default_factory=lambda: next(_numbers))  # of the run
     failure: Failure | None = None
@@ -82,7 +82,7 @@ class Escapes:
     )  # position at which a tensor was last read as a number, outside of optimizers; its row
 
     def add(self, read_out: ReadOut) -> None:
-        """Note a value that was read; the oldest are forgotten."""
+        """Add a value that was read, forgetting the oldest."""
         self.read_outs.append(read_out)
         if len(self.read_outs) > MOST_READ_OUTS:
             del self.read_outs[: MOST_READ_OUTS // 2]

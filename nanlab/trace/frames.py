@@ -6,13 +6,15 @@ import linecache
 import math
 from bisect import bisect_left
 from functools import cached_property
-from typing import Any
+from itertools import takewhile
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
 
+from nanlab.formats import HALF_PRECISION
 from nanlab.stats.layout import BINNED
 from nanlab.trace.chunk import (
     DEVICE,
@@ -29,13 +31,15 @@ from nanlab.trace.chunk import (
     WIDTH,
     Columns,
 )
-from nanlab.trace.history import Loss, OptimizerStep, ParameterStep
-from nanlab.trace.op import BORN, CARRIED, TURNED
+from nanlab.trace.history import Loss, OptimizerStep, ParameterStep, Unscale
+from nanlab.trace.op import BACKWARD, BORN, CARRIED, TURNED
 from nanlab.trace.recording import PHASES, STATUSES, BackwardPass, NodeRun, Recording, owner_of_leaf
 
-# Statistics as columns, with <NA> for what there is no number of.
+# Statistics as columns, with <NA> for missing values.
 
 Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+E = TypeVar("E", Loss, Unscale, OptimizerStep)
 COUNTS = ("numel", "nan", "posinf", "neginf", "zero", "subnormal")
 VALUES = ("min", "max", "absmin", "mean", "rms")
 HALF = ("fp16_zero", "fp16_subnormal", "fp16_inf")
@@ -112,6 +116,10 @@ class StepRows:
     def __len__(self) -> int:
         return self.end - self.start
 
+    def events(self, events: list[E]) -> list[E]:
+        """The events of the step, latest first; ``events``: all, by position."""
+        return list(takewhile(lambda event: event.position >= self.start, reversed(events)))
+
     @cached_property
     def columns(self) -> Columns:
         """The numbers of each row, a copy."""
@@ -123,7 +131,7 @@ class StepRows:
         return stat_columns(self.recording, self.columns.stat)
 
     @cached_property
-    def floating(self) -> npt.NDArray[np.bool_]:
+    def floating(self) -> Mask:
         """Whether each row is of a floating-point dtype."""
         floating = [
             isinstance(d, torch.dtype) and d.is_floating_point for d in self.recording.dtypes.items
@@ -139,16 +147,31 @@ class StepRows:
             )
         return found
 
-    def all_zero(self) -> npt.NDArray[np.bool_]:
-        """Rows whose elements are all zero."""
+    @cached_property
+    def half(self) -> Mask:
+        """Whether each row is of a half-precision dtype."""
+        half = np.array([*(d in HALF_PRECISION for d in self.recording.dtypes.items), False])
+        found: Mask = half[self.columns.dtype]
+        return found
+
+    @cached_property
+    def by_hand(self) -> Mask:
+        """Whether each row ran outside of graphs and optimizer steps."""
+        found: Mask = (self.columns.phase != BACKWARD) & (self.columns.node < 0)
+        for step in reversed(self.recording.history.optimizer_steps):
+            if step.end <= self.start:
+                break
+            found[max(0, step.position - self.start) : max(0, step.end - self.start)] = False
+        return found
+
+    def all_zero(self) -> Mask:
+        """Whether each row has no element but zeros."""
         numbers = self.numbers
-        zero: npt.NDArray[np.bool_] = (
-            self.floating & (numbers["numel"] > 0) & (numbers["zero"] == numbers["numel"])
-        )
+        zero: Mask = self.floating & (numbers["numel"] > 0) & (numbers["zero"] == numbers["numel"])
         return zero
 
 
-# The numbers of a recording as DataFrames.
+# DataFrames.
 
 OPS_COLUMNS = (
     *("step", "position", "phase", "op", "module", "output", "shape", "dtype", "device"),
@@ -170,7 +193,7 @@ def _place_columns(recording: Recording, lines: Array) -> tuple[Array, Array, Ar
 
 
 def _phases(recording: Recording, phases: Array, where: Array) -> Array:
-    """The phase of each row; that of rows with which a DataLoader made a batch is ``data``."""
+    """The phase of each row; ``data`` for rows that a DataLoader computed."""
     found = phases.copy()
     for first, end in recording.batches:
         low, high = np.searchsorted(where, (first, end))
@@ -179,7 +202,7 @@ def _phases(recording: Recording, phases: Array, where: Array) -> Array:
 
 
 def ops_frame(recording: Recording) -> pd.DataFrame:
-    """One row for each output of each operation at hand; the columns of ``OPS_COLUMNS``."""
+    """One row per recorded result, with the columns of ``OPS_COLUMNS``."""
     tables = [c.table() for c in recording.chunks]
     meta = np.concatenate(tables) if tables else np.zeros((0, WIDTH), np.int64)
     where = np.concatenate([c.where() for c in recording.chunks])
@@ -243,7 +266,7 @@ def _merged(recording: Recording, groups: list[tuple[int, ...]]) -> dict[str, Ar
 
 
 def _reading_bad(recording: Recording) -> set[int]:
-    """Nodes whose bad gradient comes from a bad forward tensor: they begin nothing."""
+    """Nodes whose bad gradient only comes from a bad forward tensor."""
     carrying: set[int] = set()
     beginning: set[int] = set()
     for position, code in recording.status.items():
@@ -325,7 +348,7 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
 
 
 def _pass_steps(recording: Recording, runs: list[NodeRun]) -> Array:
-    """Training step of each node run, by when its pass began: the last may end later."""
+    """Training step of each node run, by the start of its pass."""
     positions = [recording.passes[run.backward_pass].position for run in runs]
     if positions:
         return np.searchsorted(recording.starts, positions, side="right") - 1
@@ -418,7 +441,7 @@ def _parameter_columns(recording: Recording, rows: list[ParameterStep]) -> dict[
 
 
 def parameter_columns(recording: Recording) -> dict[str, Array]:
-    """The numbers of every parameter in every step, as arrays of equal length."""
+    """The numbers of every parameter in every step, as equally long arrays."""
     blocks = [*recording.folded_parameters]
     if recording.training.parameters or not blocks:
         blocks.append(_parameter_columns(recording, recording.training.parameters))
@@ -464,7 +487,7 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
     history = recording.training
 
     def within(items: list[Any]) -> list[Any]:
-        """Events are in order of position, one or more of each kind per step."""
+        """The events of the step."""
         return items[
             bisect_left(items, low, key=_position) : bisect_left(items, high, key=_position)
         ]
@@ -499,7 +522,7 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
 
 
 def _loss(recording: Recording, losses: list[Loss], steps: list[OptimizerStep]) -> float | None:
-    """The last loss, and those before it on the same line to whose gradients its own were added.
+    """The last loss, plus earlier ones on the same line that it was accumulated with.
 
     Of those that a closure gave to one optimizer step it is the first, which ``Optimizer.step``
     returns: the one before the update.
@@ -519,7 +542,7 @@ def _loss(recording: Recording, losses: list[Loss], steps: list[OptimizerStep]) 
 
 
 def _unscaled(recording: Recording, loss: Loss) -> float | None:
-    """The value of a loss, a loss scale of the program's own divided out."""
+    """The value of a loss, without the program's own loss scale."""
     value = recording.value(loss.source)
     by_hand = (
         not loss.scaled
@@ -530,7 +553,7 @@ def _unscaled(recording: Recording, loss: Loss) -> float | None:
 
 
 def _root_of_gradients(recording: Recording, passes: list[BackwardPass]) -> float | None:
-    """The last number differentiated by ``torch.autograd.grad``, without ``backward``."""
+    """The last scalar differentiated by ``torch.autograd.grad``."""
     for run in reversed(passes):
         stats = recording.stats(run.roots[0]) if len(run.roots) == 1 else None
         if stats is not None and stats.numel == 1:

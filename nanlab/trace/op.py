@@ -1,4 +1,4 @@
-"""One recorded result as an object, its place, and one way to walk between results."""
+"""Op: one recorded result as an object; walk: the way from result to result."""
 
 from __future__ import annotations
 
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from nanlab.trace.recording import Recording
 
 
-# A place in the user's program, as people read it.
-
-
 def location(file: str, line: int | str) -> str:
     """``train.py:41`` or ``In[7]:3``, relative to the current folder; "" without a file."""
     if not file:
@@ -55,8 +52,6 @@ def location(file: str, line: int | str) -> str:
         below = file
     return f"{file if below.startswith(os.pardir) else below}:{line}"
 
-
-# One recorded result as an object, and one way to walk from result to result.
 
 FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE, OTHER = range(5)  # of PHASES
 OK, BORN, CARRIED, TURNED, HEALED, INTENDED = range(6)  # of STATUSES
@@ -201,12 +196,12 @@ class Op:
 
     @property
     def operands(self) -> list[tuple[int, int]]:
-        """(position or source, slot) of all that its call read."""
+        """(position or source, slot) of all operands of its call."""
         return self.recording.operands(self.position)
 
     @property
     def inputs(self) -> list[int]:
-        """Positions and sources that this very result was made from."""
+        """Positions and sources of its own operands."""
         return self.recording.parents(self.position)
 
     @property
@@ -219,7 +214,7 @@ class Op:
 
 
 class Gone(Op):
-    """What stands for a row that was folded away, or for a source: nothing ran there."""
+    """Stands for a folded row or a source, where no operation is recorded."""
 
     __slots__ = ()
     name, shape, dtype, device = "", (), torch.uint8, ""
@@ -240,8 +235,9 @@ def walk(
     most: int | None = None,
     depth: int | None = None,
 ) -> Iterator[T]:
-    """Visit what is reached from some places, each once, nearest first; at most so many of them,
-    and so many steps away."""
+    """Visit everything reachable from ``start``, each once, nearest first.
+
+    most: places to visit; depth: steps from the start."""
     level = list(dict.fromkeys(start))
     seen, count = set(level), 0
     while level:

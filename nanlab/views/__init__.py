@@ -1,4 +1,4 @@
-"""Something to look at: tables, figures, widgets and the report of a trace."""
+"""Tables, figures, widgets and the report of a trace."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ SHOWN = (
     ("nanlab.analysis.compare.Comparison", "text/html", "results.comparison_html"),
     ("nanlab.analysis.epsilon.EpsilonAdvice", "text/html", "results.epsilon_html"),
     ("nanlab.topics.clipping.Clipping", "text/html", "results.clipping_html"),
-    ("nanlab.analysis.loss_scale.LossScale", "text/html", "loss_scale.as_html"),
-    ("nanlab.analysis.loss_scale.LossScale", "text/plain", "loss_scale.as_text"),
+    ("nanlab.analysis.loss_scale.LossScale", "text/html", "results.scale_html"),
+    ("nanlab.analysis.loss_scale.LossScale", "text/plain", "results.scale_text"),
     ("nanlab.explanations.explanation.Explanation", "text/plain", "explanation.as_text"),
 )
 
 
 def register_formatters(ip: InteractiveShell) -> None:
-    """Teach the notebook to show what nanlab hands out; doing so twice changes nothing.
+    """Register IPython formatters for nanlab's objects; idempotent.
 
-    The tables of a trace, its report and its widgets show themselves. Nothing is imported until
+    The tables of a trace, its report and its widgets show themselves. A view is imported when
     something is shown.
     """
     if ip.display_formatter is None:
@@ -41,7 +41,7 @@ def register_formatters(ip: InteractiveShell) -> None:
 
 
 def _by(module: str, name: str) -> Callable[..., Any]:
-    """What IPython calls to show something: it takes HTML, and prints text by its printer."""
+    """A formatter for IPython: HTML, or text by its printer."""
 
     def show(shown: Any, printer: Any = None, cycle: bool = False) -> Any:
         text = getattr(import_module(f"nanlab.views.{module}"), name)(shown)

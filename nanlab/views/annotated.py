@@ -1,4 +1,4 @@
-"""The user's code, annotated: what each line computed in a step, what became bad."""
+"""The user's code, annotated with each line's results in a step and the bad ones among them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WITH_STRIPS = 400  # results whose exponents are read in all
 
 @dataclass
 class SourceLine:
-    """A line and what ran on it."""
+    """A source line and its results."""
 
     number: int
     text: str
@@ -52,7 +52,7 @@ class SourceFile:
 
 
 def annotated(trace: Trace, finding: Finding | None = None) -> list[SourceFile]:
-    """The program's lines of a step, the finding's or the last; the finding's file first."""
+    """The program's lines in the finding's step, else the last; the finding's file first."""
     rows = _rows_of_step(trace, finding)
     if not len(rows):
         return []
@@ -82,7 +82,7 @@ def _rows_of_step(trace: Trace, finding: Finding | None) -> pd.DataFrame:
 
 
 def _next_lines(finding: Finding | None) -> dict[tuple[str, int], int]:
-    """Of each line on the finding's path the next other line, in the same file."""
+    """The next line on the finding's path after each one, in the same file."""
     stations = [
         (str(s.get("file")), int(s.get("line") or 0)) for s in (finding.path if finding else [])
     ]
@@ -120,7 +120,7 @@ def _lines(
 
 
 def _texts(trace: Trace, file: str, by_line: dict[int, pd.DataFrame]) -> dict[int, str]:
-    """The text of the file's lines as far as it is known, without blank ends."""
+    """The known text of the file's lines, without blank lines at the ends."""
     first, last = min(by_line), max(by_line)
     middle = (first + last) // 2
     known = dict(trace.source(file, middle, last - middle + 40))
@@ -164,14 +164,14 @@ def _describe(trace: Trace, line: SourceLine, rows: pd.DataFrame, budget: list[i
 
 
 def _most_bad(rows: pd.DataFrame) -> int:
-    """NaN and infinities of the row that has most of them."""
+    """NaN and infinities of the row with the most of them."""
     if not len(rows):
         return 0
     return int(rows[["nan", "posinf", "neginf"]].fillna(0).sum(axis=1).max())
 
 
 def _exponents(trace: Trace, rows: pd.DataFrame, budget: list[int]) -> pd.Series[int] | None:
-    """The exponents of a line's results, added up; of many results those of the first."""
+    """The exponents of a line's results, added up; of the first ones if there are many."""
     places = [int(p) for p in rows["position"][: min(SAMPLED, budget[0])]]
     budget[0] -= len(places)
     if not places:
@@ -186,7 +186,7 @@ def _mark_culprit(line: SourceLine, finding: Finding) -> None:
 
 
 def as_html(files: list[SourceFile]) -> str:
-    """The lines with their gutter; numbered plain text where no style sheet is let in."""
+    """The lines with their gutter; numbered plain text where style sheets are stripped."""
     parts = []
     for file in files:
         parts.append(f'<div class="nl-file">{escape(location(file.name, "").rstrip(":"))}</div>')
@@ -217,11 +217,11 @@ def _line_html(line: SourceLine) -> str:
 
 _MARKS = {"culprit": "●", "born": "●", "turned": "●", "carried": "•", "healed": "✓"}
 _TOLD = {
-    "culprit": "here it began",
+    "culprit": "it began here",
     "born": "a NaN or an infinity was born here",
     "turned": "an infinity became NaN here",
-    "carried": "it came in bad",
-    "healed": "it came in bad and left finite",
+    "carried": "a bad value came in",
+    "healed": "a bad value came in, a finite one left",
 }
 
 

@@ -1,4 +1,4 @@
-"""The card to read in three seconds: what, where, the line, the best fix, samples."""
+"""The card of a finding: headline, line, best fix, samples."""
 
 from __future__ import annotations
 
@@ -18,34 +18,33 @@ from nanlab.views.charts import png
 from nanlab.views.columns import as_typed, excerpt, known
 from nanlab.views.html import TINTS, capital, escape, inline, module_name, plural, sentence
 
-# What to write instead, as blocks that are copied and tried: a fix, and the cure of all faults
-# of a step.
+# Fixes and cures as blocks to copy and to try.
 
 CURE = "cure"  # the page's name for the cure of the step; a fix is "finding.fix", by number
 ORDER = ("verified", "finite", "untried", "fails")  # of fixes, the best first
 VERDICTS = {
     "verified": "the failing step was run again with it: finite and right",
     "finite": "the failing step was run again with it: finite, but not known to be right",
-    "fails": "the failing step was run again with it, and is not finite",
-    "untried": "the step was not run again with it",
+    "fails": "the failing step was run again with it: still not finite",
+    "untried": "the failing step was not run again with it",
 }
 WAITING = "Trying fixes on the recorded step …"
-INTERRUPTED = "Trying the fixes was interrupted; trace.report() goes on with it."
+INTERRUPTED = "Trying the fixes was interrupted; trace.report() resumes it."
 
 
 def best_fix(finding: Finding) -> Fix | None:
-    """The fix of the best verdict; of equals the first."""
+    """The fix with the best verdict; of equals, the first."""
     return min(finding.fixes, key=lambda fix: ORDER.index(fix.verdict), default=None)
 
 
 def cure_of(trace: Trace | None) -> Cure | None:
-    """The cure of a step with several faults; None where one fix is all, or none is known."""
+    """The cure of a step with several faults; None for a single fault, or if unknown."""
     cure = getattr(trace, "cure", None)
     return cure if cure is not None and len(cure.fixes) > 1 else None
 
 
 def first_remedy(finding: Finding, trace: Trace | None, which: int) -> str:
-    """The cure of a step of several faults; else the best fix, or that none helps."""
+    """The cure of a step with several faults, else the best fix, or a line that none helps."""
     cure = cure_of(trace)
     if cure is not None and trace is not None and finding is trace.culprit:
         return cure_block(cure)
@@ -64,9 +63,9 @@ def first_remedy(finding: Finding, trace: Trace | None, which: int) -> str:
 
 
 def fix_block(fix: Fix, number: int, which: int = -1, reason: bool = True) -> str:
-    """A fix: its verdict, what it does, and what to write; ``which`` finding it is of.
+    """A fix with verdict, title and code; ``which``: number of its finding.
 
-    reason: whether it says what the fix lacks.
+    reason: whether to show why it is not verified.
     """
     key = f"{which}.{number}" if which >= 0 and fix.edits else ""
     body = f'<pre class="nl-code nl-written" tabindex="0">{escape(written(fix))}</pre>'
@@ -74,7 +73,7 @@ def fix_block(fix: Fix, number: int, which: int = -1, reason: bool = True) -> st
 
 
 def cure_block(cure: Cure) -> str:
-    """The edits for all faults of a step, as lines that go and lines that come."""
+    """The edits for all faults of a step, as a diff."""
     what = "cured together" if cure.verified else "no cure known; these edits come nearest"
     head = f"{plural(len(cure.fixes), 'fault')} in this step, {what}: {inline(cure.title)}"
     return _block(cure, head, difference(cure.edits), CURE, cure.diff())
@@ -93,12 +92,12 @@ def _block(
 
 
 def reason_of(tried: Fix | Cure) -> str:
-    """What an unverified fix lacks: ``The loss is 3.2e-05, its limit 0.``"""
+    """Why a fix is not verified: ``The loss is 3.2e-05, its limit 0.``"""
     return f"{capital(tried.why)}." if tried.verdict != "verified" and tried.why else ""
 
 
 def verdict(tried: Fix | Cure) -> str:
-    """The word of the contract on its colour."""
+    """The verdict as a coloured tag."""
     return (
         f'<span class="nl-tag nl-{tried.verdict}"'
         f' title="{VERDICTS[tried.verdict]}">{tried.verdict}</span>'
@@ -111,7 +110,7 @@ def written(fix: Fix) -> str:
 
 
 def difference(edits: Sequence[Edit]) -> str:
-    """Edits as numbered lines that go and lines that come."""
+    """Edits as a diff with line numbers."""
     if not edits:
         return ""
     files = dict.fromkeys(edit.file for edit in edits)
@@ -137,8 +136,7 @@ def _row(sign: str, number: int, text: str) -> str:
     )
 
 
-# The card that a person reads in three seconds: what, where, the line, the best fix, the
-# samples.
+# The card.
 
 RANGES = 8  # of sample numbers that are shown
 EDGES = {
@@ -151,8 +149,7 @@ EDGES = {
 def card(finding: Finding, trace: Trace | None = None, which: int = -1, waiting: str = "") -> str:
     """Headline with place, three lines of code, the best fix, the samples.
 
-    which: its number in ``trace.findings``. waiting: what stands in the place of fixes that were
-    not tried yet.
+    which: number of the finding in ``trace.findings``. waiting: text in place of untried fixes.
     """
     if waiting:
         remedy = f'<div class="nl-fix nl-dim" role="status">{escape(waiting)}</div>'
@@ -166,7 +163,7 @@ def card(finding: Finding, trace: Trace | None = None, which: int = -1, waiting:
 
 
 def headline(finding: Finding) -> str:
-    """The place and what happened there."""
+    """Place and title."""
     place = location(finding.file, finding.line)
     where = f'<code class="nl-place">{escape(place)}</code> ' if place else ""
     coming = HEADING.get(finding.symptom, "")
@@ -207,7 +204,7 @@ SYMPTOMS = {
 
 
 def code(finding: Finding, trace: Trace | None, context: int = 1) -> str:
-    """The line with its neighbours; the line alone where no more is known."""
+    """The line with its neighbours; alone if those are unknown."""
     lines = []
     if trace is not None and finding.file:
         lines = excerpt(trace, finding.file, finding.line, context)
@@ -227,7 +224,7 @@ def source_block(lines: Iterable[tuple[int, str]], marked: int) -> str:
 
 
 def before(finding: Finding, trace: Trace | None) -> str:
-    """The update that threw a parameter behind the culprit, in the step before."""
+    """The update of the step before that moved a parameter behind the culprit far."""
     if trace is None or finding is not trace.culprit:
         return ""
     thrown = (
@@ -259,7 +256,7 @@ def samples(finding: Finding, trace: Trace | None) -> str:
 
 
 def batch_size(finding: Finding, trace: Trace | None) -> int:
-    """Rows of the batch: the leading dimension of the faulty result; 0 where it is not known."""
+    """Batch size: the leading dimension of the faulty result; 0 if unknown."""
     if trace is None:
         return 0
     for position in [finding.position, *(station.get("position", -1) for station in finding.path)]:
@@ -285,8 +282,7 @@ def ranges(numbers: Iterable[int]) -> str:
     return f"{shown} and {left:,} more" if left else shown
 
 
-# The guilty samples themselves: the images, or the numbers of the tokens, of the batch that the
-# failing step read.
+# The samples with the fault, as images or token numbers.
 
 MOST = 8  # samples that are shown
 SIDES = range(6, 1025)  # pixels of a side
@@ -296,7 +292,7 @@ TOKENS = 24  # of a sequence that are shown
 
 
 def guilty_samples(trace: Trace, finding: Finding) -> str:
-    """Pictures, or tokens, of the samples that carry the fault; "" where the batch has none."""
+    """Pictures or tokens of the samples with the fault; "" for other data."""
     batch = max(batch_size(finding, trace), max(finding.samples, default=-1) + 1)
     if not finding.samples or batch < 2 or not hasattr(trace, "recording"):
         return ""
@@ -332,7 +328,7 @@ def _told(finding: Finding, body: str) -> str:
 
 
 def _read(where: Window, batch: int) -> Iterator[torch.Tensor]:
-    """The tensors with a row for each sample that the step read and no parameter is."""
+    """The input tensors of the step with a row per sample, parameters left out."""
     named = set(where.recording.program.names)
     for segment in where.segments:
         for call in segment.calls:
@@ -345,14 +341,14 @@ def _read(where: Window, batch: int) -> Iterator[torch.Tensor]:
 
 
 def _tensor(segment: Segment, ref: Ref) -> torch.Tensor:
-    """What the step read there."""
+    """The tensor that the step read."""
     storage = segment.saved.get(ref.storage, segment.leaves[ref.storage])
     _, offset, size, stride, dtype = ref[:5]
     return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, size, stride)
 
 
 def as_images(tensor: torch.Tensor) -> torch.Tensor | None:
-    """(samples, rows, columns, 1 or 3) in 0 to 255, each by its range; None: no images."""
+    """(samples, rows, columns, 1 or 3) from 0 to 255, scaled per sample; None: no images."""
     if tensor.dim() == 4 and tensor.shape[1] in (1, 3):
         shown = tensor.permute(0, 2, 3, 1)
     elif tensor.dim() == 4 and tensor.shape[-1] in (1, 3):
@@ -371,7 +367,7 @@ def as_images(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _every(images: torch.Tensor, shown: int) -> int:
-    """Of how many pixels one is shown, so that a report stays small."""
+    """The stride between shown pixels that keeps a report small."""
     _, rows, columns, channels = images.shape
     return max(1, math.ceil(math.sqrt(rows * columns * channels * shown / BYTES)))
 

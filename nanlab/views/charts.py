@@ -1,4 +1,4 @@
-"""Every picture that nanlab shows, as SVG: exponents, charts, all steps of a run as a map."""
+"""Pictures as SVG: exponent histograms, charts, the minimap of a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TALL = 7
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart; a value that is not finite interrupts it."""
+    """One line of a chart, with gaps at non-finite values."""
 
     label: str
     x: Sequence[float]
@@ -56,7 +56,7 @@ class Level:
 
 @dataclass(frozen=True)
 class _Frame:
-    """The pixels that a chart is drawn in, and the numbers at their ends."""
+    """The drawing area of a chart: pixel bounds and data bounds."""
 
     left: int
     right: int
@@ -123,10 +123,10 @@ def chart(
     y_label: str = "",
     size: tuple[int, int] = (440, 150),
 ) -> str:
-    """A small chart as an image; ``told`` is what it shows, in words.
+    """A small chart as an image; ``told`` describes it in words.
 
-    log: a logarithmic axis of base 10; values that are not positive are left out. bands: from x to
-    x; in red what is not finite.
+    log: use a logarithmic axis, leaving out values that are not positive. bands: (from x, to x) of
+    non-finite values, in red.
     """
     width, height = size
     scaled = [_scaled(line, log) for line in lines]
@@ -168,9 +168,9 @@ def exponents_chart(
     dtype: torch.dtype = torch.float16,
     size: tuple[int, int] = (640, 130),
 ) -> str:
-    """An exponent histogram against a format, with a bar each for what has no exponent.
+    """An exponent histogram against a format, with a bar for each kind without an exponent.
 
-    others: counts by the names of OTHERS, and ``flushed``: how many of the zeros were other values.
+    others: counts by the names of OTHERS; ``flushed``: zeros that had other values before.
     """
     bins, (width, height) = format_bins(dtype), size
     left, right, base = 46, width - 170, height - 18
@@ -216,7 +216,7 @@ FITS = "display:block;height:auto;max-width:100%"
 
 
 def image(parts: str, told: str, width: int, height: int) -> str:
-    """Drawn elements as an ``<img>``, which survives a sanitiser."""
+    """SVG elements as an ``<img>``, which passes a notebook's sanitiser."""
     svg = (
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' viewBox='0 0"
         f" {width} {height}' font-family='system-ui,sans-serif' font-size='10'>{parts}</svg>"
@@ -326,7 +326,7 @@ def pixels(
     told: str,
     height: int,
 ) -> str:
-    """A picture of a pixel a cell. cells: (rows, columns) of numbers; palette: RGBA."""
+    """A picture with a pixel per cell. cells: (rows, columns) of numbers; palette: RGBA."""
     style = f"image-rendering:pixelated;width:100%;height:{height}px"
     return (
         f'<img class="nl-pixels" alt="{escape(told)}" style="{style}" src="{png(cells, palette)}">'
@@ -334,8 +334,8 @@ def pixels(
 
 
 def png(cells: npt.NDArray[np.uint8], palette: Sequence[tuple[int, int, int, int]] = ()) -> str:
-    """The address of a picture. cells: (rows, columns) of grey or of numbers in a palette of RGBA,
-    or (rows, columns, 3) of RGB."""
+    """The data URL of a picture. cells: (rows, columns) of grey or of palette numbers (RGBA), or
+    (rows, columns, 3) of RGB."""
     from PIL import Image  # here, for a cell that shows no picture has no use for it
 
     image, file = Image.fromarray(cells), io.BytesIO()
@@ -367,7 +367,7 @@ def trace_row(trace: Trace, position: Any) -> pd.Series[Any] | None:
 
 
 def dense(exponents: pd.Series[int]) -> dict[str, Any]:
-    """first: the lowest exponent; counts: of it and of each following one."""
+    """first: the lowest exponent; counts: of each exponent from there on."""
     if not len(exponents):
         return {"first": 0, "counts": []}
     low, high = int(exponents.index.min()), int(exponents.index.max())
@@ -390,7 +390,7 @@ def twin_histogram(trace: Trace, row: pd.Series[Any]) -> pd.Series[int] | None:
 
 
 def twin_for_browser(trace: Trace, row: pd.Series[Any]) -> dict[str, Any] | None:
-    """The twin's histogram likewise, and ``flushed``: values zero in the row alone."""
+    """The twin's histogram for the browser, and ``flushed``: values zero only in the row."""
     found = _shadow_row(trace, row)
     if found is None:
         return None
@@ -401,7 +401,7 @@ def twin_for_browser(trace: Trace, row: pd.Series[Any]) -> dict[str, Any] | None
 
 
 def before_rounding(trace: Trace, row: pd.Series[Any]) -> pd.Series[int]:
-    """Histogram of a row's results before rounding: its twin's, where there is one."""
+    """Histogram of a row before rounding: that of its twin, if it has one."""
     twin = twin_histogram(trace, row)
     return trace.histogram(int(row["position"])) if twin is None else twin
 
@@ -427,7 +427,7 @@ WHOLE = (0.0, 1.0, 0.0, 1.0)
 
 @dataclass(frozen=True)
 class Part:
-    """A rectangle of the picture: rows and columns, the last ones not in it."""
+    """A rectangle of the picture: rows and columns, ends excluded."""
 
     top: int
     bottom: int
@@ -458,7 +458,7 @@ def closed(recording: Recording) -> tuple[Cells, npt.NDArray[np.int64]]:
 
 
 def cells(trace: Trace) -> tuple[Cells, npt.NDArray[np.int64]]:
-    """The same of a whole run: the last step is in it though it did not end."""
+    """The cells of a whole run, with the last step even if it did not end."""
     recording = getattr(trace, "recording", None)
     if recording is None:
         return np.zeros((0, 0), np.uint8), np.zeros(0, np.int64)
@@ -495,7 +495,7 @@ def by_column(trace: Trace, step: int) -> dict[int, tuple[int, bool]]:
 
 
 def position_at(trace: Trace, across: float, down: float) -> int | None:
-    """The row of ``trace.ops`` at a point in shares; of a lost step, the last one's."""
+    """The row of ``trace.ops`` at a point in shares; for a folded step, that of the last."""
     found, steps = cells(trace)
     if not found.size:
         return None
@@ -546,7 +546,7 @@ def _places(trace: Trace, part: Part) -> str:
 
 
 def narrowed(found: Cells) -> Cells:
-    """At most WIDEST columns, each the worst of those that it stands for."""
+    """At most WIDEST columns, each the worst of a group."""
     width = found.shape[1]
     if width <= WIDEST:
         return found

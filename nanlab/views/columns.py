@@ -1,4 +1,4 @@
-"""Columns of the tables: which a table of a trace shows, and how a row fills them."""
+"""Columns of the tables: which ones a table shows, and how cells are drawn."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OUR_MAGIC, TYPED_AS = "_nanwatch_cell", "%%nanwatch"
 
 
 def excerpt(trace: Trace, file: str, line: int, context: int = 2) -> list[tuple[int, str]]:
-    """(number, text) of the lines around one, magics as typed; empty without text."""
+    """(number, text) of a line and its neighbours, magics as typed; empty if unknown."""
     found = dict(trace.source(file, int(line), context))
     if not any(text.strip() for text in found.values()):
         return []
@@ -39,7 +39,7 @@ def excerpt(trace: Trace, file: str, line: int, context: int = 2) -> list[tuple[
 
 
 def as_typed(text: str) -> str:
-    """A cell's line with its magic as written: IPython runs a function call for it."""
+    """A cell's line with the magic as typed, which IPython replaces by a call."""
     match = _TRANSFORMED.match(text)
     if match is None:
         return text
@@ -71,7 +71,7 @@ ZONES = {
 
 
 def blocks(exponents: pd.Series[int]) -> str:
-    """The histogram's heights, logarithmic, as block characters; any value is visible."""
+    """The histogram as block characters of logarithmic height; any count is visible."""
     counts = [0] * ((HIGHEST - LOWEST + 1) // WIDTH)
     for exponent, count in zip(exponents.index.tolist(), exponents.tolist(), strict=True):
         place = (min(max(int(exponent), LOWEST), HIGHEST) - LOWEST) // WIDTH
@@ -123,7 +123,7 @@ BAD = STATUSES[:3]
 
 
 def floats(column: pd.Series[Any]) -> npt.NDArray[np.float64]:
-    """A column as numbers, NaN where there is none."""
+    """A column as floats, NaN for missing values."""
     values = pd.Series(column).astype("Float64").to_numpy(dtype="float64", na_value=math.nan)
     return np.asarray(values, dtype=np.float64)
 
@@ -244,7 +244,7 @@ def _number(name: str, title: str = "") -> Column:
 
 
 def _numbers(names: str, of: str = "") -> list[Column]:
-    """Columns of numbers; of: how their names in the frame begin, which no title repeats."""
+    """Columns of numbers; of: prefix of their names in the frame, left out of titles."""
     return [_number(of + name, name) for name in names.split()]
 
 
@@ -288,7 +288,7 @@ def _where(row: Row, trace: Trace | None) -> str:
 
 
 def shortened(text: str, most: int = 34) -> str:
-    """The text, cut where it is longer than ``most`` characters."""
+    """The text, cut to ``most`` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -333,7 +333,7 @@ KINDS: dict[str, Sequence[Column]] = {
 
 
 def columns_for(frame: pd.DataFrame, kind: str) -> list[Column]:
-    """The columns of a kind that the frame can fill; without a list of its own, all."""
+    """The columns of a kind of table that the frame has; of an unknown kind, all."""
     listed = KINDS.get(kind, ())
     if listed:
         return [column for column in listed if column.sort_by in frame.columns]
@@ -344,7 +344,7 @@ def columns_for(frame: pd.DataFrame, kind: str) -> list[Column]:
 
 
 def is_blank(rows: pd.DataFrame, column: Column) -> bool:
-    """Whether a column of texts has none in these rows."""
+    """Whether a text column is empty in these rows."""
     texts = rows[column.sort_by] if column.align == "left" and len(rows) else pd.Series([0])
     return bool(((texts == "") | texts.isna()).all())
 
@@ -356,7 +356,7 @@ def _is_text(column: pd.Series[Any]) -> bool:
 
 
 def without_batches(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Rows without a DataLoader's sound ones, and those in words; all if no others."""
+    """Rows without the finite ones of a DataLoader, and a caption for those left out."""
     if not {"phase", "status"} <= set(map(str, frame.columns)):
         return frame, ""
     hidden = ((frame["phase"] == "data") & (frame["status"] == "ok")).to_numpy(dtype=bool)
@@ -366,10 +366,9 @@ def without_batches(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def trouble_first(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows by status, worst first; the bad ones in order, the healthy ones by what float16
-    would lose.
+    """The rows by status, worst first: bad ones in order, healthy ones by their loss in float16.
 
-    A frame that its owner sorted otherwise keeps its order.
+    A frame that the user sorted keeps its order.
     """
     if not frame.index.is_monotonic_increasing or "status" not in frame.columns:
         return frame
@@ -380,7 +379,7 @@ def trouble_first(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lost(frame: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """Values of each row that float16 would flush to zero or overflow."""
+    """Values per row that float16 would flush to zero or overflow."""
     names = [n for n in ("fp16_zero", "fp16_inf") if n in frame.columns]
     lost: npt.NDArray[np.float64] = frame[names].fillna(0).sum(axis=1).to_numpy(dtype="float64")
     return lost

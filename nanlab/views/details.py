@@ -1,4 +1,4 @@
-"""Where a table's number came from: elements, back to where a bad one was born."""
+"""The parts of the report below the card: explanation, annotated code, evidence, tables."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ FIRST_BAD, LARGEST = "bad", "largest"  # which element of a row a number stands 
 
 
 def clickable(text: str, position: Any, which: str) -> str:
-    """A number that leads to where it came from; plain text where no page listens."""
+    """A number that shows its origin on a click; plain text in a static page."""
     return f'<span class="nl-number" data-why="{position}" data-which="{which}">{text}</span>'
 
 
 def whence(trace: Trace, position: int, which: str) -> str:
-    """The way back from the first bad element of a row, or from its largest."""
+    """The path back from the first bad element of a row, or from its largest."""
     try:
         found = trace.why(position, _index(trace.tensor(position), which))
     except NanlabError as reason:
@@ -86,8 +86,7 @@ def _named(element: Element) -> str:
     return f"<code>{escape(element.name)}{at}</code> = {number(element.value)}"
 
 
-# What stands below the card, in one fold: why, the code annotated, run-up, evidence, other
-# fixes and findings, tables.
+# The parts in the fold below the card.
 
 ROWS = 8  # of each table; the tables themselves have all
 STATIONS = 8  # of a path, lines folded
@@ -117,7 +116,7 @@ def why(finding: Finding) -> str:
 
 
 def source(trace: Trace, finding: Finding | None) -> str:
-    """The program annotated, and beside it the path and the operations of the selected line."""
+    """The annotated program, with the path and the operations of the selected line."""
     files = annotated.annotated(trace, finding)
     if not files:
         return ""
@@ -141,7 +140,7 @@ LEGEND = (
 
 
 def path(finding: Finding) -> str:
-    """From the birth to where it was seen, a line of the program at a time."""
+    """The path from birth to symptom, by line of the program."""
     stations = annotated.path_by_line(finding)
     if not stations:
         return ""
@@ -153,7 +152,7 @@ def path(finding: Finding) -> str:
         parts.insert(
             0,
             f'<li data-position="{finding.position}"><code>{where}</code> culprit'
-            ' <span class="nl-dim">its first bad value was born below</span></li>',
+            ' <span class="nl-dim">its first bad value comes from the line below</span></li>',
         )
     return section("From birth to symptom", f'<ol class="nl-path">{"".join(parts)}</ol>')
 
@@ -176,7 +175,7 @@ def _station(station: dict[str, Any] | None, left: int) -> str:
 
 
 def line_of(trace: Trace, finding: Finding | None = None, position: int | None = None) -> str:
-    """The operations of the line of a row, in its step; of a finding those of its line."""
+    """The operations on the line of a row or finding, in its step."""
     ops = trace.ops
     at = position if position is not None else (finding.position if finding is not None else -1)
     if at not in ops.index:
@@ -187,7 +186,7 @@ def line_of(trace: Trace, finding: Finding | None = None, position: int | None =
 
 
 def ranks(trace: Trace) -> str:
-    """The processes of a distributed run in which a culprit began."""
+    """The ranks of a distributed run with a culprit."""
     told = getattr(trace, "ranks", None)
     if told is None or told.empty:
         return ""
@@ -242,14 +241,14 @@ COUNTED = (("nan", "NaN"), ("posinf", "inf"), ("neginf", "−inf"))
 
 
 def _around(rows: pd.DataFrame, at: int) -> pd.DataFrame:
-    """The row selected, those that are bad, and the first others, in their order."""
+    """The selected row, the bad ones, and the first others, in order."""
     bad = rows[["nan", "posinf", "neginf"]].fillna(0).sum(axis=1).to_numpy() > 0
     ranked = sorted(range(len(rows)), key=lambda i: (rows.index[i] != at, not bad[i], i))
     return rows.iloc[sorted(ranked[:OPERATIONS])]
 
 
 def course(trace: Trace, finding: Finding) -> str:
-    """How the operand came to its size, and the update that threw it."""
+    """The growth of the operand, and the update behind it."""
     if getattr(trace, "recording", None) is None:
         return ""
     made = run_up(trace, finding.position) if finding.position in trace.ops.index else None
@@ -261,7 +260,7 @@ def course(trace: Trace, finding: Finding) -> str:
 
 
 def operand_name(trace: Trace, made: RunUp) -> str:
-    """The operand under its name in the source, in backticks, where it has one there."""
+    """The operand by its name in the source, in backticks, if it has one."""
     names = operand_names(as_typed(str(known(trace.ops.at[made.at, "source"]))), made.op)
     return f"`{names[0]}`" if names and names[0] else f"The operand of `{made.op}`"
 
@@ -285,7 +284,7 @@ def run_up_text(trace: Trace, made: RunUp) -> str:
 
 
 def run_up_chart(trace: Trace, made: RunUp) -> str:
-    """The operand by step, with the limit across it."""
+    """The operand by step, with its limit."""
     told = f"largest magnitude of {operand_name(trace, made)} by step, limit {number(made.limit)}"
     levels = [Level(f"limit {number(made.limit)}", made.limit)] if math.isfinite(made.limit) else []
     lines = [Line("", made.steps, made.values)]
@@ -293,7 +292,7 @@ def run_up_chart(trace: Trace, made: RunUp) -> str:
 
 
 def other_fixes(finding: Finding, which: int = -1, trace: Trace | None = None) -> str:
-    """All fixes but the one that stands on the card; of a step with several faults each alone."""
+    """All fixes except the one on the card."""
     best = shown_fix(finding, trace)
     rest = [(i, fix) for i, fix in enumerate(finding.fixes) if fix is not best]
     # what keeps all of them from right is said once
@@ -307,7 +306,7 @@ def other_fixes(finding: Finding, which: int = -1, trace: Trace | None = None) -
 
 
 def shown_fix(finding: Finding, trace: Trace | None) -> Fix | None:
-    """The fix that stands on the card; None where a cure does, or where none helps."""
+    """The fix on the card; None if a cure is shown there, or none helps."""
     best = card.best_fix(finding)
     if best is None or best.verdict == "fails":
         return None
@@ -325,7 +324,7 @@ def _numbers(fix: Any) -> str:
 
 
 def other_findings(trace: Trace, shown: Finding | None) -> str:
-    """The findings besides that of the card, each in a fold."""
+    """The other findings, each in a fold."""
     rest = [(i, each) for i, each in enumerate(trace.findings) if each is not shown]
     said = {shown.explanation} if shown is not None else set()
     folds = []
@@ -350,7 +349,7 @@ def _summary(finding: Finding) -> str:
 
 
 def steps(trace: Trace) -> str:
-    """Loss and gradient norm by step, the bad in red; the map of steps; the table."""
+    """Loss and gradient norm by step, the minimap, and the table of steps."""
     frame = trace.steps
     if not len(frame):
         return ""
@@ -362,7 +361,7 @@ def steps(trace: Trace) -> str:
 
 
 def steps_chart(frame: pd.DataFrame) -> str:
-    """Loss and gradient norm, on a logarithmic axis where all is positive."""
+    """Loss and gradient norm, on a logarithmic axis if all are positive."""
     lines: list[Line] = []
     bands: list[tuple[float, float]] = []
     told: list[str] = []
@@ -391,7 +390,7 @@ def steps_chart(frame: pd.DataFrame) -> str:
 def _not_finite(
     at: list[float], loss: pd.Series[Any]
 ) -> tuple[list[tuple[float, float]], list[str]]:
-    """The steps in which the loss is NaN or infinite, as bands, and in words."""
+    """The steps with a NaN or infinite loss, as bands and in words."""
     known_ = ~loss.isna().to_numpy() if loss.dtype.name == "Float64" else loss.notna().to_numpy()
     bad = np.array(at)[known_ & ~np.isfinite(floats(loss))].tolist()
     if not bad:
@@ -410,7 +409,7 @@ def _not_finite(
 
 
 def backward(trace: Trace) -> str:
-    """The gradient along the last backward pass that is bad, else the last one, and its rows."""
+    """The gradient along the first bad backward pass, else the last one, and its rows."""
     frame = trace.backward
     if not len(frame):
         return ""
@@ -440,7 +439,7 @@ def gain_chart(rows: pd.DataFrame) -> str:
 
 
 def operations(trace: Trace) -> str:
-    """The operations, the trouble on top."""
+    """The operations, worst first."""
     if not len(trace.ops):
         return ""
     kept, all_ = len(trace.ops), int(trace.steps["ops"].sum()) if "ops" in trace.steps else 0
@@ -458,7 +457,7 @@ def parameters(trace: Trace) -> str:
 
 
 def compact(frame: pd.DataFrame, kind: str, trace: Trace, last: bool = False) -> str:
-    """A few rows of a table of the trace: the trouble first, or the last ones."""
+    """A few rows of a table of the trace: the worst, or the last."""
     frame, left_out = without_batches(frame)
     rows = frame.tail(ROWS) if last else trouble_first(frame).head(ROWS)
     columns = [

@@ -1,4 +1,4 @@
-"""The offending elements, and the function at fault drawn around them."""
+"""The offending elements, and a plot of the failing function around them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _value(value: Any) -> str:
 
 
 def renamed(frame: pd.DataFrame, finding: Finding) -> pd.DataFrame:
-    """The frame with its operands under the names that they have on the user's line."""
+    """The frame with its operands named as on the user's line."""
     names = operand_names(finding.source, finding.op)
     columns = {}
     for name in map(str, frame.columns):
@@ -101,7 +101,7 @@ def renamed(frame: pd.DataFrame, finding: Finding) -> pd.DataFrame:
 
 
 def operand_names(source: str, op: str) -> list[str]:
-    """The expressions that an operator is given on a line; empty unless it is there once."""
+    """The operands of an operator on a line, as written; empty unless it occurs once."""
     name = op.strip("_").rpartition("_")[2] if op.startswith("linalg") else op.strip("_")
     found = [operands for tree in _parsed(source) for operands in _operands_of(tree, name)]
     if len(found) != 1:
@@ -135,7 +135,7 @@ def _called(function: ast.expr) -> str:
 
 
 def _receiver(function: ast.expr) -> list[ast.expr]:
-    """What a method is called on; nothing of a function of a library."""
+    """The receiver of a method call; None for a library function."""
     if not isinstance(function, ast.Attribute):
         return []
     base = function.value
@@ -156,7 +156,7 @@ FIXES = (GREEN, AMBER)  # colours of the fixes that are drawn
 
 
 def lens(trace: Trace, finding: Finding) -> str:
-    """The function at fault with the values it was given, as a chart; "" if not drawable."""
+    """A chart of the failing function with the values it got; "" if it cannot be drawn."""
     subject = quotient(trace, finding) or function_of_one(trace, finding)
     if subject is None:
         return ""
@@ -201,7 +201,7 @@ def lens(trace: Trace, finding: Finding) -> str:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is drawn: a function of one variable, and the values that the variable had."""
+    """A function of one variable to draw, and the values of that variable."""
 
     name: str
     values: torch.Tensor
@@ -210,7 +210,7 @@ class Subject:
 
 
 def function_of_one(trace: Trace, finding: Finding) -> Subject | None:
-    """An operation of one operand; None of any other."""
+    """The function of an operation with one operand; None for others."""
     values = operand(trace, finding)
     function = getattr(torch, finding.op, None) or getattr(torch.special, finding.op, None)
     if values is None or function is None or finding.op not in FUNCTIONS:
@@ -220,7 +220,7 @@ def function_of_one(trace: Trace, finding: Finding) -> Subject | None:
 
 
 def quotient(trace: Trace, finding: Finding) -> Subject | None:
-    """A division as a function of its divisor, its numerator held; None: no division."""
+    """A division as a function of its divisor, with the numerator fixed; None for others."""
     frame = finding.evidence
     function = getattr(torch, finding.op, None)
     if frame is None or not len(frame) or function is None or finding.op not in _QUOTIENTS:
@@ -250,7 +250,7 @@ def _of_cure(trace: Trace, finding: Finding) -> list[Fix]:
 
 
 def _counted(finding: Finding, values: torch.Tensor) -> str:
-    """``20 of 128 values``: the evidence holds the first of them."""
+    """``20 of 128 values``: the evidence holds only the first."""
     total = int(finding.evidence.attrs.get("total", len(values)))
     if total <= len(values):
         return plural(len(values), "value")
@@ -258,7 +258,7 @@ def _counted(finding: Finding, values: torch.Tensor) -> str:
 
 
 def operand(trace: Trace, finding: Finding) -> torch.Tensor | None:
-    """The operand's offending elements kept with the evidence; None where unknown."""
+    """The operand's offending elements in the evidence; None if unknown."""
     frame = finding.evidence
     if frame is None or not len(frame):
         return None
@@ -275,7 +275,7 @@ def operand(trace: Trace, finding: Finding) -> torch.Tensor | None:
 
 
 def _dtype(trace: Trace, finding: Finding) -> torch.dtype:
-    """Of the faulty result, where that is a floating one."""
+    """The dtype of the faulty result, if it is a floating-point one."""
     at = finding.position if finding.position in trace.ops.index else -1
     name = str(known(trace.ops.at[at, "dtype"])) if at >= 0 else "float32"
     dtype = getattr(torch, name, torch.float32)
@@ -283,7 +283,7 @@ def _dtype(trace: Trace, finding: Finding) -> torch.dtype:
 
 
 def _grid(values: torch.Tensor, op: str, limit: float) -> torch.Tensor:
-    """Points around the values that show the function's shape, from 0 if beyond limits."""
+    """Points around the values to draw the function at, from 0 if they overflow."""
     low, high = float(values.min()), float(values.max())
     if high > limit:
         below = torch.linspace(min(low, 0.0), limit, POINTS // 2, dtype=torch.float64)
@@ -298,7 +298,7 @@ def _numbers(values: torch.Tensor) -> list[float]:
 
 
 def curve(fix: Fix, name: str, grid: torch.Tensor) -> list[float] | None:
-    """The largest part of a fix's code that is a function of the operand alone, over the grid."""
+    """The largest part of a fix's code that depends on the operand alone, over the grid."""
     text = fix.edits[0].text if fix.edits else fix.code
     try:
         tree, target = ast.parse(text.strip()), ast.dump(ast.parse(name, mode="eval").body)
@@ -328,7 +328,7 @@ def curve(fix: Fix, name: str, grid: torch.Tensor) -> list[float] | None:
 
 
 def _is_closed(part: ast.AST) -> bool:
-    """Whether it reads the operand, and no other variable."""
+    """Whether an expression reads the operand and no other variable."""
     names = {n.id for n in ast.walk(part) if isinstance(n, ast.Name)}
     return "_operand" in names and names <= {"_operand", "torch", "F", "nanlab"}
 

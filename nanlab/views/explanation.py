@@ -19,7 +19,7 @@ ROWS = 12  # of the evidence that are shown
 
 
 def place(explanation: Explanation) -> str:
-    """``train.py:41, in encoder.0``; what is not known is left out."""
+    """``train.py:41, in encoder.0``; unknown parts are left out."""
     module = f"in {module_name(explanation.module)}" if explanation.module else ""
     return ", ".join(
         part for part in (location(explanation.file, explanation.line), module) if part
@@ -27,7 +27,7 @@ def place(explanation: Explanation) -> str:
 
 
 def to_change(explanation: Explanation) -> str:
-    """``train.py:12: with torch.no_grad():``; empty if the line shown, or unknown."""
+    """``train.py:12: with torch.no_grad():``; "" if that is the line shown, or unknown."""
     if explanation.change is None:
         return ""
     file, line, source = explanation.change
@@ -37,7 +37,7 @@ def to_change(explanation: Explanation) -> str:
 
 
 def as_html(explanation: Explanation) -> str:
-    """A card like a finding's: place, what happened, line, why, evidence, what to write."""
+    """A card like that of a finding: place, title, line, explanation, evidence, fixes."""
     where = location(explanation.file, explanation.line)
     place_ = f'<code class="nl-place">{escape(where)}</code> ' if where else ""
     name = escape(module_name(explanation.module))
@@ -79,7 +79,7 @@ def _text(value: object) -> str:
 
 
 def _fixes(explanation: Explanation) -> str:
-    """What to do, and the lines to write; a verdict only where something was tried."""
+    """The fixes; with a verdict if one was tried."""
     tried = any(fix.verdict != "untried" for fix in explanation.fixes)
     blocks = []
     for fix in explanation.fixes:

@@ -34,7 +34,7 @@ def escape(text: object) -> str:
 
 
 def inline(text: str) -> str:
-    """Text safe inside HTML, with what stands in backticks set as code."""
+    """Text safe inside HTML, with backticks as code."""
     parts = str(text).split("`")
     if len(parts) % 2 == 0:  # a backtick that is never closed is one
         return escape(text)
@@ -46,8 +46,7 @@ def inline(text: str) -> str:
 
 
 def sentence(text: str, op: str = "") -> str:
-    """The text with a capital, backticks set as code; an operator that it begins with is code and
-    keeps its name.
+    """The text with a capital and backticks as code; an operator at its start stays as code.
 
     op: the operator that the text is about.
     """
@@ -58,14 +57,14 @@ def sentence(text: str, op: str = "") -> str:
 
 
 def capital(text: str) -> str:
-    """The text with a capital where it begins with a word: not with x, nor nanlab.safe.sqrt."""
+    """The text with a capital if it begins with a word: not x, nor nanlab.safe.sqrt."""
     word = text.split(" ", 1)[0].rstrip(",:;.").replace("-", "")
     plain = word.isalpha() and word.islower() and (len(word) > 1 or word == "a")
     return text[:1].upper() + text[1:] if plain else text
 
 
 def module_name(module: str) -> str:
-    """The path of a module; ``module 2`` for one of a Sequential, whose path is its number."""
+    """The path of a module; ``module 2`` for a path that is only a number."""
     return f"module {module}" if module.isdigit() else module
 
 
@@ -96,7 +95,7 @@ def _float(value: float) -> str:
 
 
 def badge(word: str, tint: str | None = None) -> str:
-    """A word on its colour; the word alone says it too."""
+    """A word on a colour."""
     colour = TINTS.get(tint or word, SHADE)
     return (
         f'<span style="background:{colour};border-radius:3px;padding:0'

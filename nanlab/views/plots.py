@@ -1,4 +1,4 @@
-"""Figures of one's own, in matplotlib: each draws on the axes it is given, or on new ones."""
+"""Figures in matplotlib: each draws on given axes, or on new ones."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def plot_exponents(
 
 
 def _others(ax: Axes, high: int, wide: float, others: Mapping[str, int]) -> float:
-    """Bars right of ``high`` for what has no exponent, with their counts; where they end."""
+    """Bars right of ``high`` for values without an exponent; returns where they end."""
     bars = [(OTHERS[name], others[name], name) for name in OTHERS if others.get(name)]
     for i, (text, count, name) in enumerate(bars):
         at = high + wide * (1.5 + 2 * i)
@@ -116,7 +116,7 @@ def _fate_colour(exponent: int, bins: Any) -> str:
 
 
 def _span(index: npt.NDArray[np.int64], low: int, high: int) -> tuple[int, int]:
-    """All bars, and the limits of the format where they are within reach of them."""
+    """The axis range: all bars, and the limits of the format nearby."""
     if not len(index):
         return low - 3, high + 4
     near_low = low - 3 if low > index.min() - 60 else int(index.min())
@@ -158,7 +158,7 @@ def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
 
 def _bands(ax: Axes, steps: pd.DataFrame, columns: list[str]) -> None:
-    """All steps; a red band with words where a value is never finite again."""
+    """A red band, with words, from where a value is never finite again."""
     at = floats(steps["step"])
     if not len(at):
         return
@@ -256,7 +256,7 @@ def _line(
 def _marks(
     ax: Axes, at: npt.NDArray[Any], height: float, mark: str, colour: str, label: str
 ) -> None:
-    """Marks at one height of the axes, whatever their values are."""
+    """Marks at a fixed height of the axes."""
     style: dict[str, Any] = {"markeredgewidth": 2} if height > 0.5 else {}
     across = ax.get_xaxis_transform()
     heights = [height] * len(at)
@@ -313,8 +313,7 @@ def plot_gain(backward: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
 
 def plot_epsilon(advice: Any, ax: Axes | None = None) -> Axes:
-    """What each epsilon costs and what it protects: distortion and largest gradient over eps, both
-    logarithmic.
+    """Distortion and largest gradient over epsilon, both logarithmic.
 
     advice: result of ``nanlab.advise_eps``; its table has a row per eps. Epsilons that vanish in
     the dtype, or leave a value or gradient that is not finite, are crossed out at the bottom.

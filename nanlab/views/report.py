@@ -1,4 +1,4 @@
-"""A trace's report: a card with the line and best fix, all else in one fold."""
+"""The report of a trace: a card with the line and best fix, and a fold with the rest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HERE = Path(__file__).parent
 
 
 class Report:
-    """What to look at after a watch, in a notebook, a terminal, or a file of its own."""
+    """The report of a watch, for a notebook, a terminal or a file."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -59,13 +59,13 @@ class Report:
         show(self)
 
     def early(self, waiting: str = WAITING) -> str:
-        """The page before the fixes were tried: the card alone, with a word in their place."""
+        """The page before the fixes were tried: the card, with a placeholder for them."""
         without = of_first(lambda trace, f: card.card(f, trace, waiting=waiting), known_first)
         top = self._section("card", without)
         return f'<div class="nanlab nl-report">{top}{self._section("notes", notes_html)}</div>'
 
     def body(self) -> str:
-        """The page without its style sheet: the card, and the rest in a fold."""
+        """The page without its style sheet: the card, then the fold."""
         rest = "".join(self._section(name, make) for name, make in SECTIONS)
         folded = (
             '<details class="nl-more">'
@@ -78,14 +78,14 @@ class Report:
 
     @property
     def trace(self) -> Trace:
-        """What is reported on."""
+        """The trace behind the report."""
         return self._trace
 
     def _section(self, name: str, make: Callable[[Trace], str]) -> str:
         return "".join(self._part(name, lambda: [make(self._trace)], html=True))
 
     def _part(self, name: str, make: Callable[[], list[str]], html: bool = False) -> list[str]:
-        """A part that fails becomes a note; the others are shown."""
+        """The lines of a part; a note if it raises."""
         try:
             return make()
         except Exception as failure:
@@ -96,7 +96,7 @@ class Report:
             return [f'<div class="nl-note">{escape(told)}</div>'] if html else [told]
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the report as one file that needs no network; the path written."""
+        """Write the report as one offline file; return its path."""
         file = Path(path)
         script = (HERE / "report_page.js").read_text("utf-8")
         page = PAGE.format(style=style("report"), dark=DARK, body=self.body(), script=script)
@@ -105,12 +105,12 @@ class Report:
 
 
 def number_of(trace: Trace, found: Finding) -> int:
-    """Which of ``trace.findings`` it is."""
+    """The number of a finding in ``trace.findings``."""
     return next(i for i, each in enumerate(trace.findings) if each is found)
 
 
 def top_of(trace: Trace) -> str:
-    """The card; of a run without findings one line."""
+    """The card; for a run without findings, one line."""
     found = first_of(trace)
     if found is None:
         return f"{healthy_html(trace)}{text.great_section(trace)}"
@@ -121,7 +121,7 @@ def top_of(trace: Trace) -> str:
 
 
 def healthy_html(trace: Trace) -> str:
-    """That all is well, what was watched, and how near the limits of low precision it came."""
+    """The verdict on a run without a finding, its coverage and its headroom."""
     if has_failed(trace):
         kind, word = "warning", "incomplete"
     elif _guarded(trace) is not None:
@@ -136,7 +136,7 @@ def healthy_html(trace: Trace) -> str:
 
 
 def contents(trace: Trace) -> str:
-    """What the fold holds, in a line."""
+    """The contents of the fold, in a line."""
     found = first_of(trace)
     parts = ["why", "your code annotated"] if found is not None else ["your code annotated"]
     if found is not None:
@@ -150,7 +150,7 @@ def contents(trace: Trace) -> str:
 
 
 def covered(trace: Trace) -> str:
-    """What was watched: operations, folded ones too, steps, phases, seconds."""
+    """The coverage of the watch: operations (folded ones too), steps, phases, seconds."""
     ops, steps_ = trace.ops, trace.steps
     results = int(steps_["ops"].sum()) if "ops" in steps_ else len(ops)
     present = set(ops["phase"].astype(str))
@@ -167,7 +167,7 @@ def covered(trace: Trace) -> str:
 
 
 def _steps(trace: Trace) -> str:
-    """How many training steps; turns without backward and optimizer are none."""
+    """The number of training steps; turns without backward and optimizer do not count."""
     frame = trace.steps
     if len(trace.backward) or frame["loss"].notna().any() or frame["optimizer_steps"].gt(0).any():
         return plural(len(frame), "training step")
@@ -177,7 +177,7 @@ def _steps(trace: Trace) -> str:
 
 
 def verdict_text(trace: Trace) -> str:
-    """The culprit for a terminal, or one line saying that there is none."""
+    """The culprit for a terminal, or one line that there is none."""
     found = trace.culprit
     warnings = [f for f in trace.findings if f is not found]
     lines = text.as_text(found).splitlines() if found is not None else [healthy_text(trace)]
@@ -190,24 +190,22 @@ def verdict_text(trace: Trace) -> str:
 
 
 def has_failed(trace: Trace) -> bool:
-    """Whether nanlab itself failed while it watched."""
+    """Whether an internal error ended the watch."""
     return getattr(getattr(trace, "recording", None), "ended", "") == "failed"
 
 
 def healthy_text(trace: Trace) -> str:
-    """That no harmful value was seen, and what was watched."""
+    """One line for a run without a culprit: verdict, headroom, coverage."""
     if has_failed(trace):
         return (
-            "Incomplete: nanlab itself failed (see the note). No fault had shown before; watched:"
+            "Incomplete: nanlab itself failed (see the note). No fault showed before that; watched:"
             f" {covered(trace)}."
         )
     if (guarded := _guarded(trace)) is not None:
         told = str(guarded)[:1].upper() + str(guarded)[1:]
-        return (
-            f"{told}; no cause was found for what stopped it." if guarded.identical else f"{told}."
-        )
+        return f"{told}; no cause was found for the stop." if guarded.identical else f"{told}."
     if not len(trace.ops):
-        return "Nothing was watched: no operation ran (those in other threads are not seen)."
+        return "Nothing was watched: no operation ran in this thread."
     parts = ["No harmful NaN or infinity.", headroom_line(trace), f"Watched: {covered(trace)}."]
     return " ".join(part for part in parts if part)
 
@@ -217,7 +215,7 @@ def _guarded(trace: Trace) -> Guarded | None:
 
 
 def verdict(trace: Trace) -> str:
-    """One sentence: what, where, which step; without a style sheet."""
+    """The culprit in one sentence, without a style sheet."""
     found = trace.culprit
     if found is None:
         return f"<div>{escape(healthy_text(trace))}</div>"
@@ -228,7 +226,7 @@ def verdict(trace: Trace) -> str:
 
 
 def trace_html(trace: Trace) -> str:
-    """The verdict in one line, and what to type next."""
+    """The verdict in one line, and the next things to type."""
     doors = " · ".join(
         f"<code>.{door}</code>"
         for door in ("report()", "stepper()", "underflow()", "ops", "backward")
@@ -277,26 +275,26 @@ def losses(trace: Trace) -> str:
 
 
 def minimal(trace: Trace, found: Finding) -> str:
-    """The program of a dozen lines that shows the fault."""
+    """A program of a dozen lines with the fault."""
     program = reproduction_of(trace, found)
     block = f'<pre class="nl-code nl-program" tabindex="0">{escape(program)}</pre>'
     return details.fold("A minimal reproduction", block) if program else ""
 
 
 def watched(trace: Trace) -> str:
-    """What was watched."""
+    """The coverage of a watch with a culprit."""
     if trace.culprit is not None:
         return f'<div class="nl-dim">Watched: {escape(covered(trace))}</div>'
     return ""
 
 
 def notes(trace: Trace) -> list[str]:
-    """What nanlab has to say of itself, its own failures above all."""
+    """nanlab's notes about the watch, internal errors above all."""
     return [str(note) for note in getattr(trace, "notes", [])]
 
 
 def notes_html(trace: Trace) -> str:
-    """The notes, one a line."""
+    """The notes, one per line."""
     return "".join(f'<div class="nl-note">nanlab: {escape(note)}</div>' for note in notes(trace))
 
 

@@ -1,4 +1,4 @@
-"""A fix or cure tried on the step: loss, gradients, parameters before and after."""
+"""The report as a widget: trying a fix on the step, tracing a number back."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ MOVED = 3  # gradients that moved most, of those that are finite both times
 
 @dataclass(frozen=True)
 class Attempt:
-    """What the page asks to be tried: a fix of a finding, or the cure."""
+    """A fix or the cure that the page asks to try."""
 
     what: Fix | Cure
     finding: Finding
 
 
 def attempt_of(trace: Trace, key: str) -> Attempt | None:
-    """The fix or the cure of that name in the page: ``0.2``, ``cure``; None where there is none."""
+    """The fix or cure by its name in the page, ``0.2`` or ``cure``; None if unknown."""
     if key == CURE:
         cure, culprit = trace.cure, trace.culprit
         return Attempt(cure, culprit) if cure is not None and culprit is not None else None
@@ -53,7 +53,7 @@ def attempt_of(trace: Trace, key: str) -> Attempt | None:
 
 
 def tried(trace: Trace, attempt: Attempt) -> str:
-    """What the step does with it, beside what it did; or why it cannot be run again."""
+    """The step with the fix beside the step as it ran; or why it cannot be replayed."""
     step = attempt.finding.step if attempt.finding.step >= 0 else None
     cure, culprit = cure_of(trace), trace.culprit
     try:
@@ -90,21 +90,21 @@ def tried(trace: Trace, attempt: Attempt) -> str:
 
 
 def _remarks(attempt: Attempt, after: Replay) -> str:
-    """What keeps it from verified, and where the program might go another way."""
+    """Why it is not verified, and where the program might take another branch."""
     what = attempt.what
     told = [] if what.verdict == "verified" else [f"Verdict: {what.verdict}. {reason_of(what)}"]
     if after.looked_at:
         places = ", ".join(f"`{place}`" for place in after.looked_at[:3])
         more = len(after.looked_at) - 3
         told.append(
-            f"The program read a value that is now another at {places}"
-            f"{f' and {more} more' if more > 0 else ''}: it might have gone another way from there."
+            f"The program read a value that has changed at {places}"
+            f"{f' and {more} more' if more > 0 else ''}: it might have taken another branch there."
         )
     return "".join(f'<div class="nl-dim">{inline(text)}</div>' for text in told if text)
 
 
 def edited(trace: Trace, attempt: Attempt) -> str:
-    """The finding's cell with the edits; "" where it is no cell, or without edits."""
+    """The finding's cell with the edits; "" without a cell or edits."""
     file = attempt.finding.file
     edits = [edit for edit in attempt.what.edits if edit.file == file]
     if not edits or not file.startswith("In["):
@@ -128,7 +128,7 @@ def _shown(value: float) -> str:
 
 
 def _largest(tensors: dict[str, torch.Tensor]) -> str:
-    """The largest magnitude, and whose it is; NaN before an infinity, and that before a number."""
+    """The largest magnitude and its name; NaN counts above infinity."""
     found = [(_size(t), name) for name, t in tensors.items() if t.numel()]
     if not found:
         return "–"
@@ -152,7 +152,7 @@ def _finite(tensor: torch.Tensor) -> bool:
 
 
 def _moved(before: Replay, after: Replay) -> list[tuple[str, str]]:
-    """The gradients that were finite and moved most."""
+    """The finite gradients that changed most."""
     found = []
     for name, old in before.gradients.items():
         new = after.gradients.get(name)
@@ -179,7 +179,7 @@ def _moved(before: Replay, after: Replay) -> list[tuple[str, str]]:
 
 
 class ReportView(View):
-    """The report in a notebook that runs."""
+    """The report in a live notebook."""
 
     _esm = script("report")
     _css = style("report")
@@ -234,7 +234,7 @@ class ReportView(View):
         handle.update(self._summary(), raw=True)
 
     def _try(self) -> None:
-        """Run the step again with what the page asked for."""
+        """Replay the step with the fix that the page asked for."""
         key = str(self.asked[0])
         try:
             attempt = attempt_of(self._trace, key)
@@ -247,7 +247,7 @@ class ReportView(View):
         self.tried = {"key": key, "count": self.asked[1], **told}
 
     def _trace_back(self) -> None:
-        """Tell where the number that was clicked came from."""
+        """Show the origin of a clicked number."""
         position, which, _ = self.clicked
         try:
             self.whence = whence(self._trace, int(str(position)), str(which))
@@ -288,16 +288,16 @@ class ReportView(View):
                 setattr(self, name, value)
 
     def static_html(self) -> str:
-        """The report as it stands in a page without widgets."""
+        """The report for a page without widgets."""
         return f"<style>{style('report')}</style>{self.html}"
 
     def static_text(self) -> str:
-        """The report as text; before the fixes were tried, what happened and where."""
+        """The report as text; before the fixes were tried, title and place."""
         return str(self._trace.culprit or "") if self._waits else repr(self._report)
 
 
 def show(report: Report) -> None:
-    """Display a report: as a widget where a kernel can serve one, else as HTML and text."""
+    """Display a report, as a widget if the front end can show one."""
     shell = get_ipython()
     if getattr(shell, "kernel", None) is not None:
         ReportView(report)._ipython_display_()

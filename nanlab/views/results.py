@@ -1,4 +1,4 @@
-"""What a replay, a fix, a cure, a comparison or an advice shows: its line, a picture, a table."""
+"""HTML of replays, fixes, cures, comparisons and advice: a line, a picture, a table."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ import torch
 
 from nanlab.formats import format_of
 from nanlab.views import card
-from nanlab.views.charts import AMBER, BLUE, GREEN, GREY, PURPLE, Level, Line, chart
+from nanlab.views.charts import AMBER, BLUE, GREEN, GREY, PURPLE, RED, Level, Line, chart
 from nanlab.views.columns import columns_for, floats
-from nanlab.views.html import capital, escape, inline, number, table
+from nanlab.views.html import capital, escape, fold, inline, number, plural, table
 from nanlab.views.widget import style
 
 if TYPE_CHECKING:
     from nanlab.analysis.compare import Comparison
     from nanlab.analysis.difference import Difference
     from nanlab.analysis.epsilon import EpsilonAdvice
+    from nanlab.analysis.loss_scale import LossScale
     from nanlab.findings.rule import Fix
     from nanlab.program.replay import Replay
     from nanlab.rules.cure import Cure
     from nanlab.topics.clipping import Clipping
 
 ROWS = 12  # of a difference
+SHARES = ("flushed", "subnormal", "overflow")  # of the gradients, at a loss scale
 
 
 def _shown(told: str, *parts: str, doors: Sequence[str] = ()) -> str:
-    """What a result tells, below it the parts, and what to look at next."""
+    """A result's line, its parts, and what to look at next."""
     codes = " · ".join(f"<code>{escape(door)}</code>" for door in doors)
     closer = f'<div style="opacity:0.8;font-size:12px">Look closer: {codes}</div>' if doors else ""
     head = f'<div style="font-size:14px;font-weight:600">{inline(capital(told))}</div>'
@@ -57,7 +59,7 @@ def cure_html(cure: Cure) -> str:
 
 
 def replay_html(replay: Replay) -> str:
-    """What a step computes when it is run again."""
+    """The outcome of a replay."""
     loss = "none" if replay.loss is None else number(replay.loss)
     rows = [["results", replay.state], ["loss", loss]]
     for what, tensors in (("gradients", replay.gradients), ("parameters", replay.parameters)):
@@ -74,7 +76,7 @@ def replay_html(replay: Replay) -> str:
 
 
 def difference_html(difference: Difference) -> str:
-    """Where two runs part, and the results that differ."""
+    """The first difference of two runs, and the results that differ."""
     told = "".join(f"<div>{escape(capital(line))}</div>" for line in difference.told())
     if not len(difference.table):
         return told
@@ -87,12 +89,12 @@ def difference_html(difference: Difference) -> str:
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """The relative error of each result in running order, and what each line brings."""
+    """The relative error of each result, in running order, and the share of each line."""
     found, lines = comparison.table, []
     for (phase, part), colour in zip(found.groupby("phase"), (BLUE, AMBER), strict=False):
         error = part["error"].clip(lower=1e-8, upper=10.0).tolist()
         lines.append(Line(str(phase), part.index.astype(float).tolist(), error, colour, dots=True))
-    ulp = format_of(getattr(torch, comparison.dtype)).ulp
+    ulp = format_of(comparison.dtype).ulp
     picture = chart(
         lines,
         f"relative error of each result in {comparison.dtype}",
@@ -107,7 +109,7 @@ def comparison_html(comparison: Comparison) -> str:
 
 
 def clipping_html(clipping: Clipping) -> str:
-    """The gradient norms by step, and what each ``max_norm`` would do."""
+    """The gradient norms by step, and the effect of each ``max_norm``."""
     history = clipping.history
     at = floats(history["step"]).tolist()
     lines = [Line("gradient norm", at, floats(history["before"]).tolist(), BLUE)]
@@ -124,7 +126,7 @@ def clipping_html(clipping: Clipping) -> str:
 
 
 def epsilon_html(advice: EpsilonAdvice) -> str:
-    """What each epsilon costs and protects."""
+    """Distortion and largest gradient of each epsilon."""
     log2 = [math.log2(eps) for eps in floats(advice.table["eps"]).tolist()]
     names = ("value_distortion", "gradient_distortion", "gradient_max")
     lines = [
@@ -143,3 +145,63 @@ def epsilon_html(advice: EpsilonAdvice) -> str:
         size=(560, 170),
     )
     return _shown(advice.told(), picture)
+
+
+def scale_advice(result: LossScale) -> str:
+    """The advised scales, the scale in use and the room above it, in one sentence."""
+    if result.advised is None:
+        return (
+            f"no loss scale keeps every gradient below the largest {result.dtype}; in use:"
+            f" {_power(result.used)}"
+        )
+    low, high = result.advised
+    between = _power(low) if low == high else f"{_power(low)} to {_power(high)}"
+    room = result.headroom or 0
+    if room >= 0:
+        left = f"{plural(room, 'doubling')} below the first overflow"
+    else:
+        left = "so large that gradients overflow"
+    return (
+        f"loss scale for {result.dtype}: {between} flushes least and overflows nothing; in use:"
+        f" {_power(result.used)}, {left}"
+    )
+
+
+def _power(scale: float) -> str:
+    """``2^10 = 1,024``; a scale that is no power of two as it is."""
+    exponent = math.log2(scale)
+    if exponent != round(exponent):
+        return f"{scale:,g}"
+    return f"2^{round(exponent)}" + (f" = {int(scale):,}" if 0 <= exponent <= 20 else "")
+
+
+def scale_text(result: LossScale) -> str:
+    """The advice on a loss scale in one line."""
+    return f"<nanlab.LossScale: {scale_advice(result)}; try .table, .parameters, .skips, .plot()>"
+
+
+def scale_html(result: LossScale) -> str:
+    """The advice on a loss scale, and the shares lost at each scale."""
+    at = result.table.index.astype(float).tolist()
+    lines = [
+        Line(name, at, (100 * result.table[name]).tolist(), colour)
+        for name, colour in zip(SHARES, (RED, AMBER, PURPLE), strict=True)
+    ]
+    known = result.advised and tuple(math.log2(scale) for scale in result.advised)
+    picture = chart(
+        lines,
+        "shares of the gradients flushed, subnormal and overflowing by loss scale",
+        levels=[Level("", math.log2(result.used), GREY, upright=True)],
+        bands=[(known[0] - 0.5, known[1] + 0.5)] if known else [],
+        band_colour=BLUE,
+        x_label=f"log2 of the loss scale; % of the gradients in {result.dtype}; dashed: in use"
+        + ("; blue: advised" if known else ""),
+        size=(560, 170),
+    )
+    rows = [
+        [f"2^{k}", *(f"{100 * float(row[name]):.3g}" for name in SHARES)]
+        for k, row in result.table.iterrows()
+    ]
+    shares = table(["loss scale", *(f"{name} (%)" for name in SHARES)], rows, ["right"] * 4)
+    body = fold(f"Table of {plural(len(rows), 'loss scale')}", shares)
+    return _shown(scale_advice(result), picture, body)

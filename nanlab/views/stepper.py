@@ -1,4 +1,4 @@
-"""What happened at one backward node, told in a sentence from its numbers."""
+"""The stepper: a walk through the backward pass, with a sentence about each node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import traitlets
 
 from nanlab.analysis.graph import ForwardTensor, forward_tensors
 from nanlab.analysis.precision import format_bins
-from nanlab.errors import UsageError
 from nanlab.trace import Place, Trace, culprit_place
 from nanlab.trace.op import location
 from nanlab.trace.recording import ACCUMULATES
@@ -29,11 +28,11 @@ from nanlab.views.columns import (
     rows_of,
 )
 from nanlab.views.html import badge, code, escape, number, plural
-from nanlab.views.widget import View, script, style
+from nanlab.views.widget import View, below, script, style
 
 
 def story(row: pd.Series[Any], numel: int = 0, forward_bad: int = 0) -> str:
-    """The local story of a row of ``trace.backward``.
+    """A sentence about a row of ``trace.backward``.
 
     numel: elements of its outgoing gradient, 0 if unknown. forward_bad: non-finite values in the
     forward result.
@@ -61,7 +60,7 @@ def story(row: pd.Series[Any], numel: int = 0, forward_bad: int = 0) -> str:
 
 
 def _received(row: pd.Series[Any]) -> str:
-    """What a parameter's gradient gets."""
+    """A sentence about the gradient that reaches a parameter."""
     name = str(row.get("parameter") or "a leaf tensor")
     nan, inf = _count(row, "grad_in_nan"), _count(row, "grad_in_inf")
     if nan + inf:
@@ -120,7 +119,7 @@ NOT_KEPT = {"no": "not kept", "unknown": "not known"}
 
 
 def node_detail(trace: Trace, row: pd.Series[Any]) -> dict[str, Any]:
-    """What the browser shows of a ``trace.backward`` row beside counts, for JSON."""
+    """Details of a ``trace.backward`` row for the browser, as JSON."""
     into, out = (trace_row(trace, row.get(f"position_{side}")) for side in ("in", "out"))
     tensors = sorted(tensors_of(trace, row), key=lambda tensor: tensor.kept != "yes")
     return {
@@ -133,14 +132,14 @@ def node_detail(trace: Trace, row: pd.Series[Any]) -> dict[str, Any]:
 
 
 def told(trace: Trace, row: pd.Series[Any]) -> str:
-    """The local story of a row of ``trace.backward``; the same words in every view."""
+    """A sentence about a row of ``trace.backward``, the same in every view."""
     out = trace_row(trace, row.get("position_out"))
     numel = int(known(out["numel"]) or 0) if out is not None else 0
     return story(row, numel, _bad_from_forward(trace, row))
 
 
 def _bad_from_forward(trace: Trace, row: pd.Series[Any]) -> int:
-    """Non-finite values in the results of the forward operation that made the node."""
+    """Non-finite values in the forward results of the node."""
     ops = trace.ops
     same = (ops["node"] == row["node"]) & (ops["phase"] == "forward") & (ops["step"] == row["step"])
     made = ops[same.fillna(False).to_numpy(dtype=bool)].head(3)
@@ -148,7 +147,7 @@ def _bad_from_forward(trace: Trace, row: pd.Series[Any]) -> int:
 
 
 def source_of(trace: Trace, row: pd.Series[Any]) -> list[tuple[int, str]]:
-    """The forward line with two on either side; the line alone where no more is known."""
+    """The forward line with two neighbours on either side, if known."""
     if pd.isna(row["line"]) or not row["file"]:
         return []
     line = int(row["line"])
@@ -156,14 +155,14 @@ def source_of(trace: Trace, row: pd.Series[Any]) -> list[tuple[int, str]]:
 
 
 def tensors_of(trace: Trace, row: pd.Series[Any]) -> list[ForwardTensor]:
-    """Operands and results of the forward operation, with what the node keeps of them."""
+    """Operands and results of the forward operation, with those that the node saves."""
     return (
         [] if pd.isna(row["node"]) else forward_tensors(trace, int(row["node"]), str(row["name"]))
     )
 
 
 def tensor_texts(trace: Trace, tensor: ForwardTensor) -> dict[str, Any]:
-    """Of a tensor: kept (attribute), name, numbers as text, exponents as blocks."""
+    """A tensor: saved attribute, name, numbers as text, exponents as blocks."""
     stats, kept = tensor.stats, tensor.kept == "yes"
     if stats is not None:
         values = asdict(stats) | {"inf": stats.posinf + stats.neginf}
@@ -184,7 +183,7 @@ def tensor_texts(trace: Trace, tensor: ForwardTensor) -> dict[str, Any]:
 
 
 def described(tensor: ForwardTensor) -> str:
-    """``self, exp #12``; ``mat2, parameter 0.weight``; ``result``: its name, and what made it."""
+    """A tensor's name and origin: ``self, exp #12``; ``mat2, parameter 0.weight``."""
     if tensor.kind != "operand":
         return tensor.name or tensor.kind
     place = f" #{tensor.number}" if tensor.number is not None and tensor.number >= 0 else ""
@@ -195,7 +194,7 @@ def described(tensor: ForwardTensor) -> str:
 
 
 class Stepper(View):
-    """Steps through a backward pass; what is selected can be read in the next cell.
+    """Steps through a backward pass; the selection can be read in the next cell.
 
     ``stepper.position`` is the place in the pass (0 is the first node executed) and may be set;
     ``stepper.node`` is the autograd sequence number, ``stepper.row`` the row of ``trace.backward``.
@@ -246,22 +245,11 @@ class Stepper(View):
 
     @traitlets.validate("position")
     def _in_range(self, proposal: Any) -> int:
-        last = max(0, len(self._rows) - 1)
-        if not 0 <= proposal["value"] <= last:
-            raise UsageError(
-                f"expected a position from 0 to {last}, got {proposal['value']}; try"
-                " stepper.position = 0"
-            )
-        return int(proposal["value"])
+        return below(proposal, len(self._rows), "a position", "try stepper.position = 0")
 
     @traitlets.validate("chosen")
     def _is_a_pass(self, proposal: Any) -> int:
-        if not 0 <= proposal["value"] < max(1, len(self.passes)):
-            raise UsageError(
-                f"expected a pass from 0 to {len(self.passes) - 1}, got {proposal['value']}; see"
-                " stepper.passes"
-            )
-        return int(proposal["value"])
+        return below(proposal, len(self.passes), "a pass", "see stepper.passes")
 
     def _show_pass(self, change: Any) -> None:
         with self.hold_sync():
@@ -301,7 +289,7 @@ class Stepper(View):
             self.position = position
 
     def _follow(self, place: Place) -> None:
-        """Show what was selected elsewhere, where it is a node of a backward pass."""
+        """Follow a selection made elsewhere, if it is a node of a backward pass."""
         found = None if self._following else self._node_of(place, self.passes)
         if found is None:
             return
@@ -309,7 +297,7 @@ class Stepper(View):
             self._go(*found)
 
     def _node_of(self, place: Place, passes: list[dict[str, Any]]) -> tuple[int, int] | None:
-        """The pass and node that a row of ``trace.ops`` belongs to; None if not at hand."""
+        """The pass and node of a row of ``trace.ops``; None if unknown."""
         frame = self._trace.backward
         same = (frame["position_out"] == place) | (frame["position_in"] == place)
         if place.node is not None:
@@ -342,7 +330,7 @@ class Stepper(View):
         }
 
     def _pass(self, chosen: dict[str, Any], position: int | None = None) -> dict[str, Any]:
-        """What shows a pass, at a node of it: by default its first bad one, or its first."""
+        """The state that shows a pass at a node, by default its first bad one."""
         step, number = chosen["step"], chosen["backward_pass"]
         self._rows = rows_of(self._trace.backward, step, number)
         position = self._first_bad() if position is None else position

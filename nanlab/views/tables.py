@@ -1,4 +1,4 @@
-"""The tables of a trace as a notebook shows them: DataFrames, drawn a window at a time."""
+"""The tables of a trace in a notebook: DataFrames with a scrolling widget."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = 50  # more makes notebooks slow and large
 def static_table(
     frame: pd.DataFrame, kind: str, trace: Trace | None, in_order: bool = False
 ) -> str:
-    """HTML of the first rows with inline styles, the trouble on top unless ``in_order``."""
+    """HTML of the first rows with inline styles, worst first unless ``in_order``."""
     frame, left_out = without_batches(frame)
     rows = (frame if in_order else trouble_first(frame)).head(ROWS)
     columns = [column for column in columns_for(frame, kind) if not is_blank(rows, column)]
@@ -191,11 +191,11 @@ def browse(table: TraceTable) -> TableBrowser:
 
 
 class TraceTable(pd.DataFrame):
-    """A DataFrame that a notebook shows with the trouble on top, source lines and exponent
+    """A DataFrame that a notebook shows worst rows first, with source lines and exponent
     histograms.
 
-    Whatever is taken from it (rows, columns, a copy) is one too; what has lost its telling columns
-    shows as pandas shows it.
+    Selections and copies of it are tables too; without the columns that this needs, they show as
+    in pandas.
     """
 
     _metadata = ["kind", "trace"]  # noqa: RUF012  # pandas' own protocol
@@ -207,7 +207,7 @@ class TraceTable(pd.DataFrame):
         return TraceTable
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy for another process leaves the trace behind, and with it the small histograms."""
+        """A copy for another process, without the trace and its histograms."""
         state: dict[str, Any] = {**cast(dict[str, Any], super().__getstate__()), "trace": None}
         return state
 
@@ -231,10 +231,9 @@ class TraceTable(pd.DataFrame):
 
 
 def as_table(frame: pd.DataFrame, kind: str, trace: Trace | None = None) -> TraceTable:
-    """The frame as one that shows itself.
+    """The frame as a TraceTable.
 
-    kind: "ops", "backward", "parameters" or "steps". trace: where the histograms come from; none
-    are shown without it.
+    kind: "ops", "backward", "parameters" or "steps". trace: the source of the histograms.
     """
     made = TraceTable(frame)
     made.kind, made.trace = kind, trace
@@ -242,7 +241,7 @@ def as_table(frame: pd.DataFrame, kind: str, trace: Trace | None = None) -> Trac
 
 
 def nothing_lost(frame: TraceTable) -> str:
-    """The sentence that stands for a table of lost gradients where none was lost; "" otherwise."""
+    """A sentence in place of a table of lost gradients without losses; else ""."""
     if frame.kind != "signal_loss" or not len(frame) or (frame["flushed"] > 0).any():
         return ""
     steps, parameters = frame["step"].nunique(), frame["parameter"].nunique()

@@ -1,4 +1,4 @@
-"""Findings as text: for a terminal, an issue, a line of the report."""
+"""Findings as text: for a terminal, an issue, the report."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from nanlab.views.columns import as_typed, excerpt, known, shortened
 from nanlab.views.evidence import operand_names
 from nanlab.views.html import escape, fold, module_name, number, plural, table
 
-# A finding as text: what, where, when, why, its path, and the fixes that were tried.
+# A finding as text.
 
 
 def first_of(trace: Trace) -> Finding | None:
-    """What the card shows: the culprit; else the first finding that is worth a warning."""
+    """The finding on the card: the culprit, else the first error or warning."""
     worth = (f for f in trace.findings if f.severity in ("error", "warning"))
     return trace.culprit or next(worth, None)
 
 
 def known_first(trace: Trace) -> Finding | None:
-    """The same, as far as it is known before any fix was tried."""
+    """The finding on the card, as known before any fix is tried."""
     worth = (f for f in trace.own_findings if f.severity in ("error", "warning"))
     return trace.culprit or next(worth, None)
 
 
 def is_tried(trace: Trace) -> bool:
-    """Whether the fixes of what the card shows were tried, so that the page is made at once."""
+    """Whether the fixes of the finding on the card were tried."""
     found = known_first(trace)
     return found is None or getattr(found.fixes, "tried", True)
 
 
 def place(finding: Finding) -> str:
-    """``train.py:41, in encoder.0, step 3, backward``; what is not known is left out."""
+    """``train.py:41, in encoder.0, step 3, backward``; unknown parts are left out."""
     module = f"in {module_name(finding.module)}" if finding.module else ""
     inside = f"inside {library_text(finding)}" if finding.library else ""
     step = f"step {finding.step}" if known(finding.step) != "" and finding.step >= 0 else ""
@@ -57,7 +57,7 @@ def place(finding: Finding) -> str:
 
 
 def library_text(finding: Finding) -> str:
-    """``kornia/geometry/linalg.py:41 (transform)``: where inside a library it was born."""
+    """``kornia/geometry/linalg.py:41 (transform)``: the origin inside a library."""
     if finding.library is None:
         return ""
     file, line, function = finding.library
@@ -76,7 +76,7 @@ def as_text(finding: Finding) -> str:
     return "\n".join(lines)
 
 
-# How near a run came to the limits of low precision, in one line.
+# The headroom of a run in low precision, in one line.
 
 
 def headroom_line(trace: Trace) -> str:
@@ -109,15 +109,14 @@ def _at(trace: Trace, place: Place) -> str:
     return f"{gradient}{where} ({place.op})" if where else f"{gradient}{place.op}"
 
 
-# Where signal is lost first, in words: what low precision made zero, and epsilons that do
-# nothing.
+# The places where low precision loses signal first, in words.
 
 PLACES = 6  # that are listed
 TELLING = 0.5  # share of a result's values from which a loss is told without being asked for
 
 
 def told(loss: Any) -> str:
-    """What became of the values at one place; ``loss``: a row of ``first_losses``."""
+    """The loss at one place, in words; ``loss``: a row of ``first_losses``."""
     if loss.told_by == "epsilon":
         what = "the epsilon" if pd.isna(loss.largest) else number(loss.largest).replace(".00e", "e")
         return f"{what} is 0 in {loss.dtype}: {spoken(loss.op)} changes nothing"
@@ -132,7 +131,7 @@ def told(loss: Any) -> str:
 
 
 def loss_place(loss: Any) -> str:
-    """``train.py:41, in encoder.0, forward``: the line loses its values in every step."""
+    """``train.py:41, in encoder.0, forward``, without a step: it recurs in each."""
     where = f"{str(loss.file).rsplit('/', 1)[-1]}:{loss.line}" if loss.file else ""
     module = f"in {module_name(loss.module)}" if loss.module else ""
     return ", ".join(part for part in (where, module, loss.phase) if part)
@@ -145,7 +144,7 @@ def first_loss(trace: Trace) -> Any | None:
 
 
 def line(trace: Trace) -> str:
-    """The first great loss in one line; "" without any."""
+    """The first large loss in one line; "" if there is none."""
     loss = first_loss(trace)
     if loss is None:
         return ""
@@ -154,13 +153,13 @@ def line(trace: Trace) -> str:
 
 
 def great_section(trace: Trace) -> str:
-    """The first places where one of them loses half of its values; "" where none does."""
+    """The first places, if one of them loses half of its values; else ""."""
     rows = first_losses(trace)
     return _places(rows) if (rows["share"] >= TELLING).any() else ""
 
 
 def small_section(trace: Trace) -> str:
-    """The first places in a fold, where none of them loses half of its values."""
+    """The first places in a fold, if none of them loses half of its values; else ""."""
     rows = first_losses(trace)
     return "" if (rows["share"] >= TELLING).any() else _places(rows)
 
@@ -185,12 +184,11 @@ def _cells(loss: Any) -> list[str]:
     return [escape(loss_place(loss)), source, words]
 
 
-# A finding as the text of an issue: what was seen, where, a minimal reproduction, the fixes,
-# the versions.
+# A finding as the text of an issue.
 
 
 def reproduction_of(trace: Trace, finding: Finding) -> str:
-    """A program of a dozen lines that shows the fault; "" where none can be made."""
+    """A program of a dozen lines with the fault; "" if none can be made."""
     if finding.position < 0 or not hasattr(trace, "kept"):
         return ""
     names = operand_names(as_typed(finding.source), finding.op)
@@ -198,7 +196,7 @@ def reproduction_of(trace: Trace, finding: Finding) -> str:
 
 
 def as_issue(trace: Trace, finding: Finding, program: str) -> str:
-    """The text, in Markdown."""
+    """The finding as a Markdown issue."""
     place = location(finding.file, finding.line) or "unknown line"
     where = f"`{place}`" + (f", in `{finding.module}`" if finding.module else "")
     lines = excerpt(trace, finding.file, finding.line) if finding.file else []
@@ -236,7 +234,7 @@ def is_coloured(stream: IO[str]) -> bool:
 
 
 def as_terminal(trace: Trace, coloured: bool) -> str:
-    """The report as text; the words are those of ``repr(trace.report())``."""
+    """The text of ``repr(trace.report())``, coloured for a terminal."""
     text = repr(trace.report())
     return "\n".join(_painted(line) for line in text.splitlines()) if coloured else text
 

@@ -1,4 +1,4 @@
-"""What low precision loses of each tensor at each loss scale, by replay or by histogram."""
+"""The underflow explorer: each tensor's losses in low precision at each loss scale."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from nanlab.views.charts import (
 from nanlab.views.columns import known
 from nanlab.views.html import escape, module_name, number, plural, table
 from nanlab.views.text import first_loss, loss_place, told
-from nanlab.views.widget import View, script, style
+from nanlab.views.widget import View, below, script, style
 
 FORMATS = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 NARROW = [str(dtype).removeprefix("torch.") for dtype in FORMATS]
@@ -45,7 +45,7 @@ MOST = 500  # tensors in the list
 
 
 class UnderflowExplorer(View):
-    """What a cast to a low-precision format does to each tensor, under a loss scale.
+    """Explores the effect of a cast to low precision on each tensor, at each loss scale.
 
     It opens on the tensor where signal is lost first, if any. ``explorer.row`` is the row of
     ``trace.ops`` at hand, ``explorer.shares`` the counts for each chosen format,
@@ -104,7 +104,7 @@ class UnderflowExplorer(View):
             self._trace.at = row
 
     def _follow(self, place: Place) -> None:
-        """Show the tensor that was selected elsewhere, where it is in the list."""
+        """Follow a selection made elsewhere, if its tensor is in the list."""
         found = np.flatnonzero(self.rows["position"] == place)
         with self._led():
             self.selected = int(found[0]) if len(found) else self.selected
@@ -138,14 +138,14 @@ class UnderflowExplorer(View):
         return pd.DataFrame(table, index=list(casts), columns=[*names, "by"])
 
     def _expected(self, name: str) -> CastShares:
-        """What a format makes of the chosen tensor, by its histogram."""
+        """The counts of the chosen tensor in a format, by its histogram."""
         row = self.row
         none = pd.Series(dtype="int64")
         exponents = none if row is None else before_rounding(self._trace, row)
         return cast_shares(exponents, getattr(torch, name), self.log2_scale)
 
     def _replay(self, selected: int, log2_scale: int) -> AtScale | str:
-        """A tensor at a scale by replay; else the reason why not. Each is computed once."""
+        """A tensor at a scale, by replay, or the reason why not; cached."""
         if not len(self.rows) or getattr(self._trace, "recording", None) is None:
             return "nothing was recorded to run again"
         key = int(self.rows["position"].iloc[selected]), log2_scale
@@ -159,7 +159,7 @@ class UnderflowExplorer(View):
         return self._known[key]
 
     def _answer(self, selected: int, log2_scale: int) -> None:
-        """Give the page what it asked for."""
+        """Answer a request of the page."""
         found = self._replay(selected, log2_scale)
         answer: dict[str, Any] = {"of": [selected, log2_scale], "reason": ""}
         if isinstance(found, AtScale):
@@ -174,12 +174,7 @@ class UnderflowExplorer(View):
 
     @traitlets.validate("selected")
     def _in_list(self, proposal: Any) -> int:
-        if not 0 <= proposal["value"] < max(1, len(self.rows)):
-            raise UsageError(
-                f"expected a tensor from 0 to {len(self.rows) - 1}, got {proposal['value']}; see"
-                " .tensors"
-            )
-        return int(proposal["value"])
+        return below(proposal, len(self.rows), "a tensor", "see .tensors")
 
     @traitlets.validate("chosen")
     def _are_formats(self, proposal: Any) -> list[str]:
@@ -209,7 +204,7 @@ class UnderflowExplorer(View):
         }
 
     def _lost_as_run(self, row: pd.Series[Any]) -> dict[str, int]:
-        """Values that were rounded away when the row was computed: no scale brings these back."""
+        """Values lost when the row was computed, whatever the scale."""
         position = int(row["position"])
         flushed = self._flushed.get(position) or flushed_at(self._trace, position)
         return {"flushed": flushed, "overflowed": _overflowed(row)}
@@ -224,7 +219,7 @@ class UnderflowExplorer(View):
         return f"Underflow explorer: {count}; {self._told(first)}"
 
     def _told(self, row: pd.Series[Any]) -> str:
-        """What float16 would lose of a row, and what was lost of it as it ran."""
+        """The losses of a row in float16, and those as it ran, in words."""
         op, lost = spoken(row["op"]), self._lost_as_run(row)
         gone = [f"{lost[name]:,} became {what}" for name, what in GONE.items() if lost[name]]
         if gone:
@@ -299,7 +294,7 @@ def by_loss(trace: Trace) -> pd.DataFrame:
 
 
 def _unscaled(counted: Counted, log2_scale: int) -> dict[str, Any]:
-    """A tensor for the page, its exponents without the scale."""
+    """A tensor for the page, with exponents before the loss scale."""
     exponents = counted.exponents.copy()
     exponents.index = exponents.index - log2_scale
     names = ("numel", "zero", "neginf", "posinf", "nan")
@@ -356,7 +351,7 @@ def _gradients(trace: Trace) -> dict[str, Any]:
 
 
 def _run_scales(trace: Trace) -> dict[int, int]:
-    """log2 of the loss scale that the gradients of each training step bore as they ran."""
+    """log2 of the loss scale of each training step as it ran."""
     steps = trace.steps
     if "loss_scale" not in steps:
         return {}
@@ -373,5 +368,5 @@ def _best(exponents: pd.Series[int]) -> dict[str, int]:
 
 
 def underflow(trace: Trace) -> UnderflowExplorer:
-    """Explore what float16, bfloat16 and float8 would lose of each tensor of a trace."""
+    """Explore the losses of each tensor in float16, bfloat16 and float8."""
     return UnderflowExplorer(trace)

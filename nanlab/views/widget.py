@@ -1,4 +1,4 @@
-"""What widgets share: script, style, and the static picture that stands in."""
+"""The base of the widgets: script, style and static fallback."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import anywidget
 import traitlets
 from IPython.display import DisplayHandle, display
+
+from nanlab.errors import UsageError
 
 _HERE = Path(__file__).parent
 # While the page still loads the widget, which will take its place, the summary has no height:
@@ -29,18 +31,25 @@ def script(name: str) -> str:
 
 
 def style(name: str) -> str:
-    """The style sheet of a widget: the shared rules, then those that its reader needs."""
+    """The style sheet of a widget: the shared rules, then its own."""
     text = "".join((_HERE / f"{file}.css").read_text("utf-8") for file in ("_common", name))
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     return re.sub(r":[ ]+", ":", re.sub(r"\s*([{};,])\s*", r"\1", text)).strip()
 
 
-class View(anywidget.AnyWidget):
-    """A widget that leaves a static summary behind where no widget can be shown.
+def below(proposal: Any, end: int, what: str, hint: str) -> int:
+    """A proposed whole number from 0 up to ``end``, excluded. Raises UsageError."""
+    if not 0 <= proposal["value"] < max(1, end):
+        last = max(0, end - 1)
+        raise UsageError(f"expected {what} from 0 to {last}, got {proposal['value']}; {hint}")
+    return int(proposal["value"])
 
-    The summary is displayed first, as an output of its own; the widget hides it while it is there.
-    It is also in the widget's own bundle, for front ends that show the HTML of a notebook they do
-    not trust.
+
+class View(anywidget.AnyWidget):
+    """A widget with a static summary for pages where no widget can be shown.
+
+    The summary is displayed first, as an output of its own, and hidden by the live widget. It is
+    also in the widget's bundle, for front ends that show HTML of untrusted notebooks.
     """
 
     _following = False  # whether the selection comes from elsewhere
@@ -51,7 +60,7 @@ class View(anywidget.AnyWidget):
 
     @contextmanager
     def _led(self) -> Iterator[None]:
-        """While it shows what was selected elsewhere: it does not select that again."""
+        """While following a selection made elsewhere, without selecting it again."""
         self._following = True
         try:
             yield
@@ -59,7 +68,7 @@ class View(anywidget.AnyWidget):
             self._following = False
 
     def static_html(self) -> str:
-        """The summary for places without widgets."""
+        """The summary as HTML."""
         raise NotImplementedError
 
     def static_text(self) -> str:

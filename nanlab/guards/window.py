@@ -1,0 +1,194 @@
+"""Windows: the turns of a loop since the last optimizer step, kept so that they can run again."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+
+from nanlab.capture import Stop
+from nanlab.capture.state import Reached
+from nanlab.capture.training import OptimizerCopy
+from nanlab.stats.memory import local_part
+from nanlab.trace.recording import Recording
+
+Tensor = torch.Tensor
+Optimizer = torch.optim.Optimizer
+
+
+class ReplayEnd(Stop):
+    """Ends a replay at the point where the run stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The scale and growth counter of a GradScaler at some moment."""
+
+    scaler: Any
+    scale: Tensor
+    growth: Tensor
+
+    @classmethod
+    def of(cls, scaler: Any) -> Scale:
+        """Of a scaler as it is now."""
+        return cls(scaler, scaler._scale.clone(), scaler._growth_tracker.clone())
+
+    def put(self) -> None:
+        """Put them back."""
+        self.scaler._scale.copy_(self.scale)
+        self.scaler._growth_tracker.copy_(self.growth)
+
+
+@dataclass(slots=True)
+class Turn:
+    """The state at the start of one turn of a loop."""
+
+    values: dict[str, Any]  # the variables that it carries over, or the arguments of the call
+    random: tuple[Any, ...]
+    item: Any = None  # what the loop was given
+    # variables that it was given beside; None until it is over
+    late: dict[str, Any] | None = None
+    call: Callable[[], Any] | None = None  # of a trainer: runs the turn again
+    scale: Scale | None = None  # of a turn that a GradScaler skipped
+
+
+@dataclass(slots=True)
+class Window:
+    """The turns of one loop since the last optimizer step."""
+
+    source: Any  # the loop, or whose calls they are
+    repeat: Callable[[Window, FrameType | None, Iterator[Turn]], None]
+    holds: Callable[[FrameType], bool]  # whether a frame stands in the loop
+    reached: Reached
+    turns: list[Turn] = field(default_factory=list)
+    python: Any = None  # the Python state at its head
+    clock: int = 0  # when it began
+    number: int = 0  # of the step that ran then
+    at_head: int = 0  # number of the step at its last head
+    rounds: set[int] = field(default_factory=set)  # optimizers that stepped between its heads
+    is_part: bool = False  # whether its turns are part of a step of the loop around it
+    mark: int = -1  # optimizer steps at its last head
+    steps: int = 0  # optimizer steps since it began
+    first: bool = True  # whether it is the first
+    # optimizers after which another step came in one window
+    followed: set[int] = field(default_factory=set)
+    # optimizers that have stepped since it began, in order
+    stepped: list[int] = field(default_factory=list)
+    copies: dict[int, OptimizerCopy] = field(default_factory=dict)
+    # gradients that its first backward added to, where the program does not clear them
+    gradients: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    hopeless: bool = False  # too many steps in one turn for copies
+    cut: bool = False  # its first turns are no longer kept
+
+
+@dataclass(slots=True)
+class Replay:
+    """The replay of a step: where it ends, and what it is compared with."""
+
+    number: int  # of the step in the run
+    steps: int  # optimizer steps before the one that failed
+    closures: int  # calls of a closure in that step; 0 if it has none
+    skips: int  # GradScaler steps after which it ends, 0 if an optimizer's ends it
+    after: bool  # whether the fault is inside of the optimizer step
+    whole: bool  # whether it ends with the turn: no optimizer steps in it
+    gradients: list[tuple[Tensor, Tensor]]  # parameters and the gradients that stopped the run
+    losses: list[float]
+    error: BaseException | None = None  # by which the program ended, not by guard
+    step: int = 0
+    closure: int = 0
+    skip: int = 0
+    compared: str | None = None  # what differs; None until it was looked at
+    seen: list[float] = field(default_factory=list)  # losses
+    weights: list[OptimizerCopy] = field(default_factory=list)  # before the step that failed
+
+
+def number_steps(recording: Recording, replay: Replay) -> None:
+    """Number the steps of a replay as in the run."""
+    last = len(recording.starts) - 1 if not replay.skips else 0
+    recording.first_step = max(replay.number - last, 0)
+
+
+def evidence_of(optimizer: Optimizer, after: bool) -> list[tuple[Tensor, Tensor]]:
+    """Each parameter with its gradient; after a step, with its value."""
+    if after:
+        return [(p, p.detach().clone()) for p in parameters_of(optimizer)]
+    return [(p, p.grad) for p in parameters_of(optimizer) if p.grad is not None]
+
+
+class Now:
+    """The state in which the run stopped, restored after the replay."""
+
+    def __init__(self, window: Window, optimizers: Any) -> None:
+        self.reached = window.reached
+        self.python = window.reached.python.take()
+        self.random = window.reached.random.take()
+        self.tensors = [t.detach().clone() for t in window.reached.tensors.kept]
+        touched = set(window.copies)
+        self.optimizers = [OptimizerCopy(o) for o in optimizers if id(o) in touched]
+        self.scales = [Scale.of(scaler) for scaler in scalers_of(window)]
+
+    def put(self) -> None:
+        for copy in self.optimizers:
+            copy.put()
+        self.reached.tensors.put_back(self.tensors)
+        self.reached.python.put(self.python)
+        self.reached.random.put(self.random)
+        for scale in self.scales:
+            scale.put()
+            scale.scaler._per_optimizer_states.clear()
+
+
+def scalers_of(window: Window) -> list[Any]:
+    """The GradScalers that skipped turns of a window, each once."""
+    known = {id(t.scale.scaler): t.scale.scaler for t in window.turns if t.scale is not None}
+    return [*known.values()]
+
+
+def turns_of(window: Window) -> Iterator[Turn]:
+    """The turns of a window, with the random states restored before each."""
+    for turn in window.turns:
+        window.reached.random.put(turn.random)
+        yield turn
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def is_telling(replay: Replay) -> bool:
+    """Whether some compared value is specific to the step: finite and not zero."""
+    values = [torch.tensor(replay.losses), *(local_part(g) for _, g in replay.gradients)]
+    dense = (v.to_dense() if v.is_sparse else v for v in values)
+    return replay.error is not None or any(bool((v.isfinite() & (v != 0)).any()) for v in dense)
+
+
+def suspects(window: Window) -> str:
+    """A likely reason in the loop body why a replay differs, as a clause; "" for none."""
+    takers = window.source.takers() if hasattr(window.source, "takers") else []
+    if takers:
+        told = ", ".join(f"`{t if len(t) <= 40 else t[:37] + '...'}`" for t in takers[:3])
+        return f"; the body calls {told}, whose effect cannot be undone"
+    if any(type(m).__name__ == "OptimizedModule" for m in window.reached.modules):
+        return "; the replay runs a compiled module eagerly, with other rounding"
+    return ""
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Suppress everything that the block prints or displays."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        if shell is None:
+            yield
+            return
+        from IPython.utils.capture import capture_output
+
+        with capture_output():
+            yield

@@ -1,0 +1,287 @@
+"""Dead gradients: parameters whose gradient is all zero, and where the signal died."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from nanlab.analysis.training import where
+from nanlab.findings.fault import listed
+from nanlab.findings.rule import Finding, Fix, rule
+from nanlab.operators import base_name, having
+from nanlab.trace import Trace
+from nanlab.trace.frames import StepRows
+from nanlab.trace.history import FEWEST_ZERO_LATE, Dead, History, place_at
+from nanlab.trace.op import walk
+from nanlab.trace.recording import Recording
+
+# Checked when a step ends.
+
+MOST_ANCESTORS = 2000  # rows searched for one gradient
+MOST_LOOKS = 4  # steps in which the place is searched
+Why = Literal["blocked", "flat", "choice", "saturated", "value"]
+FLAT = having("flat")
+# Every element took another alternative, or lies beyond a bound.
+CHOICES = having("bounds", "cuts", "masks", "picks", "parts", "extreme", "assigns", "ranks")
+MULTIPLIES = having("multiplies", "divides") - having("matmul", "composed_product", "dot", "layer")
+CANCELS = having("adds", "sums", "matmul", "dot")
+# What they make of a gradient is zero by cancellation, or because an operand is.
+# A gradient that is the same for all of a row cancels in theirs.
+SHARES = having("softmax", "normalises")
+LINEAR = (CANCELS | having("layer", "deviation", "moves") | {"neg"}) - MULTIPLIES
+
+
+def note_dead(rows: StepRows, history: History, gradients: dict[int, int]) -> None:
+    """Count the steps in which a parameter had a gradient, and an all-zero one.
+
+    gradients: row of the gradient by number of the parameter.
+    """
+    recording = rows.recording
+    zero = set((np.flatnonzero(rows.all_zero()) + rows.start).tolist())
+    for owner, gradient in gradients.items():
+        known = history.dead.get(owner)
+        if gradient not in zero:
+            stats = None if known is not None and known.alive else recording.stats(gradient)
+            if stats is not None and stats.numel:
+                shape = recording.at(gradient).shape
+                history.dead[owner] = Dead(True, True, sum(size > 1 for size in shape) < 2)
+            continue
+        known = history.dead.setdefault(owner, Dead())
+        known.alive = False
+        known.steps += 1
+        known.first = gradient if known.steps == 1 else known.first
+        looks = known.steps - (FEWEST_ZERO_LATE - 1 if known.lived else 0)
+        if looks < 1 or looks > MOST_LOOKS or known.blockers:
+            continue
+        found = _died(recording, gradient, zero)
+        if found is None:
+            known.unknown += 1
+        elif known.at is None:
+            place = place_at(recording, found.position)
+            assert place is not None  # the step that has just ended is never folded
+            known.at, known.why = replace(place, op=found.op), found.why
+            known.numel = recording.stats(found.position).numel
+            known.blockers = found.blockers
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    position: int
+    op: str  # of the forward pass
+    why: Why
+    blockers: tuple[str, ...] = ()  # parameters that are zero, and that it is multiplied by
+
+
+def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
+    """Where and why the signal to a gradient died; None if the program wrote the zero."""
+    ends: list[int] = []
+    without: list[int] = []  # rows that read nothing of the backward pass: zeros_like
+    for position in walk(
+        [gradient], lambda at: (p for p in _read(recording, at) if p in zero), MOST_ANCESTORS
+    ):
+        op, read = recording.at(position), _read(recording, position)
+        if not op.backward:
+            continue
+        if not read:
+            without.append(position)
+        elif any(p not in zero and _is_gradient(recording, p, op.node) for p in read):
+            ends.append(position)
+    found = [_why(recording, end, zero) for end in sorted(ends or without)]
+    # where one cancels the others are not to blame
+    deaths = [death for death in found if death is not None]
+    if not deaths or len(deaths) < len(found):
+        return None
+    blockers = tuple(dict.fromkeys(name for death in deaths for name in death.blockers))
+    return next((replace(d, blockers=blockers) for d in deaths if d.blockers), deaths[0])
+
+
+def _is_gradient(recording: Recording, position: int, node: int) -> bool:
+    """Whether a row of the backward pass comes from the incoming gradient of a node."""
+    made = walk([position], lambda at: _read(recording, at))
+    return any(recording.at(at).node != node for at in made)
+
+
+def _read(recording: Recording, position: int) -> list[int]:
+    """The operands of a backward row that are backward rows themselves."""
+    parents = recording.parents(position) if recording.at(position).backward else []
+    return [p for p in parents if recording.at(p).backward]
+
+
+def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
+    row = recording.at(end)
+    info = recording.nodes.get(row.node) if row.node >= 0 else None
+    if info is None or info.op < 0 or info.custom:
+        return None
+    op = base_name(recording.ops.items[info.op])
+    if op in MULTIPLIES | LINEAR and (blockers := _blockers(recording, end, row.node, zero)):
+        return _Death(end, op, "blocked", blockers)
+    if row.base_name in CANCELS:
+        return None
+    if op in FLAT:
+        return _Death(end, op, "flat")
+    if op in CHOICES:
+        return _Death(end, op, "choice")
+    if op in MULTIPLIES:
+        other = next(
+            (p for p in recording.parents(end) if p in zero and not recording.at(p).backward), None
+        )
+        lost = None if other is None else _vanished(recording, other, zero)
+        return None if lost is None else _Death(lost, recording.at(lost).base_name, "value")
+    if op in LINEAR or (op in SHARES and not _one_hot(recording, info.position)):
+        return None
+    if info.position in zero:  # of an operand that is 0 itself it is the right result
+        lost = _vanished(recording, info.position, zero)
+        return None if lost is None else _Death(lost, recording.at(lost).base_name, "value")
+    return _Death(end, op, "saturated")
+
+
+def _blockers(recording: Recording, end: int, node: int, zero: set[int]) -> tuple[str, ...]:
+    """All-zero parameters that make the other factor of a gradient zero."""
+    seen: set[int] = set()
+    waiting = [
+        p
+        for p in recording.parents(end)
+        if p < 0
+        or (p in zero and not (recording.at(p).backward and _is_gradient(recording, p, node)))
+    ]
+    found: dict[str, None] = {}
+    for position in waiting:
+        source = recording.sources.get(position)
+        if source is not None:
+            stats = recording.stats(position)
+            if source.kind == "parameter" and stats is not None and stats.all_zero:
+                found.setdefault(source.name)
+        elif position in zero and recording.at(position).base_name in LINEAR | MULTIPLIES:
+            new = [p for p in recording.parents(position) if (p < 0 or p in zero) and p not in seen]
+            seen.update(new)
+            waiting += new[:MOST_ANCESTORS]
+    return tuple(found)
+
+
+def _one_hot(recording: Recording, position: int) -> bool:
+    """Whether a softmax gave 1 to one value of each row and 0 to the others."""
+    stats = recording.stats(position)
+    return (
+        stats is not None
+        and stats.max == 1.0
+        and stats.mean * stats.numel == stats.numel - stats.zero
+    )
+
+
+def _vanished(recording: Recording, position: int, zero: set[int]) -> int | None:
+    """The forward row that became all zero; None if from outside, or by choice."""
+    for _ in range(MOST_ANCESTORS):
+        row, parents = recording.at(position), recording.parents(position)
+        if not row:
+            return None
+        before = next((p for p in parents if p in zero), None)
+        if before is None:
+            chosen = row.base_name in CHOICES | LINEAR | FLAT or not parents
+            alive = all((s := recording.stats(p)) is not None and not s.all_zero for p in parents)
+            return None if chosen or not alive else position
+        position = before
+    return None
+
+
+# Parameters that feed the loss but get no gradient.
+
+_WHY = {
+    "blocked": (
+        "{op} multiplies it by a 0 from {blockers}, which gets no gradient either: neither can"
+        " leave 0."
+    ),
+    "flat": "{op} is constant between its jumps: its derivative is 0 everywhere.",
+    "choice": (
+        "{op} chose the other alternative, or cut off beyond its bound, all {numel:,} values: their"
+        " derivative is 0."
+    ),
+    "value": ("{op} gives exactly 0 for all {numel:,} values, which multiply the gradient."),
+    "saturated": (
+        "The derivative of {op} is exactly 0 for all {numel:,} values: in floating point it is flat"
+        " there."
+    ),
+}
+_FIXES = {
+    "blocked": Fix(
+        "start only one factor of the product at zero, and the other at random values",
+        "nn.init.kaiming_uniform_(layer.weight, a=5**0.5)",
+    ),
+    "flat": Fix("pass the gradient straight through", "x + (torch.round(x) - x).detach()"),
+    "choice": Fix(
+        "let some gradient through beyond the bound, or start within it", "F.leaky_relu(x, 0.01)"
+    ),
+    "value": Fix(
+        "compute the logarithm instead; exponentiate last or not at all",
+        "log_density = -0.5 * z**2",
+    ),
+    "saturated": Fix("work in the log domain, or make the values smaller", "F.logsigmoid(x)"),
+}
+
+
+@rule(
+    "error",
+    events=("training.starved",),
+    example="""
+        p = nn.Parameter(torch.tensor([0.4, 1.6]))
+        for i in range(2):
+            p.grad = None
+            q = torch.round(p)  # here
+            (q - 1).square().sum().backward()
+    """,
+    fix={"torch.round(p)": "p + (torch.round(p) - p).detach()"},
+)
+def dead_gradient(trace: Trace) -> Iterator[Finding]:
+    """The parameter is used, but its gradient is exactly zero: it never changes."""
+    recording = trace.recording
+    history = recording.training
+    flushed = {flush.name for flush in history.flushes.values() if flush.cost == "gradient"}
+    groups: dict[tuple[int, str, bool], list[int]] = {}
+    lasting = {recording.parameter_names[owner]: owner for owner in history.starved}
+    for name, owner in lasting.items():
+        dead = history.dead[owner]
+        if name not in flushed and all(blocker in lasting for blocker in dead.blockers):
+            assert dead.at is not None
+            groups.setdefault((dead.at.line, dead.why, dead.lived), []).append(owner)
+    # a product with what died gives its weights nothing either: what learns then is no offset
+    ends = any(dead.unknown and not dead.alive for dead in history.dead.values())
+    others = [d for d in history.dead.values() if d.lived and not (ends and d.offset)]
+    for (_, why, _), owners in groups.items():
+        dead = history.dead[owners[0]]
+        learns = any(other.alive or not dead.lived for other in others)
+        # what lived goes on where the next batch, or another part, has something to learn
+        rests = dead.lived and (
+            why != "choice" or learns or not any(d.alive for d in history.dead.values())
+        )
+        if not rests and (why != "choice" or not _converged(trace)):
+            names = [recording.parameter_names[owner] for owner in owners]
+            yield _finding(trace, names, dead, learns)
+
+
+def _converged(trace: Trace) -> bool:
+    """Whether the last loss is 0, so that nothing is left to learn."""
+    recording = trace.recording
+    losses = [recording.value(loss.source) for loss in recording.training.losses]
+    return bool(losses) and losses[-1] == 0.0
+
+
+def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Finding:
+    recording = trace.recording
+    assert dead.at is not None
+    place = where(recording, dead.at) | {"op": dead.at.op}
+    shown = listed(names, 3)
+    error = dead.why != "choice" or not learns
+    told = _WHY[dead.why].format(
+        op=place["op"], numel=dead.numel, blockers=" and ".join(dead.blockers)
+    )
+    return dead_gradient.finding(
+        f"no gradient arrives at {shown}: it is exactly 0 in"
+        f" {'the last' if dead.lived else 'all'} {dead.steps} steps. {told}",
+        severity="error" if error else "warning",
+        step=recording.step_of(dead.first),
+        symptom="silent-underflow",
+        fixes=[_FIXES[dead.why]],
+        **place,
+    )

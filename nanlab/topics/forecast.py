@@ -1,0 +1,356 @@
+"""Forecasts: results on their way to overflow, or to zero, and the steps that are left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nanlab.formats import format_of
+from nanlab.operators import having
+from nanlab.trace.history import FEWEST_STEPS, Place, Series
+from nanlab.trace.op import BACKWARD
+from nanlab.trace.recording import Recording
+
+Array = npt.NDArray[np.float64]
+End = Literal["overflow", "underflow"]
+WINDOW = 24  # steps that a fit looks back over
+NEAR = 8.0  # bits to the limit of a narrow dtype within which growth matters
+FAST_NEAR, SOON = 14.0, 8.0  # the same for growth certain to arrive within so many steps
+LARGE = 20.0  # log2 of the magnitude from which on growth matters in a dtype of float32's range
+CLIMBED = 3.0  # bits a result must have climbed within the window
+CLIMBED_FAR = 10.0  # the same in a dtype of float32's range
+NEAR_STEADY = 21.0  # bits to the limit within which shapes other than the exponential are fitted
+FEWEST_STEADY = 8  # steps that such a fit needs
+WINDOWS_STEADY = 48, 192  # steps that it looks back over; the longer one for noisy courses
+CLIMBED_STEADY = 0.3  # bits a result must have climbed for it
+CLIMBED_SLOWLY = 1.0  # the same for an exponential too slow for the shorter window
+FELL = 2.0  # bits of a fall that is a reset rather than noise
+SOON_STEADY = 15.0  # steps within which it must arrive
+REACH = 0.5  # steps to look ahead, as a share of those the shape was seen in
+EXPLAINED = 0.92  # share of the course that the shape must explain
+RESTED = 0.85  # recent over whole pace, below which a result levels off
+FARTHEST = 48.0  # steps ahead at most
+LOOKS = 3  # steps in a row in which the end must be foreseen
+HOPS = 12  # operations upstream that are looked through
+DOUBT = 2.0  # standard errors on either side of the slope: an interval of about 95 %
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A result on its way out of its dtype's range, as seen at the end of one step."""
+
+    column: int  # of the series
+    place: Place
+    end: End
+    step: int  # training step at whose end it could first be told
+    # log2 of the largest number of its dtype, or of the magnitude up to which it rounds to zero
+    limit: float
+    value: float  # log2 of the largest magnitude then
+    slope: float  # bits per step, negative on the way to zero
+    steps: float  # until it gets there
+    interval: tuple[float, float]  # of that; the upper end may be inf
+    reached: int | None = None  # training step at which it did: inf or NaN, or nothing but zeros
+
+    @property
+    def lead(self) -> int | None:
+        """Steps between the warning and the fault; None if there was none."""
+        return None if self.reached is None else self.reached - self.step
+
+
+def _limit(name: str, end: End) -> float:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        return math.inf
+    limits = format_of(dtype)
+    if end == "overflow":
+        return math.log2(limits.max)
+    # 2**-1075 of float64 is 0 itself
+    return -math.log2(limits.rounds_to_zero) if limits.rounds_to_zero else math.inf
+
+
+def limits_of(series: Series, end: End = "overflow") -> Array:
+    """log2 of the largest number of each column; for underflow minus that of the smallest."""
+    known = {name: _limit(name, end) for name in {place.dtype for place in series.places}}
+    return np.array([known[p.dtype] for p in series.places])
+
+
+def towards(series: Series, end: End) -> Array:
+    """A series' table with its end at +inf: underflow's logarithms are negated."""
+    table = series.table.astype(np.float64)
+    return table if end == "overflow" else -table
+
+
+def exponential(
+    values: Array, limit: float, explained: float = 0.0
+) -> tuple[float, float, float, float] | None:
+    """(slope, steps left, least, most) of a result that climbs towards a limit; else None.
+
+    values: log2 of the magnitude by step, NaN where unseen. A least-squares line through them; the
+    interval is two standard errors of the slope wide on either side.
+    """
+    at = np.flatnonzero(np.isfinite(values))
+    if len(at) < FEWEST_STEPS:
+        return None
+    found = _line(at.astype(np.float64), values[at], limit, explained)
+    return None if found is None else _of_line(found, limit - float(values[at[-1]]))
+
+
+def _slope(x: Array, y: Array) -> tuple[float, float]:
+    """The slope of a straight line, and its standard error."""
+    centred, spread = x - x.mean(), y - y.mean()
+    squares = float(centred @ centred)
+    slope = float(centred @ spread) / squares
+    residual = spread - slope * centred
+    return slope, math.sqrt(float(residual @ residual) / max(len(x) - 2, 1) / squares)
+
+
+def steady(values: Array, limit: float) -> tuple[float, float, float, float] | None:
+    """``exponential`` for powers of time and their exponentials: running sums, norms, annealed
+    widths.
+
+    Each shape is a line in its own coordinates: the magnitude, its square root, the logarithm of
+    the logarithm. The one that explains the course best wins, if better than an exponential.
+    """
+    at = np.flatnonzero(np.isfinite(values))
+    if len(at) < FEWEST_STEADY:
+        return None
+    x, y = at.astype(np.float64), values[at]
+    least = min(CLIMBED_STEADY, 2 * (limit - float(y[-1])))
+    if y[-1] - y[0] < least:
+        return None
+    shapes = [(x, np.exp2((y - limit) / power), 1.0) for power in (1.0, 2.0)]
+    # where its logarithm has one, too
+    late = int(np.flatnonzero(y <= 1.0)[-1]) + 1 if (y <= 1.0).any() else 0
+    if len(y) - late >= FEWEST_STEADY and y[-1] - y[late] >= max(CLIMBED, (limit - y[-1]) / 2):
+        shapes.append((x[late:], np.log2(y[late:]), math.log2(limit)))
+    straight = _line(x, y, limit)
+    best: tuple[float, float, float, float] | None = None
+    for when, z, end in shapes:
+        found = _line(when, z, end)
+        least_explained = max(best[0] if best else 0.0, straight[0] if straight else 0.0)
+        if found is not None and found[0] > least_explained:
+            best = found
+    return None if best is None else _of_line(best, limit - float(y[-1]))
+
+
+def slow(values: Array, limit: float) -> tuple[float, float, float, float] | None:
+    """``exponential`` for a climb too slow for the shorter window."""
+    known = values[np.isfinite(values)]
+    if len(known) <= WINDOW or known[-1] - known[0] < CLIMBED_SLOWLY:
+        return None
+    return exponential(values, limit, EXPLAINED)
+
+
+def _of_line(
+    line: tuple[float, float, float, float], distance: float
+) -> tuple[float, float, float, float]:
+    """(slope, steps left, least, most) of a line that is that many bits from the limit."""
+    _, left, least, most = line
+    return distance / left if left > 0 else distance, left, least, most
+
+
+def _line(
+    x: Array, z: Array, end: float, explained_least: float = EXPLAINED
+) -> tuple[float, float, float, float] | None:
+    """(share that a line explains, steps left, least, most); None if too little.
+
+    It must have climbed lately, too. explained_least: 0 for the recent course of an exponential;
+    otherwise a parabola gives the steps left where the course certainly bends down.
+    """
+    slope, error = _slope(x, z)
+    spread, centred = z - z.mean(), x - x.mean()
+    residual = spread - slope * centred
+    explained = 1.0 - float(residual @ residual) / max(float(spread @ spread), 1e-300)
+    if slope <= DOUBT * error or explained < explained_least:
+        return None
+    # what is noisy gets there with the highest of its values
+    noise = residual[-len(x) // 2 :].max() if explained_least else max(residual[-1], 0.0)
+    distance = end - float(z[-1] - residual[-1] + noise)
+    ahead = max(2 * FEWEST_STEADY, math.ceil(distance / slope))
+    lately = ahead if explained_least else len(x) // 2
+    late, doubt = _slope(x[-lately:], z[-lately:])
+    if late + DOUBT * doubt < RESTED * slope:
+        return None
+    bent = _left_of_parabola(x, z, end) if explained_least else 0.0
+    left = max(distance / slope, bent)
+    if explained_least and left > REACH * float(x[-1] - x[0]):
+        return None
+    low, high = (distance / left - sign * DOUBT * error for sign in (1, -1)) if left else (1.0, 1.0)
+    return (explained, left, distance / high, distance / low) if low > 0 else None
+
+
+def _left_of_parabola(x: Array, z: Array, end: float) -> float:
+    """Steps until a parabola reaches the end (inf: never); 0 unless it certainly bends down."""
+    at = (x - x[-1]) / (x[-1] - x[0])
+    powers = np.stack([np.ones(len(at)), at, at * at], 1)
+    (height, pace, bend), *_ = np.linalg.lstsq(powers, z, rcond=None)
+    residual = z - powers @ (height, pace, bend)
+    spread = float(residual @ residual) / (len(x) - 3) * np.linalg.inv(powers.T @ powers)[2, 2]
+    if bend >= -DOUBT * math.sqrt(spread):
+        return 0.0
+    inside = pace * pace - 4 * bend * (height - end)
+    if pace <= 0 or inside < 0:
+        return math.inf
+    return float((math.sqrt(inside) - pace) / (2 * bend) * (x[-1] - x[0]))
+
+
+def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, float, float] | None:
+    """The fit over the last steps, if near and certain enough to report."""
+    recent = values[-WINDOW:]
+    known = recent[np.isfinite(recent)]
+    if len(known) < FEWEST_STEPS or known[-1] != recent[-1] or _came_back(values):
+        return None
+    distance = limit - float(known[-1])
+    if not wide and distance <= NEAR_STEADY:
+        short, long = (steady(values[-window:], limit) for window in WINDOWS_STEADY)
+        if short is not None:
+            return short if short[1] <= SOON_STEADY else None
+        for found in (long, *(slow(values[-window:], limit) for window in WINDOWS_STEADY)):
+            if found is not None and found[1] <= SOON_STEADY:
+                return found
+    if known[-1] < LARGE if wide else distance > FAST_NEAR:
+        return None
+    if known[-1] - known[0] < (CLIMBED_FAR if wide else CLIMBED):
+        return None
+    found = exponential(recent, limit)
+    if found is None or found[1] > (FARTHEST if wide else SOON):
+        return None
+    fast = len(known) > FEWEST_STEPS and found[3] <= SOON
+    return found if wide or distance <= NEAR or fast else None
+
+
+def _came_back(values: Array) -> bool:
+    """Whether it was as large before this climb: a sum that is reset, a cycle."""
+    known = values[np.isfinite(values)]
+    began = len(known) - 1 - int(np.argmin(known[-WINDOW:][::-1]))
+    before = float(known[:began].max()) if began else -math.inf
+    return before >= float(known[-1]) and before - float(known[began]) >= FELL
+
+
+def candidates(recording: Recording, end: End = "overflow") -> Iterator[tuple[int, float, bool]]:
+    """(column, limit, whether it has float32's range) of results near enough to a limit.
+
+    Underflow is forecast only in dtypes narrower than float32's range. Gradients under a loss
+    scaler are left to it.
+    """
+    series = recording.training.series
+    if not len(series):
+        return
+    table, limits = towards(series, end), limits_of(series, end)
+    finite = np.where(np.isfinite(table), table, np.nan)
+    highest, lowest = np.full(len(limits), -np.inf), np.full(len(limits), np.inf)
+    some = ~np.isnan(finite).all(axis=0)
+    highest[some], lowest[some] = (
+        np.nanmax(finite[:, some], axis=0),
+        np.nanmin(finite[:, some], axis=0),
+    )
+    wide = limits > 64
+    near = np.where(wide, LARGE if end == "overflow" else np.inf, limits - FAST_NEAR)
+    scaled = bool(recording.training.unscales)
+    for column in np.flatnonzero((highest >= near) & (highest > lowest)).tolist():
+        left_to_scaler = scaled and series.places[column].phase == BACKWARD
+        if not left_to_scaler and not _is_bounded(recording, column, float(limits[column])):
+            yield column, float(limits[column]), bool(wide[column])
+
+
+_CLAMPS, _SAME = having("clamps"), having("copies")
+
+
+def _is_bounded(recording: Recording, column: int, limit: float) -> bool:
+    """Whether a clamp in the same step keeps a result below a limit."""
+    series, at = recording.training.series, column
+    for _ in range(HOPS):
+        place = series.places[at]
+        if place.op in _CLAMPS:
+            return any(0 < bound < 2.0**limit for bound in _bounds(recording, place))
+        if place.op not in _SAME or len(series.parents[at]) != 1:
+            return False
+        at = series.parents[at][0]
+    return False
+
+
+def _bounds(recording: Recording, place: Place) -> list[float]:
+    """The bounds of the last call of a clamp."""
+    for segment in reversed(recording.program.segments):
+        for call in segment.calls:
+            op = recording.op(call.position)
+            if op is not None and op.place == place.line and op.name == place.op:
+                return [float(n) for n in call.args[1:] if isinstance(n, int | float)]
+    return []
+
+
+def forecasts(recording: Recording) -> list[Forecast]:
+    """Results on their way out of range, the earliest warning first.
+
+    For a result that got there, the first step at whose end that could be foreseen; for others, the
+    last step.
+    """
+    found = [*_forecasts(recording, "overflow"), *_forecasts(recording, "underflow")]
+    # What reached its end in the same step followed from the first operation that did.
+    return sorted(
+        found,
+        key=lambda f: (
+            f.reached is None,
+            f.steps if f.reached is None else f.reached,
+            f.place.position,
+        ),
+    )
+
+
+def _forecasts(recording: Recording, end: End) -> Iterator[Forecast]:
+    series, sign = recording.training.series, 1.0 if end == "overflow" else -1.0
+    steps = np.searchsorted(recording.starts, np.array(series.steps), side="left") - 1
+    table, rows = towards(series, end), _rows_before_poison(recording)
+    for column, limit, wide in candidates(recording, end):
+        values = table[:rows, column]
+        bad = np.flatnonzero(np.isposinf(values))
+        until = int(bad[0]) if len(bad) else len(values)
+        told = first_told(values[:until], limit, wide, still=not len(bad))
+        if told is not None:
+            at, (slope, left, least, most) = told
+            over = int(steps[bad[0]]) if len(bad) else None
+            interval, value = (least, most), sign * float(values[at])
+            yield Forecast(
+                column,
+                series.places[column],
+                end,
+                int(steps[at]),
+                sign * limit,
+                value,
+                sign * slope,
+                left,
+                interval,
+                over,
+            )
+
+
+def _rows_before_poison(recording: Recording) -> int:
+    """Steps of the series up to the first harm; later growth is a consequence."""
+    series = recording.training.series
+    if not recording.sinks or recording.training.unscales:
+        return len(series)
+    return int(np.searchsorted(series.steps, recording.sinks[0].step_position, side="right")) + 1
+
+
+def first_told(
+    values: Array, limit: float, wide: bool, still: bool = False
+) -> tuple[int, tuple[float, float, float, float]] | None:
+    """(row, fit) of the first step to warn at; ``still``: only the last step counts.
+
+    The end must be foreseen in each of the last LOOKS steps, and not recede over them, as it does
+    when a climb slows down.
+    """
+    looks: list[tuple[float, float, float, float]] = []
+    start = len(values) - LOOKS if still else 0
+    for at in range(max(start, FEWEST_STEPS - 1), len(values)):
+        seen = outlook(values[: at + 1], limit, wide)
+        looks = [] if seen is None else [*looks, seen][-LOOKS:]
+        if len(looks) == LOOKS and looks[-1][1] <= looks[0][1]:
+            return at, looks[-1]
+    return None
