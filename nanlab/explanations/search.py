@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 
 from nanlab.explanations.edits import calls, gradients, names, sizes, statements, values
@@ -32,6 +32,9 @@ _OF_PLACES = (
     ("at_error", gradients.in_graph),
     ("bound", statements.earlier),
     ("raising", values.allowed),
+    ("raising", statements.fitting),
+    ("raising", statements.within_sequence),
+    ("raising", gradients.on_last_round),
     ("raising", sizes.size_of_argument),
     ("raising", sizes.rest_of_parts),
     ("places", statements.joined_lists),
@@ -42,8 +45,7 @@ _OF_PLACES = (
     ("places", values.other_forms),
     ("places", sizes.other_dimensions),
     ("sized", sizes.other_sizes),
-    ("bindings", statements.right_before),
-    ("bindings", statements.computed_anew),
+    ("at_error", statements.computed_anew),
     ("raising", statements.other_products),
     ("bound", gradients.uncut),
     ("bound", gradients.out_of_place),
@@ -58,6 +60,8 @@ _OF_PROGRAM = (
     sizes.other_numbers,
     gradients.switched,
     gradients.ordered,
+    gradients.carried_on,
+    sizes.shorter_data,
 )
 
 
@@ -89,12 +93,15 @@ def mend(
 
 
 def _candidates(site: Site) -> Iterator[Candidate]:
-    """All edits; what fails at one statement costs no other, and no other kind."""
+    """All edits; a kind that fails at one statement says so, and costs no other."""
     asked = [partial(kind, site) for kind in _OF_PROGRAM]
     asked += [partial(kind, site, at) for name, kind in _OF_PLACES for at in getattr(site, name)]
     for kind in asked:
-        with suppress(Exception):
+        try:
             yield from kind()
+        except Exception as error:
+            told = f"internal error in nanlab ({type(error).__name__}: {error})"
+            warnings.warn(f"{told}: not every edit was tried", RuntimeWarning, stacklevel=2)
 
 
 def _twins(site: Site, candidate: Candidate) -> Iterator[Candidate]:

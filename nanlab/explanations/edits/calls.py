@@ -165,6 +165,9 @@ def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate
         yield place.replaced(0.9, (call, f"{place.text(call.func)}{turned}"))
 
 
+_ALIKE = 0.6  # names that have less in common have nothing to do with each other
+
+
 def _arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if 1 < len(call.args) < 5 and not place.distance:
         for a, b in itertools.combinations(call.args, 2):
@@ -186,6 +189,7 @@ def _arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         if name.startswith("_") or inspect.ismodule(value) or isinstance(value, type):
             continue
         like = difflib.SequenceMatcher(None, name, lacking[1]).ratio()
+        like *= like > _ALIKE
         number = isinstance(value, Tensor) and value.numel() == 1
         late = order[name] / len(order)
         cost = (

@@ -146,6 +146,39 @@ def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:
                     yield place.replaced(0.6, *own)
 
 
+def shorter_data(site: Site) -> Iterator[Candidate]:
+    """The length of a dataset without the last items, which would read beyond its end."""
+    for place in (
+        site.statements() if re.search("out of (range|bound)|equal size", site.text) else ()
+    ):
+        length = place.function
+        if isinstance(place.statement, ast.Return) and getattr(length, "name", "") == "__len__":
+            value: Any = place.statement.value
+            kinds = [n for n in ast.walk(place.source.tree) if isinstance(n, ast.ClassDef)]
+            own = [each for kind in kinds if length in kind.body for each in kind.body]
+            for at, beyond in enumerate(_beyond(own)):
+                yield place.replaced(0.5 + 0.02 * at, (value, f"{place.text(value)} - {beyond}"))
+
+
+def _beyond(methods: list[ast.stmt]) -> list[str]:
+    """How far beyond its item ``__getitem__`` reads, the least first."""
+    found = []
+    for function in methods:
+        if not isinstance(function, ast.FunctionDef) or function.name != "__getitem__":
+            continue
+        item = function.args.args[-1].arg
+        for node in (n for n in ast.walk(function) if isinstance(n, ast.Subscript)):
+            sliced = isinstance(node.slice, ast.Slice)
+            end = ast.unparse(getattr(node.slice, "upper", None) or node.slice)
+            if end.startswith(f"{item} + "):
+                more = end.removeprefix(f"{item} + ")
+                if sliced:
+                    less = more.removesuffix(" + 1")
+                    more = less if less != more else f"({more} - 1)"
+                found.append(more)
+    return sorted(dict.fromkeys(found), key=lambda text: "- 1" not in text)
+
+
 _DIMENSION = re.compile(r"(^|_)(dim|axis)\d?$")
 
 
@@ -156,11 +189,14 @@ def other_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
     for number in place.parts():
         is_dimension = id(number) in sizes or _DIMENSION.search(site.roles.get(id(number), ""))
         old: Any = number_of(number) if is_dimension else MISSING
+        later = 0.3 * (id(number) in site.returned)
         for other in (0, 1, -1, 2) if type(old) is int else ():
             if other != old:
                 far = abs(other - old) if other >= 0 else 1.5
-                cost = 0.95 + 0.02 * far + 0.3 * (id(number) in site.returned)
-                yield place.replaced(cost, (number, str(other)))
+                yield place.replaced(0.95 + 0.02 * far + later, (number, str(other)))
+        for step in (1, -1) if isinstance(old, tuple) else ():
+            moved = ", ".join(str(n + step) for n in old)
+            yield place.replaced(0.5 + later, (number, f"({moved})"))
 
 
 def _is_data(node: ast.AST) -> bool:

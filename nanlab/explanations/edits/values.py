@@ -6,7 +6,6 @@ import ast
 import math
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,8 @@ from nanlab.explanations.site import (
     Site,
     Tensor,
     callee,
+    elements,
+    is_whole,
     signature,
     spelled,
 )
@@ -214,25 +215,29 @@ def _moved(old: str, value: Tensor, site: Site) -> Iterator[tuple[float, str]]:
     """Numbers that count from one, or lie between others than those that are allowed."""
     if value.is_complex() or value.requires_grad:
         return
-    with suppress(RuntimeError):  # it belongs to a transformation that has ended
-        yield from _inside_bounds(old, value, site)
-        if value.unique().tolist() == [0, 1] and value.dim() > 1:  # is one of them each time 1?
-            for d in range(1, value.dim()):
-                if bool((value.sum(d) == 1).all()):
-                    yield 0.6, f"{old}.argmax({d})"
-        if value.dtype == torch.int64 and value.dim() and "dtype" in site.text:
-            for number in (n for n in site.sizes if n > max(1, int(value.max()))):
-                yield 1.0, f"torch.nn.functional.one_hot({old}, {number}).float()"
+    numbers = elements(value)
+    if not numbers:
+        return
+    yield from _inside_bounds(old, value, numbers, site)
+    if numbers == {0, 1} and value.dim() > 1:  # is one of them each time 1?
+        for d in range(1, value.dim()):
+            if bool((value.sum(d) == 1).all()):
+                yield 0.6, f"{old}.argmax({d})"
+    if value.dtype == torch.int64 and value.dim() and "dtype" in site.text:
+        for number in (n for n in site.sizes if n > max(1, *numbers)):
+            yield 1.0, f"torch.nn.functional.one_hot({old}, {number}).float()"
 
 
-def _inside_bounds(old: str, value: Tensor, site: Site) -> Iterator[tuple[float, str]]:
-    low, high = float(value.detach().min()), float(value.detach().max())
-    whole = not value.is_floating_point() and value.dtype != torch.bool
+def _inside_bounds(
+    old: str, value: Tensor, numbers: set[Any], site: Site
+) -> Iterator[tuple[float, str]]:
+    low, high = min(numbers), max(numbers)
+    whole = is_whole(value) and value.dtype != torch.bool
     if whole and low > 0 and int(high) in site.told and re.search(r"out of|outside", site.text):
         yield 0.4, f"({old} - {int(low)})"
     if whole and low < 0 and re.search(r"out of|outside", site.text):
         yield 1.0, f"{old}.clamp(min=0)"
-    if "between 0 and 1" in site.text and value.unique().numel() == 2:
+    if "between 0 and 1" in site.text and len(numbers) == 2:
         shifted = f"{old} {'-' if low > 0 else '+'} {abs(low):g}"
         yield 0.4, f"({shifted})" if high - low == 1 else f"(({shifted}) / {high - low:g})"
 
@@ -251,14 +256,10 @@ def _cast(
     if graph and not re.search(r"Long|\b(long|int)", site.text):
         return
     if dtype != torch.int64:
-        loses = floats and bool((value != value.round()).any())
+        loses = floats and not all(map(float.is_integer, elements(value)))
         yield cost + 0.2 * floats + 0.8 * loses, f"{old}.long()"
     if dtype != torch.bool:
-        flags = (
-            "bool" in site.text.lower()
-            and dtype is not None
-            and set(value.unique().tolist()) == {0, 1}
-        )
+        flags = "bool" in site.text.lower() and dtype is not None and elements(value) == {0, 1}
         yield cost + (-0.2 if flags else 0.6), f"{old}.bool()"
     for name, other in others.items():
         if name and name != old and other.dtype != dtype and other.dtype != torch.float32:
@@ -291,7 +292,8 @@ def _shaped(
         unlike = 0.05 * (d not in (0, 1))
         if shape is not None:
             unlike += 0.3 * any(other.dim() < rank for other in others.values())
-            new = list(value.unsqueeze(d).shape)
+            new = [*shape]
+            new.insert(d if d >= 0 else rank, 1)
             unlike += 0.1 * min(
                 [
                     sum(a not in (1, b) for a, b in zip(new, other.shape, strict=True))
