@@ -34,6 +34,7 @@ _OF_PLACES = (
     ("raising", values.allowed),
     ("raising", statements.fitting),
     ("raising", statements.within_sequence),
+    ("raising", statements.whole_batches),
     ("raising", gradients.on_last_round),
     ("raising", sizes.size_of_argument),
     ("raising", sizes.rest_of_parts),
@@ -43,6 +44,7 @@ _OF_PLACES = (
     ("places", statements.loaded),
     ("places", calls.other_calls),
     ("places", values.other_forms),
+    ("places", values.as_elsewhere),
     ("places", sizes.other_dimensions),
     ("sized", sizes.other_sizes),
     ("at_error", statements.computed_anew),
@@ -55,6 +57,8 @@ _OF_PLACES = (
 # Those that look for their statements themselves.
 _OF_PROGRAM = (
     names.near_methods,
+    names.named_parts,
+    statements.returned,
     statements.gradient_for_each,
     statements.module_initialised,
     sizes.other_numbers,

@@ -51,7 +51,8 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
         lacks = lacks or (name == "strict" and _PARTIAL.search(site.text) is not None)
         switch = given is not None and isinstance(getattr(given.value, "value", None), bool)
         if (isinstance(default, bool) or switch) and (lacks or name not in _NO_CURES):
-            named = 0.6 if name in site.text else 0.0
+            kept = name == "keepdim" and "must match the size" in site.text
+            named = 0.6 if name in site.text else 0.45 * kept
             if given is None:
                 yield place.added(0.9 - named, call, f"{name}={not default}")
             elif isinstance(given.value, ast.Constant):
@@ -66,10 +67,11 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
         elif isinstance(default, int) and name not in own:
             for number in dict.fromkeys(site.told):
                 if number != default and number < 0 and "index" in name:
-                    yield place.added(1.1, call, f"{name}={number}")
+                    yield place.added(0.6, call, f"{name}={number}")
     if isinstance(function, type) and "self" not in place.names():
         made, known = place.result(), signature(function)
-        more_names = dir(made) if isinstance(made, function) else ()
+        plain = isinstance(made, function) and not isinstance(made, Tensor)
+        more_names = dir(made) if plain else ()
         for name in dict.fromkeys([*known, *(n for n in more_names if n[0] != "_")]):
             size = known[name] if name in known else getattr(made, name, None)
             size = getattr(made, name, size) if size is inspect.Parameter.empty else size
@@ -80,6 +82,9 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
                     more = f"{name}={number}"
                     yield place.added(0.9 + 0.02 * at, call, more)
     for keyword in call.keywords:
+        words = [word for word in (keyword.arg or "").split("_") if len(word) > 4]
+        for text in site.rounds if any(word in site.text for word in words) else ():
+            yield place.replaced(0.6, (keyword.value, text))
         if keyword.arg is not None and keyword.arg in site.text:
             parts = set(keyword.arg.split("_"))
             for other, default in signature(function).items():

@@ -118,9 +118,12 @@ def on_last_round(site: Site, place: Place) -> Iterator[Candidate]:
     if "second time" in site.text and callee(call) == "backward":
         whole = call.func.value
         for row in place.block[: place.block.index(place.statement)]:
-            if isinstance(row, ast.AugAssign) and spelled(row.target) == spelled(whole):
-                text = place.text(row.value)
-                loose = f"({text})" if isinstance(row.value, ast.BinOp) else text
+            value = getattr(row, "value", None)
+            added = value if isinstance(row, ast.AugAssign) else getattr(value, "right", None)
+            first = getattr(value, "left", whole)
+            if spelled(whole) in bound_by(row) and spelled(first) == spelled(whole) and added:
+                text = place.text(added)
+                loose = f"({text})" if isinstance(added, ast.BinOp) else text
                 yield place.replaced(0.5, (whole, loose))
 
 
@@ -222,24 +225,37 @@ def _gives_layers(statement: ast.stmt) -> set[str]:
 
 
 def out_of_place(site: Site, place: Place) -> Iterator[Candidate]:
-    """A write into a tensor as a new tensor."""
-    statement = place.statement
-    if not re.search("in-?place", site.text):
+    """A write into a tensor as a new tensor; all those of its function as well."""
+    if "inplace" not in site.text.replace("-", ""):
         return
+    around = place.function or place.source.tree
+    rows = [n for n in ast.walk(around) if isinstance(n, (ast.Assign, ast.AugAssign, ast.Expr))]
+    written = {id(row): _new_tensor(replace(place, statement=row)) for row in rows}
+    own = written.get(id(place.statement))
+    if own is not None:
+        yield own
+        edits = [edit for each in written.values() if each is not None for edit in each.edits]
+        if len(edits) > 1:
+            yield Candidate(own.cost + 0.4, tuple(edits))
+
+
+def _new_tensor(place: Place) -> Candidate | None:
+    statement = place.statement
     if isinstance(statement, ast.AugAssign) and not isinstance(statement.target, ast.Subscript):
         name, value = place.text(statement.target), place.text(statement.value)
         sign = re.search(r"(\S+)=$", place.text(statement)[len(name) :].split(value)[0].rstrip())
         if sign is not None:
-            yield place.written(0.4, f"{name} = {name} {sign[1]} ({value})")
+            return place.written(0.4, f"{name} = {name} {sign[1]} ({value})")
     elif isinstance(statement, (ast.Assign, ast.AugAssign)):
         target = [*getattr(statement, "targets", []), getattr(statement, "target", None)][0]
         if isinstance(target, ast.Subscript) and (name := spelled(target.value)):
-            yield place.written(0.4, f"{name} = {name}.clone()\n{{}}")
+            return place.written(0.4, f"{name} = {name}.clone()\n{{}}")
     elif isinstance(statement, ast.Expr) and callee(statement.value).endswith("_"):
         call = place.text(statement.value)
         name, _, method = call.partition("(")[0].rpartition(".")
         new = call.replace(f"{name}.{method}", f"{name}.{method[:-1]}", 1)
-        yield place.written(0.4, f"{name} = {new}")
+        return place.written(0.4, f"{name} = {new}")
+    return None
 
 
 def with_gradient(site: Site, place: Place) -> Iterator[Candidate]:

@@ -11,7 +11,16 @@ from typing import Any
 
 from torch import nn
 
-from nanlab.explanations.site import MISSING, Candidate, Place, Site, lines_as
+from nanlab.explanations.edits.gradients import is_cut
+from nanlab.explanations.site import (
+    MISSING,
+    Candidate,
+    Place,
+    Site,
+    callee,
+    lines_as,
+    spliced,
+)
 
 _KEYS = 12  # of a dict, that are tried where none nearly is the one that it lacks
 
@@ -73,6 +82,24 @@ def _attributes(site: Site, place: Place, node: ast.Attribute) -> Iterator[tuple
             if all(hasattr(part, each) for each in asked) and (callable(part) or not called):
                 used = len(re.findall(rf"\.{name}\b", text)) > 1
                 yield 0.6 + 0.2 * used + 0.02 * at, name
+
+
+def named_parts(site: Site) -> Iterator[Candidate]:
+    """Texts that parameters are chosen by and that no name of one has, as parts of the model."""
+    if not is_cut(site):
+        return
+    models = [v for v in site.frames[-1][0].f_locals.values() if isinstance(v, nn.Module)]
+    names = [name for model in models for name, _ in model.named_parameters()]
+    parts = [name for model in models for name, _ in model.named_children()]
+    for source in site.program.texts:
+        for node in ast.walk(source.tree):
+            asked = callee(node) in ("startswith", "endswith") or isinstance(node, ast.Compare)
+            for text in ast.iter_child_nodes(node) if asked else ():
+                value = getattr(text, "value", None)
+                if isinstance(value, str) and not any(value in name for name in names):
+                    for at, part in enumerate(reversed(parts)):
+                        edits = spliced(source, [(text, repr(part))])
+                        yield Candidate(0.5 + 0.02 * at, edits)
 
 
 def near_methods(site: Site) -> Iterator[Candidate]:

@@ -179,6 +179,8 @@ def _beyond(methods: list[ast.stmt]) -> list[str]:
     return sorted(dict.fromkeys(found), key=lambda text: "- 1" not in text)
 
 
+# What leaves a dimension out: another one seldom fits by chance.
+_REDUCING = "sum mean max min amax amin argmax argmin prod norm std var any all".split()
 _DIMENSION = re.compile(r"(^|_)(dim|axis)\d?$")
 
 
@@ -186,17 +188,29 @@ def other_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
     """Another dimension: of ``x.size(1)``, ``x.shape[1]``, ``dim=1``."""
     shapes = (n for n in place.parts() if isinstance(n, ast.Subscript))
     sizes = {id(n.slice) for n in shapes if getattr(n.value, "attr", "") == "shape"}
+    same: dict[Any, list[ast.AST]] = {}
     for number in place.parts():
         is_dimension = id(number) in sizes or _DIMENSION.search(site.roles.get(id(number), ""))
         old: Any = number_of(number) if is_dimension else MISSING
-        later = 0.3 * (id(number) in site.returned)
-        for other in (0, 1, -1, 2) if type(old) is int else ():
-            if other != old:
-                far = abs(other - old) if other >= 0 else 1.5
-                yield place.replaced(0.95 + 0.02 * far + later, (number, str(other)))
-        for step in (1, -1) if isinstance(old, tuple) else ():
-            moved = ", ".join(str(n + step) for n in old)
-            yield place.replaced(0.5 + later, (number, f"({moved})"))
+        if type(old) in (int, tuple):
+            same.setdefault(old, []).append(number)
+    reducing = {id(n) for c in place.calls() if callee(c) in _REDUCING for n in ast.walk(c)}
+    for old, numbers in same.items():
+        together = [numbers] if len(numbers) > 1 else []
+        for group in (*([each] for each in numbers), *together):
+            cost = 0.5 if all(id(each) in reducing for each in group) else 0.95
+            cost += 0.3 * (id(group[0]) in site.returned) + 0.02 * (len(group) > 1)
+            for far, other in _instead_of(old):
+                yield place.replaced(cost + far, *((each, other) for each in group))
+
+
+def _instead_of(dimension: Any) -> Iterator[tuple[float, str]]:
+    if isinstance(dimension, tuple):
+        for step in (1, -1):
+            yield -0.15, f"({', '.join(str(n + step) for n in dimension)})"
+    for other in (0, 1, -1, 2) if type(dimension) is int else ():
+        if other != dimension:
+            yield 0.02 * (abs(other - dimension) if other >= 0 else 1.5), str(other)
 
 
 def _is_data(node: ast.AST) -> bool:

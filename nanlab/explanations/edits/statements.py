@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
+from torch.utils.data import DataLoader
 
 from nanlab.explanations.edits.gradients import GRADIENTS_OFF, is_cut
 from nanlab.explanations.site import (
@@ -136,7 +137,8 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
     rows = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
     for call in place.calls():
         name = place.text(call.func)
-        if callee(call) == "DataLoader" and "when training" in site.text:
+        short = "when training" in site.text or _ends_short(place.result(), site)
+        if callee(call) == "DataLoader" and short:
             yield place.added(0.9, call, "drop_last=True")
         elif callee(call) == "DataLoader" and rows and isinstance(rows[0], list):
             more = f"collate_fn=lambda rows: {padded(rows[0], 'rows')}"
@@ -156,6 +158,44 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
             )
             cost = (0.4 if off else 1.0 + learns) + (place.frame is not site.frames[-1][0])
             yield place.replaced(cost, (call.func, f"{name}.eval()"))
+
+
+def _ends_short(loader: Any, site: Site) -> bool:
+    """Whether the message speaks of the last batch of a loader, which has fewer samples."""
+    size = loader.batch_size if isinstance(loader, DataLoader) else None
+    return size is not None and _is_smaller(len(loader.dataset) % size, size, site)
+
+
+def _is_smaller(last: int, size: int, site: Site) -> bool:
+    return last > 0 and {last, size} <= {*site.told}
+
+
+def whole_batches(site: Site, place: Place) -> Iterator[Candidate]:
+    """A loop that takes a part of the data each time, without the last part, which is smaller."""
+    for node in ast.walk(place.source.tree):
+        if not isinstance(node, ast.For) or callee(node.iter) != "range":
+            continue
+        bounds: list[ast.expr] = node.iter.args  # type: ignore[attr-defined]
+        if len(bounds) == 3 and callee(bounds[1]) == "len":
+            rows, step = place.value(bounds[1].args[0]), place.value(bounds[2])  # type: ignore[attr-defined]
+            if type(step) is int and _is_smaller(len(rows) % step, step, site):
+                whole, text = place.text(bounds[1]), place.text(bounds[2])
+                yield place.replaced(0.85, (bounds[1], f"{whole} - {text} + 1"))
+
+
+def returned(site: Site) -> Iterator[Candidate]:
+    """What a function computed last, returned: it gave None."""
+    for source in site.program.texts if "NoneType" in site.text else ():
+        for node in ast.walk(source.tree):
+            rows = rows_of(node) if isinstance(node, ast.FunctionDef) else []
+            if not rows or any(is_return(each) for row in rows for each in ast.walk(row)):
+                continue
+            last = site.place(source, rows[-1], 0.0)
+            names = bound_by(rows[-1])
+            if isinstance(rows[-1], ast.Expr) and isinstance(rows[-1].value, ast.Call):
+                yield last.replaced(0.45, (rows[-1], f"return {last.text(rows[-1])}"))
+            elif isinstance(rows[-1], ast.Assign) and not names[0].startswith("self."):
+                yield last.written(0.35, f"{{}}\nreturn {', '.join(names)}")
 
 
 def fitting(site: Site, place: Place) -> Iterator[Candidate]:

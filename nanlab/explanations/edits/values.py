@@ -20,6 +20,7 @@ from nanlab.explanations.site import (
     Tensor,
     callee,
     elements,
+    function_around,
     is_whole,
     signature,
     spelled,
@@ -61,6 +62,22 @@ def _operands(place: Place) -> Iterator[tuple[ast.expr, str]]:
             if id(expression) not in seen:
                 seen.add(id(expression))
                 yield expression, role
+
+
+def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
+    """An expression in the form that the program gives it elsewhere: ``x.sum(1)`` for ``x``."""
+    own = {ast.dump(e): e for e, _ in _operands(place)}
+    inside = {id(node) for node in ast.walk(place.statement)}
+    for source in site.program.texts:
+        for node in ast.walk(source.tree):
+            given = getattr(getattr(node, "func", None), "value", None)
+            same = own.get(ast.dump(given)) if given is not None else None
+            if same is None or id(node) in inside or callee(node) in (*_ASKED, "detach"):
+                continue
+            named = isinstance(same, ast.Name)
+            if not named or function_around(source.tree, node) is place.function:
+                text = ast.get_source_segment(source.text, node) or ""
+                yield place.replaced(0.45 + 0.3 * named, (same, text))
 
 
 def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
@@ -159,6 +176,9 @@ def _forms(
         yield 1.2, f"torch.tensor({old})"
     if isinstance(value, list) and value and all(type(v) in (int, float, bool) for v in value):
         yield 0.7, f"torch.tensor({old})"
+    texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    if "'str'" in site.text and (texts or isinstance(node, ast.ListComp)):
+        yield 0.4, f"[sorted(set({old})).index(each) for each in {old}]"
     if isinstance(value, (list, tuple)) and value:
         yield 0.9, f"*{old}"
         for name in dir(value):  # of a named tuple
@@ -208,7 +228,23 @@ def _forms(
         yield 1.0, f"{old}.clone()"
     indexed = re.search("^(?!Dimension).*out of (range|bounds)", site.text)
     learned = isinstance(value, nn.Parameter)  # it was given the shape that it shall have
-    yield from _shaped(old, value, others, site, 1.5 if graph or indexed or learned else 0.0)
+    dtype = _wanted(site.roles.get(id(node), ""), value, site)
+    for cost, text in _shaped(
+        node, old, value, others, site, 1.5 if graph or indexed or learned else 0.0
+    ):
+        yield cost, text
+        if dtype:
+            yield cost + 0.02, text + dtype
+
+
+def _wanted(role: str, value: Any, site: Site) -> str:
+    """The cast of a target for the loss that was computed; empty if it needs none."""
+    if role != "target" or value is MISSING:
+        return ""
+    losses = {frame.f_code.co_name for frame in site.inner}
+    if losses & {"cross_entropy", "nll_loss"} and not is_whole(value):
+        return ".long()" if all(map(float.is_integer, elements(value))) else ""
+    return ".float()" if is_whole(value) and "cross_entropy" in " ".join(losses) else ""
 
 
 def _moved(old: str, value: Tensor, site: Site) -> Iterator[tuple[float, str]]:
@@ -236,7 +272,7 @@ def _inside_bounds(
     if whole and low > 0 and int(high) in site.told and re.search(r"out of|outside", site.text):
         yield 0.4, f"({old} - {int(low)})"
     if whole and low < 0 and re.search(r"out of|outside", site.text):
-        yield 1.0, f"{old}.clamp(min=0)"
+        yield 1.3, f"{old}.clamp(min=0)"
     if "between 0 and 1" in site.text and len(numbers) == 2:
         shifted = f"{old} {'-' if low > 0 else '+'} {abs(low):g}"
         yield 0.4, f"({shifted})" if high - low == 1 else f"(({shifted}) / {high - low:g})"
@@ -281,7 +317,7 @@ _SHAPES = (
 
 
 def _shaped(
-    old: str, value: Any, others: dict[str, Tensor], site: Site, more: float
+    node: ast.expr, old: str, value: Any, others: dict[str, Tensor], site: Site, more: float
 ) -> Iterator[tuple[float, str]]:
     shape = tuple(value.shape) if value is not MISSING else None
     rank = len(shape) if shape is not None else 2
@@ -331,14 +367,18 @@ def _shaped(
             yield more + 1.3, f"{old}.unsqueeze(-1).expand_as({name})"
         if shape is not None and other.dim() < rank and "shape" in site.text:
             yield more + 1.2, f"{old}.mean(0)"
+        for d, (own, size) in enumerate(
+            zip((shape or ())[::-1], other.shape[::-1], strict=False), 1
+        ):
+            if 1 < size < own:  # a table longer than what is looked up in it
+                table = isinstance(node, ast.Attribute) and not value.grad_fn
+                at = f"{':, ' * (rank - d)}: {name}.size({other.dim() - d})"
+                yield more + (0.7 if table else 1.7), f"{old}[{at}]"
         if other.shape != shape and other.dim() == rank:
             yield more + 1.5, f"{old}.expand_as({name})"
             yield more + 1.6, f"{old}.reshape({name}.shape)"
             if rank > 3:
                 yield more + 1.3, f"torch.nn.functional.interpolate({old}, size={name}.shape[2:])"
-            if rank > 1:
-                yield more + 1.7, f"{old}[..., : {name}.shape[-1]]"
-                yield more + 1.7, f"{old}[:, : {name}.shape[1]]"
     for size in dict.fromkeys(n for n in site.told if n > 1):
         yield more + 2.0, f"{old}[..., :{size}]"
         yield more + 2.1, f"{old}[:{size}]"
