@@ -26,6 +26,8 @@ _MOST = 600  # edits that are tried for one exception
 _OF_PLACES = (
     ("at_error", names.near_names),
     ("at_error", names.those_that_have_it),
+    ("at_error", names.of_function_around),
+    ("at_error", names.shadowed),
     ("at_error", values.written_in_part),
     ("at_error", statements.chosen),
     ("at_error", statements.without_repeated),
@@ -37,6 +39,7 @@ _OF_PLACES = (
     ("raising", statements.whole_batches),
     ("raising", gradients.on_last_round),
     ("raising", sizes.size_of_argument),
+    ("raising", sizes.left_open),
     ("raising", sizes.rest_of_parts),
     ("places", statements.joined_lists),
     ("places", statements.unpacked),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 from nanlab.explanations.edits.statements import padded
 from nanlab.explanations.site import MISSING, Candidate, Place, Site, Tensor, callee, signature
@@ -147,6 +148,13 @@ def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate
     if isinstance(made, type) and issubclass(made, torch.autograd.Function):
         kind = call.func.func if isinstance(call.func, ast.Call) else call.func
         yield place.replaced(0.4, (call.func, f"{place.text(kind)}.apply"))
+    if isinstance(function, type) and issubclass(function, nn.Module) and call.args:
+        named = isinstance(call.func, ast.Name)  # it may have been bound without being built
+        yield place.replaced(0.5 + 0.5 * named, (call.func, f"{place.text(call.func)}()"))
+    given = place.value(call.args[0]) if isinstance(function, nn.Embedding) and call.args else None
+    if isinstance(given, Tensor) and given.requires_grad:  # how much of each row
+        rows = f"{place.text(call.args[0])} @ {place.text(call.func)}.weight"
+        yield place.replaced(0.5, (call, rows))
     if isinstance(call.func, ast.Call) and "in_dims" in signature(place.value(call.func.func)):
         for at in range(len(call.args)):
             axes = ", ".join("None" if each == at else "0" for each in range(len(call.args)))

@@ -7,6 +7,7 @@ import difflib
 import re
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -17,8 +18,11 @@ from nanlab.explanations.site import (
     Candidate,
     Place,
     Site,
+    bound_by,
     callee,
+    function_around,
     lines_as,
+    spelled,
     spliced,
 )
 
@@ -82,6 +86,33 @@ def _attributes(site: Site, place: Place, node: ast.Attribute) -> Iterator[tuple
             if all(hasattr(part, each) for each in asked) and (callable(part) or not called):
                 used = len(re.findall(rf"\.{name}\b", text)) > 1
                 yield 0.6 + 0.2 * used + 0.02 * at, name
+
+
+def of_function_around(site: Site, place: Place) -> Iterator[Candidate]:
+    """A name that a function changes and that belongs to the scope around it."""
+    told = re.search(r"'(\w+)'", site.text)
+    lacking, inner = told[1] if told is not None else "", place.function
+    if isinstance(site.error, UnboundLocalError) and inner is not None:
+        outer = function_around(place.source.tree, inner)
+        bound = {n for row in ast.walk(outer or place.source.tree) for n in bound_by(row)}
+        if lacking in bound:
+            word = "global" if outer is None else "nonlocal"
+            first = replace(place, statement=inner.body[0])
+            yield first.written(0.3, f"{word} {lacking}\n{{}}")
+
+
+def shadowed(site: Site, place: Place) -> Iterator[Candidate]:
+    """A function under another name than the result that took its own."""
+    called = [n.func for n in place.calls() if isinstance(n.func, ast.Name)]
+    for name in {n.id for n in called}.intersection(bound_by(place.statement)):
+        if "not callable" in site.text:
+            nodes: list[ast.expr] = []
+            for node in ast.walk(place.source.tree):
+                if isinstance(node, ast.Assign) and node is not place.statement:
+                    nodes += [t for t in node.targets if spelled(t) == name]
+                elif isinstance(node, ast.Call) and spelled(node.func) == name:
+                    nodes.append(node.func)
+            yield place.replaced(0.4, *((node, f"{name}_fn") for node in nodes))
 
 
 def named_parts(site: Site) -> Iterator[Candidate]:

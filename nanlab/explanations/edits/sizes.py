@@ -78,6 +78,15 @@ def other_sizes(site: Site, place: Place) -> Iterator[Candidate]:
                         yield place.replaced(cost, (argument, new))
 
 
+def left_open(site: Site, place: Place) -> Iterator[Candidate]:
+    """A size of a shape left to what the tensor has."""
+    for call in place.calls() if "invalid for input of size" in site.text else ():
+        sizes = call.args if callee(call) in ("view", "reshape") else []
+        for at, size in enumerate(reversed(sizes)):
+            if not re.search(r"-1\b", place.text(call)):
+                yield place.replaced(0.6 + 0.02 * at, (size, "-1"))
+
+
 def rest_of_parts(site: Site, place: Place) -> Iterator[Candidate]:
     """The last of the sizes of all parts as what the others leave of the whole."""
     for whole, parts in ((call.args[0], each) for call in place.calls() for each in call.args[1:]):

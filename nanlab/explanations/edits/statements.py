@@ -188,13 +188,17 @@ def returned(site: Site) -> Iterator[Candidate]:
     for source in site.program.texts if "NoneType" in site.text else ():
         for node in ast.walk(source.tree):
             rows = rows_of(node) if isinstance(node, ast.FunctionDef) else []
-            if not rows or any(is_return(each) for row in rows for each in ast.walk(row)):
+            last = site.place(source, rows[-1], 0.0) if rows else None
+            value = getattr(rows[-1], "value", None) if rows else None
+            if last is None or value is None or isinstance(rows[-1], ast.Return):
                 continue
-            last = site.place(source, rows[-1], 0.0)
+            unused = isinstance(rows[-1], ast.Expr) and not isinstance(value, ast.Constant)
+            plain = unused and not isinstance(value, ast.Call)  # it does nothing there
+            gives = any(is_return(each) for row in rows for each in ast.walk(row))
             names = bound_by(rows[-1])
-            if isinstance(rows[-1], ast.Expr) and isinstance(rows[-1].value, ast.Call):
-                yield last.replaced(0.45, (rows[-1], f"return {last.text(rows[-1])}"))
-            elif isinstance(rows[-1], ast.Assign) and not names[0].startswith("self."):
+            if plain or (unused and not gives):
+                yield last.replaced(0.45 - 0.1 * plain, (rows[-1], f"return {last.text(value)}"))
+            elif names and not gives and not names[0].startswith("self."):
                 yield last.written(0.35, f"{{}}\nreturn {', '.join(names)}")
 
 

@@ -235,6 +235,8 @@ def _forms(
         yield cost, text
         if dtype:
             yield cost + 0.02, text + dtype
+        elif kinds and value is not MISSING and is_whole(value):
+            yield cost + 0.5, f"{text}.float()"
 
 
 def _wanted(role: str, value: Any, site: Site) -> str:
