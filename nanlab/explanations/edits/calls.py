@@ -27,7 +27,7 @@ def other_calls(site: Site, place: Place) -> Iterator[Candidate]:
     for call in place.calls():
         function = place.value(call.func)
         yield from _options(site, place, call, function)
-        yield from _siblings(place, call, function)
+        yield from _siblings(site, place, call, function)
         yield from _arguments(site, place, call)
 
 
@@ -35,7 +35,7 @@ def other_calls(site: Site, place: Place) -> Iterator[Candidate]:
 _NO_CURES = (
     "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
     " track_running_stats training is_grads_batched full_graph drop_last differentiable capturable"
-    " maximize foreach fused"
+    " maximize foreach fused recurse"
 ).split()
 
 
@@ -134,10 +134,12 @@ _FAMILIES = (
     ("sample", "rsample"),
     ("from_numpy", "tensor"),
     ("append", "extend"),
+    ("named_parameters", "parameters"),
+    ("split", "chunk"),
 )
 
 
-def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
+def _siblings(site: Site, place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
     name = callee(call)
     head = place.text(call.func)[: -len(name)]
     parts = place.value(call.args[0]) if name in ("stack", "tensor") and call.args else None
@@ -149,8 +151,8 @@ def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate
         kind = call.func.func if isinstance(call.func, ast.Call) else call.func
         yield place.replaced(0.4, (call.func, f"{place.text(kind)}.apply"))
     if isinstance(function, type) and issubclass(function, nn.Module) and call.args:
-        named = isinstance(call.func, ast.Name)  # it may have been bound without being built
-        yield place.replaced(0.5 + 0.5 * named, (call.func, f"{place.text(call.func)}()"))
+        if isinstance(call.func, ast.Attribute):  # a name was bound without being built
+            yield place.replaced(0.5, (call.func, f"{place.text(call.func)}()"))
     given = place.value(call.args[0]) if isinstance(function, nn.Embedding) and call.args else None
     if isinstance(given, Tensor) and given.requires_grad:  # how much of each row
         rows = f"{place.text(call.args[0])} @ {place.text(call.func)}.weight"
@@ -162,7 +164,8 @@ def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate
     for family in _FAMILIES:
         for other in family if name in family else ():
             if other != name:
-                yield place.replaced(1.0, (call.func, f"{head}{other}"))
+                cost = 0.35 if "unpack" in site.text else 1.0
+                yield place.replaced(cost, (call.func, f"{head}{other}"))
     if function is not MISSING and not callable(function):  # an attribute, not a method
         given = ", ".join(map(place.text, call.args))
         text = place.text(call.func)
@@ -187,6 +190,8 @@ def _arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             yield place.replaced(1.5, (a, place.text(b)), (b, place.text(a)))
     if re.search(r"takes .*positional arguments? but \d+ w", site.text):
         rest = [place.text(each) for each in call.keywords]
+        for whole in (each for each in call.args if isinstance(each, ast.Starred)):
+            yield place.replaced(0.5, (whole, place.text(whole.value)))
         for at, left_out in reversed(list(enumerate(call.args))):
             given = [place.text(each) for each in call.args if each is not left_out]
             text = f"{place.text(call.func)}({', '.join((*given, *rest))})"

@@ -82,9 +82,10 @@ def left_open(site: Site, place: Place) -> Iterator[Candidate]:
     """A size of a shape left to what the tensor has."""
     for call in place.calls() if "invalid for input of size" in site.text else ():
         sizes = call.args if callee(call) in ("view", "reshape") else []
-        for at, size in enumerate(reversed(sizes)):
-            if not re.search(r"-1\b", place.text(call)):
+        if sizes and not re.search(r"-1\b", place.text(call)):
+            for at, size in enumerate(reversed(sizes)):
                 yield place.replaced(0.6 + 0.02 * at, (size, "-1"))
+            yield place.added(0.7, call, "-1")
 
 
 def rest_of_parts(site: Site, place: Place) -> Iterator[Candidate]:

@@ -203,17 +203,25 @@ def returned(site: Site) -> Iterator[Candidate]:
 
 
 def fitting(site: Site, place: Place) -> Iterator[Candidate]:
-    """What fits of a state of which the layer at the end has another size."""
+    """A state of a part of the module; what fits of one of which the layer at the end has another
+    size."""
     wrong = re.findall(r"size mismatch for (\S+):", site.text)
-    for call in place.calls() if wrong and "key(s)" not in site.text else ():
+    for call in place.calls():
         own = place.value(getattr(call.func, "value", call))
-        if callee(call) == "load_state_dict" and isinstance(own, nn.Module) and call.args:
+        if callee(call) != "load_state_dict" or not isinstance(own, nn.Module) or not call.args:
+            continue
+        state: Any = place.value(call.args[0])
+        for name, inner in own.named_modules() if isinstance(state, dict) else ():
+            if name and inner.state_dict().keys() == state.keys():
+                text = f"{place.text(call.func.value)}.{name}.load_state_dict"  # type: ignore[attr-defined]
+                yield place.replaced(0.4, (call.func, text))
+        if wrong and "key(s)" not in site.text:
             last = list(own.state_dict())[-1].rpartition(".")[0]
             if {name.rpartition(".")[0] for name in wrong} == {last}:
-                state, model = place.text(call.args[0]), place.text(call.func)[: -len(callee(call))]
+                given, model = place.text(call.args[0]), place.text(call.func)[: -len(callee(call))]
                 fits = f"v.shape == {model}state_dict()[n].shape"
-                state = f"{{n: v for n, v in {state}.items() if {fits}}}"
-                yield place.replaced(0.5, (call, f"{place.text(call.func)}({state}, strict=False)"))
+                part = f"{{n: v for n, v in {given}.items() if {fits}}}"
+                yield place.replaced(0.5, (call, f"{place.text(call.func)}({part}, strict=False)"))
 
 
 def within_sequence(site: Site, place: Place) -> Iterator[Candidate]:

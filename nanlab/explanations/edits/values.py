@@ -170,12 +170,16 @@ def _forms(
     for kind in re.findall(r"\(torch\.(nn\.\w+) or None expected", site.text):
         yield 0.5, f"torch.{kind}({old})"
     if isinstance(value, np.ndarray):
+        yield 0.7, f"torch.from_numpy({old})"
         yield 0.8, f"{old}.copy()"
         yield 1.0, f'{old}.astype("float32")'
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield 1.2, f"torch.tensor({old})"
     if isinstance(value, list) and value and all(type(v) in (int, float, bool) for v in value):
         yield 0.7, f"torch.tensor({old})"
+    if isinstance(value, str):  # a number that was read from a file
+        yield 0.5, f"float({old})"
+        yield 0.52, f"int({old})"
     texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
     if "'str'" in site.text and (texts or isinstance(node, ast.ListComp)):
         yield 0.4, f"[sorted(set({old})).index(each) for each in {old}]"
