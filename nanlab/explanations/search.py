@@ -60,6 +60,7 @@ _OF_PLACES = (
 # Those that look for their statements themselves.
 _OF_PROGRAM = (
     names.near_methods,
+    names.methods_without_self,
     names.named_parts,
     statements.returned,
     statements.gradient_for_each,

@@ -36,6 +36,9 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
         if isinstance(error, AttributeError) and isinstance(node, ast.Attribute):
             if node.attr != error.name or place.value(node) is not MISSING:
                 continue
+            keys: Any = place.value(node.value)
+            if isinstance(keys, dict) and node.attr in keys:
+                yield place.replaced(0.3, (node, f"{place.text(node.value)}[{node.attr!r}]"))
             for cost, near in _attributes(site, place, node):
                 yield place.replaced(cost, (node, f"{place.text(node.value)}.{near}"))
         elif isinstance(error, NameError) and isinstance(node, ast.Name):
@@ -86,6 +89,20 @@ def _attributes(site: Site, place: Place, node: ast.Attribute) -> Iterator[tuple
             if all(hasattr(part, each) for each in asked) and (callable(part) or not called):
                 used = len(re.findall(rf"\.{name}\b", text)) > 1
                 yield 0.6 + 0.2 * used + 0.02 * at, name
+
+
+def methods_without_self(site: Site) -> Iterator[Candidate]:
+    """A method that does not take its own object."""
+    told = re.search(r"(\w+)\.(\w+)\(\) takes .* but \d+ w", site.text)
+    names = told.groups() if told is not None else ()
+    for source in site.program.texts:
+        for kind in (n for n in ast.walk(source.tree) if isinstance(n, ast.ClassDef)):
+            for each in (n for n in kind.body if isinstance(n, ast.FunctionDef)):
+                first = [a.arg for a in each.args.args[:1]]
+                if (kind.name, each.name) == names and first not in (["self"], ["cls"]):
+                    old = source.lines[each.lineno - 1]
+                    new = old.replace("(", "(self, " if first else "(self", 1)
+                    yield Candidate(0.3, (lines_as(source, each.lineno, each.lineno, new),))
 
 
 def of_function_around(site: Site, place: Place) -> Iterator[Candidate]:

@@ -20,6 +20,7 @@ from nanlab.explanations.site import (
     function_around,
     innermost,
     number_of,
+    spelled,
     spliced,
 )
 from nanlab.operators import having
@@ -157,36 +158,36 @@ def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:
 
 
 def shorter_data(site: Site) -> Iterator[Candidate]:
-    """The length of a dataset without the last items, which would read beyond its end."""
-    for place in (
-        site.statements() if re.search("out of (range|bound)|equal size", site.text) else ()
-    ):
-        length = place.function
-        if isinstance(place.statement, ast.Return) and getattr(length, "name", "") == "__len__":
-            value: Any = place.statement.value
+    """The length of a dataset, or of a loop, without the last items, which read beyond the end."""
+    if not re.search("out of (range|bound)|equal size", site.text):
+        return
+    for place in site.statements():
+        statement, length = place.statement, place.function
+        value: Any = getattr(statement, "value", None)
+        beyond: list[str] = []
+        if isinstance(statement, ast.Return) and getattr(length, "name", "") == "__len__":
             kinds = [n for n in ast.walk(place.source.tree) if isinstance(n, ast.ClassDef)]
             own = [each for kind in kinds if length in kind.body for each in kind.body]
-            for at, beyond in enumerate(_beyond(own)):
-                yield place.replaced(0.5 + 0.02 * at, (value, f"{place.text(value)} - {beyond}"))
+            for each in own:
+                if isinstance(each, ast.FunctionDef) and each.name == "__getitem__":
+                    beyond += _beyond(each, each.args.args[-1].arg)
+        elif isinstance(statement, ast.For) and callee(statement.iter) == "range":
+            value = statement.iter.args[-1]  # type: ignore[attr-defined]
+            beyond += _beyond(statement, spelled(statement.target))
+        for at, less in enumerate(sorted(set(beyond), key=lambda text: "- 1" not in text)):
+            yield place.replaced(0.5 + 0.02 * at, (value, f"{place.text(value)} - {less}"))
 
 
-def _beyond(methods: list[ast.stmt]) -> list[str]:
-    """How far beyond its item ``__getitem__`` reads, the least first."""
-    found = []
-    for function in methods:
-        if not isinstance(function, ast.FunctionDef) or function.name != "__getitem__":
-            continue
-        item = function.args.args[-1].arg
-        for node in (n for n in ast.walk(function) if isinstance(n, ast.Subscript)):
-            sliced = isinstance(node.slice, ast.Slice)
-            end = ast.unparse(getattr(node.slice, "upper", None) or node.slice)
-            if end.startswith(f"{item} + "):
-                more = end.removeprefix(f"{item} + ")
-                if sliced:
-                    less = more.removesuffix(" + 1")
-                    more = less if less != more else f"({more} - 1)"
-                found.append(more)
-    return sorted(dict.fromkeys(found), key=lambda text: "- 1" not in text)
+def _beyond(block: ast.AST, item: str) -> Iterator[str]:
+    """How far beyond an item the subscripts of a block read."""
+    for node in (n for n in ast.walk(block) if isinstance(n, ast.Subscript)):
+        end = ast.unparse(getattr(node.slice, "upper", None) or node.slice)
+        if item and end.startswith(f"{item} + "):
+            more = end.removeprefix(f"{item} + ")
+            if isinstance(node.slice, ast.Slice):
+                less = more.removesuffix(" + 1")
+                more = less if less != more else f"({more} - 1)"
+            yield more
 
 
 # What leaves a dimension out: another one seldom fits by chance.

@@ -348,6 +348,9 @@ def _shaped(
         yield more + 1.0 + unlike, f"{old}.unsqueeze({d})"
     if rank > 2 and shape is not None and math.prod(shape[1:]) in site.told:
         yield more + 0.6, f"{old}.flatten(1)"
+    for wanted in re.findall(r"\b(\d)D\b", site.text) if shape is not None else ():
+        if int(wanted) == rank + 2:  # one that is lacking alone was added above
+            yield more + 1.0, f"{old}[..., None, None]"
     for cost, fewest, most, text in _SHAPES:
         if fewest <= rank <= most or (shape is None and most > rank):
             yield more + cost, text.format(old)
