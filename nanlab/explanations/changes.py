@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+import traceback
 from contextlib import suppress
 from dataclasses import replace
 
-from nanlab.capture.places import display_name
+from nanlab.capture.places import display_name, is_user
 from nanlab.explanations.explanation import Explanation, operands_frame
 from nanlab.explanations.search import mend
 from nanlab.findings.rule import Edit, Fix
@@ -37,7 +38,7 @@ def with_change(
         edits = suggested[0]
     if not edits:
         return explanation
-    explanation = explanation or _unknown(failure, edits[0])
+    explanation = explanation or _unknown(failure, edits[0], error)
     fixes = [fix for fix in explanation.fixes if fix.edits != edits]
     if edits in suggested:  # which says better what was left open
         fixes = [fix for fix in fixes if "=..." not in fix.code]
@@ -54,9 +55,13 @@ def _line(edit: Edit, file: str) -> str:
     return f"line {edit.first}" if edit.file == file else f"{edit.file}:{edit.first}"
 
 
-def _unknown(failure: Failure, edit: Edit) -> Explanation:
+def _unknown(failure: Failure, edit: Edit, error: BaseException | None) -> Explanation:
     """What is said of a message that has no meaning here, where an edit was found."""
     place = "" if (edit.file, edit.first) == (failure.file, failure.line) else " raised here"
+    steps = traceback.walk_tb(error.__traceback__) if error is not None else ()
+    functions = [frame.f_code.co_qualname for frame, _ in steps if is_user(frame)]
+    if functions and "<" not in functions[-1]:
+        place += f", in {functions[-1]}"
     return Explanation(
         "wrong-argument",
         f"{failure.kind}{place}: {failure.text.splitlines()[0] if failure.text else ''}",

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 
 from nanlab.explanations.edits import calls, gradients, names, sizes, statements, values
@@ -26,13 +26,20 @@ _MOST = 600  # edits that are tried for one exception
 _OF_PLACES = (
     ("at_error", names.near_names),
     ("at_error", names.those_that_have_it),
+    ("at_error", names.of_function_around),
+    ("at_error", names.shadowed),
     ("at_error", values.written_in_part),
     ("at_error", statements.chosen),
     ("at_error", statements.without_repeated),
     ("at_error", gradients.in_graph),
     ("bound", statements.earlier),
     ("raising", values.allowed),
+    ("raising", statements.fitting),
+    ("raising", statements.within_sequence),
+    ("raising", statements.whole_batches),
+    ("raising", gradients.on_last_round),
     ("raising", sizes.size_of_argument),
+    ("raising", sizes.left_open),
     ("raising", sizes.rest_of_parts),
     ("places", statements.joined_lists),
     ("places", statements.unpacked),
@@ -40,10 +47,10 @@ _OF_PLACES = (
     ("places", statements.loaded),
     ("places", calls.other_calls),
     ("places", values.other_forms),
+    ("places", values.as_elsewhere),
     ("places", sizes.other_dimensions),
     ("sized", sizes.other_sizes),
-    ("bindings", statements.right_before),
-    ("bindings", statements.computed_anew),
+    ("at_error", statements.computed_anew),
     ("raising", statements.other_products),
     ("bound", gradients.uncut),
     ("bound", gradients.out_of_place),
@@ -53,11 +60,16 @@ _OF_PLACES = (
 # Those that look for their statements themselves.
 _OF_PROGRAM = (
     names.near_methods,
+    names.methods_without_self,
+    names.named_parts,
+    statements.returned,
     statements.gradient_for_each,
     statements.module_initialised,
     sizes.other_numbers,
     gradients.switched,
     gradients.ordered,
+    gradients.carried_on,
+    sizes.shorter_data,
 )
 
 
@@ -89,12 +101,15 @@ def mend(
 
 
 def _candidates(site: Site) -> Iterator[Candidate]:
-    """All edits; what fails at one statement costs no other, and no other kind."""
+    """All edits; a kind that fails at one statement says so, and costs no other."""
     asked = [partial(kind, site) for kind in _OF_PROGRAM]
     asked += [partial(kind, site, at) for name, kind in _OF_PLACES for at in getattr(site, name)]
     for kind in asked:
-        with suppress(Exception):
+        try:
             yield from kind()
+        except Exception as error:
+            told = f"internal error in nanlab ({type(error).__name__}: {error})"
+            warnings.warn(f"{told}: not every edit was tried", RuntimeWarning, stacklevel=2)
 
 
 def _twins(site: Site, candidate: Candidate) -> Iterator[Candidate]:

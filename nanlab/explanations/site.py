@@ -255,7 +255,7 @@ class Site:
                 if is_return(place.statement) and first == code.co_firstlineno:
                     found.append(replace(place, distance=0.3))
         held = [v for f in self.inner for v in f.f_locals.values() if isinstance(v, Tensor)]
-        for module in self._modules:  # what a module holds on to
+        for module in self.modules:  # what a module holds on to
             for name, value in vars(module).items():
                 if any(value is each for each in held):
                     found += [
@@ -270,12 +270,12 @@ class Site:
     def _given(self) -> list[FunctionType]:
         """Functions of the program that the ones that raised were given, and hooks."""
         known = [v for frame in self.inner for v in frame.f_locals.values()]
-        hooks = (h for m in self._modules for n, h in vars(m).items() if n.endswith("_hooks"))
+        hooks = (h for m in self.modules for n, h in vars(m).items() if n.endswith("_hooks"))
         known += [hook for each in hooks if isinstance(each, dict) for hook in each.values()]
         return [each for each in known if isinstance(each, FunctionType)]
 
     @cached_property
-    def _modules(self) -> list[nn.Module]:
+    def modules(self) -> list[nn.Module]:
         known = [v for f, _ in self.frames for v in f.f_locals.values()]
         built = [v for v in known if isinstance(v, nn.Module) and "_modules" in vars(v)]
         return [each for v in built for each in v.modules()]
@@ -373,7 +373,7 @@ class Site:
     def builders(self) -> list[Place]:
         """Statements that build the layers which were running, and classes around them."""
         kinds = {type(module).__name__: 0.1 for module in self.running}
-        for module in self._modules:  # what they made was refused
+        for module in self.modules:  # what they made was refused
             kinds.setdefault(type(module).__name__, 0.4)
         top = self.raising[-1].frame if self.raising else None
         found = []
@@ -450,8 +450,8 @@ class Site:
                 if isinstance(value, Tensor) and value.dim():
                     found += value.shape
                     found.append(math.prod(value.shape[1:]))
-                    if not value.is_floating_point() and 0 < value.numel() < 1 << 20:
-                        found.append(int(value.max()) + 1)
+                    if is_whole(value) and 0 < value.numel() < 1 << 20:
+                        found.append(int(max(elements(value), default=0)) + 1)
                 elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
                     found += [value, value + 1]
                 elif hasattr(value, "__len__") and not isinstance(value, str):
@@ -470,15 +470,30 @@ class Site:
         return list(dict.fromkeys(int(n) for n in found if 0 < n < 1 << 20))
 
 
+def is_whole(value: Tensor) -> bool:
+    """Whether the elements of a tensor are whole numbers, by its dtype."""
+    return not value.is_floating_point() and not value.is_complex()
+
+
+def elements(value: Any) -> set[Any]:
+    """The numbers of a tensor, each once; none where they cannot be read: it has no memory, or
+    belongs to a transformation that has ended."""
+    with suppress(RuntimeError, NotImplementedError):
+        return set(value.detach().unique().tolist())
+    return set()
+
+
 def signature(function: Any) -> dict[str, Any]:
     """The parameters of a function with their defaults; from its documentation if built in."""
     with suppress(Exception):
         target = function.forward if isinstance(function, nn.Module) else function
         return {n: p.default for n, p in inspect.signature(target).parameters.items()}
-    first = re.match(r"\s*[\w.]+\((.*?)\)", getattr(function, "__doc__", "") or "")
-    pairs = [each.strip().partition("=")[::2] for each in first[1].split(",")] if first else []
+    name, told = getattr(function, "__name__", ""), getattr(function, "__doc__", "") or ""
+    forms = re.findall(rf"(?m)^(?:\.\. function:: )?(?:\w+\.)*{name}\((.*?)\)", told)
+    parts = max(forms, key=len, default="").split(",")
+    pairs = [each.strip().partition("=")[::2] for each in parts]
     flags = {"True": True, "False": False}
-    return {name: flags.get(word, inspect.Parameter.empty) for name, word in pairs if name != "*"}
+    return {n: flags.get(word, inspect.Parameter.empty) for n, word in pairs if n not in ("", "*")}
 
 
 def _tracebacks(error: BaseException) -> Iterator[TracebackType]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 from nanlab.explanations.edits.statements import padded
 from nanlab.explanations.site import MISSING, Candidate, Place, Site, Tensor, callee, signature
@@ -26,7 +27,7 @@ def other_calls(site: Site, place: Place) -> Iterator[Candidate]:
     for call in place.calls():
         function = place.value(call.func)
         yield from _options(site, place, call, function)
-        yield from _siblings(place, call, function)
+        yield from _siblings(site, place, call, function)
         yield from _arguments(site, place, call)
 
 
@@ -34,7 +35,7 @@ def other_calls(site: Site, place: Place) -> Iterator[Candidate]:
 _NO_CURES = (
     "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
     " track_running_stats training is_grads_batched full_graph drop_last differentiable capturable"
-    " maximize foreach fused"
+    " maximize foreach fused recurse"
 ).split()
 
 
@@ -51,7 +52,8 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
         lacks = lacks or (name == "strict" and _PARTIAL.search(site.text) is not None)
         switch = given is not None and isinstance(getattr(given.value, "value", None), bool)
         if (isinstance(default, bool) or switch) and (lacks or name not in _NO_CURES):
-            named = 0.6 if name in site.text else 0.0
+            kept = name == "keepdim" and "must match the size" in site.text
+            named = 0.6 if name in site.text else 0.45 * kept
             if given is None:
                 yield place.added(0.9 - named, call, f"{name}={not default}")
             elif isinstance(given.value, ast.Constant):
@@ -66,10 +68,11 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
         elif isinstance(default, int) and name not in own:
             for number in dict.fromkeys(site.told):
                 if number != default and number < 0 and "index" in name:
-                    yield place.added(1.1, call, f"{name}={number}")
+                    yield place.added(0.6, call, f"{name}={number}")
     if isinstance(function, type) and "self" not in place.names():
         made, known = place.result(), signature(function)
-        more_names = dir(made) if isinstance(made, function) else ()
+        plain = isinstance(made, function) and not isinstance(made, Tensor)
+        more_names = dir(made) if plain else ()
         for name in dict.fromkeys([*known, *(n for n in more_names if n[0] != "_")]):
             size = known[name] if name in known else getattr(made, name, None)
             size = getattr(made, name, size) if size is inspect.Parameter.empty else size
@@ -80,6 +83,9 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
                     more = f"{name}={number}"
                     yield place.added(0.9 + 0.02 * at, call, more)
     for keyword in call.keywords:
+        words = [word for word in (keyword.arg or "").split("_") if len(word) > 4]
+        for text in site.rounds if any(word in site.text for word in words) else ():
+            yield place.replaced(0.6, (keyword.value, text))
         if keyword.arg is not None and keyword.arg in site.text:
             parts = set(keyword.arg.split("_"))
             for other, default in signature(function).items():
@@ -128,10 +134,12 @@ _FAMILIES = (
     ("sample", "rsample"),
     ("from_numpy", "tensor"),
     ("append", "extend"),
+    ("named_parameters", "parameters"),
+    ("split", "chunk"),
 )
 
 
-def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
+def _siblings(site: Site, place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
     name = callee(call)
     head = place.text(call.func)[: -len(name)]
     parts = place.value(call.args[0]) if name in ("stack", "tensor") and call.args else None
@@ -142,6 +150,13 @@ def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate
     if isinstance(made, type) and issubclass(made, torch.autograd.Function):
         kind = call.func.func if isinstance(call.func, ast.Call) else call.func
         yield place.replaced(0.4, (call.func, f"{place.text(kind)}.apply"))
+    if isinstance(function, type) and issubclass(function, nn.Module) and call.args:
+        if isinstance(call.func, ast.Attribute):  # a name was bound without being built
+            yield place.replaced(0.5, (call.func, f"{place.text(call.func)}()"))
+    given = place.value(call.args[0]) if isinstance(function, nn.Embedding) and call.args else None
+    if isinstance(given, Tensor) and given.requires_grad:  # how much of each row
+        rows = f"{place.text(call.args[0])} @ {place.text(call.func)}.weight"
+        yield place.replaced(0.5, (call, rows))
     if isinstance(call.func, ast.Call) and "in_dims" in signature(place.value(call.func.func)):
         for at in range(len(call.args)):
             axes = ", ".join("None" if each == at else "0" for each in range(len(call.args)))
@@ -149,7 +164,8 @@ def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate
     for family in _FAMILIES:
         for other in family if name in family else ():
             if other != name:
-                yield place.replaced(1.0, (call.func, f"{head}{other}"))
+                cost = 0.35 if "unpack" in site.text else 1.0
+                yield place.replaced(cost, (call.func, f"{head}{other}"))
     if function is not MISSING and not callable(function):  # an attribute, not a method
         given = ", ".join(map(place.text, call.args))
         text = place.text(call.func)
@@ -165,12 +181,17 @@ def _siblings(place: Place, call: ast.Call, function: Any) -> Iterator[Candidate
         yield place.replaced(0.9, (call, f"{place.text(call.func)}{turned}"))
 
 
+_ALIKE = 0.6  # names that have less in common have nothing to do with each other
+
+
 def _arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if 1 < len(call.args) < 5 and not place.distance:
         for a, b in itertools.combinations(call.args, 2):
             yield place.replaced(1.5, (a, place.text(b)), (b, place.text(a)))
     if re.search(r"takes .*positional arguments? but \d+ w", site.text):
         rest = [place.text(each) for each in call.keywords]
+        for whole in (each for each in call.args if isinstance(each, ast.Starred)):
+            yield place.replaced(0.5, (whole, place.text(whole.value)))
         for at, left_out in reversed(list(enumerate(call.args))):
             given = [place.text(each) for each in call.args if each is not left_out]
             text = f"{place.text(call.func)}({', '.join((*given, *rest))})"
@@ -186,6 +207,7 @@ def _arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         if name.startswith("_") or inspect.ismodule(value) or isinstance(value, type):
             continue
         like = difflib.SequenceMatcher(None, name, lacking[1]).ratio()
+        like *= like > _ALIKE
         number = isinstance(value, Tensor) and value.numel() == 1
         late = order[name] / len(order)
         cost = (

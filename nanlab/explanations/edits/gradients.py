@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
+import torch
 from torch import nn
 
 from nanlab.explanations.site import (
@@ -16,6 +20,7 @@ from nanlab.explanations.site import (
     bound_by,
     callee,
     lines_as,
+    names_in,
     rows_of,
     spelled,
     swapped,
@@ -63,8 +68,63 @@ def in_graph(site: Site, place: Place) -> Iterator[Candidate]:
                     yield own.replaced(cost + later, (argument, f"{name}.detach()"))
         if "second time" in site.text and loops:
             yield from _moved_into(place, around, carried)
-        if place.statement.lineno == place.statement.end_lineno:
-            yield place.written(1.2, f"with torch.no_grad():\n    {place.text(place.statement)}")
+        rows = list(itertools.takewhile(_writes, place.block[place.block.index(place.statement) :]))
+        last = (rows or [place.statement])[-1].end_lineno or 0
+        lines = place.source.lines[place.statement.lineno - 1 : last]
+        text = "\n".join(" " * 4 + line for line in lines)
+        indent = " " * place.statement.col_offset
+        text = f"{indent}with torch.no_grad():\n{text}"
+        yield Candidate(1.2, (lines_as(place.source, place.statement.lineno, last, text),))
+
+
+def _writes(statement: ast.stmt) -> bool:
+    """Whether a statement only writes into what is there."""
+    called = callee(getattr(statement, "value", None) or statement)
+    written = called.endswith("_") and not called.startswith("_")
+    return isinstance(statement, ast.AugAssign) or (isinstance(statement, ast.Expr) and written)
+
+
+def carried_on(site: Site) -> Iterator[Candidate]:
+    """What each round takes from the one before, cut from its graph when it was computed."""
+    if not re.search("second time|in-?place", site.text):
+        return
+    for place in site.statements():
+        statement = place.statement
+        if not isinstance(statement, ast.Assign):
+            continue
+        for name in {spelled(n) for n in ast.walk(statement.value)}.intersection(
+            bound_by(statement)
+        ):
+            attribute = name.removeprefix("self.")
+            own = [vars(m)[attribute] for m in site.modules if attribute in vars(m)]
+            value = own[-1] if own else place.names().get(name)
+            if isinstance(value, Tensor):
+                cut = f"{name} = {name}.detach()"
+            elif isinstance(value, tuple) and all(isinstance(each, Tensor) for each in value):
+                cut = f"{name} = tuple(each.detach() for each in {name})"
+            else:
+                continue
+            after = place.block[place.block.index(statement) + 1 :]
+            read = [row for row in after if name in names_in(row)]
+            if attribute == name and read:  # the loss may be computed with it
+                place = replace(place, statement=after[-1])
+            simple = isinstance(value, Tensor) and not own  # where it is read
+            yield place.written(0.72 + 0.4 * simple, f"{{}}\n{cut}")
+
+
+def on_last_round(site: Site, place: Place) -> Iterator[Candidate]:
+    """The loss of a round differentiated, not the sum of all rounds."""
+    call: Any = getattr(place.statement, "value", place.statement)
+    if "second time" in site.text and callee(call) == "backward":
+        whole = call.func.value
+        for row in place.block[: place.block.index(place.statement)]:
+            value = getattr(row, "value", None)
+            added = value if isinstance(row, ast.AugAssign) else getattr(value, "right", None)
+            first = getattr(value, "left", whole)
+            if spelled(whole) in bound_by(row) and spelled(first) == spelled(whole) and added:
+                text = place.text(added)
+                loose = f"({text})" if isinstance(added, ast.BinOp) else text
+                yield place.replaced(0.5, (whole, loose))
 
 
 GRADIENTS_OFF = re.compile(r"(torch\.)?(no_grad|inference_mode|set_grad_enabled)\([^)]*\)")
@@ -165,35 +225,52 @@ def _gives_layers(statement: ast.stmt) -> set[str]:
 
 
 def out_of_place(site: Site, place: Place) -> Iterator[Candidate]:
-    """A write into a tensor as a new tensor."""
-    statement = place.statement
-    if not re.search("in-?place", site.text):
+    """A write into a tensor as a new tensor; all those of its function as well."""
+    if "inplace" not in site.text.replace("-", ""):
         return
+    around = place.function or place.source.tree
+    rows = [n for n in ast.walk(around) if isinstance(n, (ast.Assign, ast.AugAssign, ast.Expr))]
+    written = {id(row): _new_tensor(replace(place, statement=row)) for row in rows}
+    own = written.get(id(place.statement))
+    if own is not None:
+        yield own
+        edits = [edit for each in written.values() if each is not None for edit in each.edits]
+        if len(edits) > 1:
+            yield Candidate(own.cost + 0.4, tuple(edits))
+
+
+def _new_tensor(place: Place) -> Candidate | None:
+    statement = place.statement
     if isinstance(statement, ast.AugAssign) and not isinstance(statement.target, ast.Subscript):
         name, value = place.text(statement.target), place.text(statement.value)
         sign = re.search(r"(\S+)=$", place.text(statement)[len(name) :].split(value)[0].rstrip())
         if sign is not None:
-            yield place.written(0.4, f"{name} = {name} {sign[1]} ({value})")
+            return place.written(0.4, f"{name} = {name} {sign[1]} ({value})")
     elif isinstance(statement, (ast.Assign, ast.AugAssign)):
         target = [*getattr(statement, "targets", []), getattr(statement, "target", None)][0]
         if isinstance(target, ast.Subscript) and (name := spelled(target.value)):
-            yield place.written(0.4, f"{name} = {name}.clone()\n{{}}")
+            return place.written(0.4, f"{name} = {name}.clone()\n{{}}")
     elif isinstance(statement, ast.Expr) and callee(statement.value).endswith("_"):
         call = place.text(statement.value)
         name, _, method = call.partition("(")[0].rpartition(".")
         new = call.replace(f"{name}.{method}", f"{name}.{method[:-1]}", 1)
-        yield place.written(0.4, f"{name} = {new}")
+        return place.written(0.4, f"{name} = {new}")
+    return None
 
 
 def with_gradient(site: Site, place: Place) -> Iterator[Candidate]:
-    """A tensor whose gradient is read, and that has none, with gradient."""
+    """A tensor that has no gradient, and whose gradient is read or that an optimizer changes."""
     made = place.result()
-    parts = site.raising[0].parts() if "NoneType" in site.text else []
-    read = {spelled(n.value) for n in parts if isinstance(n, ast.Attribute) and n.attr == "grad"}
-    for name in read.intersection(bound_by(place.statement)) if isinstance(made, Tensor) else ():
-        if not made.is_leaf:
+    if not isinstance(made, Tensor) or not (is_cut(site) or "NoneType" in site.text):
+        return
+    known = [v for frame, _ in site.frames for v in frame.f_locals.values()]
+    groups = [g for v in known if isinstance(v, torch.optim.Optimizer) for g in v.param_groups]
+    learned = any(made is each for group in groups for each in group["params"])
+    for name in bound_by(place.statement):
+        read = any(re.search(rf"(?<![\w.]){name}\.grad\b", s.text) for s in site.program.texts)
+        if made.requires_grad and not made.is_leaf and read:
             yield place.written(0.2, f"{{}}\n{name}.retain_grad()")
-        elif not made.requires_grad:
+        elif made.is_floating_point() and not made.requires_grad and (read or learned):
             value = place.statement.value  # type: ignore[attr-defined]
             yield place.replaced(0.2, (value, f"{place.text(value)}.requires_grad_()"))
 

@@ -7,11 +7,24 @@ import difflib
 import re
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
-from nanlab.explanations.site import MISSING, Candidate, Place, Site, lines_as
+from nanlab.explanations.edits.gradients import is_cut
+from nanlab.explanations.site import (
+    MISSING,
+    Candidate,
+    Place,
+    Site,
+    bound_by,
+    callee,
+    function_around,
+    lines_as,
+    spelled,
+    spliced,
+)
 
 _KEYS = 12  # of a dict, that are tried where none nearly is the one that it lacks
 
@@ -23,6 +36,9 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
         if isinstance(error, AttributeError) and isinstance(node, ast.Attribute):
             if node.attr != error.name or place.value(node) is not MISSING:
                 continue
+            keys: Any = place.value(node.value)
+            if isinstance(keys, dict) and node.attr in keys:
+                yield place.replaced(0.3, (node, f"{place.text(node.value)}[{node.attr!r}]"))
             for cost, near in _attributes(site, place, node):
                 yield place.replaced(cost, (node, f"{place.text(node.value)}.{near}"))
         elif isinstance(error, NameError) and isinstance(node, ast.Name):
@@ -73,6 +89,65 @@ def _attributes(site: Site, place: Place, node: ast.Attribute) -> Iterator[tuple
             if all(hasattr(part, each) for each in asked) and (callable(part) or not called):
                 used = len(re.findall(rf"\.{name}\b", text)) > 1
                 yield 0.6 + 0.2 * used + 0.02 * at, name
+
+
+def methods_without_self(site: Site) -> Iterator[Candidate]:
+    """A method that does not take its own object."""
+    told = re.search(r"(\w+)\.(\w+)\(\) takes .* but \d+ w", site.text)
+    names = told.groups() if told is not None else ()
+    for source in site.program.texts:
+        for kind in (n for n in ast.walk(source.tree) if isinstance(n, ast.ClassDef)):
+            for each in (n for n in kind.body if isinstance(n, ast.FunctionDef)):
+                first = [a.arg for a in each.args.args[:1]]
+                if (kind.name, each.name) == names and first not in (["self"], ["cls"]):
+                    old = source.lines[each.lineno - 1]
+                    new = old.replace("(", "(self, " if first else "(self", 1)
+                    yield Candidate(0.3, (lines_as(source, each.lineno, each.lineno, new),))
+
+
+def of_function_around(site: Site, place: Place) -> Iterator[Candidate]:
+    """A name that a function changes and that belongs to the scope around it."""
+    told = re.search(r"'(\w+)'", site.text)
+    lacking, inner = told[1] if told is not None else "", place.function
+    if isinstance(site.error, UnboundLocalError) and inner is not None:
+        outer = function_around(place.source.tree, inner)
+        bound = {n for row in ast.walk(outer or place.source.tree) for n in bound_by(row)}
+        if lacking in bound:
+            word = "global" if outer is None else "nonlocal"
+            first = replace(place, statement=inner.body[0])
+            yield first.written(0.3, f"{word} {lacking}\n{{}}")
+
+
+def shadowed(site: Site, place: Place) -> Iterator[Candidate]:
+    """A function under another name than the result that took its own."""
+    called = [n.func for n in place.calls() if isinstance(n.func, ast.Name)]
+    for name in {n.id for n in called}.intersection(bound_by(place.statement)):
+        if "not callable" in site.text:
+            nodes: list[ast.expr] = []
+            for node in ast.walk(place.source.tree):
+                if isinstance(node, ast.Assign) and node is not place.statement:
+                    nodes += [t for t in node.targets if spelled(t) == name]
+                elif isinstance(node, ast.Call) and spelled(node.func) == name:
+                    nodes.append(node.func)
+            yield place.replaced(0.4, *((node, f"{name}_fn") for node in nodes))
+
+
+def named_parts(site: Site) -> Iterator[Candidate]:
+    """Texts that parameters are chosen by and that no name of one has, as parts of the model."""
+    if not is_cut(site):
+        return
+    models = [v for v in site.frames[-1][0].f_locals.values() if isinstance(v, nn.Module)]
+    names = [name for model in models for name, _ in model.named_parameters()]
+    parts = [name for model in models for name, _ in model.named_children()]
+    for source in site.program.texts:
+        for node in ast.walk(source.tree):
+            asked = callee(node) in ("startswith", "endswith") or isinstance(node, ast.Compare)
+            for text in ast.iter_child_nodes(node) if asked else ():
+                value = getattr(text, "value", None)
+                if isinstance(value, str) and not any(value in name for name in names):
+                    for at, part in enumerate(reversed(parts)):
+                        edits = spliced(source, [(text, repr(part))])
+                        yield Candidate(0.5 + 0.02 * at, edits)
 
 
 def near_methods(site: Site) -> Iterator[Candidate]:

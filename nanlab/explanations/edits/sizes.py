@@ -20,6 +20,7 @@ from nanlab.explanations.site import (
     function_around,
     innermost,
     number_of,
+    spelled,
     spliced,
 )
 from nanlab.operators import having
@@ -76,6 +77,16 @@ def other_sizes(site: Site, place: Place) -> Iterator[Candidate]:
                 if value is MISSING or type(value) is int:
                     for cost, new in _reckoned(place, argument, value, site):
                         yield place.replaced(cost, (argument, new))
+
+
+def left_open(site: Site, place: Place) -> Iterator[Candidate]:
+    """A size of a shape left to what the tensor has."""
+    for call in place.calls() if "invalid for input of size" in site.text else ():
+        sizes = call.args if callee(call) in ("view", "reshape") else []
+        if sizes and not re.search(r"-1\b", place.text(call)):
+            for at, size in enumerate(reversed(sizes)):
+                yield place.replaced(0.6 + 0.02 * at, (size, "-1"))
+            yield place.added(0.7, call, "-1")
 
 
 def rest_of_parts(site: Site, place: Place) -> Iterator[Candidate]:
@@ -146,6 +157,41 @@ def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:
                     yield place.replaced(0.6, *own)
 
 
+def shorter_data(site: Site) -> Iterator[Candidate]:
+    """The length of a dataset, or of a loop, without the last items, which read beyond the end."""
+    if not re.search("out of (range|bound)|equal size", site.text):
+        return
+    for place in site.statements():
+        statement, length = place.statement, place.function
+        value: Any = getattr(statement, "value", None)
+        beyond: list[str] = []
+        if isinstance(statement, ast.Return) and getattr(length, "name", "") == "__len__":
+            kinds = [n for n in ast.walk(place.source.tree) if isinstance(n, ast.ClassDef)]
+            own = [each for kind in kinds if length in kind.body for each in kind.body]
+            for each in own:
+                if isinstance(each, ast.FunctionDef) and each.name == "__getitem__":
+                    beyond += _beyond(each, each.args.args[-1].arg)
+        elif isinstance(statement, ast.For) and callee(statement.iter) == "range":
+            value = statement.iter.args[-1]  # type: ignore[attr-defined]
+            beyond += _beyond(statement, spelled(statement.target))
+        for at, less in enumerate(sorted(set(beyond), key=lambda text: "- 1" not in text)):
+            yield place.replaced(0.5 + 0.02 * at, (value, f"{place.text(value)} - {less}"))
+
+
+def _beyond(block: ast.AST, item: str) -> Iterator[str]:
+    """How far beyond an item the subscripts of a block read."""
+    for node in (n for n in ast.walk(block) if isinstance(n, ast.Subscript)):
+        end = ast.unparse(getattr(node.slice, "upper", None) or node.slice)
+        if item and end.startswith(f"{item} + "):
+            more = end.removeprefix(f"{item} + ")
+            if isinstance(node.slice, ast.Slice):
+                less = more.removesuffix(" + 1")
+                more = less if less != more else f"({more} - 1)"
+            yield more
+
+
+# What leaves a dimension out: another one seldom fits by chance.
+_REDUCING = "sum mean max min amax amin argmax argmin prod norm std var any all".split()
 _DIMENSION = re.compile(r"(^|_)(dim|axis)\d?$")
 
 
@@ -153,14 +199,29 @@ def other_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
     """Another dimension: of ``x.size(1)``, ``x.shape[1]``, ``dim=1``."""
     shapes = (n for n in place.parts() if isinstance(n, ast.Subscript))
     sizes = {id(n.slice) for n in shapes if getattr(n.value, "attr", "") == "shape"}
+    same: dict[Any, list[ast.AST]] = {}
     for number in place.parts():
         is_dimension = id(number) in sizes or _DIMENSION.search(site.roles.get(id(number), ""))
         old: Any = number_of(number) if is_dimension else MISSING
-        for other in (0, 1, -1, 2) if type(old) is int else ():
-            if other != old:
-                far = abs(other - old) if other >= 0 else 1.5
-                cost = 0.95 + 0.02 * far + 0.3 * (id(number) in site.returned)
-                yield place.replaced(cost, (number, str(other)))
+        if type(old) in (int, tuple):
+            same.setdefault(old, []).append(number)
+    reducing = {id(n) for c in place.calls() if callee(c) in _REDUCING for n in ast.walk(c)}
+    for old, numbers in same.items():
+        together = [numbers] if len(numbers) > 1 else []
+        for group in (*([each] for each in numbers), *together):
+            cost = 0.5 if all(id(each) in reducing for each in group) else 0.95
+            cost += 0.3 * (id(group[0]) in site.returned) + 0.02 * (len(group) > 1)
+            for far, other in _instead_of(old):
+                yield place.replaced(cost + far, *((each, other) for each in group))
+
+
+def _instead_of(dimension: Any) -> Iterator[tuple[float, str]]:
+    if isinstance(dimension, tuple):
+        for step in (1, -1):
+            yield -0.15, f"({', '.join(str(n + step) for n in dimension)})"
+    for other in (0, 1, -1, 2) if type(dimension) is int else ():
+        if other != dimension:
+            yield 0.02 * (abs(other - dimension) if other >= 0 else 1.5), str(other)
 
 
 def _is_data(node: ast.AST) -> bool:

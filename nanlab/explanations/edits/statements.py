@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
+from torch.utils.data import DataLoader
 
 from nanlab.explanations.edits.gradients import GRADIENTS_OFF, is_cut
 from nanlab.explanations.site import (
@@ -20,12 +22,14 @@ from nanlab.explanations.site import (
     is_return,
     lines_as,
     names_in,
+    rows_of,
     spelled,
     swapped,
 )
 from nanlab.explanations.trial import Source
 
 _AHEAD = 8  # statements after one, of which another may be meant to come before it
+_CHAIN = 4  # statements that are computed anew
 _MOVED = (ast.Expr, ast.Assign, ast.AugAssign, ast.FunctionDef, ast.ClassDef, ast.Import)
 
 
@@ -64,32 +68,40 @@ def earlier(site: Site, place: Place) -> Iterator[Candidate]:
             yield Candidate(cost, (edit,))
 
 
-def right_before(site: Site, place: Place) -> Iterator[Candidate]:
-    """What the statement that raised reads bound right before it, where nothing between reads it:
-    what is between has changed what it was computed from."""
-    rows, (at,) = place.block, site.at_error
-    if "modified by an inplace" in site.text and at.statement in rows:
-        between = rows[rows.index(place.statement) + 1 : rows.index(at.statement)]
-        names = _all_bound([place.statement])
-        if between and not any(names & names_in(each) for each in between):
-            first, middle = place.statement.lineno, (place.statement.end_lineno or 0) + 1
-            edit = swapped(place.source, first, middle, between[-1].end_lineno or 0)
-            yield Candidate(0.6 + place.distance, (edit,))
-
-
 def _all_bound(rows: list[ast.stmt]) -> set[str]:
     """The names that statements bind, those within them too."""
     return {name for row in rows for part in ast.walk(row) for name in bound_by(part)}
 
 
 def computed_anew(site: Site, place: Place) -> Iterator[Candidate]:
-    """A loss computed again before it is differentiated for the second time, where the program
-    did something after the first."""
-    (at,), rows = site.at_error, place.block
-    if "second time" in site.text and at.statement in rows:
-        between = rows[rows.index(place.statement) + 1 : rows.index(at.statement)]
-        if len(between) > 1 and ast.dump(at.statement) in map(ast.dump, between):
-            yield at.written(0.6, f"{place.text(place.statement)}\n{{}}")
+    """What the statement that raised reads, computed right before it: what is between has changed
+    or used up what it was computed from. It is moved there where nothing between reads it."""
+    changed = "modified by an inplace" in site.text
+    rows = place.block
+    rows = rows[: rows.index(place.statement)] if changed or "second time" in site.text else []
+    needed, chain = names_in(place.statement), list[ast.stmt]()
+    for at in reversed(range(len(rows))):
+        if not (isinstance(rows[at], ast.Assign) and needed.intersection(bound_by(rows[at]))):
+            continue
+        chain.insert(0, rows[at])
+        needed |= names_in(rows[at])
+        between = [row for row in rows[at:] if row not in chain]
+        if not between or len(chain) > _CHAIN:
+            continue
+        lines, first = place.source.lines, rows[at].lineno
+        parts = [lines[row.lineno - 1 : row.end_lineno] for row in chain]
+        again = "\n".join(line for part in parts for line in part)
+        cost = 0.5 + 0.1 * len(chain)
+        if changed and not any(_all_bound(chain) & names_in(row) for row in between):
+            kept = lines[first - 1 : place.statement.end_lineno]
+            for row in reversed(chain):
+                del kept[row.lineno - first : (row.end_lineno or 0) - first + 1]
+            count = (place.statement.end_lineno or 0) - place.statement.lineno + 1
+            text = "\n".join((*kept[:-count], again, *kept[-count:]))
+            edit = lines_as(place.source, first, place.statement.end_lineno or 0, text)
+            yield Candidate(cost, (edit,))
+        elif changed or (len(between) > 1 and ast.dump(place.statement) in map(ast.dump, between)):
+            yield place.written(cost, f"{textwrap.dedent(again)}\n{{}}")
 
 
 def other_products(site: Site, place: Place) -> Iterator[Candidate]:
@@ -125,7 +137,8 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
     rows = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
     for call in place.calls():
         name = place.text(call.func)
-        if callee(call) == "DataLoader" and "when training" in site.text:
+        short = "when training" in site.text or _ends_short(place.result(), site)
+        if callee(call) == "DataLoader" and short:
             yield place.added(0.9, call, "drop_last=True")
         elif callee(call) == "DataLoader" and rows and isinstance(rows[0], list):
             more = f"collate_fn=lambda rows: {padded(rows[0], 'rows')}"
@@ -145,6 +158,92 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
             )
             cost = (0.4 if off else 1.0 + learns) + (place.frame is not site.frames[-1][0])
             yield place.replaced(cost, (call.func, f"{name}.eval()"))
+
+
+def _ends_short(loader: Any, site: Site) -> bool:
+    """Whether the message speaks of the last batch of a loader, which has fewer samples."""
+    size = loader.batch_size if isinstance(loader, DataLoader) else None
+    return size is not None and _is_smaller(len(loader.dataset) % size, size, site)
+
+
+def _is_smaller(last: int, size: int, site: Site) -> bool:
+    return last > 0 and {last, size} <= {*site.told}
+
+
+def whole_batches(site: Site, place: Place) -> Iterator[Candidate]:
+    """A loop that takes a part of the data each time, without the last part, which is smaller."""
+    for node in ast.walk(place.source.tree):
+        if not isinstance(node, ast.For) or callee(node.iter) != "range":
+            continue
+        bounds: list[ast.expr] = node.iter.args  # type: ignore[attr-defined]
+        if len(bounds) == 3 and callee(bounds[1]) == "len":
+            rows, step = place.value(bounds[1].args[0]), place.value(bounds[2])  # type: ignore[attr-defined]
+            if type(step) is int and _is_smaller(len(rows) % step, step, site):
+                whole, text = place.text(bounds[1]), place.text(bounds[2])
+                yield place.replaced(0.85, (bounds[1], f"{whole} - {text} + 1"))
+
+
+def returned(site: Site) -> Iterator[Candidate]:
+    """What a function computed last, returned: it gave None."""
+    for source in site.program.texts if "NoneType" in site.text else ():
+        for node in ast.walk(source.tree):
+            rows = rows_of(node) if isinstance(node, ast.FunctionDef) else []
+            last = site.place(source, rows[-1], 0.0) if rows else None
+            value = getattr(rows[-1], "value", None) if rows else None
+            if last is None or value is None or isinstance(rows[-1], ast.Return):
+                continue
+            unused = isinstance(rows[-1], ast.Expr) and not isinstance(value, ast.Constant)
+            plain = unused and not isinstance(value, ast.Call)  # it does nothing there
+            gives = any(is_return(each) for row in rows for each in ast.walk(row))
+            names = bound_by(rows[-1])
+            if plain or (unused and not gives):
+                yield last.replaced(0.45 - 0.1 * plain, (rows[-1], f"return {last.text(value)}"))
+            elif names and not gives and not names[0].startswith("self."):
+                yield last.written(0.35, f"{{}}\nreturn {', '.join(names)}")
+
+
+def fitting(site: Site, place: Place) -> Iterator[Candidate]:
+    """A state of a part of the module; what fits of one of which the layer at the end has another
+    size."""
+    wrong = re.findall(r"size mismatch for (\S+):", site.text)
+    for call in place.calls():
+        own = place.value(getattr(call.func, "value", call))
+        if callee(call) != "load_state_dict" or not isinstance(own, nn.Module) or not call.args:
+            continue
+        state: Any = place.value(call.args[0])
+        for name, inner in own.named_modules() if isinstance(state, dict) else ():
+            if name and inner.state_dict().keys() == state.keys():
+                text = f"{place.text(call.func.value)}.{name}.load_state_dict"  # type: ignore[attr-defined]
+                yield place.replaced(0.4, (call.func, text))
+        if wrong and "key(s)" not in site.text:
+            last = list(own.state_dict())[-1].rpartition(".")[0]
+            if {name.rpartition(".")[0] for name in wrong} == {last}:
+                given, model = place.text(call.args[0]), place.text(call.func)[: -len(callee(call))]
+                fits = f"v.shape == {model}state_dict()[n].shape"
+                part = f"{{n: v for n, v in {given}.items() if {fits}}}"
+                yield place.replaced(0.5, (call, f"{place.text(call.func)}({part}, strict=False)"))
+
+
+def within_sequence(site: Site, place: Place) -> Iterator[Candidate]:
+    """A sequence of layers, of which one gives several parts or too many dimensions."""
+    for frame in site.inner:
+        whole, layer = frame.f_locals.get("self"), frame.f_locals.get("module")
+        if not isinstance(whole, nn.Sequential) or frame.f_code.co_name != "forward":
+            continue
+        at = [id(each) for each in whole].index(id(layer))
+        given = frame.f_locals.get("input")
+        for call in place.calls() if isinstance(given, tuple) else ():
+            if place.value(call.func) is whole:
+                name, more = place.text(call.func), ", ".join(map(place.text, call.args))
+                text = f"{name}[{at}:]({name}[:{at}]({more})[0])"
+                yield place.replaced(0.5, (call, text))
+        kinds = [type(each).__name__ for each in whole]
+        for other in site.statements() if isinstance(given, Tensor) and given.dim() > 2 else ():
+            for call in other.calls():
+                if callee(call) == "Sequential" and list(map(callee, call.args)) == kinds:
+                    text = other.text(call.func)[: -len("Sequential")] + "Flatten()"
+                    part = call.args[at]
+                    yield other.replaced(0.7, (part, f"{text}, {other.text(part)}"))
 
 
 def padded(rows: list[Any], name: str) -> str:
@@ -209,7 +308,14 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
     elif isinstance(statement, ast.For):
         target = statement.target
     if isinstance(target, ast.Tuple) and "too many values to unpack" in site.text:
-        yield place.replaced(0.4 + place.distance, (target, f"{place.text(target)}, *_"))
+        parts = [place.text(part) for part in target.elts]
+        yield place.replaced(0.4 + place.distance, (target, f"{', '.join(parts)}, *_"))
+        if not place.distance:
+            read = dict.fromkeys(n for row in rows_of(statement) for n in _data_in(place, row))
+            for name in (*(n for n in read if n not in parts), "_"):
+                for at in reversed(range(len(parts))):
+                    text = ", ".join((*parts[:at], name, *parts[at:]))
+                    yield place.replaced(0.3 + 0.2 * (name == "_"), (target, text))
     if isinstance(target, ast.Tuple) and len(target.elts) > 2:  # a part has parts of its own
         first, *rest = map(place.text, target.elts)
         yield place.replaced(0.5, (target, f"{first}, ({', '.join(rest)})"))
@@ -220,6 +326,13 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
     if (listed or isinstance(value, tuple)) and 2 <= len(value) <= 4:
         if any(isinstance(each, Tensor) for each in value):
             yield place.replaced(0.3, (target, spelled(target) + ", _" * (len(value) - 1)))
+
+
+def _data_in(place: Place, statement: ast.stmt) -> list[str]:
+    """The names of tensors without gradient that a statement reads."""
+    read = [n.id for n in ast.walk(statement) if isinstance(n, ast.Name)]
+    known = place.names()
+    return [n for n in read if isinstance(v := known.get(n), Tensor) and not v.requires_grad]
 
 
 def registered(site: Site, place: Place) -> Iterator[Candidate]:

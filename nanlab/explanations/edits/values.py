@@ -6,7 +6,6 @@ import ast
 import math
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,9 @@ from nanlab.explanations.site import (
     Site,
     Tensor,
     callee,
+    elements,
+    function_around,
+    is_whole,
     signature,
     spelled,
 )
@@ -60,6 +62,22 @@ def _operands(place: Place) -> Iterator[tuple[ast.expr, str]]:
             if id(expression) not in seen:
                 seen.add(id(expression))
                 yield expression, role
+
+
+def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
+    """An expression in the form that the program gives it elsewhere: ``x.sum(1)`` for ``x``."""
+    own = {ast.dump(e): e for e, _ in _operands(place)}
+    inside = {id(node) for node in ast.walk(place.statement)}
+    for source in site.program.texts:
+        for node in ast.walk(source.tree):
+            given = getattr(getattr(node, "func", None), "value", None)
+            same = own.get(ast.dump(given)) if given is not None else None
+            if same is None or id(node) in inside or callee(node) in (*_ASKED, "detach"):
+                continue
+            named = isinstance(same, ast.Name)
+            if not named or function_around(source.tree, node) is place.function:
+                text = ast.get_source_segment(source.text, node) or ""
+                yield place.replaced(0.45 + 0.3 * named, (same, text))
 
 
 def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
@@ -152,12 +170,19 @@ def _forms(
     for kind in re.findall(r"\(torch\.(nn\.\w+) or None expected", site.text):
         yield 0.5, f"torch.{kind}({old})"
     if isinstance(value, np.ndarray):
+        yield 0.7, f"torch.from_numpy({old})"
         yield 0.8, f"{old}.copy()"
         yield 1.0, f'{old}.astype("float32")'
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield 1.2, f"torch.tensor({old})"
     if isinstance(value, list) and value and all(type(v) in (int, float, bool) for v in value):
         yield 0.7, f"torch.tensor({old})"
+    if isinstance(value, str):  # a number that was read from a file
+        yield 0.5, f"float({old})"
+        yield 0.52, f"int({old})"
+    texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    if "'str'" in site.text and (texts or isinstance(node, ast.ListComp)):
+        yield 0.4, f"[sorted(set({old})).index(each) for each in {old}]"
     if isinstance(value, (list, tuple)) and value:
         yield 0.9, f"*{old}"
         for name in dir(value):  # of a named tuple
@@ -207,32 +232,54 @@ def _forms(
         yield 1.0, f"{old}.clone()"
     indexed = re.search("^(?!Dimension).*out of (range|bounds)", site.text)
     learned = isinstance(value, nn.Parameter)  # it was given the shape that it shall have
-    yield from _shaped(old, value, others, site, 1.5 if graph or indexed or learned else 0.0)
+    dtype = _wanted(site.roles.get(id(node), ""), value, site)
+    for cost, text in _shaped(
+        node, old, value, others, site, 1.5 if graph or indexed or learned else 0.0
+    ):
+        yield cost, text
+        if dtype:
+            yield cost + 0.02, text + dtype
+        elif kinds and value is not MISSING and is_whole(value):
+            yield cost + 0.5, f"{text}.float()"
+
+
+def _wanted(role: str, value: Any, site: Site) -> str:
+    """The cast of a target for the loss that was computed; empty if it needs none."""
+    if role != "target" or value is MISSING:
+        return ""
+    losses = {frame.f_code.co_name for frame in site.inner}
+    if losses & {"cross_entropy", "nll_loss"} and not is_whole(value):
+        return ".long()" if all(map(float.is_integer, elements(value))) else ""
+    return ".float()" if is_whole(value) and "cross_entropy" in " ".join(losses) else ""
 
 
 def _moved(old: str, value: Tensor, site: Site) -> Iterator[tuple[float, str]]:
     """Numbers that count from one, or lie between others than those that are allowed."""
     if value.is_complex() or value.requires_grad:
         return
-    with suppress(RuntimeError):  # it belongs to a transformation that has ended
-        yield from _inside_bounds(old, value, site)
-        if value.unique().tolist() == [0, 1] and value.dim() > 1:  # is one of them each time 1?
-            for d in range(1, value.dim()):
-                if bool((value.sum(d) == 1).all()):
-                    yield 0.6, f"{old}.argmax({d})"
-        if value.dtype == torch.int64 and value.dim() and "dtype" in site.text:
-            for number in (n for n in site.sizes if n > max(1, int(value.max()))):
-                yield 1.0, f"torch.nn.functional.one_hot({old}, {number}).float()"
+    numbers = elements(value)
+    if not numbers:
+        return
+    yield from _inside_bounds(old, value, numbers, site)
+    if numbers == {0, 1} and value.dim() > 1:  # is one of them each time 1?
+        for d in range(1, value.dim()):
+            if bool((value.sum(d) == 1).all()):
+                yield 0.6, f"{old}.argmax({d})"
+    if value.dtype == torch.int64 and value.dim() and "dtype" in site.text:
+        for number in (n for n in site.sizes if n > max(1, *numbers)):
+            yield 1.0, f"torch.nn.functional.one_hot({old}, {number}).float()"
 
 
-def _inside_bounds(old: str, value: Tensor, site: Site) -> Iterator[tuple[float, str]]:
-    low, high = float(value.detach().min()), float(value.detach().max())
-    whole = not value.is_floating_point() and value.dtype != torch.bool
+def _inside_bounds(
+    old: str, value: Tensor, numbers: set[Any], site: Site
+) -> Iterator[tuple[float, str]]:
+    low, high = min(numbers), max(numbers)
+    whole = is_whole(value) and value.dtype != torch.bool
     if whole and low > 0 and int(high) in site.told and re.search(r"out of|outside", site.text):
         yield 0.4, f"({old} - {int(low)})"
     if whole and low < 0 and re.search(r"out of|outside", site.text):
-        yield 1.0, f"{old}.clamp(min=0)"
-    if "between 0 and 1" in site.text and value.unique().numel() == 2:
+        yield 1.3, f"{old}.clamp(min=0)"
+    if "between 0 and 1" in site.text and len(numbers) == 2:
         shifted = f"{old} {'-' if low > 0 else '+'} {abs(low):g}"
         yield 0.4, f"({shifted})" if high - low == 1 else f"(({shifted}) / {high - low:g})"
 
@@ -251,14 +298,10 @@ def _cast(
     if graph and not re.search(r"Long|\b(long|int)", site.text):
         return
     if dtype != torch.int64:
-        loses = floats and bool((value != value.round()).any())
+        loses = floats and not all(map(float.is_integer, elements(value)))
         yield cost + 0.2 * floats + 0.8 * loses, f"{old}.long()"
     if dtype != torch.bool:
-        flags = (
-            "bool" in site.text.lower()
-            and dtype is not None
-            and set(value.unique().tolist()) == {0, 1}
-        )
+        flags = "bool" in site.text.lower() and dtype is not None and elements(value) == {0, 1}
         yield cost + (-0.2 if flags else 0.6), f"{old}.bool()"
     for name, other in others.items():
         if name and name != old and other.dtype != dtype and other.dtype != torch.float32:
@@ -280,7 +323,7 @@ _SHAPES = (
 
 
 def _shaped(
-    old: str, value: Any, others: dict[str, Tensor], site: Site, more: float
+    node: ast.expr, old: str, value: Any, others: dict[str, Tensor], site: Site, more: float
 ) -> Iterator[tuple[float, str]]:
     shape = tuple(value.shape) if value is not MISSING else None
     rank = len(shape) if shape is not None else 2
@@ -291,7 +334,8 @@ def _shaped(
         unlike = 0.05 * (d not in (0, 1))
         if shape is not None:
             unlike += 0.3 * any(other.dim() < rank for other in others.values())
-            new = list(value.unsqueeze(d).shape)
+            new = [*shape]
+            new.insert(d if d >= 0 else rank, 1)
             unlike += 0.1 * min(
                 [
                     sum(a not in (1, b) for a, b in zip(new, other.shape, strict=True))
@@ -304,6 +348,9 @@ def _shaped(
         yield more + 1.0 + unlike, f"{old}.unsqueeze({d})"
     if rank > 2 and shape is not None and math.prod(shape[1:]) in site.told:
         yield more + 0.6, f"{old}.flatten(1)"
+    for wanted in re.findall(r"\b(\d)D\b", site.text) if shape is not None else ():
+        if int(wanted) == rank + 2:  # one that is lacking alone was added above
+            yield more + 1.0, f"{old}[..., None, None]"
     for cost, fewest, most, text in _SHAPES:
         if fewest <= rank <= most or (shape is None and most > rank):
             yield more + cost, text.format(old)
@@ -329,14 +376,18 @@ def _shaped(
             yield more + 1.3, f"{old}.unsqueeze(-1).expand_as({name})"
         if shape is not None and other.dim() < rank and "shape" in site.text:
             yield more + 1.2, f"{old}.mean(0)"
+        for d, (own, size) in enumerate(
+            zip((shape or ())[::-1], other.shape[::-1], strict=False), 1
+        ):
+            if 1 < size < own:  # a table longer than what is looked up in it
+                table = isinstance(node, ast.Attribute) and not value.grad_fn
+                at = f"{':, ' * (rank - d)}: {name}.size({other.dim() - d})"
+                yield more + (0.7 if table else 1.7), f"{old}[{at}]"
         if other.shape != shape and other.dim() == rank:
             yield more + 1.5, f"{old}.expand_as({name})"
             yield more + 1.6, f"{old}.reshape({name}.shape)"
             if rank > 3:
                 yield more + 1.3, f"torch.nn.functional.interpolate({old}, size={name}.shape[2:])"
-            if rank > 1:
-                yield more + 1.7, f"{old}[..., : {name}.shape[-1]]"
-                yield more + 1.7, f"{old}[:, : {name}.shape[1]]"
     for size in dict.fromkeys(n for n in site.told if n > 1):
         yield more + 2.0, f"{old}[..., :{size}]"
         yield more + 2.1, f"{old}[:{size}]"
