@@ -228,3 +228,27 @@ def test_a_buffer_that_is_multiplied_until_it_overflows_is_no_weight_driven_away
                 layer.beta.mul_(1e5)  # raised
     assert trace.culprit is not None
     assert (trace.culprit.cause, trace.culprit.line) == ("dtype-overflow", line_of("raised"))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_state_that_spoils_every_later_batch_is_told_though_each_of_them_is_left_out(
+    kept: bool,
+) -> None:
+    cell = nn.RNNCell(2, 3)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    state = torch.zeros(4, 3)
+    with nanlab.watch(cell, on_fault="record") as trace:
+        for step in range(6):
+            x = torch.ones(4, 2)
+            if step == 1:
+                x[0, 0] = torch.nan
+            new = cell(x, state.detach())  # meets the gap
+            loss = new.square().mean()
+            if loss.isfinite():
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            if kept or loss.isfinite():
+                state = new
+    told = trace.culprit and (trace.culprit.cause, trace.culprit.line)
+    assert told == (("nan-in-input", line_of("meets the gap")) if kept else None)
