@@ -252,3 +252,14 @@ def test_a_state_that_spoils_every_later_batch_is_told_though_each_of_them_is_le
                 state = new
     told = trace.culprit and (trace.culprit.cause, trace.culprit.line)
     assert told == (("nan-in-input", line_of("meets the gap")) if kept else None)
+
+
+def test_a_derivative_that_met_a_hidden_infinity_names_the_line_that_made_it() -> None:
+    x = torch.tensor([0.0, 1.0], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        y = 1 / x  # the birth
+        y.square().clamp(max=9.0).sum().backward()
+    assert trace.culprit is not None
+    assert f"born in reciprocal (test_provenance.py:{line_of('the birth')})" in (
+        trace.culprit.explanation.replace("tests/", "")
+    )
