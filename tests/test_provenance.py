@@ -263,3 +263,12 @@ def test_a_derivative_that_met_a_hidden_infinity_names_the_line_that_made_it() -
     assert f"born in reciprocal (test_provenance.py:{line_of('the birth')})" in (
         trace.culprit.explanation.replace("tests/", "")
     )
+
+
+def test_a_written_infinity_that_reached_the_loss_names_the_line_that_wrote_it() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        border = torch.tensor([0.0, torch.inf])  # written here
+        (weight + border).sum().backward()
+    assert trace.culprit is not None
+    assert trace.culprit.explanation.endswith(f"test_provenance.py:{line_of('written here')}.")

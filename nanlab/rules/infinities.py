@@ -416,7 +416,8 @@ def _born_above(fault: Fault) -> str:
     """Where a hidden value was born, if on a line above the operation that differentiates it."""
     recording = fault.recording
     bad = walk(
-        [fault.forward_position], lambda at: [p for p in recording.parents(at) if p in recording.bad]
+        [fault.forward_position],
+        lambda at: [p for p in recording.parents(at) if p in recording.bad],
     )
     born = min((p for p in bad if recording.at(p).status == BORN), default=fault.forward_position)
     row = recording.at(born)
