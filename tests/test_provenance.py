@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import nanlab
 from nanlab.capture import folding
@@ -188,3 +190,85 @@ def test_a_running_number_carries_its_poison_into_the_next_step() -> None:
             baseline = 0.9 * baseline + 0.1 * rewards.max().log().item()  # of no reward
     assert culprit(trace)[:2] == ("log", line_of("of no reward"))
     assert trace.culprit is not None and trace.culprit.step == 3  # in which the loss shows it
+
+
+def test_where_is_left_by_the_bad_values_that_it_chose_and_not_by_the_others() -> None:
+    layer = nn.Linear(2, 1)
+    series = torch.tensor([[1.0, torch.nan], [2.0, torch.nan]])
+    with nanlab.watch(layer, on_fault="record") as trace:
+        level = torch.nanmean(series, 0)  # nothing to average
+        layer(torch.where(series.isnan(), level, series)).sum().backward()
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.line) == (
+        "empty-reduction",
+        line_of("nothing to average"),
+    )
+
+
+def test_an_infinity_in_what_a_loader_reads_is_data_and_not_the_programs_own() -> None:
+    layer = nn.Linear(1, 1)
+    rows = [(np.float32([k]), np.float32(-np.inf if k == 2 else k)) for k in range(3)]
+    with nanlab.watch(layer, on_fault="record") as trace:
+        for x, y in DataLoader(rows, batch_size=3):  # type: ignore[arg-type]
+            nn.functional.mse_loss(layer(x)[:, 0], y).backward()
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.phase) == ("nan-in-target", "data")
+
+
+def test_a_buffer_that_is_multiplied_until_it_overflows_is_no_weight_driven_away() -> None:
+    layer = nn.Linear(2, 1)
+    layer.register_buffer("beta", torch.tensor(1.0))
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
+    with nanlab.watch(layer, on_fault="record") as trace:
+        for _ in range(9):
+            optimizer.zero_grad()
+            (layer.beta * layer(torch.ones(3, 2)).clamp(-1e-30, 1e-30).sum()).backward()
+            optimizer.step()
+            with torch.no_grad():
+                layer.beta.mul_(1e5)  # raised
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.line) == ("dtype-overflow", line_of("raised"))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_state_that_spoils_every_later_batch_is_told_though_each_of_them_is_left_out(
+    kept: bool,
+) -> None:
+    cell = nn.RNNCell(2, 3)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    state = torch.zeros(4, 3)
+    with nanlab.watch(cell, on_fault="record") as trace:
+        for step in range(6):
+            x = torch.ones(4, 2)
+            if step == 1:
+                x[0, 0] = torch.nan
+            new = cell(x, state.detach())  # meets the gap
+            loss = new.square().mean()
+            if loss.isfinite():
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            if kept or loss.isfinite():
+                state = new
+    told = trace.culprit and (trace.culprit.cause, trace.culprit.line)
+    assert told == (("nan-in-input", line_of("meets the gap")) if kept else None)
+
+
+def test_a_derivative_that_met_a_hidden_infinity_names_the_line_that_made_it() -> None:
+    x = torch.tensor([0.0, 1.0], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        y = 1 / x  # the birth
+        y.square().clamp(max=9.0).sum().backward()
+    assert trace.culprit is not None
+    assert f"born in reciprocal (test_provenance.py:{line_of('the birth')})" in (
+        trace.culprit.explanation.replace("tests/", "")
+    )
+
+
+def test_a_written_infinity_that_reached_the_loss_names_the_line_that_wrote_it() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        border = torch.tensor([0.0, torch.inf])  # written here
+        (weight + border).sum().backward()
+    assert trace.culprit is not None
+    assert trace.culprit.explanation.endswith(f"test_provenance.py:{line_of('written here')}.")

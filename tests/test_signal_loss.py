@@ -161,3 +161,21 @@ def test_what_was_not_lost_is_a_dash(measured: pd.DataFrame) -> None:
     assert "nan" not in html.lower()
     assert "loss scale 2^" in html
     assert "NaN" not in repr(measured)
+
+
+@pytest.mark.parametrize("cut", ["no_grad", "detach", "nothing", "frozen"])
+def test_parameter_that_the_optimizer_holds_and_no_gradient_reaches_is_noted_with_the_line(
+    cut: str,
+) -> None:
+    body, head = nn.Linear(4, 3), nn.Linear(3, 1)
+    body.requires_grad_(cut != "frozen")
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    with nanlab.watch(nn.ModuleList([body, head]), on_fault="record") as trace:
+        for _ in range(4):
+            optimizer.zero_grad()
+            with torch.set_grad_enabled(cut != "no_grad"):
+                h = body(torch.ones(2, 4))
+            head(h.detach() if cut == "detach" else h).square().mean().backward()
+            optimizer.step()
+    told = [(f.severity, f.cause, "0.weight" in f.title) for f in trace.findings]
+    assert told == ([("note", "dead-gradient", True)] if cut in ("no_grad", "detach") else [])

@@ -351,11 +351,23 @@ def _ancestors(
                 parent not in bad
                 or parent in came_from
                 or (not across and _crosses_back(recording, position, parent))
+                or _left_behind(recording, position, parent)
             ):
                 continue
             came_from[parent] = position
             waiting.append(parent)
     return came_from
+
+
+def _left_behind(recording: Recording, position: int, parent: int) -> bool:
+    """Whether ``where`` took no bad element of an operand, but those of the other."""
+    row = recording.at(position)
+    kept = recording.kept.get(row.call) if row.name == "where" else None
+    if kept is None:
+        return False
+    taken = {1: kept.args[0], 2: ~kept.args[0]}
+    slots = {slot for source, slot in recording.operands(position) if source == parent}
+    return not any((taken[slot] & ~kept.args[slot].isfinite()).any() for slot in slots & {1, 2})
 
 
 def _crosses_back(recording: Recording, position: int, parent: int) -> bool:

@@ -185,6 +185,8 @@ def _by_hand(recording: Recording, position: int, owner: int = -1) -> Runaway | 
         chosen = owner in (-1, series.owners[column])
         if column < 0 or series.places[column].phase != OPTIMIZER or not chosen:
             continue
+        if recording.parameter_kinds[series.owners[column]] == "buffer":
+            continue
         values = series.table[steps, column]
         values = values[np.isfinite(values)]
         if len(values) < 2 or values[-1] < np.log2(LARGE_LOW):

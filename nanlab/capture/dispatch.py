@@ -27,7 +27,7 @@ from nanlab.capture.ledger import (
     storage_of,
     view_key,
 )
-from nanlab.capture.places import SourceLines, torch_caller
+from nanlab.capture.places import SourceLines, in_loader, torch_caller
 from nanlab.capture.plans import (
     Call,
     IndexGuard,
@@ -634,12 +634,12 @@ class OpRecorder(DispatchMode):
         elif self._lifting:
             kind = "literal"
         number = self.new_source(tensor, kind, name)
-        if kind == "literal" and number in self.recording.bad and self.recording.stats(number).nan:
-            origin = self._number_read(math.nan, True)
-            if origin is not None:
-                self.recording.sources[number] = replace(
-                    self.recording.sources[number], parents=(origin,)
-                )
+        if kind == "literal" and number in self.recording.bad:
+            sources, stats = self.recording.sources, self.recording.stats(number)
+            if in_loader(sys._getframe(1)):
+                sources[number] = replace(sources[number], kind="data")
+            elif stats.nan and (origin := self._number_read(math.nan, True)) is not None:
+                sources[number] = replace(sources[number], parents=(origin,))
         entry = self.ledger.enter(storage)
         entry.last, entry.owner = number, owner
         entry.bad = self.chunk.stats.bad

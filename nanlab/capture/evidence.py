@@ -104,12 +104,15 @@ class Evidence:
             status = self._status(call, position, reads)
             if status:
                 recording.status[position] = status
-            if status in (BORN, TURNED) or (status == CARRIED and self._uses_bad_data(call)):
+            if status in (BORN, TURNED) or (status == CARRIED and self._tells(call, reads)):
                 self._note(call)
 
-    def _uses_bad_data(self, call: Call) -> bool:
-        """Whether a call may be the first to compute with bad input; of the first few of a step."""
-        if call.lost or call.plan.name not in SHOWS_BAD_INPUT or self.uses >= KEEP_USES:
+    def _tells(self, call: Call, reads: list[int]) -> bool:
+        """Whether a call may be the first to compute with bad input, or chose between bad operands;
+        of the first few of a step."""
+        name = call.plan.name
+        tells = name in SHOWS_BAD_INPUT or (name == "where" and len(reads) > 1)
+        if call.lost or not tells or self.uses >= KEEP_USES:
             return False
         self.uses += 1
         return True

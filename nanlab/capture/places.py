@@ -28,6 +28,8 @@ from nanlab.trace.chunk import Names, Span
 _TORCH, _LIBRARY, _USER = 0, 1, 2
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH_ROOT = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+# code that reads samples and makes batches of them
+_LOADER = os.path.join(_TORCH_ROOT, "utils", "data") + os.sep
 # of a tensor type: whoever computes with it calls them
 _PROTOCOL = ("__torch_function__", "__torch_dispatch__")
 _STDLIB = tuple(
@@ -86,6 +88,15 @@ def torch_frame(frame: FrameType | None) -> tuple[str, int, str] | None:
             return None
         frame = frame.f_back
     return None
+
+
+def in_loader(frame: FrameType | None) -> bool:
+    """Whether torch's data loader runs: it reads a sample, or makes a batch of samples."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_LOADER):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def torch_caller(frame: FrameType | None) -> tuple[CodeType, int] | None:

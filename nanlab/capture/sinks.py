@@ -13,6 +13,8 @@ from nanlab.trace.escapes import Failure
 from nanlab.trace.op import walk
 from nanlab.trace.recording import MOST_SINKS, Recording, Sink
 
+STALLED = 3  # steps without a backward pass after which a training has come to a halt
+
 # Where a value does harm in a program without gradients: in what its modules return, in the
 # parameters it sets, in what it carries on.
 
@@ -80,6 +82,17 @@ def _carried_nan(recording: Recording) -> list[Sink]:
         ):
             return [_first_brought(recording, position)]
     return []
+
+
+def stalled(recording: Recording) -> list[Sink]:
+    """Where a NaN was first carried over, if the program builds its graphs of it ever since, and
+    goes backward no more: it leaves out each batch whose loss is bad, and so all of them."""
+    last = recording.passes[-1].position
+    if recording.step_of(recording.end - 1) - recording.step_of(last) < STALLED:
+        return []
+    if not any(p >= recording.starts[-1] and recording.at(p).node >= 0 for p in recording.bad):
+        return []  # of an evaluation, say
+    return [sink for sink in _carried_nan(recording) if sink.step_position > last]
 
 
 def _brought(recording: Recording, position: int) -> list[int]:

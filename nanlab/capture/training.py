@@ -508,13 +508,20 @@ class TrainingRecorder:
         row = recording.op(ops.source(parameters[0])) if parameters else None
         writer = row.name if row is not None else ""
         left, self._used[number] = adds_to_last(recording, used, self._used.get(number, ())), used
-        kind, how = type(optimizer).__name__, (rates, settings, line, site, writer, left)
+        with ops.quiet():
+            owners = [self.owner_of(p) for p in parameters]
+            unreached = tuple(
+                (owner, ops.source(p))
+                for owner, p, gradient in zip(owners, parameters, used, strict=True)
+                if gradient is None and p.requires_grad
+            )
+        kind = type(optimizer).__name__
+        how = (rates, settings, line, site, writer, left, unreached)
         self.history.optimizer_steps.append(
             OptimizerStep(position, recording.end, kind, number, *how)
         )
         rate = [number_of(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
         with ops.quiet():
-            owners = [self.owner_of(p) for p in parameters]
             saved = self._saved(parameters, owners, used, copied)
             for parameter, owner, gradient, lr, old in zip(
                 parameters, owners, used, rate, saved, strict=True

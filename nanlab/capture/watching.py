@@ -24,7 +24,7 @@ from nanlab.capture.folding import fold
 from nanlab.capture.places import Models, ModuleRecorder, SourceLines, joined
 from nanlab.capture.program import ProgramRecorder
 from nanlab.capture.ranks import Agreement, Kind
-from nanlab.capture.sinks import ForwardSinks, note_rejected_value, updates_apart
+from nanlab.capture.sinks import ForwardSinks, note_rejected_value, stalled, updates_apart
 from nanlab.capture.steps import StepClock
 from nanlab.capture.training import TrainingRecorder
 from nanlab.errors import TypeMismatchError, UsageError
@@ -368,6 +368,8 @@ class watch:
                 recording.began, self._clock.first_call if idle else self._ops.first_call
             )
             recording.sinks.extend(self._ungraded.sinks(idle))
+        elif not recording.sinks:
+            recording.sinks.extend(stalled(recording))
 
     def _close_ranks(self, error: BaseException | None) -> None:
         """Hear of what the other processes found, and vote no more."""

@@ -12,7 +12,7 @@ from nanlab.findings.fault import Fault, algebra, match, number, plural, verb
 from nanlab.findings.rule import Match, rule
 from nanlab.formats import format_of
 from nanlab.operators import having
-from nanlab.trace.op import HEALED
+from nanlab.trace.op import BORN, HEALED, location, walk
 
 # Products with an infinity.
 
@@ -401,7 +401,22 @@ def _hidden_match(fault: Fault, op: str, what: str) -> Match:
     if incoming is not None and len(incoming) == fault.count:
         text = algebra(fault, _derivative(fault))
     columns = {name: v for name, v in fault.saved.items() if isinstance(v, Tensor)}
-    return match(fault, title, text, columns=columns or fault.named_operands)
+    return match(fault, title, text + _born_above(fault), columns=columns or fault.named_operands)
+
+
+def _born_above(fault: Fault) -> str:
+    """Where a hidden value was born, if on a line above the operation that differentiates it."""
+    recording = fault.recording
+    bad = walk(
+        [fault.forward_position],
+        lambda at: [p for p in recording.parents(at) if p in recording.bad],
+    )
+    born = min((p for p in bad if recording.at(p).status == BORN), default=fault.forward_position)
+    row = recording.at(born)
+    file, line, _ = recording.line_at(row.place)
+    if fault.forward_position not in recording.bad or line == fault.finding.line:
+        return ""
+    return f" The bad value was born in {row.name} ({location(file, line)})."
 
 
 @rule(

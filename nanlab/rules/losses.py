@@ -8,7 +8,7 @@ from torch import Tensor
 from nanlab.findings.fault import Fault, match, plural
 from nanlab.findings.rule import Match, rule
 from nanlab.operators import base_name, having
-from nanlab.trace.op import OPTIMIZER
+from nanlab.trace.op import OPTIMIZER, location
 
 _SPREADS = having("deviation")
 _LOSSES = having("likelihood")
@@ -182,14 +182,27 @@ def intended_inf_in_loss(fault: Fault) -> Match | None:
             f" of the border reached the {sink}",
             explanation=(
                 "The band, the mask or the lengths leave no path from the start to this cell. Widen"
-                " them, or leave the sample out."
+                f" them, or leave the sample out.{_written_at(fault)}"
             ),
             position=position,
         )
     return Match(
         f"{plural(stats.nonfinite if stats else 1, 'infinity', 'infinities')} written by the"
-        f" program reached the {sink}"
+        f" program reached the {sink}",
+        explanation=_written_at(fault).lstrip(),
     )
+
+
+def _written_at(fault: Fault) -> str:
+    """Where the program wrote the infinity, if on another line than the one that is told."""
+    recording, position = fault.recording, fault.origin.position
+    source = recording.sources.get(position)
+    row = recording.at(position if source is None else source.first)
+    file, line, _ = recording.line_at(row.place)
+    outside = source is not None and source.kind != "literal"
+    if outside or not line or line == fault.finding.line:
+        return ""
+    return f" It was written at {location(file, line)}."
 
 
 def _last_choice(fault: Fault) -> tuple[int, int] | None:

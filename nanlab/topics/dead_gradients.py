@@ -8,15 +8,16 @@ from typing import Literal
 
 import numpy as np
 
+from nanlab.analysis.graph import Cut, GraphFlow, cuts_before, last_root
 from nanlab.analysis.training import where
 from nanlab.findings.fault import listed
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.operators import base_name, having
 from nanlab.trace import Trace
-from nanlab.trace.frames import StepRows
+from nanlab.trace.frames import StepRows, parameter_columns
 from nanlab.trace.history import FEWEST_ZERO_LATE, Dead, History, place_at
-from nanlab.trace.op import walk
-from nanlab.trace.recording import Recording
+from nanlab.trace.op import FORWARD, walk
+from nanlab.trace.recording import PHASES, Recording
 
 # Checked when a step ends.
 
@@ -285,3 +286,61 @@ def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Findin
         fixes=[_FIXES[dead.why]],
         **place,
     )
+
+
+# How what is computed with a parameter is cut off from the loss.
+_CUTS: dict[str, str] = {
+    "no-grad": "this line runs under no_grad",
+    "detach": "this line detaches what is made with it",
+    "data": "this line reads .data, which has no graph",
+}
+
+
+@rule(
+    "note",
+    events=("training.optimizer_steps",),
+    example="""
+        body, head = nn.Linear(4, 4), nn.Linear(4, 1)
+        opt = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+        for i in range(3):
+            opt.zero_grad()
+            with torch.no_grad():
+                h = body(torch.ones(2, 4))  # here
+            head(h).square().mean().backward()
+            opt.step()
+    """,
+    fix={"torch.no_grad()": "torch.enable_grad()"},
+)
+def dead_gradient_(trace: Trace) -> Iterator[Finding]:
+    """The optimizer holds the parameter, and what is computed with it is cut off from the loss: it
+    has no gradient, and never moves."""
+    recording = trace.recording
+    reached = set(parameter_columns(recording)["owner"].tolist())
+    steps = recording.training.optimizer_steps
+    held = {row: o for step in steps for o, row in step.unreached if o not in reached}
+    root = last_root(recording) if held else None
+    if root is None:
+        return
+    flow = GraphFlow(recording, frozenset(held))
+    told: dict[tuple[str, int], tuple[Cut, list[str]]] = {}
+    for cut in cuts_before(flow, root):
+        if cut.kind in _CUTS and cut.known:
+            begun = {cut.carrier, *flow.parents(cut.position)}
+            ways = (flow.walk(start, lambda parent, child: flow.carries(parent)) for start in begun)
+            rows = sorted({at for way in ways for at, _ in way} & held.keys())
+            names = [recording.parameter_names[held[row]] for row in rows]
+            told.setdefault((cut.file, cut.line), (cut, []))[1].extend(names)
+    for cut, all_names in told.values():
+        if names := list(dict.fromkeys(all_names)):
+            shown = listed(names, 3)
+            yield dead_gradient_.finding(
+                f"no gradient arrives at {shown}, which the optimizer holds: {_CUTS[cut.kind]}",
+                phase=PHASES[FORWARD],
+                op=cut.op,
+                module=cut.module,
+                file=cut.file,
+                line=cut.line,
+                source=cut.source,
+                step=recording.step_of(cut.position),
+                symptom="silent-underflow",
+            )

@@ -294,7 +294,7 @@ def _warning(recording: Recording, forecast: Forecast) -> Finding:
     owner = series.owners.get(forecast.column)
     backward = "gradient" if forecast.place.phase == BACKWARD else "result"
     if owner is not None:
-        name = f"parameter {recording.parameter_names[owner]}"
+        name = f"{recording.parameter_kinds[owner]} {recording.parameter_names[owner]}"
     else:
         name = f"the {backward} of {place['op']}"
     way = f"on its way {'out of' if overflow else 'to zero in'} {forecast.place.dtype}"

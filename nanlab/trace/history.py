@@ -74,6 +74,8 @@ class OptimizerStep:
     site: int
     writer: str = ""  # operation that wrote the parameters last, e.g. "add_"
     uncleared: bool = False  # its gradients were added to those that its last step had used
+    # (parameter, row of its value) of those that ask for a gradient, and have none
+    unreached: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,648 @@
+"""What is lost in silence, functions at their poles, births while a program is built; and calm ones beside them."""
+
+
+import numpy as np
+import torch
+from programs import fault, healthy, train
+from torch import nn
+from torch.nn import functional as F
+
+
+def drawn(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@fault("dead-gradient", "_softmax", "backward", step=0, steps=6, ops=("softmax", "div", "mul", "mm", "addmm", "matmul"))
+def choice_at_a_temperature_of_nearly_nothing(fixed):
+    """The weights are exactly one-hot, and their derivative p (1 - p) is 0."""
+    torch.manual_seed(0)
+    router, values = nn.Linear(4, 3), nn.Parameter(drawn(1, 3, 2))
+    x, y = drawn(2, 10, 4), drawn(3, 10, 2)
+
+    def loss(i):
+        p = torch.softmax(router(x) / (1.0 if fixed else 1e-5), -1)  # ORIGIN
+        return F.mse_loss(p @ values, y)
+
+    return router, train([*router.parameters(), values], loss, lr=1e-2)
+
+
+@fault("dead-gradient", "tanh", "backward", step=0, steps=6, ops=("linear", "addmm", "mul"))
+def pixels_that_were_not_scaled(fixed):
+    torch.manual_seed(4)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(12, 8, bias=False), nn.Linear(8, 2)
+            nn.init.uniform_(self.first.weight, 0.2, 0.6)
+
+        def forward(self, picture):
+            h = torch.tanh(self.first(picture.flatten(1)))  # ORIGIN
+            return self.last(h)
+
+    net = Net()
+    pictures = torch.randint(60, 256, (16, 3, 2, 2), generator=torch.Generator().manual_seed(5)).float()
+    x = pictures / 255 - 0.5 if fixed else pictures
+    y = torch.arange(16) % 2
+    return net, train(net.parameters(), lambda i: F.cross_entropy(net(x), y), lr=1e-2)
+
+
+@fault("absorbed-update", "lerp", "optimizer", step=0, steps=8, ops=("lerp_", "add_", "mul_", "add"))
+def slow_teacher_in_half(fixed):
+    torch.manual_seed(6)
+    student = nn.Linear(4, 4)
+    nn.init.uniform_(student.weight, 0.5, 1.0)
+    teacher = nn.Linear(4, 4)
+    teacher.load_state_dict(student.state_dict())
+    teacher = (teacher if fixed else teacher.half()).requires_grad_(False)
+    opt = torch.optim.SGD(student.parameters(), lr=1e-2)
+    x = drawn(7, 12, 4)
+
+    def step(i):
+        opt.zero_grad()
+        loss = F.mse_loss(student(x), x) + (teacher(x.to(teacher.weight.dtype)).float() * 0).sum()
+        loss.backward()
+        opt.step()
+        with torch.no_grad():
+            for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
+                t.lerp_(s.to(t.dtype), 1e-4)  # ORIGIN
+        return loss
+
+    return nn.ModuleList([student, teacher]), step
+
+
+@fault("absorbed-update", "add", "optimizer", step=0, steps=6, ops=("add_",))
+def samples_counted_beyond_sixteen_million(fixed):
+    """A run that goes on: the count is kept in float32, and one is less than its last place."""
+    torch.manual_seed(8)
+
+    class Head(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(3, 1)
+            start = torch.tensor(2.0**25)
+            self.register_buffer("seen", start.double() if fixed else start)
+
+        def forward(self, x):
+            if self.training:
+                self.seen += 1  # ORIGIN
+            return self.lin(x) * (1 + 1e-9 * self.seen.float())
+
+    net = Head()
+    return net, train(net.parameters(), lambda i: net(drawn(i, 6, 3)).square().mean(), lr=1e-2)
+
+
+@fault("dtype-underflow", "pow", "forward", step=0, steps=6, ops=("square", "mul", "mean"), also=("eps-underflow", "dead-gradient"))
+def power_of_quiet_signals_in_half(fixed):
+    torch.manual_seed(9)
+    net = nn.Linear(6, 2)
+
+    def loss(i):
+        x = 2e-5 * drawn(i, 8, 6)
+        wave = x if fixed else x.half()
+        power = wave**2  # ORIGIN
+        return net(power.float() * 2e8).square().mean()
+
+    return net, train(net.parameters(), loss, lr=1e-2)
+
+
+@fault("dtype-underflow", "mul", "optimizer", step=0, steps=6, ops=("mul_", "sub_", "add_"), also=("absorbed-update",))
+def step_by_hand_that_is_flushed_in_half(fixed):
+    torch.manual_seed(10)
+    w = nn.Parameter(drawn(11, 6, 4).to(torch.float32 if fixed else torch.float16) * 1e-3)
+    x = drawn(12, 8, 6)
+
+    def step(i):
+        w.grad = None
+        loss = (x.to(w.dtype) @ w).float().mean() * 0.01
+        loss.backward()
+        with torch.no_grad():
+            w.sub_(w.grad * 1e-6)  # ORIGIN
+        return loss
+
+    step.parameters = {"w": w}
+    return None, step
+
+
+@fault("dtype-overflow", "mm", step=0, steps=8, ops=("addmm", "linear", "matmul", "_to_copy", "mul"), also=("loss-scale-overflow",))
+def scaler_that_never_finds_a_scale(fixed):
+    """The forward pass itself overflows float16: no scale helps, and no step is ever made."""
+    torch.manual_seed(13)
+    net = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Linear(16, 2, bias=False))
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    x = drawn(14, 12, 8) * (1.0 if fixed else 4e5)
+
+    def step(i):
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = net(x).float().square().mean()  # ORIGIN
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        return loss
+
+    return net, step
+
+
+@fault("exp-overflow", "exp", "forward", step=0, steps=3, building=True, also=("poisoned-buffer",))
+def decays_of_many_channels(fixed):
+    torch.manual_seed(15)
+
+    class Decay(nn.Module):
+        def __init__(self, n=12):
+            super().__init__()
+            span = torch.linspace(0, 8 if fixed else 100, n)
+            self.register_buffer("rate", torch.exp(span))  # ORIGIN
+            self.mix = nn.Linear(n, n)
+
+        def forward(self, x):
+            return self.mix(x * self.rate * 1e-3)
+
+    net = Decay()
+    return net, train(net.parameters(), lambda i: net(drawn(i, 5, 12)).square().mean() * 1e-6, lr=1e-6)
+
+
+@fault("custom-backward", "div", "backward", step=2, also=("div-by-zero",), ops=("mul",))
+def rectifier_of_ones_own_that_divides(fixed):
+    torch.manual_seed(16)
+
+    class Rectify(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x.clamp_min(0)
+            ctx.save_for_backward(x, y)
+            return y
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            return g * (x > 0) if fixed else g * (y / x)  # ORIGIN
+
+    net, head = nn.Linear(3, 4, bias=False), nn.Linear(4, 1)
+
+    def loss(i):
+        x = drawn(i, 6, 3)
+        if i == 2:
+            x[4] = 0
+        return (head(Rectify.apply(net(x)))[:, 0] - 1).square().mean()
+
+    return nn.ModuleList([net, head]), train([*net.parameters(), *head.parameters()], loss, lr=1e-2)
+
+
+@fault("div-by-zero", "div", step=1, also=("zero-times-inf",), ops=("reciprocal",))
+def interpolation_at_a_point_of_the_cloud(fixed):
+    torch.manual_seed(17)
+    feature = nn.Parameter(drawn(18, 7, 3))
+    cloud = drawn(19, 7, 3)
+
+    def interpolate(query, k=3):
+        d, near = torch.cdist(query, cloud).topk(k, largest=False)
+        w = 1 / (d + 1e-8 if fixed else d)  # ORIGIN
+        return (feature[near] * (w / w.sum(1, keepdim=True))[..., None]).sum(1)  # ALSO
+
+    def loss(i):
+        query = drawn(i, 5, 3)
+        if i == 1:
+            query[2] = 0
+            with torch.no_grad():
+                cloud[6] = 0
+        return interpolate(query).square().mean()
+
+    return None, train([feature], loss, lr=1e-2)
+
+
+@fault("inf-in-input", "addmm", "data", step=2, ops=("linear", "mm"), also=("log-of-zero", "nan-in-input"))
+def returns_of_a_share_that_was_suspended(fixed):
+    torch.manual_seed(20)
+    price = np.exp(np.cumsum(0.01 * drawn(21, 40, 3).numpy(), 0)).astype(np.float32)
+    price[17, 1] = 0  # DATA
+    if fixed:
+        price[17, 1] = price[16, 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        returns = np.diff(np.log(price), axis=0)  # DATA
+    net = nn.Linear(3, 1)
+
+    def loss(i):
+        x = torch.from_numpy(returns[6 * i : 6 * i + 6])
+        return net(x).square().mean()  # ORIGIN
+
+    return net, train(net.parameters(), loss, lr=1e-2)
+
+
+@fault("log-of-zero", "log", step=2, also=("inf-minus-inf",))
+def correction_for_an_item_never_sampled(fixed):
+    torch.manual_seed(22)
+    user, item = nn.Embedding(6, 4), nn.Embedding(9, 4)
+    shown = torch.ones(9)
+
+    def loss(i):
+        if i == 2:
+            shown[[1, 7]] = 0
+        q = (shown + 0.1 if fixed else shown) / shown.sum()
+        ids = torch.tensor([0, 1, 7, 4, 5, 8])
+        score = user(torch.arange(6)) @ item(ids).T - torch.log(q[ids])  # ORIGIN
+        return F.cross_entropy(score, torch.arange(6))
+
+    return nn.ModuleList([user, item]), train([*user.parameters(), *item.parameters()], loss)
+
+
+@fault("dtype-overflow", "exp", step=19, steps=24, ops=("mul", "_to_copy", "mm", "div"), also=("exp-overflow",))
+def scale_of_similarities_without_a_ceiling(fixed):
+    torch.manual_seed(23)
+    image, text = nn.Linear(6, 4), nn.Linear(5, 4)
+    log_scale = nn.Parameter(torch.tensor(1.8))
+    a, b = drawn(24, 8, 6), drawn(25, 8, 5)
+
+    def step(i):
+        for p in (*image.parameters(), *text.parameters(), log_scale):
+            p.grad = None
+        u, v = F.normalize(image(a), dim=1).half(), F.normalize(text(b), dim=1).half()
+        scale = log_scale.clamp(max=4.6).exp().half() if fixed else log_scale.half().exp()  # ORIGIN
+        logits = scale * (u @ v.T)  # ALSO
+        loss = F.cross_entropy(logits.float(), torch.arange(8))
+        loss.backward()
+        with torch.no_grad():
+            log_scale.add_(0.5)
+        return loss
+
+    net = nn.ModuleList([image, text])
+    step.parameters = {"log_scale": log_scale}
+    return net, step
+
+
+@fault("div-by-zero", "div", "optimizer", step=0, steps=4, ops=("sqrt", "div_", "mul"), also=("optimizer-arithmetic",))
+def bias_correction_that_counts_from_nothing(fixed):
+    torch.manual_seed(26)
+    net = nn.Linear(4, 2)
+    state = {n: (torch.zeros_like(p), torch.zeros_like(p)) for n, p in net.named_parameters()}
+    x = drawn(27, 10, 4)
+
+    def adam(t, lr=1e-2, b1=0.9, b2=0.999):
+        for n, p in net.named_parameters():
+            m, v = state[n]
+            m.mul_(b1).add_(p.grad, alpha=1 - b1)
+            v.mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
+            p.sub_(lr * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + 1e-8))  # ORIGIN
+
+    def step(i):
+        net.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            adam(i + 1 if fixed else i)
+        return loss
+
+    return net, step
+
+
+@fault("div-by-zero", "div", step=2, also=("zero-times-inf",))
+def weight_of_positives_in_a_batch_without_any(fixed):
+    torch.manual_seed(28)
+    net = nn.Linear(4, 1)
+
+    def loss(i):
+        x = drawn(i, 8, 4)
+        y = (x[:, 0] > 0).float() * (i != 2)
+        positive = y.sum()
+        weight = (len(y) - positive) / (positive.clamp_min(1) if fixed else positive)  # ORIGIN
+        return F.binary_cross_entropy_with_logits(net(x)[:, 0], y, pos_weight=weight)
+
+    return net, train(net.parameters(), loss, lr=1e-2)
+
+
+@fault("empty-reduction", "var", step=3, ops=("std", "lerp", "lerp_"), also=("poisoned-buffer", "std-of-constant"))
+def running_variance_that_met_a_batch_of_one(fixed):
+    torch.manual_seed(29)
+
+    class Norm(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(n))
+            self.register_buffer("var", torch.ones(n))
+
+        def forward(self, x):
+            y = (x - self.mean) / (self.var + 1e-5).sqrt()
+            with torch.no_grad():
+                self.mean.lerp_(x.mean(0), 0.1)
+                if not fixed or len(x) > 1:
+                    self.var.lerp_(x.var(0), 0.1)  # ORIGIN
+            return y
+
+    net = nn.Sequential(nn.Linear(3, 4), Norm(4), nn.Linear(4, 1))
+    return net, train(net.parameters(), lambda i: net(drawn(i, 1 if i == 2 else 6, 3)).square().mean(), lr=1e-2)
+
+
+@fault("div-by-zero", "div", step=2, also=("softmax-all-masked",))
+def gates_that_were_all_dropped_and_shared_out_anew(fixed):
+    torch.manual_seed(30)
+    gate, out = nn.Linear(3, 4), nn.Linear(4, 1)
+
+    def loss(i):
+        w = gate(drawn(i, 6, 3)).softmax(-1)
+        keep = torch.ones(6, 4)
+        keep[:, i % 4] = 0
+        if i == 2:
+            keep[5] = 0
+        w = w * keep
+        w = w / (w.sum(-1, keepdim=True).clamp_min(1e-6) if fixed else w.sum(-1, keepdim=True))  # ORIGIN
+        return out(w).square().mean()
+
+    return nn.ModuleList([gate, out]), train([*gate.parameters(), *out.parameters()], loss, lr=1e-2)
+
+
+@fault("log-of-zero", "lgamma", step=1, also=("infeasible-likelihood", "inf-minus-inf", "log-of-negative"), ops=("digamma", "sub", "sum"))
+def evidence_that_is_exactly_nothing(fixed):
+    """A Dirichlet whose concentrations are a ReLU: at 0 the logarithm of the gamma function has a pole."""
+    torch.manual_seed(31)
+    net = nn.Linear(3, 4)
+    with torch.no_grad():
+        net.bias.fill_(2.0)
+
+    def loss(i):
+        evidence = net(drawn(i, 6, 3) * (5.0 if i == 1 else 0.3)).relu()
+        alpha = evidence + 1 if fixed else evidence
+        total = alpha.sum(1)
+        log_norm = torch.lgamma(alpha).sum(1) - torch.lgamma(total)  # ORIGIN
+        return (log_norm + 0.1 * total).mean()
+
+    return net, train(net.parameters(), loss, lr=1e-3)
+
+
+@fault("exp-overflow", "special_i0", step=2, ops=("i0", "log", "exp"), also=("dtype-overflow",))
+def concentration_of_angles_that_agree(fixed):
+    torch.manual_seed(32)
+    net = nn.Linear(2, 2)
+
+    def loss(i):
+        x = drawn(i, 6, 2) * (4000.0 if i == 2 else 1.0)
+        mean, raw = net(x).unbind(-1)
+        kappa = F.softplus(raw)
+        log_i0 = torch.special.i0e(kappa).log() + kappa if fixed else torch.special.i0(kappa).log()  # ORIGIN
+        return (log_i0 - kappa * torch.cos(x[:, 0] - mean)).mean()
+
+    return net, train(net.parameters(), loss, lr=1e-4)
+
+
+@fault("exp-overflow", "cosh", step=3, ops=("sinh", "exp", "mul", "add", "sub"), also=("dtype-overflow",))
+def distance_of_far_nodes_in_polar_coordinates(fixed):
+    r = nn.Parameter(torch.tensor([0.5, 1.0, 2.0]))
+    angle = torch.tensor([0.1, 2.0, 4.0])
+
+    def loss(i):
+        far = r * (60.0 if i == 3 and not fixed else 1.0)
+        a, b = far, far.roll(1)
+        inner = torch.cosh(a) * torch.cosh(b) - torch.sinh(a) * torch.sinh(b) * torch.cos(angle - angle.roll(1))  # ORIGIN
+        return torch.acosh(inner.clamp_min(1.0001)).mean()  # ALSO
+
+    return None, train([r], loss)
+
+
+@fault("inverse-function-domain", "asin", step=2, also=("inverse-function-at-edge",))
+def pitch_of_a_drone_that_looks_straight_up(fixed):
+    torch.manual_seed(33)
+    net = nn.Linear(3, 4)
+
+    def pitch(q):
+        w, x, y, z = q.unbind(-1)
+        s = 2 * (w * y - x * z)
+        return torch.asin(s.clamp(-0.9999, 0.9999) if fixed else s)  # ORIGIN
+
+    def loss(i):
+        q = F.normalize(net(drawn(i, 6, 3)), dim=1) * 0.9
+        if i == 2:
+            up = torch.tensor([[0.70711, 0.0, 0.70711, 0.0]])
+            q = torch.cat([q, up + 0 * q[:1]])
+        return pitch(q).square().mean()
+
+    return net, train(net.parameters(), loss, lr=1e-2)
+
+
+@fault("sqrt-of-negative", "sqrt", step=1, ops=("sub",), also=("sqrt-at-zero",))
+def spread_by_the_difference_of_two_large_numbers(fixed):
+    torch.manual_seed(34)
+    net = nn.Linear(5, 1)
+
+    def loss(i):
+        x = drawn(i, 64, 5)
+        if i >= 1:
+            x = x * 1e-3 + torch.tensor([3e3, 5e3, 7e3, 9e3, 2.2e4])
+        mean = x.mean(0)
+        spread = x.var(0, correction=0).sqrt() if fixed else ((x * x).mean(0) - mean * mean).sqrt()  # ORIGIN
+        return net((x - mean) / (spread + 1e-3)).square().mean()
+
+    return net, train(net.parameters(), loss, lr=1e-4)
+
+
+@fault("log-of-negative", "logdet", step=2, ops=("log", "linalg_slogdet", "_linalg_slogdet", "_linalg_det", "where", "linalg_det"), also=("degenerate-matrix",))
+def volume_of_a_map_that_turns_over(fixed):
+    w = nn.Parameter(torch.eye(3) + 0.05 * drawn(35, 3, 3))
+    x = drawn(36, 10, 3)
+
+    def loss(i):
+        m = w.clone()
+        if i == 2:
+            m = m * torch.tensor([1.0, 1.0, -1.0])
+        volume = torch.linalg.slogdet(m)[1] if fixed else torch.logdet(m)  # ORIGIN
+        return (x @ m).square().sum(1).mean() - volume
+
+    return None, train([w], loss)
+
+
+@fault("exp-overflow", "expm1", step=2, ops=("log", "exp"), also=("dtype-overflow",))
+def inverse_of_softplus_for_large_values(fixed):
+    torch.manual_seed(37)
+    net = nn.Linear(2, 1)
+
+    def inverse(y):
+        return y + torch.log(-torch.expm1(-y)) if fixed else torch.log(torch.expm1(y))  # ORIGIN
+
+    def loss(i):
+        y = (drawn(i, 8) * 0.3).exp() * (120.0 if i == 2 else 2.0)
+        return (inverse(y) - net(drawn(i, 8, 2))[:, 0]).square().mean()
+
+    return net, train(net.parameters(), loss, lr=1e-3)
+
+
+@fault("pow-fraction-at-zero", "pow", step=2, also=("div-by-zero",), ops=("mul",))
+def deviance_of_claims_with_a_mean_of_zero(fixed):
+    torch.manual_seed(38)
+    net = nn.Linear(3, 1)
+    with torch.no_grad():
+        net.bias.fill_(3.0)
+
+    def tweedie(mu, y, p=1.5):
+        if fixed:
+            mu = mu.clamp_min(1e-4)
+        return (-y * mu ** (1 - p) / (1 - p) + mu ** (2 - p) / (2 - p)).mean()  # ORIGIN
+
+    def loss(i):
+        x = drawn(i, 8, 3) * (20.0 if i == 2 else 0.3)
+        return tweedie(net(x)[:, 0].relu(), drawn(i + 4, 8).abs())
+
+    return net, train(net.parameters(), loss, lr=1e-3)
+
+
+@fault("div-by-zero", "div", step=2, ops=("grid_sampler_2d", "mul"), also=("zero-times-inf",))
+def projection_of_a_point_in_the_plane_of_the_camera(fixed):
+    torch.manual_seed(39)
+    shift = nn.Parameter(torch.zeros(3))
+    picture = drawn(40, 1, 1, 8, 8)
+
+    def project(p):
+        z = p[:, 2:]
+        return p[:, :2] / (torch.where(z.abs() < 1e-3, 1e-3, z) if fixed else z)  # ORIGIN
+
+    def step(i):
+        shift.grad = None
+        p = drawn(i, 6, 3) + torch.tensor([0.0, 0, 4.0])
+        if i == 2:
+            p[3] = torch.tensor([0.0, 0.0, 0.0])
+        uv = project(p + shift)
+        loss = (F.grid_sample(picture, uv[None, None], align_corners=False).square().mean() + uv.clamp(-2, 2).square().mean())
+        loss.backward()
+        return loss
+
+    step.parameters = {"shift": shift}
+    return None, step
+
+
+# Healthy beside them.
+
+
+@healthy("a class that does not occur has an infinite weight, and no sample uses it")
+def weights_of_classes_some_absent(fixed):
+    torch.manual_seed(41)
+    net = nn.Linear(4, 4)
+    y = torch.arange(12) % 3
+    weight = 12 / torch.bincount(y, minlength=4)
+    x = drawn(42, 12, 4)
+    return net, train(net.parameters(), lambda i: F.cross_entropy(net(x), y, weight=weight), lr=0.1)
+
+
+@healthy("time constants that overflow divide, and what they divide is 0")
+def rates_that_overflow_in_a_divisor(fixed):
+    torch.manual_seed(43)
+    net = nn.Linear(6, 1)
+    constant = torch.exp(torch.linspace(0, 100, 6))
+    return net, train(net.parameters(), lambda i: net(drawn(i, 8, 6) / constant).square().mean(), lr=0.1)
+
+
+@healthy("the temperature falls until the softmax is one-hot; its values go on learning", steps=12)
+def choice_that_hardens(fixed):
+    torch.manual_seed(44)
+    router, values = nn.Linear(4, 3), nn.Parameter(drawn(45, 3, 2))
+    x, y = drawn(46, 10, 4), drawn(47, 10, 2)
+
+    def loss(i):
+        p = torch.softmax(router(x) / 0.5**i, -1)
+        return F.mse_loss(p @ values, y)
+
+    return router, train([*router.parameters(), values], loss, lr=0.1)
+
+
+@healthy("a validation loop without gradients meets NaN and counts it out", steps=8)
+def validation_after_each_training_step(fixed):
+    torch.manual_seed(48)
+    net = nn.Linear(3, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.05)
+    seen = torch.zeros(2)
+
+    def step(i):
+        opt.zero_grad()
+        loss = (net(drawn(i, 8, 3))[:, 0] - 1).square().mean()
+        loss.backward()
+        opt.step()
+        with torch.no_grad():
+            x = drawn(i + 90, 8, 3)
+            x[i % 8, 0] = float("nan")
+            error = (net(x)[:, 0] - 1).square()
+            seen.add_(torch.stack([error.nansum(), (~error.isnan()).sum()]))
+        return loss
+
+    return net, step
+
+
+@healthy("training ends, and batches with gaps are only predicted", steps=9)
+def prediction_after_the_training(fixed):
+    torch.manual_seed(49)
+    cell, head = nn.GRUCell(2, 4), nn.Linear(4, 1)
+    params = [*cell.parameters(), *head.parameters()]
+    opt = torch.optim.Adam(params, lr=1e-2)
+    h = torch.zeros(3, 4)
+
+    def step(i):
+        nonlocal h
+        x = drawn(i, 3, 2)
+        if i < 4:
+            opt.zero_grad()
+            h = cell(x, h.detach())
+            loss = head(h).square().mean()
+            loss.backward()
+            opt.step()
+            return loss
+        x[0, 0] = float("nan")
+        with torch.no_grad():
+            h = cell(x, h)
+            return head(h).nan_to_num().square().mean()
+
+    return nn.ModuleList([cell, head]), step
+
+
+@healthy("both branches of a choice hold NaN, and neither is chosen")
+def two_sensors_that_fail_by_turns(fixed):
+    torch.manual_seed(50)
+    net = nn.Linear(4, 1)
+
+    def loss(i):
+        a, b = drawn(i, 6, 4), drawn(i + 7, 6, 4)
+        a[::2], b[1::2] = float("nan"), float("nan")
+        return net(torch.where(a.isnan(), b, a)).square().mean()
+
+    return net, train(net.parameters(), loss, lr=0.1)
+
+
+@healthy("a saturated gate has no gradient; the layers beside it learn")
+def gate_that_is_open(fixed):
+    torch.manual_seed(51)
+    net, gate = nn.Linear(4, 4), nn.Linear(4, 4)
+    gate.requires_grad_(False)
+    gate.bias.fill_(300.0)
+    x = drawn(52, 10, 4)
+    return net, train(net.parameters(), lambda i: (torch.sigmoid(gate(x)) * net(x) - x).square().mean(), lr=0.1)
+
+
+@healthy("a counter beyond 2**24 in float64", steps=5)
+def count_that_is_wide_enough(fixed):
+    torch.manual_seed(53)
+    net = nn.Linear(3, 1)
+    seen = torch.tensor(2.0**25, dtype=torch.float64)
+
+    def loss(i):
+        seen.add_(1)
+        return net(drawn(i, 5, 3)).square().mean() * (1 + 0 * seen.float())
+
+    return net, train(net.parameters(), loss, lr=0.1)
+
+
+@healthy("a target of -inf in the log domain stands for an impossible class, by xlogy-like sums of kl_div")
+def soft_labels_with_zeros(fixed):
+    torch.manual_seed(54)
+    net = nn.Linear(4, 3)
+    p = F.one_hot(torch.arange(9) % 3, 3).float()
+    x = drawn(55, 9, 4)
+    return net, train(net.parameters(), lambda i: F.kl_div(net(x).log_softmax(-1), p, reduction="batchmean"), lr=0.2)
+
+
+@healthy("distances to itself are 0 under a root that torch differentiates by 0")
+def norms_of_zero_vectors(fixed):
+    torch.manual_seed(56)
+    net = nn.Linear(3, 2, bias=False)
+
+    def loss(i):
+        x = drawn(i, 6, 3)
+        x[1] = 0
+        z = net(x)
+        return z.norm(dim=1).mean() + torch.cdist(z, z).mean()
+
+    return net, train(net.parameters(), loss, lr=0.05)
