@@ -12,7 +12,8 @@ import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from fractions import Fraction
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import mpmath
@@ -30,6 +31,7 @@ from nanlab.operators import having
 F = TypeVar("F", bound=Callable[..., Any])
 MOST_ELEMENTS = 1 << 14  # of one result: a number costs about 10 microseconds
 OPERATOR, FUNCTION = 80, 10  # work of a call of an operator, and of an elementary function
+LARGEST_DENOMINATOR = 1_000_000  # of a fraction that a program means
 MOST_BITS_APART = 4000  # of two elements of a matrix that is multiplied as integers
 
 
@@ -296,18 +298,30 @@ def _numbers(x: Any) -> np.ndarray:
             raise NotExact("complex numbers are not computed exactly")
         if not x.dim():
             return _numbers(float(x))
-        # these digits are all that a float64 has
-        flat = [mp.make_mpf(from_float(v)) for v in x.detach().cpu().double().flatten().tolist()]
+        values = x.detach().cpu().double().flatten().tolist()
+        wide = x.dtype is torch.float64
+        # these digits are all that a narrower dtype has
+        flat = [_constant(v) if wide else mp.make_mpf(from_float(v)) for v in values]
         return _array(flat, tuple(x.shape))
     return _array([_constant(float(x))], ())
 
 
 def _constant(x: float) -> Any:
-    """A number, or what it stands for: derivatives have pi and log(2) rounded to float64."""
+    """A number, or what it stands for: pi and log(2), a third and 0.3 are rounded to float64."""
     for rounded_one, meant in _CONSTANTS.items():
         if abs(x) == rounded_one:
             return meant() if x > 0 else -meant()
-    return mpf(x)
+    above, below = _fraction(x)
+    return mpf(above) / below if below else mpf(x)
+
+
+@lru_cache(maxsize=4096)
+def _fraction(x: float) -> tuple[int, int]:
+    """The fraction that a float64 is the rounding of; 0 / 0 where it is the number itself."""
+    if not math.isfinite(x) or (math.frexp(x)[0] * 2**24).is_integer():
+        return 0, 0
+    found = Fraction(x).limit_denominator(LARGEST_DENOMINATOR)
+    return (found.numerator, found.denominator) if float(found) == x else (0, 0)
 
 
 _CONSTANTS: dict[float, Callable[[], Any]] = {

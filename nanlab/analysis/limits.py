@@ -45,7 +45,6 @@ SAME = 1e-3  # limits along different directions that differ by no more are one
 # digits, and distances from the singular point, evenly spaced in their logarithm
 EXACT = ((80, (1e-4, 1e-8, 1e-12, 1e-16)), (MOST_DIGITS, (1e-12, 1e-20, 1e-28, 1e-36)))
 DISTANCES = tuple(4.0**-k for k in range(1, 14))  # in float64, which cancels nearer by
-CONSTANTS = (1e-24, 1e-12, 1e-7)  # distances: nearer than the rounding of a constant, and farther
 MOST_DIFFERENCES = 24  # elements
 MOST_RESULTS = 60  # of operators inside of an expression that are moved, one after the other
 WORK = 1_500_000  # for one question in exact arithmetic: 1 to 2 s; as much in float64
@@ -255,8 +254,6 @@ def _solved(problem: _Problem) -> list[Limit] | None:
             kind = replace(kind, deadline=work() + WORK)
         try:
             limits = problem.solve(kind)
-            if kind.digits:
-                limits = problem.past_rounding(kind, limits)
         except Exception:  # an operator that these numbers do not know, or too much work
             continue
         found = limits if found is None else _filled(found, limits)
@@ -447,35 +444,6 @@ class _Problem:
         """Which operands are moved; in exact numbers the same ones again tell nothing new."""
         unlike = [m for i, m in enumerate(self.movable) if m not in self.movable[:i]]
         return unlike if arithmetic.digits else self.movable
-
-    def past_rounding(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
-        """The limits without what the rounding of a constant decides.
-
-        ``1 + 0.3 - (1 - -0.3)`` is 1e-17 in Python, and no 0: the quotient of two that vanish is
-        then finite, and within 1e-17 of the point alone another than around it.
-        """
-        count, movable = len(limits) - sum(self.wanted), self.movable[:1]
-        now = evaluate(self.fn, self.operands, self.incoming, self.wanted).tensors
-        doubted = [~t.isfinite().cpu() & limit.exists for t, limit in zip(now, limits, strict=True)]
-        sizes = [x.detach().abs() for x in self.operands if _is_real(x)]
-        tiny = any(bool(((size > 0) & (size < DISTANCES[5])).any()) for size in sizes)
-        if tiny or not movable or not any(bool(d.any()) for d in doubted[:count]):
-            return limits
-        moving = next(iter(_directions(self.operands, movable[0])))
-        same, other, others = (self.at(arithmetic, moving, h).values for h in CONSTANTS)
-        jumps = False
-        for d, limit, a, b, c in zip(doubted, limits, same, other, others, strict=False):
-            gap, size = (b - limit.value).abs(), torch.maximum(b.abs(), limit.value.abs())
-            alike = torch.maximum((a - limit.value).abs(), (b - c).abs()) <= WITHIN * gap
-            jumps = jumps or bool((d & alike & (gap > WITHIN * size)).any())
-        if not jumps:
-            return limits
-        paths = self._paths(arithmetic, movable[0], DISTANCES, _path)
-        found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
-        return [
-            _merged(old, new, d & new.exists)
-            for old, new, d in zip(limits, found, doubted, strict=True)
-        ]
 
     def from_within(
         self, arithmetic: _Arithmetic, limits: list[Limit], existing: bool = False
