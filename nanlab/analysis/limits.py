@@ -59,7 +59,8 @@ class Limit:
     unknown: Tensor  # bool: nothing could be found out
     one_sided: Tensor  # bool: approached from inside of the domain alone
     bound: Tensor  # float64: largest magnitude along any direction; inf where it diverges
-    nowhere: Tensor  # bool: no neighbour has a value in exact numbers, so that there is none
+    # bool: no neighbour by what is differentiated has a value, so that there is none
+    nowhere: Tensor
 
     @property
     def open(self) -> Tensor:
@@ -256,7 +257,7 @@ def _solved(problem: _Problem) -> list[Limit] | None:
             limits = problem.solve(kind)
         except Exception:  # an operator that these numbers do not know, or too much work
             continue
-        found = limits if found is None else _filled(found, limits)
+        found = limits if found is None else _filled(found, limits, problem.approached)
         if kind.digits:
             with contextlib.suppress(Exception):
                 found = problem.by_differences(kind, found)
@@ -268,10 +269,13 @@ def _solved(problem: _Problem) -> list[Limit] | None:
     return found
 
 
-def _filled(found: list[Limit], more: list[Limit]) -> list[Limit]:
-    """The limits, those that are not known taken from others."""
+def _filled(found: list[Limit], more: list[Limit], approached: bool) -> list[Limit]:
+    """The limits, those that are not known taken from others.
+
+    approached: whether these were sought next to the operands.
+    """
     return [
-        replace(_merged(a, b, a.unknown), nowhere=a.nowhere | b.nowhere)
+        replace(_merged(a, b, a.unknown), nowhere=a.nowhere & (b.nowhere | (not approached)))
         for a, b in zip(found, more, strict=True)
     ]
 
@@ -318,6 +322,7 @@ class _Problem:
         real = [_is_real(x) for x in operands]
         held = [r and not w for r, w in zip(real, wanted, strict=True)]
         self.late = False  # whether exact numbers would not have ended in time
+        self.approached = False  # whether neighbours were looked at in the numbers that were last
         # where no neighbour by what is differentiated has a value, and others agree on none
         self.doubted: list[Tensor] = []
         self.mode: AllExact | None = None  # of the evaluation that was last at the operands
@@ -389,6 +394,7 @@ class _Problem:
     def solve(self, arithmetic: _Arithmetic) -> list[Limit]:
         """The limit of each tensor of the evaluation."""
         still: list[Tensor | None] = [None] * len(self.operands)
+        self.approached = False
         outside: list[Tensor] = []
         decided: list[Tensor | None] | None = None
         began = work()
@@ -415,6 +421,7 @@ class _Problem:
             finally:
                 self.masks = None
             if movable is self.movable[0]:
+                self.approached = True
                 outside = [limit.unknown for limit in limits]
                 # what only constants decide stays where they are moved too: a label is what it is
                 decided = [
@@ -636,7 +643,12 @@ class _Problem:
         count = len(limits) - sum(self.wanted)
         # where the value jumps, gradients are those of the side that it is on
         paths = [p for p in paths if all(map(_tends_to, p[:count], limits))] or paths
-        found = [_agreed(list(along), trusted) for along in zip(*paths, strict=True)]
+        found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
+        if movable is self.movable[0]:
+            limits = [
+                replace(limit, nowhere=limit.unknown & new.nowhere)
+                for limit, new in zip(limits, found, strict=True)
+            ]
         if trusted:  # what torch masks where it divides by 0 is finite at the operands alone
             return [
                 _merged(now, new, now.unknown | (new.exists & ~_same(now.value, new.value)))
@@ -756,7 +768,7 @@ def _merged(now: Limit, new: Limit, where: Tensor) -> Limit:
         torch.where(where, new.unknown, now.unknown),
         torch.where(where, new.one_sided, now.one_sided),
         torch.where(where, new.bound, now.bound),
-        now.nowhere | (where & new.nowhere),
+        now.nowhere,
     )
 
 
@@ -855,7 +867,7 @@ def _path(seen: Tensor) -> _Path:
     return _Path(value, outside, 0.1 * scale, seen[len(seen) // 2])
 
 
-def _agreed(paths: list[_Path], exact: bool = True) -> Limit:
+def _agreed(paths: list[_Path]) -> Limit:
     """One limit from those along several directions, without those outside the domain."""
     values = torch.stack([p.value for p in paths])
     outside = torch.stack([p.outside for p in paths])
@@ -874,8 +886,7 @@ def _agreed(paths: list[_Path], exact: bool = True) -> Limit:
     value = torch.where(known & one, middle, torch.full_like(middle, math.nan))
     bound = torch.where(any_used & (low <= high), size, torch.full_like(size, math.inf))
     bound = torch.where(missing, torch.full_like(size, math.inf), bound)
-    nowhere = ~any_used & exact
-    return Limit(value, ~known & ~differ, known & outside.any(0), bound, nowhere)
+    return Limit(value, ~known & ~differ, known & outside.any(0), bound, ~any_used)
 
 
 # --- a fix against the limit ---------------------------------------------------------------------
