@@ -555,7 +555,7 @@ layer = torch.nn.Sequential(torch.nn.Linear(2, 1))
 
 def step():
     x = data
-    loss = layer(x).sum() + weights.sum()
+    loss = (layer(x) + x.sum(1)).sum() + weights.sum()
     loss.backward()
 """,
         "x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)\nloss",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 from nanlab.analysis.exact import work
@@ -158,7 +160,7 @@ def _next_fault(
         made = judge.judge(joined)
         if made.verified:
             return _cure([*taken, fix], joined, made)
-        if made.verdict == "finite":
+        if made.verdict == "finite" and not any(map(_binds_anew, fix.edits)):
             ended |= any(e.file == last.file and e.first <= last.line <= e.last for e in fix.edits)
         if made.verdict != "fails" or ended:  # what another fix brings in is no fault of the step
             continue
@@ -175,6 +177,22 @@ def _next_fault(
         if brought is None and nxt.cause != last.cause:  # of the line, or brought in by the fix
             brought = fix, joined, nxt, then
     return brought
+
+
+def _binds_anew(edit: Edit) -> bool:
+    """Whether an edit gives a name that its line reads another value, for later lines too."""
+    before, after = (_names(textwrap.dedent(text)) for text in (edit.old, edit.text))
+    return bool((after["Store"] - before["Store"]) & before["Load"])
+
+
+def _names(text: str) -> dict[str, set[str]]:
+    """The names that code binds and reads."""
+    found: dict[str, set[str]] = {"Store": set(), "Load": set(), "Del": set()}
+    with suppress(SyntaxError):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Name):
+                found[type(node.ctx).__name__].add(node.id)
+    return found
 
 
 def _same(a: Finding, b: Finding) -> bool:
