@@ -101,6 +101,7 @@ CATALOGUE: tuple[Rule, ...] = (
          "4 * sigmoid(2 * $x) * sigmoid(-2 * $x)", late=True),
     Rule("half angle", "1 - cos($x)", "2 * sin($x / 2)**2", late=True),
     # exponentials
+    Rule("the power of the quotient", "$a**$_n / $b**$_n", "($a / $b)**$_n", 0.2),
     Rule("exp of the difference", "exp($a) / exp($b)", "exp($a - $b)"),
     Rule("exp of the sum", "exp($a) * exp($b)", "exp($a + $b)"),
     Rule("exp of the negative", "1 / exp($x)", "exp(-$x)"),

@@ -471,6 +471,9 @@ _NO_TENSORS = OBJECTS | {"math", "np", "numpy", "nn", "cmath"}
 _ARITHMETIC = having("algebraic")
 _KNOWN = frozenset(SIGNATURES) | frozenset(RENAMED) | _ARITHMETIC
 _ZERO = Term("number", value=Fraction(0))
+# what makes the same numbers each time
+_MADE = {n for n in having("makes") - having("uninitialised") if "rand" not in n}
+_MADE |= {"tensor", "eye", "range", "len", "int", "float"}
 
 
 def _unknown(node: ast.expr) -> Term:
@@ -486,7 +489,8 @@ def is_pure(node: ast.AST) -> bool:
             moves = isinstance(each.func, ast.Attribute) and each.func.attr in _MOVES
             if moves and isinstance(each.func.value, ast.Name):  # type: ignore[attr-defined]
                 moves = each.func.value.id not in _NO_TENSORS  # type: ignore[attr-defined]
-            if not moves and (given is None or given[0] not in _KNOWN):
+            made = ast.unparse(each.func).removeprefix("torch.") in _MADE
+            if not moves and not made and (given is None or given[0] not in _KNOWN):
                 return False
         if isinstance(each, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom | ast.Lambda):
             return False
