@@ -889,11 +889,13 @@ class _Rewrite:
         ops = (self.recording.op(m.call.position) for _, g in self._made_here() for m in g)
         owners = {op.module for op in ops if op is not None}
         names = {f"{owner}.{path.attr}".lstrip(".") for owner in owners}
+        calls = self.segments[at].calls[:index]
+        parts = {ref.view for call in calls for ref in refs_in(call.out)}
         found = [
             ref
-            for call in self.segments[at].calls[:index]
+            for call in calls
             for ref in refs_in(call.args)
-            if self.recording.program.names.get(ref.storage) in names
+            if self.recording.program.names.get(ref.storage) in names and ref.view not in parts
         ]
         return found[:1] if len({ref.view for ref in found}) == 1 else None
 
