@@ -11,9 +11,10 @@ from nanlab.fixes.term import Term, called, multiplied, negated, number, summed
 from nanlab.operators import having
 
 STEEP = 3  # an exponent above it makes numbers of 1e9 too large, and 1e-9 none
+NOTHING = -1e30  # the logarithm of 0: of infinities alone a sum has no derivative
 EPSILON = 1e-3  # a number up to this that is added to what may vanish keeps a logarithm finite
 _OPPOSITE = {"amax": "amin", "amin": "amax"}  # of what is subtracted from something
-_MOVES = having("moves") | {"clone", "each"} | _OPPOSITE.keys()
+_MOVES = having("moves") | {"clone", "each", "stack", "cat"} | _OPPOSITE.keys()
 _HALF, _ONE = number(Fraction(1, 2)), number(Fraction(1))
 _LOG2, _ROOT2 = number(math.log(2)), number(math.sqrt(2))
 
@@ -90,8 +91,9 @@ def _log(t: Term) -> Term:
     inner = log_of(t)
     if inner is not None:
         return inner
-    if t.kind == "number":
-        return number(math.log(t.value)) if t.value != 1 else number(Fraction(0))
+    if t.kind == "number" and t.value >= 0:
+        size = math.log(t.value) if t.value else NOTHING
+        return number(size) if t.value != 1 else number(Fraction(0))
     return called("log", [("input", t)])
 
 
@@ -156,6 +158,8 @@ def _of_call(t: Term) -> Term | None:
                 return None  # the gradient of what is not chosen may be no number
             chosen = [x, *map(_log, t.parts[1:])]
             return called("where", list(zip(map(str, t.marks), chosen, strict=True)))
+        case "list" if any(map(log_of, t.parts)):
+            return called("list", list(zip(map(str, t.marks), map(_log, t.parts), strict=True)))
         case "det":
             return called("logdet", [("input", x)])
         case "ndtr":

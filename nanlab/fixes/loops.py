@@ -116,7 +116,8 @@ class _Loop:
         known = log_of(t) if not self._hides(t) else None
         text = reading.spelled(rewritten(known)[0]) if known is not None else None
         if statement in self.inside:
-            return text if t.kind != "sum" else None
+            adds_to_it = t.kind == "sum" and not all(_holds(p, self.carried) for p in t.parts)
+            return None if adds_to_it else text
         if t.kind != "number" and names_in(value) & self.carried:
             return text
         return text or _log_text(value)
