@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from nanlab.fixes.logarithms import log_of
+from nanlab.fixes.logarithms import NOTHING, is_zeros, log_of
 from nanlab.fixes.match import Reading, Scope, bound, rewritten
 from nanlab.fixes.term import Term, called, calls_in, multiplied, number, term_of
 from nanlab.operators import having
@@ -72,17 +72,19 @@ class _Loop:
             if names_in(*heads) & self.carried:  # a decision by what is another number now
                 return []
             if bound(statement) & self.carried:
-                new = self._logarithm(statement, value) if _target(statement) and value else None
+                target = _written(statement)
+                new = self._logarithm(statement, value) if target and value else None
                 if new is None:
                     return []
-                text = f"{_target(statement)} = {new}"
+                text = f"{target} = {new}"
             elif not isinstance(value, ast.expr):
                 continue
             elif (read := self._read(statement, value)) is not None:
                 text = self.scope.replaced(statement, [(value, read)])
             else:
                 continue
-            found.append((statement.lineno, statement.end_lineno or statement.lineno, text))
+            if ast.unparse(ast.parse(text)) != ast.unparse(statement):
+                found.append((statement.lineno, statement.end_lineno or statement.lineno, text))
         return found
 
     def _may_run_with(self, statement: ast.stmt) -> bool:
@@ -167,6 +169,14 @@ def _target(statement: ast.stmt) -> str:
     return ""
 
 
+def _written(statement: ast.stmt) -> str:
+    """What a statement gives another value: a name, or a part of one."""
+    match statement:
+        case ast.Assign(targets=[ast.Subscript(value=ast.Name()) as part]):
+            return ast.unparse(part)
+    return _target(statement)
+
+
 def _exp(t: Term) -> Term:
     return called("exp", [("input", t)])
 
@@ -182,4 +192,6 @@ def _log_text(value: ast.expr) -> str:
         return "0.0"
     if isinstance(value, ast.Call) and text.startswith(("torch.ones(", "torch.ones_like(")):
         return text.replace("torch.ones", "torch.zeros", 1)
+    if is_zeros(text):
+        return f"{text} - {-NOTHING:g}"
     return f"torch.log({text})"
