@@ -211,7 +211,8 @@ def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -
         if work() > deadline:
             break
         made = _cure(fixes, edits, judge.judge(edits))
-        if best is None or _ORDER[made.verdict] < _ORDER[best.verdict]:
+        presumes = any(fix.last_resort for fix in fixes)  # what, if it is not right, is not so
+        if not presumes and (best is None or _ORDER[made.verdict] < _ORDER[best.verdict]):
             best = made
         if made.verified:
             return _without_superfluous(judge, made)
