@@ -642,7 +642,9 @@ class _Problem:
         paths = self._paths(arithmetic, movable, arithmetic.distances, follow, told)
         count = len(limits) - sum(self.wanted)
         # where the value jumps, gradients are those of the side that it is on
-        paths = [p for p in paths if all(map(_tends_to, p[:count], limits))] or paths
+        paths = [p for p in paths if all(map(_tends_to, p[:count], limits))]
+        if not paths:
+            return limits
         found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
         if movable is self.movable[0]:
             limits = [
@@ -651,8 +653,13 @@ class _Problem:
             ]
         if trusted:  # what torch masks where it divides by 0 is finite at the operands alone
             return [
-                _merged(now, new, now.unknown | (new.exists & ~_same(now.value, new.value)))
-                for now, new in zip(limits, found, strict=True)
+                # a value that the program has is what its masks make of it
+                _merged(
+                    now,
+                    new,
+                    now.unknown | ((i >= count) & new.exists & ~_same(now.value, new.value)),
+                )
+                for i, (now, new) in enumerate(zip(limits, found, strict=True))
             ]
         stays = self._stays(arithmetic, limits)
         return [
