@@ -70,6 +70,15 @@ def loss(x):
     return -torch.log(state[1])
 """
 
+MIXTURE = """
+def loss(x):
+    weights = torch.softmax(x[:, 0], 0)
+    density = 0.0
+    for i in range(3):
+        density = density + weights[i] * torch.exp(-((x[:, 1] - x[i, 0]) ** 2))
+    return -torch.log(density).mean()
+"""
+
 
 def rewritten(code: str, word: str) -> list[str]:
     """The code in each form that in_logarithms gives for the first line with a word."""
@@ -102,6 +111,7 @@ def run(code: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         (RAYS, "torch.log", (2, 2)),
         (STATES, "torch.log", (4, 3)),
         (STACKED, "torch.log", (4, 2)),
+        (MIXTURE, "torch.log", (3, 2)),
     ],
 )
 def test_a_loop_in_logarithms_computes_the_same(
@@ -122,7 +132,7 @@ def test_a_loop_in_logarithms_computes_the_same(
     [
         "if likelihood < 1e-30:\n            break",  # what decides is another number then
         "likelihood[0] += p[i]",
-        "likelihood = likelihood + p[i]",
+        "likelihood = likelihood - p[i]",
         "likelihood = other(likelihood)",
     ],
 )

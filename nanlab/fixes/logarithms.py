@@ -101,7 +101,7 @@ def _log(t: Term) -> Term:
 
 def is_zeros(text: str) -> bool:
     """Whether an expression makes zeros."""
-    return text.startswith("torch.zeros(")
+    return text.startswith(("torch.zeros(", "torch.zeros_like("))
 
 
 def _total(items: Sequence[tuple[int, Term]]) -> Term:

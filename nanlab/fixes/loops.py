@@ -115,11 +115,14 @@ class _Loop:
     def _logarithm(self, statement: ast.stmt, value: ast.expr) -> str | None:
         """The logarithm of what a statement assigns."""
         t, reading = self._term(statement, value)
-        known = log_of(t) if not self._hides(t) else None
-        text = reading.spelled(rewritten(known)[0]) if known is not None else None
+        inner = log_of(t) if not self._hides(t) else None
+        text = reading.spelled(rewritten(inner)[0]) if inner is not None else None
         if statement in self.inside:
-            adds_to_it = t.kind == "sum" and not all(_holds(p, self.carried) for p in t.parts)
-            return None if adds_to_it else text
+            parts, takes_off = (t.parts, -1 in t.marks) if t.kind == "sum" else ((), False)
+            known = all(_holds(p, self.carried) or log_of(p) for p in parts)
+            if text is None or takes_off or not known:
+                return None
+            return ast.unparse(replaced(ast.parse(text, mode="eval"), self._of_tensors))
         if t.kind != "number" and names_in(value) & self.carried:
             return text
         return text or _log_text(value)
@@ -135,6 +138,16 @@ class _Loop:
             return (None if self._hides(t) else reading.spelled(new)) or ast.unparse(made)
         takes_log = not having("log").isdisjoint(calls_in(t))
         return reading.spelled(rewritten(t)[0]) if takes_log and _holds(t, self.carried) else None
+
+    def _of_tensors(self, node: ast.AST) -> ast.expr | None:
+        """``logaddexp`` of what the loop begins with as a number, which it does not take."""
+        numbers = self.carried & {_target(s) for s in self.scope.order if _is_number(s)}
+        match node:
+            case ast.Call(func=ast.Attribute(attr="logaddexp"), args=args):
+                if any(isinstance(a, ast.Name) and a.id in numbers for a in args):
+                    made = [_as_tensor(a) if ast.unparse(a) in numbers else a for a in args]
+                    return ast.Call(node.func, made, [])
+        return None
 
     def _hides(self, t: Term) -> bool:
         """Whether a part of which nothing is known reads what the loop carries."""
@@ -169,6 +182,10 @@ def _target(statement: ast.stmt) -> str:
     return ""
 
 
+def _is_number(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
+
+
 def _written(statement: ast.stmt) -> str:
     """What a statement gives another value: a name, or a part of one."""
     match statement:
@@ -185,11 +202,17 @@ def _exp_text(node: ast.AST) -> ast.expr:
     return ast.parse(f"torch.exp({ast.unparse(node)})", mode="eval").body
 
 
+def _as_tensor(node: ast.expr) -> ast.expr:
+    return ast.parse(f"torch.as_tensor({ast.unparse(node)})", mode="eval").body
+
+
 def _log_text(value: ast.expr) -> str:
     """The logarithm of where a loop begins: of ones, zeros."""
     text = ast.unparse(value)
     if text in ("1", "1.0"):
         return "0.0"
+    if text in ("0", "0.0"):
+        return f"{NOTHING:g}"
     if isinstance(value, ast.Call) and text.startswith(("torch.ones(", "torch.ones_like(")):
         return text.replace("torch.ones", "torch.zeros", 1)
     if is_zeros(text):

@@ -1037,14 +1037,15 @@ def _named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
 
 def _number_changed(text: str, edit: EditLike) -> dict[str, tuple[Any, Any]]:
     """The name that an edit gives another number, and both; nothing where it does anything else."""
-    with suppress(SyntaxError, NotReplayable, _PartOfStatement):
+    with suppress(SyntaxError, ValueError, NotReplayable, _PartOfStatement):
         old = _statements(text, edit.first, edit.last)
         match [*old, *ast.parse(textwrap.dedent(edit.text)).body]:
             case [
-                ast.Assign(targets=[ast.Name() as name], value=ast.Constant(was)),
-                ast.Assign(targets=[ast.Name(other)], value=ast.Constant(is_now)),
+                ast.Assign(targets=[ast.Name() as name], value=was),
+                ast.Assign(targets=[ast.Name(other)], value=is_now),
             ] if name.id == other:
-                return {key_of(ast.Name(other, ast.Load())): (was, is_now)}
+                numbers = ast.literal_eval(was), ast.literal_eval(is_now)
+                return {key_of(ast.Name(other, ast.Load())): numbers}
     return {}
 
 
