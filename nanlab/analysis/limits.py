@@ -327,6 +327,7 @@ class _Problem:
         self.doubted: list[Tensor] = []
         self.mode: AllExact | None = None  # of the evaluation that was last at the operands
         self.seen: list[Tensor] = []  # results of comparisons, in the evaluation that was last
+        self.here: list[Tensor] = []  # the same at the operands
         # what comparisons give, wherever operands are moved; None: what they find there
         self.masks: list[Tensor | None] | None = None
         self.cost = 0.0  # of one evaluation in the numbers that were last
@@ -399,7 +400,7 @@ class _Problem:
         decided: list[Tensor | None] | None = None
         began = work()
         limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
-        self.cost, here = work() - began, self.seen
+        self.cost, self.here = work() - began, self.seen
         # what is finite exactly is true; in float64 it may have cancelled
         trusted = bool(arithmetic.digits)
         for movable in self._ways(arithmetic):
@@ -426,7 +427,7 @@ class _Problem:
                 # what only constants decide stays where they are moved too: a label is what it is
                 decided = [
                     a if a.shape == b.shape and bool((a == b).all()) else None
-                    for a, b in zip(here, self.seen, strict=False)
+                    for a, b in zip(self.here, self.seen, strict=False)
                 ]
             trusted = True
         self.doubted = [
@@ -641,10 +642,13 @@ class _Problem:
         told = limits if trusted or not exact else None
         paths = self._paths(arithmetic, movable, arithmetic.distances, follow, told)
         count = len(limits) - sum(self.wanted)
+        pairs = zip(self.here, self.seen, strict=False)
+        masked = any(a.shape != b.shape or bool((a != b).any()) for a, b in pairs)
         # where the value jumps, gradients are those of the side that it is on
-        paths = [p for p in paths if all(map(_tends_to, p[:count], limits))]
-        if not paths:
+        beside = [p for p in paths if all(map(_tends_to, p[:count], limits))]
+        if masked and not beside:
             return limits
+        paths = beside or paths
         found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
         if movable is self.movable[0]:
             limits = [
@@ -653,11 +657,12 @@ class _Problem:
             ]
         if trusted:  # what torch masks where it divides by 0 is finite at the operands alone
             return [
-                # a value that the program has is what its masks make of it
                 _merged(
                     now,
                     new,
-                    now.unknown | ((i >= count) & new.exists & ~_same(now.value, new.value)),
+                    now.unknown
+                    # a value that the program's own masks make is no other
+                    | (new.exists & ~_same(now.value, new.value) & (not masked or i >= count)),
                 )
                 for i, (now, new) in enumerate(zip(limits, found, strict=True))
             ]
