@@ -14,7 +14,7 @@ STEEP = 3  # an exponent above it makes numbers of 1e9 too large, and 1e-9 none
 NOTHING = -1e30  # the logarithm of 0: of infinities alone a sum has no derivative
 EPSILON = 1e-3  # a number up to this that is added to what may vanish keeps a logarithm finite
 _OPPOSITE = {"amax": "amin", "amin": "amax"}  # of what is subtracted from something
-_MOVES = having("moves") | {"clone", "each", "stack", "cat"} | _OPPOSITE.keys()
+_MOVES = having("moves") | {"clone", "each"} | _OPPOSITE.keys()
 _HALF, _ONE = number(Fraction(1, 2)), number(Fraction(1))
 _LOG2, _ROOT2 = number(math.log(2)), number(math.sqrt(2))
 
