@@ -50,6 +50,36 @@ def loss(x):
 """
 
 
+STATES = """
+def loss(x):
+    p = torch.softmax(x, 1)
+    state = torch.zeros(3, dtype=x.dtype)
+    state[0] = p[0, 0]
+    for t in range(1, 4):
+        moved = torch.cat([torch.zeros(1, dtype=x.dtype), state[:-1]])
+        state = (state + moved) * p[t]
+    return -torch.log(state[-1])
+"""
+STACKED = """
+def loss(x):
+    p = torch.sigmoid(x)
+    state = torch.stack([p[0, 0], p[0, 1]])
+    for t in range(1, 4):
+        into = state[1] * p[t, 0] + state[0] * (1 - p[t, 0])
+        state = torch.stack([state[0] * p[t, 1], into])
+    return -torch.log(state[1])
+"""
+
+MIXTURE = """
+def loss(x):
+    weights = torch.softmax(x[:, 0], 0)
+    density = 0.0
+    for i in range(3):
+        density = density + weights[i] * torch.exp(-((x[:, 1] - x[i, 0]) ** 2))
+    return -torch.log(density).mean()
+"""
+
+
 def rewritten(code: str, word: str) -> list[str]:
     """The code in each form that in_logarithms gives for the first line with a word."""
     rows = code.splitlines()
@@ -79,6 +109,9 @@ def run(code: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         (CHAIN, "torch.log", (2, 2)),
         (TRANSPORT, "u = 0.3", (3, 3)),
         (RAYS, "torch.log", (2, 2)),
+        (STATES, "torch.log", (4, 3)),
+        (STACKED, "torch.log", (4, 2)),
+        (MIXTURE, "torch.log", (3, 2)),
     ],
 )
 def test_a_loop_in_logarithms_computes_the_same(
@@ -98,8 +131,8 @@ def test_a_loop_in_logarithms_computes_the_same(
     "line",
     [
         "if likelihood < 1e-30:\n            break",  # what decides is another number then
-        "likelihood[0] = p[i]",
-        "likelihood = likelihood + p[i]",
+        "likelihood[0] += p[i]",
+        "likelihood = likelihood - p[i]",
         "likelihood = other(likelihood)",
     ],
 )

@@ -434,6 +434,33 @@ def test_what_the_rounding_of_a_constant_decides_is_no_value() -> None:
     assert float(slope.value) == pytest.approx(-rho / 2, rel=1e-3)
 
 
+@pytest.mark.parametrize("c", [4 / 3, math.sqrt(3), 2 * math.pi / 3, 0.7, 1 / math.log(10)])
+def test_a_number_is_what_it_is_the_rounding_of(c: float) -> None:
+    def poles(x: Tensor) -> Tensor:  # c / (c x) - (1 / c) / (x / c), and what is left
+        return c / torch.tanh(c * x) - (1 / c) / torch.tanh((1 / c) * x)
+
+    (value,), (slope,) = (lambda t: (t.values, t.gradients))(truth(poles, [torch.zeros(1)]))
+    assert slope is not None
+    assert float(value.value) == pytest.approx(0.0, abs=1e-9)
+    assert float(slope.value) == pytest.approx((c**2 - c**-2) / 3, rel=1e-6)
+
+
+def test_a_value_that_a_mask_keeps_from_its_neighbours_stays() -> None:
+    def chosen(x: Tensor) -> Tensor:
+        return torch.where(x != 0, torch.sin(x) / x, 0.0) + 2 * x
+
+    (value,), (slope,) = (lambda t: (t.values, t.gradients))(truth(chosen, [torch.zeros(1)]))
+    assert slope is not None
+    assert (float(value.value), float(slope.value)) == (0.0, 2.0)
+
+
+def test_a_value_that_jumps_without_a_mask_is_its_limit() -> None:
+    def power(x: Tensor) -> Tensor:  # 1 to the power of infinity is 1, its limit e
+        return (1 + x) ** (1 / x)
+
+    assert float(truth(power, [torch.zeros(1)]).values[0].value) == pytest.approx(math.e)
+
+
 def test_a_value_that_a_mask_gives_at_the_point_alone_stays() -> None:
     def masked(x: Tensor) -> Tensor:
         return torch.where(x > 0, torch.log(x), 5.0)

@@ -109,6 +109,8 @@ LOGARITHMS = [
     "torch.log(torch.softmax(x, 1))",
     "torch.log(torch.where(x > 0, torch.sigmoid(x), 1 - torch.sigmoid(x)))",
     "torch.log(torch.softmax(x, 1)[:, 2])",
+    "torch.log(torch.where(w > 0.7, torch.exp(x), 0.0).sum(1))",
+    "torch.log(torch.stack([torch.exp(x), w], 1).sum(1))",
     "torch.log(torch.exp(x).sum(1))",
     "torch.log(torch.exp(x).sum(1, keepdim=True))",
     "torch.log(torch.exp(x).sum())",
@@ -487,6 +489,9 @@ def test_exponentials_of_a_generator_are_stacked() -> None:
     [
         ("torch.log(1 + (x / 2)**k).sum()", {"x": [90.0, 3.0], "k": [24.0, 3.0]}),
         ("torch.log(1 + x**2 / k).sum()", {"x": [1e30, -3.0], "k": [4.0, 2.0]}),
+        ("((torch.exp(x) + y**2) / torch.exp(k)).sum()",
+         {"x": [-120.0, 0.2], "k": [-120.5, 0.1], "y": [0.0, 0.3]}),
+        ("(x**2 / k**2).sum()", {"x": [3e21, 2.0], "k": [5e21, 0.5]}),
         ("torch.log(torch.nn.functional.softplus(x)).sum()", {"x": [-110.0, 2.0]}),
         ("(x**20).sum()**(1 / 20)", {"x": [1000.0, -990.0]}),
         ("(x * y).sum(0) / (torch.sqrt((x * x).sum(0)) * torch.sqrt((y * y).sum(0)))",

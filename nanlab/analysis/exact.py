@@ -12,7 +12,8 @@ import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from fractions import Fraction
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import mpmath
@@ -31,6 +32,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 MOST_ELEMENTS = 1 << 14  # of one result: a number costs about 10 microseconds
 OPERATOR, FUNCTION = 80, 10  # work of a call of an operator, and of an elementary function
 DIGITS = 14  # of a number, for which a function takes as long as one addition
+DENOMINATOR, DECIMALS = 1000, 10**12  # of a fraction that a program means, of a decimal
+FEW = 256  # elements of a float64 tensor of which it is asked what they stand for
 MOST_BITS_APART = 4000  # of two elements of a matrix that is multiplied as integers
 
 
@@ -293,35 +296,61 @@ def _numbers(x: Any) -> np.ndarray:
             raise NotExact("complex numbers are not computed exactly")
         if not x.dim():
             return _numbers(float(x))
-        # these digits are all that a float64 has
-        flat = [mp.make_mpf(from_float(v)) for v in x.detach().cpu().double().flatten().tolist()]
+        values = x.detach().cpu().double().flatten().tolist()
+        wide = x.dtype is torch.float64 and x.numel() <= FEW
+        # these digits are all that a narrower dtype has
+        flat = [_constant(v) if wide else mp.make_mpf(from_float(v)) for v in values]
         return _array(flat, tuple(x.shape))
     return _array([_constant(float(x))], ())
 
 
 def _constant(x: float) -> Any:
-    """A number, or what it stands for: derivatives have pi and log(2) rounded to float64."""
-    for rounded_one, meant in _CONSTANTS.items():
-        if abs(x) == rounded_one:
-            return meant() if x > 0 else -meant()
-    return mpf(x)
+    """A number, or what it stands for: a third, 0.3, pi / 2 and the root of 2 are rounded to
+    float64."""
+    above, below, unit, root = _meant(x)
+    if not below:
+        return mpf(x)
+    size = mpf(above) / below * _UNITS[unit]()
+    return size if not root else mpmath.sqrt(size) if x > 0 else -mpmath.sqrt(size)
 
 
-_CONSTANTS: dict[float, Callable[[], Any]] = {
-    math.pi: lambda: +mp.pi,
-    2 * math.pi: lambda: 2 * mp.pi,
-    math.pi / 2: lambda: mp.pi / 2,
-    2 / math.sqrt(math.pi): lambda: 2 / mpmath.sqrt(mp.pi),
-    math.sqrt(math.pi) / 2: lambda: mpmath.sqrt(mp.pi) / 2,
-    math.sqrt(2 / math.pi): lambda: mpmath.sqrt(2 / mp.pi),
-    1 / math.sqrt(2 * math.pi): lambda: 1 / mpmath.sqrt(2 * mp.pi),
-    math.sqrt(2 * math.pi): lambda: mpmath.sqrt(2 * mp.pi),
-    math.sqrt(0.5): lambda: mpmath.sqrt(mpf("0.5")),
-    math.sqrt(2): lambda: mpmath.sqrt(2),
-    math.log(2): lambda: mpmath.log(2),
-    math.log(10): lambda: mpmath.log(10),
-    math.log(2 * math.pi): lambda: mpmath.log(2 * mp.pi),
+_UNITS: dict[str, Callable[[], Any]] = {
+    "1": lambda: mpf(1),
+    "pi": lambda: +mp.pi,
+    "1 / pi": lambda: 1 / mp.pi,
+    "log 2": lambda: mpmath.log(2),
+    "1 / log 2": lambda: 1 / mpmath.log(2),
+    "log 10": lambda: mpmath.log(10),
+    "1 / log 10": lambda: 1 / mpmath.log(10),
+    "log 2 pi": lambda: mpmath.log(2 * mp.pi),
 }
+
+
+@lru_cache(maxsize=4096)
+def _meant(x: float) -> tuple[int, int, str, bool]:
+    """The fraction of a unit that a float64 is the rounding of, or whose root it is; 0 / 0 where it
+    is the number itself."""
+    itself = 0, 0, "1", False
+    if not math.isfinite(x) or _is_narrow(x):
+        return itself
+    decimal = Fraction(repr(x))
+    if decimal.limit_denominator(DECIMALS) == decimal:
+        return decimal.numerator, decimal.denominator, "1", False
+    with digits(40):
+        for root in (False, True):
+            for unit, value in _UNITS.items():
+                size = mpf(x) ** (2 if root else 1) / value()
+                found = Fraction(float(size)).limit_denominator(DENOMINATOR)
+                meant = abs(mpf(found.numerator) / found.denominator * value())
+                meant = mpmath.sqrt(meant) if root else meant
+                if abs(meant - abs(x)) <= 2 * math.ulp(x) and not _is_narrow(float(meant)):
+                    return found.numerator, found.denominator, unit, root
+    return itself
+
+
+def _is_narrow(x: float) -> bool:
+    """Whether float32 holds a number, but for its exponent."""
+    return (math.frexp(x)[0] * 2**24).is_integer()
 
 
 def _array(flat: Sequence[Any], shape: Sequence[int]) -> np.ndarray:

@@ -46,7 +46,6 @@ SAME = 1e-3  # limits along different directions that differ by no more are one
 # digits, and distances from the singular point, evenly spaced in their logarithm
 EXACT = ((80, (1e-4, 1e-8, 1e-12, 1e-16)), (MOST_DIGITS, (1e-12, 1e-20, 1e-28, 1e-36)))
 DISTANCES = tuple(4.0**-k for k in range(1, 14))  # in float64, which cancels nearer by
-CONSTANTS = (1e-24, 1e-12, 1e-7)  # distances: nearer than the rounding of a constant, and farther
 MOST_DIFFERENCES = 24  # elements
 MOST_RESULTS = 60  # of operators inside of an expression that are moved, one after the other
 WORK = 1_500_000  # for one question in exact arithmetic: 1 to 2 s; as much in float64
@@ -61,7 +60,8 @@ class Limit:
     unknown: Tensor  # bool: nothing could be found out
     one_sided: Tensor  # bool: approached from inside of the domain alone
     bound: Tensor  # float64: largest magnitude along any direction; inf where it diverges
-    nowhere: Tensor  # bool: no neighbour has a value in exact numbers, so that there is none
+    # bool: no neighbour by what is differentiated has a value, so that there is none
+    nowhere: Tensor
 
     @property
     def open(self) -> Tensor:
@@ -252,11 +252,9 @@ def _solved(problem: _Problem) -> list[Limit] | None:
             kind = replace(kind, deadline=work() + WORK)
         try:
             limits = problem.solve(kind)
-            if kind.digits:
-                limits = problem.past_rounding(kind, limits)
         except Exception:  # an operator that these numbers do not know, or too much work
             continue
-        found = limits if found is None else _filled(found, limits)
+        found = limits if found is None else _filled(found, limits, problem.approached)
         if kind.digits:
             with contextlib.suppress(Exception):
                 found = problem.by_differences(kind, found)
@@ -268,10 +266,13 @@ def _solved(problem: _Problem) -> list[Limit] | None:
     return found
 
 
-def _filled(found: list[Limit], more: list[Limit]) -> list[Limit]:
-    """The limits, those that are not known taken from others."""
+def _filled(found: list[Limit], more: list[Limit], approached: bool) -> list[Limit]:
+    """The limits, those that are not known taken from others.
+
+    approached: whether these were sought next to the operands.
+    """
     return [
-        replace(_merged(a, b, a.unknown), nowhere=a.nowhere | b.nowhere)
+        replace(_merged(a, b, a.unknown), nowhere=a.nowhere & (b.nowhere | (not approached)))
         for a, b in zip(found, more, strict=True)
     ]
 
@@ -318,10 +319,12 @@ class _Problem:
         real = [_is_real(x) for x in operands]
         held = [r and not w for r, w in zip(real, wanted, strict=True)]
         self.late = False  # whether exact numbers would not have ended in time
+        self.approached = False  # whether neighbours were looked at in the numbers that were last
         # where no neighbour by what is differentiated has a value, and others agree on none
         self.doubted: list[Tensor] = []
         self.mode: AllExact | None = None  # of the evaluation that was last at the operands
         self.seen: list[Tensor] = []  # results of comparisons, in the evaluation that was last
+        self.here: list[Tensor] = []  # the same at the operands
         # what comparisons give, wherever operands are moved; None: what they find there
         self.masks: list[Tensor | None] | None = None
         self.cost = 0.0  # of one evaluation in the numbers that were last
@@ -389,11 +392,12 @@ class _Problem:
     def solve(self, arithmetic: _Arithmetic) -> list[Limit]:
         """The limit of each tensor of the evaluation."""
         still: list[Tensor | None] = [None] * len(self.operands)
+        self.approached = False
         outside: list[Tensor] = []
         decided: list[Tensor | None] | None = None
         began = work()
         limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
-        self.cost, here = work() - began, self.seen
+        self.cost, self.here = work() - began, self.seen
         # what is finite exactly is true; in float64 it may have cancelled
         trusted = bool(arithmetic.digits)
         for movable in self._ways(arithmetic):
@@ -415,11 +419,12 @@ class _Problem:
             finally:
                 self.masks = None
             if movable is self.movable[0]:
+                self.approached = True
                 outside = [limit.unknown for limit in limits]
                 # what only constants decide stays where they are moved too: a label is what it is
                 decided = [
                     a if a.shape == b.shape and bool((a == b).all()) else None
-                    for a, b in zip(here, self.seen, strict=False)
+                    for a, b in zip(self.here, self.seen, strict=False)
                 ]
             trusted = True
         self.doubted = [
@@ -444,35 +449,6 @@ class _Problem:
         """Which operands are moved; in exact numbers the same ones again tell nothing new."""
         unlike = [m for i, m in enumerate(self.movable) if m not in self.movable[:i]]
         return unlike if arithmetic.digits else self.movable
-
-    def past_rounding(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
-        """The limits without what the rounding of a constant decides.
-
-        ``1 + 0.3 - (1 - -0.3)`` is 1e-17 in Python, and no 0: the quotient of two that vanish is
-        then finite, and within 1e-17 of the point alone another than around it.
-        """
-        count, movable = len(limits) - sum(self.wanted), self.movable[:1]
-        now = evaluate(self.fn, self.operands, self.incoming, self.wanted).tensors
-        doubted = [~t.isfinite().cpu() & limit.exists for t, limit in zip(now, limits, strict=True)]
-        sizes = [x.detach().abs() for x in self.operands if _is_real(x)]
-        tiny = any(bool(((size > 0) & (size < DISTANCES[5])).any()) for size in sizes)
-        if tiny or not movable or not any(bool(d.any()) for d in doubted[:count]):
-            return limits
-        moving = next(iter(_directions(self.operands, movable[0])))
-        same, other, others = (self.at(arithmetic, moving, h).values for h in CONSTANTS)
-        jumps = False
-        for d, limit, a, b, c in zip(doubted, limits, same, other, others, strict=False):
-            gap, size = (b - limit.value).abs(), torch.maximum(b.abs(), limit.value.abs())
-            alike = torch.maximum((a - limit.value).abs(), (b - c).abs()) <= WITHIN * gap
-            jumps = jumps or bool((d & alike & (gap > WITHIN * size)).any())
-        if not jumps:
-            return limits
-        paths = self._paths(arithmetic, movable[0], DISTANCES, _path)
-        found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
-        return [
-            _merged(old, new, d & new.exists)
-            for old, new, d in zip(limits, found, doubted, strict=True)
-        ]
 
     def from_within(
         self, arithmetic: _Arithmetic, limits: list[Limit], existing: bool = False
@@ -663,13 +639,29 @@ class _Problem:
         told = limits if trusted or not exact else None
         paths = self._paths(arithmetic, movable, arithmetic.distances, follow, told)
         count = len(limits) - sum(self.wanted)
+        pairs = zip(self.here, self.seen, strict=False)
+        masked = any(a.shape != b.shape or bool((a != b).any()) for a, b in pairs)
         # where the value jumps, gradients are those of the side that it is on
-        paths = [p for p in paths if all(map(_tends_to, p[:count], limits))] or paths
-        found = [_agreed(list(along), trusted) for along in zip(*paths, strict=True)]
+        beside = [p for p in paths if all(map(_tends_to, p[:count], limits))]
+        if masked and not beside:
+            return limits
+        paths = beside or paths
+        found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
+        if movable is self.movable[0]:
+            limits = [
+                replace(limit, nowhere=limit.unknown & new.nowhere)
+                for limit, new in zip(limits, found, strict=True)
+            ]
         if trusted:  # what torch masks where it divides by 0 is finite at the operands alone
             return [
-                _merged(now, new, now.unknown | (new.exists & ~_same(now.value, new.value)))
-                for now, new in zip(limits, found, strict=True)
+                _merged(
+                    now,
+                    new,
+                    now.unknown
+                    # a value that the program's own masks make is no other
+                    | (new.exists & ~_same(now.value, new.value) & (not masked or i >= count)),
+                )
+                for i, (now, new) in enumerate(zip(limits, found, strict=True))
             ]
         stays = self._stays(arithmetic, limits)
         return [
@@ -785,7 +777,7 @@ def _merged(now: Limit, new: Limit, where: Tensor) -> Limit:
         torch.where(where, new.unknown, now.unknown),
         torch.where(where, new.one_sided, now.one_sided),
         torch.where(where, new.bound, now.bound),
-        now.nowhere | (where & new.nowhere),
+        now.nowhere,
     )
 
 
@@ -884,7 +876,7 @@ def _path(seen: Tensor) -> _Path:
     return _Path(value, outside, 0.1 * scale, seen[len(seen) // 2])
 
 
-def _agreed(paths: list[_Path], exact: bool = True) -> Limit:
+def _agreed(paths: list[_Path]) -> Limit:
     """One limit from those along several directions, without those outside the domain."""
     values = torch.stack([p.value for p in paths])
     outside = torch.stack([p.outside for p in paths])
@@ -903,8 +895,7 @@ def _agreed(paths: list[_Path], exact: bool = True) -> Limit:
     value = torch.where(known & one, middle, torch.full_like(middle, math.nan))
     bound = torch.where(any_used & (low <= high), size, torch.full_like(size, math.inf))
     bound = torch.where(missing, torch.full_like(size, math.inf), bound)
-    nowhere = ~any_used & exact
-    return Limit(value, ~known & ~differ, known & outside.any(0), bound, nowhere)
+    return Limit(value, ~known & ~differ, known & outside.any(0), bound, ~any_used)
 
 
 # --- a fix against the limit ---------------------------------------------------------------------

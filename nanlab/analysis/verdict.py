@@ -99,6 +99,7 @@ class Slice:
             at = patch.at if patch.at in own else max(own, default=patch.at)
             by_call.setdefault((patch.segment, at), []).append(patch)
         skipped = {(p.segment, i) for p in patches for i in p.skipped}
+        given = {ref.storage for ref in self.operands}
 
         def run(*values: Any) -> Any:
             graph = Graph()
@@ -125,6 +126,10 @@ class Slice:
                 for index in range(first, end):
                     make(last, index, self.values.segments[last].calls[index])
 
+            # of what the program makes of numbers alone another may be made
+            for p in patches:
+                if (p.segment, p.at) not in made and {r.storage for r in refs_in(p.out)} & given:
+                    run_patches(graph, [p], False)
             functions = Functions(graph, go_back)
             functions.enter(self.values.segments[last])
             for segment, index, item in self.items:

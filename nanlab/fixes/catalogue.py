@@ -101,7 +101,11 @@ CATALOGUE: tuple[Rule, ...] = (
          "4 * sigmoid(2 * $x) * sigmoid(-2 * $x)", late=True),
     Rule("half angle", "1 - cos($x)", "2 * sin($x / 2)**2", late=True),
     # exponentials
+    Rule("the power of the quotient", "$a**$_n / $b**$_n", "($a / $b)**$_n", 0.2),
     Rule("exp of the difference", "exp($a) / exp($b)", "exp($a - $b)"),
+    Rule("exp of the difference", "(exp($a) + $b) / exp($c)", "exp($a - $c) + $b * exp(-$c)"),
+    Rule("exp of the half", "$x**2 * exp($y)", "($x * exp($y / 2))**2", late=True),
+    Rule("exp of the half", "$x**2 / exp($y)", "($x * exp(-$y / 2))**2", late=True),
     Rule("exp of the sum", "exp($a) * exp($b)", "exp($a + $b)"),
     Rule("exp of the negative", "1 / exp($x)", "exp(-$x)"),
     Rule("i1e and i0e", "i1($x) / i0($x)", "i1e($x) / i0e($x)"),
@@ -176,7 +180,7 @@ ALTERNATIVES: tuple[Rule, ...] = (
          late=True),
     Rule("hypot", "log($a**2 + $b**2)", "2 * log(hypot($a, $b))", 0.2),
     Rule("hypot", "1 / ($_c + $x**2)", "1 / hypot($x, math_sqrt($_c) * ones_like($x))**2"),
-    Rule("vector_norm", "sqrt($a**2 + $b**2)", "vector_norm(stacked($a, $b), dim=0)", 0.2),
+    Rule("vector_norm", "sqrt($a**2 + $b**2)", "vector_norm(stack([$a, $b]), dim=0)", 0.2),
     Rule("the vectors scaled first",
          "sum($a * $b, $d) / (sqrt(sum($a**2, $d)) * sqrt(sum($b**2, $d)))",
          "cosine_similarity($a / amax(abs($a), $d, keepdim=True),"

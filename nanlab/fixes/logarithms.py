@@ -11,6 +11,7 @@ from nanlab.fixes.term import Term, called, multiplied, negated, number, summed
 from nanlab.operators import having
 
 STEEP = 3  # an exponent above it makes numbers of 1e9 too large, and 1e-9 none
+NOTHING = -1e30  # the logarithm of 0: of infinities alone a sum has no derivative
 EPSILON = 1e-3  # a number up to this that is added to what may vanish keeps a logarithm finite
 _OPPOSITE = {"amax": "amin", "amin": "amax"}  # of what is subtracted from something
 _MOVES = having("moves") | {"clone", "each"} | _OPPOSITE.keys()
@@ -90,9 +91,17 @@ def _log(t: Term) -> Term:
     inner = log_of(t)
     if inner is not None:
         return inner
-    if t.kind == "number":
-        return number(math.log(t.value)) if t.value != 1 else number(Fraction(0))
+    if t.kind == "number" and t.value >= 0:
+        size = math.log(t.value) if t.value else NOTHING
+        return number(size) if t.value != 1 else number(Fraction(0))
+    if t.kind == "leaf" and is_zeros(t.name):
+        return summed([(1, t), (1, number(NOTHING))])
     return called("log", [("input", t)])
+
+
+def is_zeros(text: str) -> bool:
+    """Whether an expression makes zeros."""
+    return text.startswith(("torch.zeros(", "torch.zeros_like("))
 
 
 def _total(items: Sequence[tuple[int, Term]]) -> Term:
@@ -156,6 +165,8 @@ def _of_call(t: Term) -> Term | None:
                 return None  # the gradient of what is not chosen may be no number
             chosen = [x, *map(_log, t.parts[1:])]
             return called("where", list(zip(map(str, t.marks), chosen, strict=True)))
+        case "list" if any(map(log_of, t.parts)):
+            return called("list", list(zip(map(str, t.marks), map(_log, t.parts), strict=True)))
         case "det":
             return called("logdet", [("input", x)])
         case "ndtr":

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from nanlab.fixes.logarithms import log_of
+from nanlab.fixes.logarithms import NOTHING, is_zeros, log_of
 from nanlab.fixes.match import Reading, Scope, bound, rewritten
 from nanlab.fixes.term import Term, called, calls_in, multiplied, number, term_of
 from nanlab.operators import having
@@ -72,17 +72,19 @@ class _Loop:
             if names_in(*heads) & self.carried:  # a decision by what is another number now
                 return []
             if bound(statement) & self.carried:
-                new = self._logarithm(statement, value) if _target(statement) and value else None
+                target = _written(statement)
+                new = self._logarithm(statement, value) if target and value else None
                 if new is None:
                     return []
-                text = f"{_target(statement)} = {new}"
+                text = f"{target} = {new}"
             elif not isinstance(value, ast.expr):
                 continue
             elif (read := self._read(statement, value)) is not None:
                 text = self.scope.replaced(statement, [(value, read)])
             else:
                 continue
-            found.append((statement.lineno, statement.end_lineno or statement.lineno, text))
+            if ast.unparse(ast.parse(text)) != ast.unparse(statement):
+                found.append((statement.lineno, statement.end_lineno or statement.lineno, text))
         return found
 
     def _may_run_with(self, statement: ast.stmt) -> bool:
@@ -113,10 +115,14 @@ class _Loop:
     def _logarithm(self, statement: ast.stmt, value: ast.expr) -> str | None:
         """The logarithm of what a statement assigns."""
         t, reading = self._term(statement, value)
-        known = log_of(t) if not self._hides(t) else None
-        text = reading.spelled(rewritten(known)[0]) if known is not None else None
+        inner = log_of(t) if not self._hides(t) else None
+        text = reading.spelled(rewritten(inner)[0]) if inner is not None else None
         if statement in self.inside:
-            return text if t.kind != "sum" else None
+            parts, takes_off = (t.parts, -1 in t.marks) if t.kind == "sum" else ((), False)
+            known = all(_holds(p, self.carried) or log_of(p) for p in parts)
+            if text is None or takes_off or not known:
+                return None
+            return ast.unparse(replaced(ast.parse(text, mode="eval"), self._of_tensors))
         if t.kind != "number" and names_in(value) & self.carried:
             return text
         return text or _log_text(value)
@@ -132,6 +138,16 @@ class _Loop:
             return (None if self._hides(t) else reading.spelled(new)) or ast.unparse(made)
         takes_log = not having("log").isdisjoint(calls_in(t))
         return reading.spelled(rewritten(t)[0]) if takes_log and _holds(t, self.carried) else None
+
+    def _of_tensors(self, node: ast.AST) -> ast.expr | None:
+        """``logaddexp`` of what the loop begins with as a number, which it does not take."""
+        numbers = self.carried & {_target(s) for s in self.scope.order if _is_number(s)}
+        match node:
+            case ast.Call(func=ast.Attribute(attr="logaddexp"), args=args):
+                if any(isinstance(a, ast.Name) and a.id in numbers for a in args):
+                    made = [_as_tensor(a) if ast.unparse(a) in numbers else a for a in args]
+                    return ast.Call(node.func, made, [])
+        return None
 
     def _hides(self, t: Term) -> bool:
         """Whether a part of which nothing is known reads what the loop carries."""
@@ -166,6 +182,18 @@ def _target(statement: ast.stmt) -> str:
     return ""
 
 
+def _is_number(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
+
+
+def _written(statement: ast.stmt) -> str:
+    """What a statement gives another value: a name, or a part of one."""
+    match statement:
+        case ast.Assign(targets=[ast.Subscript(value=ast.Name()) as part]):
+            return ast.unparse(part)
+    return _target(statement)
+
+
 def _exp(t: Term) -> Term:
     return called("exp", [("input", t)])
 
@@ -174,11 +202,19 @@ def _exp_text(node: ast.AST) -> ast.expr:
     return ast.parse(f"torch.exp({ast.unparse(node)})", mode="eval").body
 
 
+def _as_tensor(node: ast.expr) -> ast.expr:
+    return ast.parse(f"torch.as_tensor({ast.unparse(node)})", mode="eval").body
+
+
 def _log_text(value: ast.expr) -> str:
     """The logarithm of where a loop begins: of ones, zeros."""
     text = ast.unparse(value)
     if text in ("1", "1.0"):
         return "0.0"
+    if text in ("0", "0.0"):
+        return f"{NOTHING:g}"
     if isinstance(value, ast.Call) and text.startswith(("torch.ones(", "torch.ones_like(")):
         return text.replace("torch.ones", "torch.zeros", 1)
+    if is_zeros(text):
+        return f"{text} - {-NOTHING:g}"
     return f"torch.log({text})"

@@ -26,7 +26,8 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "size": ("input", "dim"),
     "math_log": ("input",),
     "math_sqrt": ("input",),
-    "stacked": ("input", "other"),  # of the catalogue: torch.stack((a, b))
+    "stack": ("input", "dim"),
+    "cat": ("input", "dim"),
     "each": ("input", "other"),  # torch.stack([input for e in other])
     "others": ("input",),  # of the catalogue: a row for each element, with 1 in its place
     "preceding": ("input", "dim"),  # of the catalogue: 1, x[0], x[1], ... along a dimension
@@ -363,6 +364,14 @@ class _Reader:
             name, operands, named, node
         )
 
+    def _list(self, node: ast.expr) -> Term | None:
+        """Tensors that are joined, as they are written one by one."""
+        if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
+            return None
+        if any(isinstance(e, ast.Starred) for e in node.elts):
+            return None
+        return called("list", [(str(i), self.read(e)) for i, e in enumerate(node.elts)])
+
     def _arithmetic(
         self, name: str, operands: list[ast.expr], named: dict[str, ast.expr], node: ast.Call
     ) -> Term | None:
@@ -402,7 +411,16 @@ class _Reader:
             return number(Fraction(int(name == "ones_like")), node)
         if name in ("var", "std") and len(operands) > 2:
             return None  # a boolean: whether it is unbiased
-        given = [(n, self.read(a)) for n, a in zip(names, operands, strict=False)]
+        if name in _JOINS:
+            listed = self._list(operands[0]) if operands else None
+            if listed is None:
+                return None
+            given = [
+                ("input", listed),
+                *((n, self.read(a)) for n, a in zip(names[1:], operands[1:], strict=False)),
+            ]
+        else:
+            given = [(n, self.read(a)) for n, a in zip(names, operands, strict=False)]
         given += [(n, self.read(v)) for n, v in named.items()]
         if name in ("clamp",):
             kept = dict(given)
@@ -470,7 +488,11 @@ def _function(node: ast.Call) -> tuple[str, list[ast.expr]] | None:
 _NO_TENSORS = OBJECTS | {"math", "np", "numpy", "nn", "cmath"}
 _ARITHMETIC = having("algebraic")
 _KNOWN = frozenset(SIGNATURES) | frozenset(RENAMED) | _ARITHMETIC
+_JOINS = ("stack", "cat")
 _ZERO = Term("number", value=Fraction(0))
+# what makes the same numbers each time
+_MADE = {n for n in having("makes") - having("uninitialised") if "rand" not in n}
+_MADE |= {"tensor", "eye", "range", "len", "int", "float"}
 
 
 def _unknown(node: ast.expr) -> Term:
@@ -486,7 +508,8 @@ def is_pure(node: ast.AST) -> bool:
             moves = isinstance(each.func, ast.Attribute) and each.func.attr in _MOVES
             if moves and isinstance(each.func.value, ast.Name):  # type: ignore[attr-defined]
                 moves = each.func.value.id not in _NO_TENSORS  # type: ignore[attr-defined]
-            if not moves and (given is None or given[0] not in _KNOWN):
+            made = ast.unparse(each.func).removeprefix("torch.") in _MADE
+            if not moves and not made and (given is None or given[0] not in _KNOWN):
                 return False
         if isinstance(each, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom | ast.Lambda):
             return False
@@ -532,8 +555,8 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
             return (
                 f"{text_of(t.parts[0], spell, 4)}[{at.strip('()') if at.startswith('(') else at}]"
             )
-    if t.name == "stacked":
-        return f"torch.stack(({', '.join(text_of(p, spell) for p in t.parts)}))"
+    if t.name == "list":
+        return f"[{', '.join(text_of(p, spell) for p in t.parts)}]"
     if t.name == "each":
         each, over = (text_of(p, spell) for p in t.parts)
         return f"torch.stack([{each} {t.marks[1]} {over}])"

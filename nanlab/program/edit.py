@@ -917,11 +917,13 @@ class _Rewrite:
         ops = (self.recording.op(m.call.position) for _, g in self._made_here() for m in g)
         owners = {op.module for op in ops if op is not None}
         names = {f"{owner}.{path.attr}".lstrip(".") for owner in owners}
+        calls = self.segments[at].calls[:index]
+        parts = {ref.view for call in calls for ref in refs_in(call.out)}
         found = [
             ref
-            for call in self.segments[at].calls[:index]
+            for call in calls
             for ref in refs_in(call.args)
-            if self.recording.program.names.get(ref.storage) in names
+            if self.recording.program.names.get(ref.storage) in names and ref.view not in parts
         ]
         return found[:1] if len({ref.view for ref in found}) == 1 else None
 
@@ -1063,14 +1065,15 @@ def _named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
 
 def _number_changed(text: str, edit: EditLike) -> dict[str, tuple[Any, Any]]:
     """The name that an edit gives another number, and both; nothing where it does anything else."""
-    with suppress(SyntaxError, NotReplayable, _PartOfStatement):
+    with suppress(SyntaxError, ValueError, NotReplayable, _PartOfStatement):
         old = _statements(text, edit.first, edit.last)
         match [*old, *ast.parse(textwrap.dedent(edit.text)).body]:
             case [
-                ast.Assign(targets=[ast.Name() as name], value=ast.Constant(was)),
-                ast.Assign(targets=[ast.Name(other)], value=ast.Constant(is_now)),
+                ast.Assign(targets=[ast.Name() as name], value=was),
+                ast.Assign(targets=[ast.Name(other)], value=is_now),
             ] if name.id == other:
-                return {key_of(ast.Name(other, ast.Load())): (was, is_now)}
+                numbers = ast.literal_eval(was), ast.literal_eval(is_now)
+                return {key_of(ast.Name(other, ast.Load())): numbers}
     return {}
 
 

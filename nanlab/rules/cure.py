@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -169,7 +171,7 @@ def _next_fault(
         made = judge.judge(joined)
         if made.verified:
             return _cure([*taken, fix], joined, made)
-        if made.verdict == "finite":
+        if made.verdict == "finite" and not any(map(_binds_anew, fix.edits)):
             ended |= any(e.file == last.file and e.first <= last.line <= e.last for e in fix.edits)
         if made.verdict != "fails" or ended:  # what another fix brings in is no fault of the step
             continue
@@ -202,6 +204,22 @@ def _is_recorded(trace: Trace, fault: Finding, known: Sequence[Finding]) -> bool
     return not bad <= {each.position for each in known}
 
 
+def _binds_anew(edit: Edit) -> bool:
+    """Whether an edit gives a name that its line reads another value, for later lines too."""
+    before, after = (_names(textwrap.dedent(text)) for text in (edit.old, edit.text))
+    return bool((after["Store"] - before["Store"]) & before["Load"])
+
+
+def _names(text: str) -> dict[str, set[str]]:
+    """The names that code binds and reads."""
+    found: dict[str, set[str]] = {"Store": set(), "Load": set(), "Del": set()}
+    with suppress(SyntaxError):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Name):
+                found[type(node.ctx).__name__].add(node.id)
+    return found
+
+
 def _same(a: Finding, b: Finding) -> bool:
     return (a.file, a.line, a.cause, a.op) == (b.file, b.line, b.cause, b.op)
 
@@ -218,7 +236,8 @@ def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -
         if work() > deadline:
             break
         made = _cure(fixes, edits, judge.judge(edits))
-        if best is None or _ORDER[made.verdict] < _ORDER[best.verdict]:
+        presumes = any(fix.last_resort for fix in fixes)  # what, if it is not right, is not so
+        if not presumes and (best is None or _ORDER[made.verdict] < _ORDER[best.verdict]):
             best = made
         if made.verified:
             return _without_superfluous(judge, made)
