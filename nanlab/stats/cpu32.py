@@ -55,7 +55,9 @@ from nanlab.stats.jit import (
 
 VECTOR = 16  # elements at a time
 LANES = 16  # histograms that take turns, so that no addition waits for the one before
-LANE = 512  # bins of one histogram, uint32: sign and exponent
+# uint32 of one histogram: bins of sign and exponent, and one line of the cache, without which the
+# same bin of all histograms lies in two sets of a first-level cache: half as much time again
+LANE = 512 + 16
 # magnitudes at which float16 begins to round otherwise: 2^-25, 2^-14 - 2^-25
 HALF_EDGES = (0x33000000, 0x387FE000)
 # so many magnitudes from the second edge on become 2^-14; of the first, only one becomes zero
