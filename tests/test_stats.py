@@ -291,6 +291,16 @@ def test_blocks_of_every_kind_in_one_tensor_are_counted_exactly(table: StatsTabl
     assert_row_is(table, table.add(t.flip(0)), t.flip(0))
 
 
+@pytest.mark.parametrize("largest", [-99, 0, 90])
+def test_blocks_of_28_exponents_in_a_row_are_counted_exactly(
+    table: StatsTable, largest: int
+) -> None:
+    """So many are counted in pairs, of a tensor of many blocks; the last block has one more."""
+    within = spread_values(9 * 4096, largest - 27, largest, 0.5)
+    t = torch.cat([within, spread_values(4096, largest - 28, largest, 0.5)])
+    assert_row_is(table, table.add(t), t)
+
+
 @pytest.mark.parametrize("edge", [2.0**-25, HALF_NORMAL, 2.0**-14, 65520.0, 65536.0])
 @pytest.mark.parametrize("scale", [1.0, 2.0**51, 2.0**-40, 2.0**100])
 def test_the_limits_of_float16_are_found_among_any_other_values(

@@ -250,6 +250,8 @@ class LearnedStep:
         self._unobserved: Numbers | None = None
         self._tensors: list[Tensor | None] = []
         self._inside, self._popped, self._silent = -1, False, False
+        # whether an optimizer steps whose calls follow from how its step began
+        self._follows = False
 
     # -- a step
 
@@ -336,6 +338,7 @@ class LearnedStep:
 
     def _let_go(self) -> None:
         self._active, self.ops.again, self._refs, self._tensors = False, None, [], []
+        self._follows = False
 
     # -- a call that comes again
 
@@ -348,8 +351,9 @@ class LearnedStep:
             self.stop()
             return None
         try:
-            if not (known.slow or self._careful) and self._is_as_known(known, args, kwargs):
-                return known
+            if not (known.slow or self._careful):
+                if self._follows or self._is_as_known(known, args, kwargs):
+                    return known
         except Exception:
             self.stop()
             return None
@@ -1253,11 +1257,17 @@ class LearnedStep:
         ):
             return self.stop()
         self._inside, self._next = self._next, self._next + 1
-        if self._reads or self._careful or stretch.settings is None:
+        if self._careful or stretch.settings is None or settings_of(optimizer) != stretch.settings:
             return None
-        first_writes = all(self._numbers[slot] in program.unsaved for slot, _, _ in stretch.writes)
-        if first_writes and settings_of(optimizer) == stretch.settings:
+        unsaved = [slot for slot, _, _ in stretch.writes if self._numbers[slot] in program.unsaved]
+        if not self._reads and len(unsaved) < len(stretch.writes):
+            return None
+        for slot in unsaved:
+            program.save(self._numbers[slot], self._refs[slot]())
+        if not self._reads:
             self._step_silently(stretch, type(optimizer))
+        else:
+            self._follows = program.segment.lost is None
         return None
 
     def _has(self, stretch: Optimizer, tensors: list[Tensor]) -> bool:
@@ -1278,13 +1288,9 @@ class LearnedStep:
 
     def _step_silently(self, stretch: Optimizer, kind: Any) -> None:
         """Let the step run unobserved."""
-        ops, program = self.ops, self.ops.program
-        assert program is not None
+        ops = self.ops
         if _get_current_dispatch_mode() is not ops:
             return
-        for slot, _, _ in stretch.writes:
-            if self._numbers[slot] in program.unsaved:
-                program.save(self._numbers[slot], self._refs[slot]())
         self._unobserved = Numbers(ops, stretch.calls, kind, self._start)
         self.silent += 1
         _pop_mode()
@@ -1292,7 +1298,7 @@ class LearnedStep:
 
     def optimizer_ended(self) -> None:
         """The step of the optimizer is over."""
-        numbers, self._unobserved = self._unobserved, None
+        numbers, self._unobserved, self._follows = self._unobserved, None, False
         self.observe_again()
         self.ops.settle()
         stepping, self._stepping = self._stepping, None
@@ -1363,7 +1369,8 @@ class LearnedStep:
         ]
         simple = not any(known.slow or known.plan.draws for known in calls)
         simple &= {slot for slot, _, _ in writes} <= set(slots[: len(kept)])
-        told = settings if simple and self.ops.recording.puts_off else None
+        simple &= later & pattern.leaves.keys() <= set(slots)
+        told = settings if simple else None
         end, noted = len(pattern.calls), pattern.noted[8 * first :]
         made = zip(calls, noted[1::8], strict=True)
         told_calls = [(known.func, args, known.plan.scalars, known.row) for known, args in made]

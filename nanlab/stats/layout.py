@@ -50,10 +50,11 @@ ONE_PART = -1
 
 BLOCK = 4096  # elements that stay in the first-level cache between the loops over them
 MOST_BINS = 2 * (2046 + 52)  # float64: every normal and subnormal exponent, both signs
-# The scratch: two float64 histograms (or sixteen float32 ones), the subnormal exponents, and the
-# tally of one tensor.
-TALLY, TALLY_WORDS = 2 * 4096 + 2 * 64, 12
-SCRATCH_WORDS = TALLY + 16
+# The scratch: two float64 histograms (or sixteen float32 ones), the subnormal exponents, the tally
+# of one tensor, and four histograms of pairs.
+TALLY, TALLY_WORDS = 2 * 4096 + 2 * 64, 13
+PAIRS = TALLY + 16
+SCRATCH_WORDS = PAIRS + 2 * 64 * 64 + 64
 FULL = -1  # what a kernel returns when rows or arena must grow first
 FLOAT8_TABLES = 5  # the float8 dtypes: 256 float32 values each, then their smallest normals
 
