@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
@@ -14,6 +15,7 @@ from torch import nn
 
 import nanlab
 from nanlab.errors import UsageError
+from nanlab.findings.rule import Finding
 from nanlab.topics.clipping import clipping
 from nanlab.trace import Trace
 
@@ -260,3 +262,43 @@ def test_run_without_gradients_is_refused() -> None:
         torch.ones(3).sum()
     with pytest.raises(UsageError, match="no gradients"):
         clipping(trace)
+
+
+MISUSED = {
+    "clipped before it is unscaled": (
+        "    scaler.scale(loss).backward()\n"
+        "    nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n"
+        "    grads.step(opt)\n    grads.update()\n",
+        "grads.unscale_(opt)\nnn.utils.clip_grad_norm_(net.parameters(), 1.0)",
+    ),
+    "stepped without the scaler": (
+        "    scaler.scale(loss).backward()\n    opt.step()\n",
+        "grads.step(opt)\ngrads.update()",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MISUSED)
+def test_a_misused_scaler_is_mended_in_the_names_of_the_program(what: str, tmp_path: Path) -> None:
+    end, code = MISUSED[what]
+    program = (
+        "import torch\nfrom torch import nn\n\ntorch.manual_seed(0)\nnet = nn.Linear(4, 2)\n"
+        "opt = torch.optim.SGD(net.parameters(), lr=1e-3)\n"
+        'grads = torch.amp.GradScaler("cpu")\nfor i in range(4):\n    opt.zero_grad()\n'
+        "    loss = net(torch.randn(8, 4)).square().mean()\n" + end.replace("scaler.", "grads.")
+    )
+
+    def findings(text: str, name: str) -> list[Finding]:
+        path = tmp_path / name
+        path.write_text(text)
+        with nanlab.watch(on_fault="record") as trace:
+            exec(compile(text, str(path), "exec"), {})
+        return [f for f in trace.findings if f.cause == "scaler-misuse"]
+
+    (found,) = findings(program, "before.py")
+    (fix,) = [fix for fix in found.fixes if fix.edits]
+    assert fix.code == code and fix.verdict == "untried"
+    (edit,) = fix.edits
+    rows = program.splitlines()
+    rows[edit.first - 1 : edit.last] = edit.rows()
+    assert findings("\n".join(rows) + "\n", "after.py") == []

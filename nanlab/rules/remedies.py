@@ -167,7 +167,7 @@ def proposed(trace: Trace, finding: Finding, read: Callable[[str], str] | None =
 
 def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
     """A fix with the verdict of the whole step."""
-    if not fix.edits or fix.verdict == "fails":
+    if not fix.edits or fix.verdict == "fails" or fix.why:
         return fix
     if clock.spent():
         return replace(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
 from typing import Any
@@ -15,9 +17,10 @@ from nanlab.analysis.loss_scale import Skip, below_one, collapse, skips
 from nanlab.analysis.provenance import Origin, depends_on_scale, harmful_origins
 from nanlab.analysis.training import line_fields, scale_of, undivided_factor, where
 from nanlab.findings.fault import Fault, plural
-from nanlab.findings.rule import Finding, Fix, rule
+from nanlab.findings.rule import Edit, Finding, Fix, rule
 from nanlab.formats import format_of
 from nanlab.operators import in_place, with_forms
+from nanlab.program.edit import text_of
 from nanlab.topics.training import blame_update, drove_away, growth_of
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows, parameter_columns
@@ -726,6 +729,7 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
     elif kind == "clip-before-unscale" and _twice(recording, found):
         kind = "unscaled-twice"
     title, explanation, fix = _MISUSES[kind]
+    fix = _in_words_of(text_of(recording, str(place["file"])), kind, fix, place)
     return scaler_misuse.finding(
         title.format(op=place["op"], scale=found.scale, ratio=found.ratio),
         f"{explanation} Seen in {plural(count, 'step')}.",
@@ -734,6 +738,38 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
         fixes=[fix],
         **place,
     )
+
+
+def _in_words_of(text: str, kind: str, fix: Fix, place: Mapping[str, Any]) -> Fix:
+    """The fix in the names of the program, as an edit of the line at which it helps."""
+    try:
+        body = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
+    except SyntaxError:
+        return fix
+    methods = [(n, n.func) for n in body if isinstance(n.func, ast.Attribute)]
+    scalers = {ast.unparse(f.value) for _, f in methods if f.attr == "scale"}
+    steps = {
+        (ast.unparse(f.value), *map(ast.unparse, n.args)) for n, f in methods if f.attr == "step"
+    }
+    pairs = {step for step in steps if len(step) == 2 and step[0] in scalers}
+    own = {step[0] for step in steps if len(step) == 1}  # stepped without the scaler
+    scaler = next(iter(scalers)) if len(scalers) == 1 else ""
+    if not scaler or not (len(pairs) == 1 or (kind == "bypass" and len(own) == 1)):
+        return fix
+    optimizer = next(iter(own)) if kind == "bypass" and own else next(iter(pairs))[1]
+    line, file = int(place["line"]), str(place["file"])
+    old = "".join(text.splitlines()[line - 1 : line])
+    if kind == "clip-before-unscale" and "clip_grad" in old:
+        new = f"{scaler}.unscale_({optimizer})\n{old.strip()}"
+    elif kind == "bypass" and old.strip() == f"{optimizer}.step()":
+        updates = any(f.attr == "update" for _, f in methods)
+        new = f"{scaler}.step({optimizer})" + ("" if updates else f"\n{scaler}.update()")
+    else:
+        named = {"scaler": scaler, "optimizer": optimizer}
+        code = re.sub(r"\b(scaler|optimizer)\b", lambda m: named[m[0]], fix.code)
+        return replace(fix, code=code)
+    why = "a replay keeps the order of the scaler's calls"
+    return replace(fix, code=new, why=why, edits=(Edit(file, line, line, new, old),))
 
 
 def _twice(recording: Recording, found: Misuse) -> bool:
