@@ -14,7 +14,8 @@ from torch import Tensor
 
 import nanlab
 from nanlab.analysis.limits import agrees
-from nanlab.analysis.verdict import Judge, cut, narrowed
+from nanlab.analysis.slices import cut, narrowed
+from nanlab.analysis.verdict import Judge
 from nanlab.findings.rule import Edit
 from nanlab.program.edit import Values
 from nanlab.program.rebuild import Beginning, same_bits

@@ -1,0 +1,380 @@
+"""A part of the step as a function: from what it depends on to a value, in any arithmetic that
+answers torch's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from nanlab.analysis.limits import (
+    Evaluation,
+    evaluate,
+)
+from nanlab.errors import NotReplayable
+from nanlab.operators import having
+from nanlab.program.edit import Results, Values
+from nanlab.program.rebuild import (
+    Functions,
+    Graph,
+    Patch,
+    backward_of,
+    differentiate,
+    run_patches,
+)
+from nanlab.program.rerun import operate, seed
+from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
+
+Tensor = torch.Tensor
+Stop = Callable[[Call], bool]
+Item = Call | EngineRun | FunctionUse
+
+
+@dataclass
+class Slice:
+    """The calls that some tensors are made of, a function of their operands."""
+
+    values: Values  # of the step's calls
+    targets: tuple[Any, ...]
+    items: list[tuple[int, int, Item]]  # (segment, index, what runs there)
+    last: int  # number of the segment that it ends in
+    reads: dict[tuple[int, ...], list[Ref]] = field(default_factory=dict)  # of each item
+    size: int = 0  # elements of all results
+    given: dict[Ref, Tensor] | None = None  # operands, where they are not the recorded ones
+
+    @cached_property
+    def operands(self) -> dict[Ref, Tensor]:
+        """What the calls read that none of them made, with its recorded value."""
+        return _operands(self) if self.given is None else self.given
+
+    @property
+    def extent(self) -> int:
+        """Elements of all results, or of the largest tensor that is read, whichever is more."""
+        read = (numel(ref) for each in self.reads.values() for ref in each)
+        return max(self.size, max(read, default=0))
+
+    @property
+    def differentiated(self) -> list[bool]:
+        """Which operands the program has gradients of."""
+        return [bool(ref.tracked) for ref in self.operands]
+
+    def function(self, patches: Sequence[Patch] = ()) -> Callable[..., Any]:
+        """The targets as a function of the operands; with patches in the places of some calls."""
+        by_call: dict[tuple[int, int], list[Patch]] = {}
+        made = {(segment, index) for segment, index, _ in self.items}
+        for patch in patches:
+            # of several calls that it stands for, the last may be one that nothing here needs
+            own = [i for i in {*patch.skipped, patch.at} if (patch.segment, i) in made]
+            at = patch.at if patch.at in own else max(own, default=patch.at)
+            by_call.setdefault((patch.segment, at), []).append(patch)
+        skipped = {(p.segment, i) for p in patches for i in p.skipped}
+        given = {ref.storage for ref in self.operands}
+
+        def run(*values: Any) -> Any:
+            graph = Graph()
+            for ref, value in zip(self.operands, values, strict=True):
+                graph.bind(ref, value)
+            last = max((segment for segment, _, _ in self.items), default=0)
+
+            def patch(at: tuple[int, int], ahead: bool, grad: bool) -> None:
+                run_patches(graph, [p for p in by_call.get(at, ()) if p.ahead is ahead], grad)
+
+            def make(segment: int, index: int, item: Call) -> None:
+                patch((segment, index), True, item.grad)
+                if (segment, index) not in skipped:
+                    args = graph.get(item.args)
+                    kwargs = {name: graph.get(value) for name, value in item.kwargs.items()}
+                    seed(self.values.segments[segment], index)
+                    with torch.set_grad_enabled(item.grad):
+                        graph.bind(item.out, operate(item.func, args, kwargs))
+                patch((segment, index), False, item.grad)
+
+            def go_back(first: int, end: int, engine: Sequence[EngineRun]) -> None:
+                if engine:
+                    raise NotReplayable("a Function runs the autograd engine within its backward")
+                for index in range(first, end):
+                    make(last, index, self.values.segments[last].calls[index])
+
+            # of what the program makes of numbers alone another may be made
+            for p in patches:
+                if (p.segment, p.at) not in made and {r.storage for r in refs_in(p.out)} & given:
+                    run_patches(graph, [p], False)
+            functions = Functions(graph, go_back)
+            functions.enter(self.values.segments[last])
+            for segment, index, item in self.items:
+                if isinstance(item, EngineRun):
+                    functions.running.append(item)
+                    differentiate(item, graph)
+                    functions.running.pop()
+                elif isinstance(item, FunctionUse):
+                    functions.apply(item)
+                else:
+                    make(segment, index, item)
+            return [graph.get(target) for target in self.targets]
+
+        return run
+
+
+def cut(
+    values: Values,
+    targets: Sequence[Any],
+    before: tuple[int, int],
+    stop: Stop | None = None,
+    most: int = 1 << 62,
+) -> Slice:
+    """The slice that makes these tensors, from the calls before (segment, index).
+
+    stop: calls that are not followed further; their results become operands, as constants that the
+    program makes do. most: elements of its results, at most.
+    """
+    segments = values.segments
+    needed = {ref.storage for target in targets for ref in refs_in(target)}
+    reads: dict[tuple[int, ...], list[Ref]] = {}
+    items: list[tuple[int, int, Item]] = []
+    size, ended = 0, set[int]()
+    for at in range(before[0], -1, -1):
+        segment = segments[at]
+        last = before[1] if at == before[0] else len(segment.calls)
+        runs = (r for r in segment.engine if not r.nested and not r.unrolled)
+        windows = sorted(runs, key=lambda r: r.first, reverse=True)
+        applied: dict[int, list[FunctionUse]] = {}
+        for use in segment.functions:
+            applied.setdefault(use.last, []).append(use)
+        for index in range(last - 1, -1, -1):
+            for use in reversed(applied.get(index + 1, ())):
+                if any(r.storage in needed - ended for r in refs_in((*use.outputs.values(),))):
+                    items.append((at, index + 1, use))
+                    reads[at, index + 1, use.number] = list(_read_by(segments[before[0]], use))
+                    needed |= {r.storage for r in reads[at, index + 1, use.number]}
+            while windows and windows[0].first > index:
+                windows.pop(0)
+            run = windows[0] if windows else None
+            if run is not None and run.first <= index < run.last:
+                if index == run.last - 1 or index == last - 1:
+                    given = {ref.storage for ref in refs_in(run.results)}
+                    if given & needed and not run.accumulates and run.last <= last:
+                        items.append((at, run.first, run))
+                        needed |= {
+                            r.storage for r in refs_in((*run.roots, *run.inputs, *run.gradients))
+                        }
+                continue
+            call = segment.calls[index]
+            made = list(refs_in(call.out))
+            if not any(ref.storage in needed and ref.storage not in ended for ref in made):
+                continue
+            count = sum(numel(ref) for ref in made)
+            read = call.read
+            followed = call.grad and any(ref.tracked for ref in made)
+            # numbers drawn in another dtype would be others
+            drawn = index in segment.states and not followed
+            constant = (not read or drawn) and made[0].dtype.is_floating_point
+            if (
+                call.given
+                or constant
+                or (stop is not None and stop(call) and items)
+                or size + count > most
+            ):
+                ended |= {ref.storage for ref in made}
+                continue
+            size += count
+            items.append((at, index, call))
+            reads[at, index] = call.read
+            needed |= {ref.storage for ref in reads[at, index]}
+    items.reverse()
+    return Slice(values, tuple(targets), items, before[0], reads, size)
+
+
+def numel(ref: Ref) -> int:
+    """The number of elements of a reference."""
+    count = 1
+    for n in ref.size:
+        count *= n
+    return count
+
+
+def _read_by(segment: Segment, use: FunctionUse) -> Iterator[Ref]:
+    """The inputs of a Function, and what its backward reads that it does not make itself."""
+    yield from refs_in(use.inputs)
+    run = backward_of(segment, use, None)
+    if run is None:
+        return
+    own = {ref.view for ref in refs_in(run.arrived)}
+    for call in segment.calls[run.first : run.last]:
+        read = call.read
+        yield from (ref for ref in read if ref.view not in own)
+        own |= {ref.view for ref in refs_in(call.out)}
+
+
+def calls_of(found: Slice) -> Iterator[tuple[int, int]]:
+    """(segment, index) of the calls whose operands tell what the slice reads."""
+    for at, index, item in found.items:
+        if isinstance(item, Call):
+            yield at, index
+        elif isinstance(item, FunctionUse):
+            run = backward_of(found.values.segments[found.last], item, None)
+            if run is not None:
+                yield from ((found.last, i) for i in range(run.first, run.last))
+
+
+def _operands(found: Slice) -> dict[Ref, Tensor]:
+    operands: dict[Ref, Tensor] = {}
+    last, results = found.last, Results(found.values)
+    for at, index in calls_of(found):
+        results.want(at, [index])
+    with _disable_current_modes():
+        results.run()
+    made: set[Any] = set()
+    for at, index, item in found.items:
+        if isinstance(item, EngineRun):
+            made |= {ref.view for ref in refs_in(item.results)}
+            continue
+        if isinstance(item, FunctionUse):
+            wanted = found.reads[at, index, item.number]
+        else:
+            wanted = found.reads[at, index]
+        for ref in wanted:
+            if ref.view not in made and not any(ref.view == other.view for other in operands):
+                value = results.values[at].get(ref.view)
+                if value is None:
+                    value = results.values[last].get(ref.view)
+                if value is None:
+                    raise NotReplayable("a tensor is read whose value is not at hand")
+                operands[ref] = value
+        if isinstance(item, Call):
+            made |= {ref.view for ref in refs_in(item.out)}
+    return operands
+
+
+# A slice on some rows of its results: in a large one every row is computed alike.
+
+ROWS = 4  # at least, in one dimension; half as many in each of several
+_SIZED = having("sized")
+ALIKE = 1e-3  # relative: by how much the order of a sum may change it
+
+
+def narrowed(part: Slice, elements: int) -> Slice | None:
+    """The slice on fewer rows of its results, bad ones first; None if they give other numbers."""
+    found: Slice | None = None
+    try:
+        part = _shaped(part)
+        old = _evaluated(part)
+        for dim in range(old.values[0].dim()):
+            count = old.values[0].shape[dim]
+            if any(t.dim() <= dim or t.shape[dim] != count for t in old.values):
+                return None
+            size = max((t.numel() for t in part.operands.values()), default=0)
+            least = ROWS if old.values[0].dim() == 1 else ROWS // 2
+            keep = elements * count // max(size, 1)
+            if max(keep, least) >= count:
+                continue
+            # one row alone has more elements
+            wide = keep == 0 and (dim > 0 or size > elements * old.values[0].numel())
+            rows = _telling(part, old, dim, least if wide else max(keep, least), wide)
+            given = {ref: _rows(t, dim, count, rows) for ref, t in part.operands.items()}
+            fewer = replace(part, given=given, size=part.size * len(rows) // count)
+            new = _evaluated(fewer)
+            pairs = list(zip(old.values, new.values, strict=True))
+            pairs += [
+                (a, b)
+                for a, b, t in zip(old.gradients, new.gradients, given.values(), strict=True)
+                if a is not None and b is not None and t.shape != a.shape
+            ]
+            if all(_alike(_rows(a, dim, count, rows), b) for a, b in pairs):
+                part, old, found = fewer, new, fewer
+    except Exception:
+        return None
+    return found
+
+
+def _shaped(part: Slice) -> Slice:
+    """The slice of operands in the given shapes, in numbers that the program wrote."""
+    results = Results(part.values)
+    at = {
+        (item.args[0].view): (segment, index, item)
+        for segment, index, item in part.items
+        if isinstance(item, Call) and _is_sized(item) and item.args[0] in part.operands
+    }
+    reads = [ref.view for each in part.reads.values() for ref in each]
+    at = {view: found for view, found in at.items() if reads.count(view) == 1}
+    if not at:
+        return part
+    for segment, index, _ in at.values():
+        results.want(segment, [index])
+    results.run()
+    given: dict[Ref, Tensor] = {}
+    for ref, value in part.operands.items():
+        if ref.view in at:
+            segment, _, call = at[ref.view]
+            value = results.values[segment][call.out.view]
+            ref = Ref((*call.out[:5], ref.tracked, call.out[6]))
+        given[ref] = value
+    gone = {(segment, index) for segment, index, _ in at.values()}
+    items = [each for each in part.items if each[:2] not in gone]
+    return replace(part, items=items, given=given)
+
+
+def _is_sized(call: Call) -> bool:
+    name = getattr(call.func, "_opname", "")
+    return name in _SIZED and call.args[0].__class__ is Ref and call.out.__class__ is Ref
+
+
+def _evaluated(part: Slice) -> Evaluation:
+    return evaluate(part.function(), list(part.operands.values()), None, part.differentiated)
+
+
+def _rows(t: Tensor, dim: int, count: int, rows: Tensor) -> Tensor:
+    fits = t.dim() > dim and t.shape[dim] == count
+    return t.index_select(dim, rows.to(t.device)) if fits else t
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or not a.dtype.is_floating_point:
+        return a.shape == b.shape and bool((a == b).all())
+    return torch.allclose(a.double(), b.double(), rtol=ALIKE, atol=1e-30, equal_nan=True)
+
+
+def _telling(part: Slice, found: Evaluation, dim: int, keep: int, few: bool) -> Tensor:
+    """Rows of each way to go wrong: the smallest, largest, some between; a quarter right.
+
+    few: one row of each way alone.
+    """
+    count = found.values[0].shape[dim]
+
+    def by_row(t: Tensor) -> Tensor:
+        return t.detach().cpu().movedim(dim, 0).reshape(count, -1)
+
+    floats = [t for t in found.tensors if t.dim() > dim and t.shape[dim] == count]
+    codes = torch.cat(
+        [
+            2 * by_row(t.isnan()).byte() + 3 * by_row(t.isposinf()) + 4 * by_row(t.isneginf())
+            for t in floats
+        ],
+        1,
+    )
+    read = [
+        t
+        for t in part.operands.values()
+        if t.dim() > dim and t.shape[dim] == count and t.is_floating_point()
+    ]
+    size = sum(by_row(t).double().nan_to_num(0, 0, 0).abs().sum(1) for t in read)
+    order = torch.argsort(torch.as_tensor(size).expand(count), stable=True)
+    kinds = torch.unique(codes, dim=0, return_inverse=True)[1][order]
+    bad = codes.any(1)[order]
+    groups = [order[(kinds == kind) & bad] for kind in kinds[bad].unique()]
+    if few and groups:
+        return torch.cat([group[:1] for group in groups])[:keep].sort().values
+    well = order[~bad]
+    healthy = min(len(well), max(keep // 4, keep - int(bad.sum())))
+    each = max((keep - healthy) // max(len(groups), 1), 1)
+    chosen = [_spread(group, each) for group in groups][:keep]
+    return torch.cat([*chosen, _spread(well, healthy)])[:keep].sort().values
+
+
+def _spread(rows: Tensor, count: int) -> Tensor:
+    """So many of them, evenly spaced, the first and the last among them."""
+    at = torch.linspace(0, len(rows) - 1, min(count, len(rows))).round().long()
+    return rows[at]
