@@ -16,7 +16,7 @@ import torch
 from programs import Program, programs
 
 import nanlab
-from nanlab.program.edit import _bytes
+from nanlab.program.values import _bytes
 
 pytestmark = pytest.mark.usefixtures("untried")
 FAULTS, HEALTHY = programs(kind="f"), programs(kind="h")

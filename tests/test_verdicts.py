@@ -17,10 +17,10 @@ from nanlab.analysis.limits import agrees
 from nanlab.analysis.slices import cut, narrowed
 from nanlab.analysis.verdict import Judge
 from nanlab.findings.rule import Edit
-from nanlab.program.edit import Values
 from nanlab.program.rebuild import Beginning, same_bits
 from nanlab.program.replay import Change, FiniteGate, gradient_runs, patched, replay_step
 from nanlab.program.rerun import window
+from nanlab.program.values import Values
 
 ROOT = Path(__file__).parent.parent
 spec = importlib.util.spec_from_file_location("written_fixes", ROOT / "benchmarks" / "written.py")

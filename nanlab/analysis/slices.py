@@ -17,7 +17,6 @@ from nanlab.analysis.limits import (
 )
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
-from nanlab.program.edit import Results, Values
 from nanlab.program.rebuild import (
     Functions,
     Graph,
@@ -27,6 +26,7 @@ from nanlab.program.rebuild import (
     run_patches,
 )
 from nanlab.program.rerun import operate, seed
+from nanlab.program.values import Results, Values
 from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
 
 Tensor = torch.Tensor

@@ -24,7 +24,8 @@ from nanlab.analysis.limits import (
 )
 from nanlab.analysis.slices import Slice, Stop, calls_of, cut, narrowed, numel
 from nanlab.errors import NanlabError, NotReplayable
-from nanlab.program.edit import Edited, EditLike, Region, Values, apply, is_sum
+from nanlab.program.edit import Edited, Region, apply, is_sum
+from nanlab.program.edit_text import EditLike
 from nanlab.program.rebuild import (
     Beginning,
     Graph,
@@ -42,6 +43,7 @@ from nanlab.program.replay import (
     place_of,
 )
 from nanlab.program.rerun import Window
+from nanlab.program.values import Values
 from nanlab.trace import Trace
 from nanlab.trace.op import CARRIED, INTENDED, OK, location
 from nanlab.trace.program import Call, EngineRun, Ref, Segment, refs_in

@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
@@ -27,6 +26,38 @@ from nanlab.program.callee import (
     settings_between,
     with_settings,
 )
+from nanlab.program.edit_text import (
+    DTYPES,
+    EditLike,
+    Lines,
+    PartOfStatement,
+    argument_of,
+    assignments_in,
+    called_in_float32,
+    called_name,
+    changed_arguments,
+    comes_later,
+    differences_between,
+    function_around,
+    gives_dtype,
+    leaves_autocast,
+    lifted_out,
+    name_given,
+    named_parts,
+    names_assigned,
+    number_changed,
+    occurring_in,
+    outward_of,
+    readers_of,
+    reads_name,
+    statement_around,
+    statements_of,
+    statements_with,
+    turned_over,
+    unwrapped,
+    whole_expressions,
+    whole_spans,
+)
 from nanlab.program.expression import (
     Bound,
     Code,
@@ -39,7 +70,6 @@ from nanlab.program.expression import (
     by_sides,
     differentiated,
     form_of,
-    functions_around,
     inside,
     is_silent,
     key_of,
@@ -48,37 +78,25 @@ from nanlab.program.expression import (
     numbers_in,
     postorder,
     replaced,
-    shows_shape,
     sides_taken,
     solved,
     span_of,
-    stored_in,
     whole_of,
 )
-from nanlab.program.rebuild import Beginning, Patch
-from nanlab.program.rerun import ZEROS, Get, copy_of, operate, rerun
+from nanlab.program.rebuild import Patch
+from nanlab.program.rerun import ZEROS, Get, operate
+from nanlab.program.values import Results, Values
 from nanlab.trace.chunk import Span
 from nanlab.trace.program import Call, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
+
+
 HALF = (torch.float16, torch.bfloat16)
 MOST_HANDED = 2  # functions through which a value goes on
 MOST_AROUND = 4  # expressions around a part of a line that are tried in its place
 _SUMS = having("matmul") | having("layer")
-
-
-class EditLike(Protocol):
-    """Lines ``first`` to ``last`` of ``file`` become ``text``."""
-
-    @property
-    def file(self) -> str: ...
-    @property
-    def first(self) -> int: ...
-    @property
-    def last(self) -> int: ...
-    @property
-    def text(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -106,15 +124,6 @@ def text_of(recording: Recording, file: str) -> str:
     return "".join(linecache.getlines(real))
 
 
-class _Lines(NamedTuple):
-    """Lines of a file that are read and stay as they are."""
-
-    file: str
-    first: int
-    last: int
-    text: str = ""
-
-
 def apply(
     recording: Recording,
     segments: Sequence[Segment],
@@ -132,9 +141,9 @@ def apply(
     named = {
         edit: given
         for edit in (edits if len(edits) > 1 else ())
-        if (given := _named_parts(text_of(recording, edit.file), edit))
+        if (given := named_parts(text_of(recording, edit.file), edit))
     }
-    started = {edit: _number_changed(text_of(recording, edit.file), edit) for edit in edits}
+    started = {edit: number_changed(text_of(recording, edit.file), edit) for edit in edits}
     for edit in edits:
         if len(edits) > 1 and started[edit]:
             continue  # the others compute with the number
@@ -170,15 +179,15 @@ def _conversions(
     for edit in edits:
         text = text_of(recording, edit.file)
         old = "\n".join(text.splitlines()[edit.first - 1 : edit.last])
-        if not any(name in edit.text and name not in old for name in _DTYPES):
+        if not any(name in edit.text and name not in old for name in DTYPES):
             continue
-        whole, given = _whole_spans(text), _assigned(old)
+        whole, given = whole_spans(text), names_assigned(old)
         inner = {
             span_of(node.func.value): node
             for node in ast.walk(ast.parse(text))
             if isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
-            and _gives_dtype(node, node.func.attr)
+            and gives_dtype(node, node.func.attr)
         }
         places = [
             whole.get(own, own) if own is not None and place[0] == edit.file else None
@@ -204,29 +213,6 @@ def _conversions(
                     )
                 if call.out.dtype.is_floating_point:
                     yield Patch(at, index, frozenset(), call.out, _to(call.out), follows=True)
-
-
-_DTYPES = ("float", "double", "half", "dtype")
-_CONVERT = ("half", "float", "double", "bfloat16", "type_as")
-
-
-def _gives_dtype(node: ast.Call, method: str) -> bool:
-    """Whether a method gives a tensor a dtype."""
-    if method != "to":
-        return method in _CONVERT
-    given = [*node.args, *(k.value for k in node.keywords)]
-    return any(ast.unparse(each).split(".")[-1].startswith(_DTYPE_NAMES) for each in given)
-
-
-_DTYPE_NAMES = ("dtype", "float", "bfloat", "half", "double")
-
-
-def _assigned(old: str) -> set[str]:
-    """The names that lines assign to."""
-    try:
-        return {*stored_in(ast.parse(textwrap.dedent(old)))}
-    except SyntaxError:
-        return set()
 
 
 def _to(ref: Ref) -> Callable[[Get], Any]:
@@ -257,17 +243,17 @@ class _Rewrite:
         self.named: dict[str, tuple[ast.expr, int]] = {}  # parts that other edits name
         self.calls: tuple[int, ...] = ()  # of the expression that is replaced
         self.started: dict[str, tuple[Any, Any]] = {}  # what numbers other edits make of numbers
-        self.whole_spans = _whole_spans(text)
+        self.whole_spans = whole_spans(text)
         try:
-            self.old = _statements(text, edit.first, edit.last)
+            self.old = statements_of(text, edit.first, edit.last)
             self.new = ast.parse(textwrap.dedent(edit.text)).body
-        except _PartOfStatement:
-            self.old, self.new = _around(text, edit)
+        except PartOfStatement:
+            self.old, self.new = statement_around(text, edit)
         except SyntaxError as error:
             raise NotReplayable(f"the edit is no Python ({error.msg})") from None
 
     def edited(self) -> Edited:
-        contexts, new = _unwrapped(self.new)
+        contexts, new = unwrapped(self.new)
         old = self.old
         if len(new) < len(old):
             raise NotReplayable("the edit removes a statement")
@@ -290,7 +276,7 @@ class _Rewrite:
             spans = {each.span for _, group in made for each in group}
             sides = sides_taken(was, spans)
             was, now = by_sides(was, sides), by_sides(now, sides)
-            pairs = list(_differences(was, now, spans))
+            pairs = list(differences_between(was, now, spans))
             if contexts and isinstance(getattr(was, "value", None), ast.expr):
                 pairs = [(was.value, now.value)]
             changed = changed or bool(pairs)
@@ -298,7 +284,7 @@ class _Rewrite:
                 try:
                     found = list(self._regions(made, old_part, new_part, before, contexts))
                 except NotReplayable:
-                    again = self._in_float32 if _leaves_autocast(contexts) else self._fed
+                    again = self._in_float32 if leaves_autocast(contexts) else self._fed
                     known = not before and (not contexts or again == self._in_float32)
                     found = self._apart(made, (old_part, new_part), before, contexts)
                     if not found and known:
@@ -395,8 +381,8 @@ class _Rewrite:
             self.shared.computing[self.edit.file] = own
         lines = self.shared.computing[self.edit.file]
         plain: dict[str, bool] = {}
-        for statement in ast.walk(_function_around(self.text, self.edit.first)):
-            for name, value in _assignments(statement):
+        for statement in ast.walk(function_around(self.text, self.edit.first)):
+            for name, value in assignments_in(statement):
                 rows = range(value.lineno, (value.end_lineno or value.lineno) + 1)
                 arithmetic = isinstance(value, ast.BinOp | ast.UnaryOp | ast.Constant)
                 known = arithmetic and lines.isdisjoint(rows)
@@ -412,7 +398,9 @@ class _Rewrite:
         contexts: Sequence[ast.withitem],
     ) -> Iterator[tuple[Region, Patch]]:
         span = span_of(old)
-        if isinstance(old, ast.Call) and key_of(old) in map(key_of, _wholes((*before, new))):
+        if isinstance(old, ast.Call) and key_of(old) in map(
+            key_of, whole_expressions((*before, new))
+        ):
             yield from self._without_last(made, old, new, before, contexts)
             return
         if isinstance(old, ast.BinOp) and hasattr(old, "statement"):
@@ -503,13 +491,13 @@ class _Rewrite:
         ):
             values[key_of(expression.node)] = bound.out
             own[key_of(expression.node)] = set(bound.calls)
-        cut = {key_of(w) for w in _wholes((*before, new))}
+        cut = {key_of(w) for w in whole_expressions((*before, new))}
         for node in ast.walk(expression.node):
             if isinstance(node, ast.Call) and key_of(node) in cut & bound.parts.keys():
                 given = self._given_to_last_layer(node, node.lineno, at, bound.calls[0])
                 values[key_of(all_but_last(node))] = given
         computed = own.keys() - bound.parts.keys()
-        used = _occurring(values, new, before, computed)
+        used = occurring_in(values, new, before, computed)
         code = _with(contexts, new, used, before, self.names, computed)
         extra = [key_of(path) for path in code.free]
         self.calls = bound.calls
@@ -558,7 +546,7 @@ class _Rewrite:
         contexts: Sequence[ast.withitem],
     ) -> list[tuple[Region, Patch]]:
         """Several parts of an expression, each by itself; nothing where one cannot be."""
-        pairs = _lifted(*part, {m.span for _, group in made for m in group}, apart=True)
+        pairs = lifted_out(*part, {m.span for _, group in made for m in group}, apart=True)
         with suppress(NotReplayable):
             found = [self._regions(made, old, new, before, contexts) for old, new in pairs]
             return [each for of in found for each in of] if len(pairs) > 1 else []
@@ -574,7 +562,7 @@ class _Rewrite:
         contexts: Sequence[ast.withitem],
     ) -> list[tuple[Region, Patch]]:
         """An expression around a part of which no value is known; nothing where none is."""
-        for old, new in itertools.islice(_outward(was, now, *part), 1, MOST_AROUND):
+        for old, new in itertools.islice(outward_of(was, now, *part), 1, MOST_AROUND):
             with suppress(NotReplayable):
                 return list(self._regions(made, old, new, before, contexts))
         return []
@@ -594,7 +582,7 @@ class _Rewrite:
 
         old, new: the parts in which the statements differ; None where these stay as they are.
         """
-        for a, b in _outward(was, now, old, new):
+        for a, b in outward_of(was, now, old, new):
             if not enters_library(a, self.text):
                 continue
             found: list[tuple[Region, Patch]] = []
@@ -612,7 +600,7 @@ class _Rewrite:
 
     def _set(self, was: ast.stmt, old: ast.expr, new: ast.expr) -> list[tuple[Region, Patch]]:
         """An object that is made with other settings, and the calls of it in the step."""
-        path = _name_given(was, old)
+        path = name_given(was, old)
         if path is None:
             return []
         try:
@@ -620,8 +608,8 @@ class _Rewrite:
         except NotReplayable:
             return []
         found: list[tuple[Region, Patch]] = []
-        for statement in _statements_with(key_of(path), self.text) if settings else ():
-            for node, _ in _outward(statement, statement, path, path):
+        for statement in statements_with(key_of(path), self.text) if settings else ():
+            for node, _ in outward_of(statement, statement, path, path):
                 try:
                     for at, run, group in self._runs(node):
                         changed = with_settings(run, key_of(path), settings)
@@ -660,7 +648,7 @@ class _Rewrite:
         self, made: list[tuple[int, list[Made]]], statement: ast.stmt, old: ast.expr, new: ast.expr
     ) -> Iterator[tuple[Region, Patch]]:
         """A named call in another form: its calls hand on, once a run. Nothing if misread."""
-        key, name = key_of(old), _name_given(statement, old)
+        key, name = key_of(old), name_given(statement, old)
         if name is None or not any(
             key_of(n) == key for n in ast.walk(new) if isinstance(n, ast.expr)
         ):
@@ -686,7 +674,7 @@ class _Rewrite:
         self, made: list[tuple[int, list[Made]]], old: ast.expr, new: ast.expr
     ) -> Iterator[tuple[Region, Patch]]:
         """An argument in another form: the callee reads the new value. Nothing if unclear."""
-        for call, argument, form in _arguments(old, new):
+        for call, argument, form in changed_arguments(old, new):
             key = key_of(argument)
             code = _with((), form, {key}, (), self.names)
             if code.free:
@@ -707,7 +695,7 @@ class _Rewrite:
         self, made: list[tuple[int, list[Made]]], old: ast.expr, new: ast.expr
     ) -> Iterator[tuple[Region, Patch]]:
         """A module's call in float32 outside autocast; nothing where more than casts differ."""
-        call = _called_in_float32(old, new)
+        call = called_in_float32(old, new)
         if call is None:
             return
         for at, group in made:
@@ -775,7 +763,7 @@ class _Rewrite:
                 self._assigned_to,
             )
             values = next(filter(None, (of(path, at, index) for of in others)), None)
-        if values is None or any(_comes_later(n, self.text, self.edit.first) for n in names):
+        if values is None or any(comes_later(n, self.text, self.edit.first) for n in names):
             raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
         return values[-1]
 
@@ -790,11 +778,11 @@ class _Rewrite:
         """Values that lines read by a name, by run; before: runs before an index first; line: that
         alone; near: in the function around a statement, that of the edit."""
         key = key_of(path)
-        for statement in _readers_of(key, self.text, near or self.old[0]):
+        for statement in readers_of(key, self.text, near or self.old[0]):
             if line and statement.lineno != line:
                 continue
             for reader in postorder(statement):
-                if not isinstance(reader, ast.expr) or not _reads(reader, key):
+                if not isinstance(reader, ast.expr) or not reads_name(reader, key):
                     continue
                 if isinstance(getattr(reader, "ctx", None), ast.Store):
                     continue
@@ -818,16 +806,16 @@ class _Rewrite:
         reads it or hands it on, and gets no other there from anywhere."""
         key, tree = key_of(path), ast.parse(self.text)
         calls = [n for n in postorder(tree) if isinstance(n, ast.Call)]
-        around = _function_around(self.text, line or self.edit.first)
+        around = function_around(self.text, line or self.edit.first)
         own = {span_of(n) for n in ast.walk(around) if isinstance(n, ast.Call)}
-        for there, callee in self._callees(tree, set(map(_called_name, calls))):
-            those = [c for c in calls if _called_name(c) == callee.name]
+        for there, callee in self._callees(tree, set(map(called_name, calls))):
+            those = [c for c in calls if called_name(c) == callee.name]
             if callee.args.vararg or not those or not own.issuperset(map(span_of, those)):
                 continue
             names = [a.arg for a in callee.args.args]
             names = names[1:] if names[:1] == ["self"] else names
             for at_place, name in enumerate(names):
-                given = [_given(c, name, at_place) for c in those]
+                given = [argument_of(c, name, at_place) for c in those]
                 stored = (n for n in ast.walk(callee) if isinstance(n, ast.Name) and n.id == name)
                 same = [v is not None and key_of(v) == key for v in given]
                 if not any(same) or not all(isinstance(n.ctx, ast.Load) for n in stored):
@@ -857,11 +845,11 @@ class _Rewrite:
                 continue
             with suppress(SyntaxError):
                 other = ast.parse(text_of(self.recording, file))
-                own = {_called_name(n) for n in ast.walk(other) if isinstance(n, ast.Call)}
+                own = {called_name(n) for n in ast.walk(other) if isinstance(n, ast.Call)}
                 for callee in other.body:
                     if isinstance(callee, ast.FunctionDef) and callee.name in called - own:
                         at = callee.body[0].lineno
-                        there = _Rewrite(self.recording, _Lines(file, at, at), self.shared)
+                        there = _Rewrite(self.recording, Lines(file, at, at), self.shared)
                         there.results, there.calls = self.results, self.calls
                         yield there, callee
 
@@ -872,11 +860,11 @@ class _Rewrite:
         call at the index is computed from; near: in the function around a statement, that of the
         edit."""
         key = key_of(path)
-        for statement in _readers_of(key, self.text, near or self.old[0]):
+        for statement in readers_of(key, self.text, near or self.old[0]):
             for node in ast.walk(statement):
                 if not isinstance(node, ast.ListComp | ast.GeneratorExp):
                     continue
-                own = _turned_over(node.generators, key)
+                own = turned_over(node.generators, key)
                 if own is None:
                     continue
                 for segment, group in self._made(span_of(node.elt)):
@@ -884,7 +872,7 @@ class _Rewrite:
                     if segment != at or not turns:
                         continue
                     expression = self._expression(node.elt, _device(turns))
-                    around = _function_around(self.text, statement.lineno) if near else statement
+                    around = function_around(self.text, statement.lineno) if near else statement
                     whole = {m.index for s, g in self._made(span_of(around)) for m in g if s == at}
                     behind = _behind(self.segments[at], self.calls[-1], {*whole, *self.calls})
                     values = [
@@ -899,10 +887,10 @@ class _Rewrite:
     def _solved(self, path: ast.expr, at: int, index: int) -> list[Any] | None:
         """The number of which others, that calls read, are made without a call."""
         key = key_of(path)
-        for statement in _readers_of(key, self.text, self.old[0]):
+        for statement in readers_of(key, self.text, self.old[0]):
             forms = [
                 (form, self._numbers_at(name, at))
-                for name, value in _assignments(statement)
+                for name, value in assignments_in(statement)
                 if (form := form_of(value, key)) is not None
             ]
             for found in solved(*forms[0]) if forms else ():
@@ -929,12 +917,12 @@ class _Rewrite:
 
     def _assigned_to(self, path: ast.expr, at: int, index: int) -> list[Any] | None:
         """What the one assignment of a name in this function computes."""
-        around = _function_around(self.text, self.edit.first)
+        around = function_around(self.text, self.edit.first)
         values = [
             value
             for statement in ast.walk(around)
             if isinstance(statement, ast.stmt) and not hasattr(statement, "body")
-            for name, value in _assignments(statement)
+            for name, value in assignments_in(statement)
             if key_of(name) == key_of(path)
         ]
         made = self._made(span_of(values[0])) if len(values) == 1 else []
@@ -955,7 +943,7 @@ class _Rewrite:
         """The numbers that calls of the statements that read a name read."""
         return [
             number
-            for statement in _readers_of(key_of(name), self.text, self.old[0])
+            for statement in readers_of(key_of(name), self.text, self.old[0])
             for segment, group in self._made(span_of(statement))
             for each in group
             for number in numbers_in((each.call.args, tuple(each.call.kwargs.values())))
@@ -965,7 +953,7 @@ class _Rewrite:
     def _last_reader(self, at: int, ref: Ref, first: int, runs: int) -> int:
         """The last call that reads a parameter in the function around the edit, from a call on;
         raises NotReplayable where others read it too."""
-        around = _function_around(self.text, self.edit.first)
+        around = function_around(self.text, self.edit.first)
         segment, found = self.segments[at], first
         end = min((r.first for r in segment.engine if r.first > first), default=len(segment.calls))
         for index, call in enumerate(segment.calls[first:end], first):
@@ -1033,130 +1021,15 @@ class _Rewrite:
         raise NotReplayable(f"{ast.unparse(target)} is not read by the lines that follow")
 
 
-def _function_around(text: str, line: int) -> ast.AST:
-    """The innermost function that holds a line; the file where none does."""
-    tree = ast.parse(text)
-    return [tree, *functions_around(tree, line)][-1]
-
-
-def _named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
-    """Parts of one statement, and its line, by the names that an edit gives them before it."""
-    try:
-        (old,) = _statements(text, edit.first, edit.last)
-        *before, new = ast.parse(textwrap.dedent(edit.text)).body
-    except (SyntaxError, ValueError, NotReplayable, _PartOfStatement):
-        return {}
-    known: dict[str, ast.expr] = {}
-    there = {key_of(n) for n in ast.walk(old) if isinstance(n, ast.expr)}
-    for statement in before:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in known:
-                if key_of(whole_of(value) or value) not in there:
-                    return {}
-                known[name] = value
-            case _:
-                return {}
-    used = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name) and n.id in known]
-    read = [n.id for n in ast.walk(new) if isinstance(n, ast.Name) and n.id in known]
-    if used or sorted(read) != sorted(known):  # each once
-        return {}
-    return {name: (value, old.lineno) for name, value in known.items()}
-
-
-def _number_changed(text: str, edit: EditLike) -> dict[str, tuple[Any, Any]]:
-    """The name that an edit gives another number, and both; nothing where it does anything else."""
-    with suppress(SyntaxError, ValueError, NotReplayable, _PartOfStatement):
-        old = _statements(text, edit.first, edit.last)
-        match [*old, *ast.parse(textwrap.dedent(edit.text)).body]:
-            case [
-                ast.Assign(targets=[ast.Name() as name], value=was),
-                ast.Assign(targets=[ast.Name(other)], value=is_now),
-            ] if name.id == other:
-                numbers = ast.literal_eval(was), ast.literal_eval(is_now)
-                return {key_of(ast.Name(other, ast.Load())): numbers}
-    return {}
-
-
 def _only_names(
     recording: Recording, edit: EditLike, named: Mapping[str, tuple[ast.expr, int]]
 ) -> bool:
     """Whether an edit computes what the statement did, and names parts of it."""
-    (old,) = _statements(text_of(recording, edit.file), edit.first, edit.last)
+    (old,) = statements_of(text_of(recording, edit.file), edit.first, edit.last)
     *_, new = ast.parse(textwrap.dedent(edit.text)).body
     parts = {name: part for name, (part, _) in named.items()}
     inserted = replaced(new, lambda n: parts.get(n.id) if isinstance(n, ast.Name) else None)
     return key_of(inserted) == key_of(old)
-
-
-def _wholes(nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
-    """The calls of Sequentials that some code calls without their last layers."""
-    for node in nodes:
-        yield from (w for n in ast.walk(node) if (w := whole_of(n)) is not None)
-
-
-def _whole_spans(text: str) -> dict[Any, Any]:
-    """Spans of method calls on own lines, as the interpreter has them, to the whole."""
-    found = {}
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            name, line = node.func, node.func.end_lineno or 0
-            if name.lineno != line:
-                start = (name.end_col_offset or 0) - len(name.attr.encode())
-                found[line, start, node.end_lineno, node.end_col_offset] = span_of(node)
-    return found
-
-
-def _outward(
-    was: ast.stmt, now: ast.stmt, old: ast.expr | None, new: ast.expr | None
-) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """The expressions around a part of one statement, and those in their places in another, from
-    the innermost on; around none, the whole."""
-    pairs: list[tuple[ast.expr, ast.expr]] = []
-
-    def visit(a: ast.AST, b: ast.AST) -> bool:
-        if isinstance(a, ast.expr) and old is not None and key_of(a) == key_of(old):
-            if isinstance(a, ast.Call):
-                pairs.append((a, b))  # type: ignore[arg-type]
-            return True
-        children = zip(ast.iter_child_nodes(a), ast.iter_child_nodes(b), strict=False)
-        if not any(visit(x, y) for x, y in children):
-            return False
-        if isinstance(a, ast.expr) and isinstance(b, ast.expr):
-            pairs.append((a, b))
-        return True
-
-    if old is None or new is None:
-        a, b = getattr(was, "value", None), getattr(now, "value", None)
-        return iter([(a, b)] if isinstance(a, ast.expr) and isinstance(b, ast.expr) else [])
-    visit(was, now)
-    return iter(pairs)
-
-
-def _statements_with(key: str, text: str) -> Iterator[ast.stmt]:
-    """The simple statements of a file that call an object."""
-    for statement in ast.walk(ast.parse(text)):
-        if isinstance(statement, ast.stmt) and not hasattr(statement, "body"):
-            if any(
-                key_of(part) == key
-                for node in ast.walk(statement)
-                if isinstance(node, ast.Call)
-                for part in (node.func, getattr(node.func, "value", node.func))
-            ):
-                yield statement
-
-
-def _name_given(statement: ast.stmt, value: ast.expr) -> ast.expr | None:
-    """The name that a statement gives to a value; None where it gives it none of its own."""
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return None
-    target, given = statement.targets[0], statement.value
-    pairs = [(target, given)]
-    if isinstance(target, ast.Tuple) and isinstance(given, ast.Tuple):
-        pairs = list(zip(target.elts, given.elts, strict=False))
-    for name, each in pairs:
-        if isinstance(name, ast.Name | ast.Attribute) and span_of(each) == span_of(value):
-            return ast.parse(ast.unparse(name), mode="eval").body
-    return None
 
 
 def _handed_on(segment: Segment, own: Mapping[int, Call]) -> list[tuple[int, Ref]]:
@@ -1237,60 +1110,6 @@ def is_cast(call: Call) -> bool:
     return name == "_to_copy" and call.out.__class__ is Ref and call.out.dtype in HALF
 
 
-def _leaves_autocast(contexts: Sequence[ast.withitem]) -> bool:
-    """Whether ``with torch.autocast(..., enabled=False):`` is all that stands around."""
-    text = ast.unparse(contexts[0].context_expr) if len(contexts) == 1 else ""
-    return "autocast(" in text and text.endswith("enabled=False)")
-
-
-def _called_in_float32(old: ast.expr, new: ast.expr) -> ast.Call | None:
-    """The call whose arguments became ``.float()``; None where more has changed."""
-    if not isinstance(old, ast.Call) or not isinstance(new, ast.Call):
-        return None
-    wide = []
-    for a, b in zip(ast.iter_child_nodes(old), ast.iter_child_nodes(new), strict=False):
-        if key_of(a) == key_of(b):
-            continue
-        match b:
-            case ast.Call(func=ast.Attribute(value=inner, attr="float"), args=[]) if key_of(
-                inner
-            ) == key_of(a):
-                wide.append(a)
-            case _:
-                return None
-    return old if wide and len(old.args) == len(new.args) else None
-
-
-def _arguments(old: ast.expr, new: ast.expr) -> list[tuple[ast.Call, ast.expr, ast.expr]]:
-    """(call, argument, present one) of each differing argument; none if more differs."""
-    found: list[tuple[ast.Call, ast.expr, ast.expr]] = []
-
-    def visit(a: ast.AST, b: ast.AST, call: ast.Call | None) -> bool:
-        if key_of(a) == key_of(b):
-            return True
-        if isinstance(a, ast.Name | ast.Attribute) and isinstance(b, ast.expr) and call is not None:
-            if _reads(b, key_of(a)):
-                found.append((call, a, b))
-                return True
-        if type(a) is not type(b):
-            return False
-        within = a if isinstance(a, ast.Call) else call
-        pairs = list(zip(ast.iter_fields(a), ast.iter_fields(b), strict=True))
-        for (_, x), (_, y) in pairs:
-            xs, ys = (v if isinstance(v, list) else [v] for v in (x, y))
-            if len(xs) != len(ys):
-                return False
-            for one, other in zip(xs, ys, strict=True):
-                if isinstance(one, ast.AST) and isinstance(other, ast.AST):
-                    if not visit(one, other, within):
-                        return False
-                elif one != other:
-                    return False
-        return True
-
-    return found if visit(old, new, None) else []
-
-
 def is_sum(call: Call) -> bool:
     """Whether each element of a result is a sum over many, so that it moves by itself."""
     return getattr(call.func, "_opname", "") in _SUMS
@@ -1320,104 +1139,6 @@ def _over(code: Code, key: str, ref: Ref) -> Callable[[Get], Any]:
     return lambda get: code({key: get(ref)})
 
 
-def _reads(node: ast.AST, key: str) -> bool:
-    """Whether an expression reads the value behind a key, and more of it than its shape."""
-    if isinstance(node, ast.expr) and key_of(node) == key:
-        return True
-    if isinstance(node, ast.Call) and getattr(node.func, "attr", "").endswith("_as"):
-        return _reads(node.func, key)
-    return not shows_shape(node) and any(_reads(n, key) for n in ast.iter_child_nodes(node))
-
-
-def _comes_later(name: str, text: str, line: int) -> bool:
-    """Whether the function around a line binds a name only there or further down."""
-    function = _function_around(text, line)
-    if isinstance(function, ast.Module):
-        return False
-    own = {
-        id(n)
-        for c in ast.walk(function)
-        if isinstance(c, ast.comprehension)
-        for n in ast.walk(c.target)
-    }
-    bound = [
-        n.lineno
-        for n in ast.walk(function)
-        if (isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store))
-        and id(n) not in own
-    ]
-    arguments = any(isinstance(n, ast.arg) and n.arg == name for n in ast.walk(function))
-    return bool(bound) and not arguments and min(bound) >= line
-
-
-def _readers_of(key: str, text: str, statement: ast.stmt) -> list[ast.stmt]:
-    """The simple statements of the function around a statement that read a name, of the class
-    around that read an attribute of ``self``: those before it first, the nearest first."""
-    tree = ast.parse(text)
-    around: ast.AST = tree
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    of_self = key.startswith("Attribute(value=Name(id='self'")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef if of_self else kinds) and node.lineno <= statement.lineno:
-            if (node.end_lineno or 0) >= (statement.end_lineno or 0):
-                around = node
-    simple = [
-        n
-        for n in ast.walk(around)
-        if isinstance(n, ast.stmt) and not hasattr(n, "body") and _reads(n, key)
-    ]
-    return sorted(
-        simple, key=lambda n: (n.lineno >= statement.lineno, abs(n.lineno - statement.lineno))
-    )
-
-
-def _called_name(call: ast.Call) -> str:
-    """The name of the function or method that it calls."""
-    return str(getattr(call.func, "id", getattr(call.func, "attr", "")))
-
-
-def _given(call: ast.Call, name: str, place: int) -> ast.expr | None:
-    """What a call gives for a parameter."""
-    if place < len(call.args):
-        return call.args[place]
-    return next((k.value for k in call.keywords if k.arg == name), None)
-
-
-def _assignments(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Names that a statement assigns, as they are read, and the values."""
-    match statement:
-        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
-            pairs = list(zip(names, values, strict=False))
-        case ast.Assign(targets=[name], value=value):
-            pairs = [(name, value)]
-        case _:
-            pairs = []
-    for name, value in pairs:
-        if isinstance(name, ast.Name):
-            yield ast.Name(name.id, ast.Load()), value
-
-
-def _turned_over(loops: Sequence[ast.comprehension], key: str) -> str | None:
-    """The key of the name that takes the values of an iterable, perhaps one of those zipped."""
-    match loops:
-        case [ast.comprehension(target=ast.Name() as name, iter=over, ifs=[])]:
-            pairs = [(name, over)]
-        case [
-            ast.comprehension(
-                target=ast.Tuple(elts=targets),
-                iter=ast.Call(func=ast.Name(id="zip"), args=zipped),
-                ifs=[],
-            )
-        ]:
-            pairs = [
-                (n, v) for n, v in zip(targets, zipped, strict=False) if isinstance(n, ast.Name)
-            ]
-        case _:
-            return None
-    own = next((name.id for name, each in pairs if key_of(each) == key), None)
-    return key_of(ast.Name(own, ast.Load())) if own is not None else None
-
-
 def _behind(segment: Segment, index: int, calls: Collection[int]) -> set[int]:
     """Those of some calls that the one at the index is computed from, through them alone."""
     read = {ref.view for ref in refs_in(segment.calls[index].args)}
@@ -1442,34 +1163,6 @@ def _with(
     return Code(value, variables, before, names, contexts, computed)
 
 
-def _occurring(
-    values: dict[str, Any],
-    new: ast.expr,
-    before: Sequence[ast.stmt],
-    computed: Collection[str],
-) -> list[str]:
-    """The keys of the largest parts of the new code whose values are known.
-
-    computed: those that a function in the new code computes itself when it is called, in other
-    numbers perhaps.
-    """
-    found: dict[str, None] = {}
-
-    def visit(node: ast.AST, later: bool = False) -> None:
-        if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), ast.Store):
-            key = key_of(node)
-            if key in values and not (later and key in computed):
-                found.setdefault(key)
-                return
-        for child in ast.iter_child_nodes(node):
-            visit(child, later or isinstance(node, ast.Lambda))
-
-    for statement in before:
-        visit(statement)
-    visit(new)
-    return list(found)
-
-
 def _is_drawn(call: Call) -> bool:
     """Whether a call draws random numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ())
@@ -1482,274 +1175,3 @@ def _check_skipped(call: Call) -> None:
 
 def _device(group: Sequence[Made]) -> str:
     return next((m.result.device.type for m in group if isinstance(m.result, Tensor)), "cpu")
-
-
-def _unwrapped(new: list[ast.stmt]) -> tuple[list[ast.withitem], list[ast.stmt]]:
-    """The contexts that stand around all of the new statements."""
-    contexts: list[ast.withitem] = []
-    while len(new) == 1 and isinstance(new[0], ast.With):
-        contexts += new[0].items
-        new = new[0].body
-    return contexts, new
-
-
-def _statements(text: str, first: int, last: int) -> list[ast.stmt]:
-    """The statements that these lines hold."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        raise NotReplayable("the source of the line does not parse") from None
-    found: list[ast.stmt] = []
-
-    def visit(node: ast.AST) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.stmt):
-                if first <= child.lineno and (child.end_lineno or child.lineno) <= last:
-                    found.append(child)
-                    continue
-                if child.lineno <= last and first <= (child.end_lineno or child.lineno):
-                    visit(child)
-            elif not isinstance(child, ast.expr):
-                visit(child)
-
-    visit(tree)
-    if not found:
-        raise _PartOfStatement
-    return found
-
-
-class _PartOfStatement(Exception):
-    """Lines that hold no whole statement."""
-
-
-def _around(text: str, edit: EditLike) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """The statement of which an edit rewrites some lines, and what it becomes."""
-    rows = text.splitlines()
-    old = rows[edit.first - 1]
-    indent = old[: len(old) - len(old.lstrip())]
-    written = [
-        *rows[: edit.first - 1],
-        *(indent + row for row in edit.text.splitlines()),
-        *rows[edit.last :],
-    ]
-    try:
-        new = ast.parse("\n".join(written))
-    except SyntaxError as error:
-        raise NotReplayable(f"the edit is no Python ({error.msg})") from None
-    found = [
-        n
-        for n in ast.walk(ast.parse(text))
-        if isinstance(n, ast.stmt) and n.lineno <= edit.first and edit.last <= (n.end_lineno or 0)
-    ]
-    if not found:
-        raise NotReplayable(f"lines {edit.first} to {edit.last} hold no statement")
-    inner = max(found, key=lambda n: n.lineno)
-    twins = [n for n in ast.walk(new) if isinstance(n, ast.stmt) and n.lineno == inner.lineno]
-    if not twins:
-        raise NotReplayable("the edit removes a statement")
-    return [inner], [max(twins, key=lambda n: n.col_offset)]
-
-
-def _differences(
-    old: ast.stmt, new: ast.stmt, spans: set[tuple[int, int, int, int]]
-) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """The smallest expressions with calls of their own in which two statements differ."""
-    if isinstance(old, ast.AugAssign) and isinstance(new, ast.Assign):
-        target = ast.parse(ast.unparse(old.target), mode="eval").body
-        joined = ast.copy_location(ast.BinOp(target, old.op, old.value), old)
-        joined.statement = old  # type: ignore[attr-defined]
-        yield joined, new.value
-        return
-    if isinstance(old, ast.Assign) and isinstance(new, ast.Assign):
-        if len(new.targets) == len(old.targets) + 1 and _is_written(old.value, new.targets[-1]):
-            yield old.value, new.value  # r = d.sqrt_() as r = d = d.sqrt()
-            return
-    if type(old) is not type(new):
-        if isinstance(old, ast.Expr) and isinstance(new, ast.Assign):
-            yield old.value, new.value
-            return
-        raise NotReplayable("the edit turns one kind of statement into another")
-    yield from _lifted(old, new, spans)
-
-
-def _is_written(node: ast.expr, target: ast.expr) -> bool:
-    """Whether an expression is a method that writes into a target."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return False
-    return node.func.attr.endswith("_") and ast.unparse(node.func.value) == ast.unparse(target)
-
-
-def _lifted(
-    old: ast.AST, new: ast.AST, spans: set[tuple[int, int, int, int]], apart: bool = False
-) -> list[tuple[ast.expr, ast.expr]]:
-    """The smallest expressions in which two syntax trees differ, whose values were recorded.
-
-    apart: whether the sides of one operator that both differ are two differences.
-    """
-    if key_of(old) == key_of(new):
-        return []
-    pairs: list[tuple[ast.expr, ast.expr]] = []
-    small = type(old) is type(new)
-    if small:
-        for (_name, a), (_, b) in zip(ast.iter_fields(old), ast.iter_fields(new), strict=True):
-            if isinstance(a, ast.AST) and isinstance(b, ast.AST):
-                if key_of(a) != key_of(b) and not isinstance(
-                    a, ast.expr | ast.keyword | ast.comprehension
-                ):
-                    small = False
-                    break
-                pairs += _lifted(a, b, spans, apart)
-            elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-                for x, y in zip(a, b, strict=True):
-                    if isinstance(x, ast.AST) and isinstance(y, ast.AST):
-                        pairs += _lifted(x, y, spans, apart)
-                    elif x != y:
-                        small = False
-            elif a != b:
-                small = False
-                break
-    whole = isinstance(old, ast.BinOp | ast.UnaryOp | ast.Compare) and len(pairs) > 1 and not apart
-    if small and pairs and not whole and all(_has_value(a, spans) for a, _ in pairs):
-        return pairs
-    if isinstance(old, ast.expr) and isinstance(new, ast.expr):
-        return [(old, new)]
-    if pairs and not small:
-        raise NotReplayable("the edit changes what the line assigns to")
-    return pairs
-
-
-def _has_value(node: ast.expr, spans: set[tuple[int, int, int, int]]) -> bool:
-    return span_of(node) in spans
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """What one call read and returned: a view, and what it showed."""
-
-    read: dict[Any, Tensor]
-    made: dict[Any, Tensor]
-    result: Tensor | None  # the first
-
-
-class Values:
-    """What the calls of a step read and returned, each made again once for all that ask."""
-
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        self.segments = segments
-        # by file and span: the values there, and the calls of each segment
-        self.lines: dict[
-            tuple[str, tuple[int, int, int, int]], tuple[Results, list[tuple[int, list[Made]]]]
-        ] = {}
-        self.computing: dict[str, set[int]] = {}  # by file: lines that made calls
-        self.beginning: Beginning | None = None  # of the step, where it was made above autograd
-        self._shown: dict[tuple[int, int], _Shown] = {}
-        self._copies: dict[tuple[int, Any], Tensor] = {}  # (segment, view) -> the last one
-
-    def of(self, wanted: Collection[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], _Shown]]:
-        """What calls (segment, index) read and returned, in their order."""
-        missing = {each for each in wanted if each not in self._shown}
-        if missing:
-            self._run(missing)
-        return ((each, self._shown[each]) for each in sorted(wanted))
-
-    def _run(self, wanted: Collection[tuple[int, int]]) -> None:
-        last, at, begin, memory = max(wanted), 0, 0, None
-        start = self.beginning.reaches(min(wanted)) if self.beginning is not None else None
-        if self.beginning is not None and start:
-            begin, memory = start, self.beginning.memory(self._between((0, start), last))
-        index = begin - 1
-        read: dict[Any, Tensor] = {}
-
-        def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            nonlocal at, index, read
-            index += 1
-            while index >= len(self.segments[at].calls):
-                at, index = at + 1, 0
-            if (at, index) in wanted:
-                refs = call.args, tuple(call.kwargs.values())
-                read = self._collected(at, refs, (args, tuple(kwargs.values())))
-            return operate(call.func, args, kwargs)
-
-        def visit(segment: int, place: int, call: Call, out: Any) -> bool:
-            nonlocal at, index, read
-            at, index = segment, place
-            if (segment, place) in wanted:
-                made = self._collected(at, call.out, out)
-                result = next(
-                    iter(made.values()),
-                    next((t for t in tree_leaves(out) if isinstance(t, Tensor)), None),
-                )
-                self._shown[segment, place] = _Shown(read, made, result)
-                read = {}
-            return (segment, place) == last
-
-        rerun(self.segments, visit, run, memory, begin=begin)
-
-    def _between(self, first: tuple[int, int], last: tuple[int, int]) -> Iterator[Call]:
-        for at, segment in enumerate(self.segments):
-            for index, call in enumerate(segment.calls):
-                if first <= (at, index) <= last:
-                    yield call
-
-    def _collected(self, segment: int, refs: Any, made: Any) -> dict[Any, Tensor]:
-        """Copies of tensors by their views; one for all calls that see the same."""
-        found: dict[Any, Tensor] = {}
-        for view, tensor in _paired(refs, made):
-            copy = self._copies.get((segment, view))
-            if copy is None or tensor.is_meta or not torch.equal(_bytes(copy), _bytes(tensor)):
-                copy = self._copies[segment, view] = copy_of(tensor)
-            found.setdefault(view, copy)
-        return found
-
-
-class Results:
-    """What the calls of some lines read and returned."""
-
-    def __init__(self, shared: Values) -> None:
-        self.shared = shared
-        self._wanted: set[tuple[int, int]] = set()
-        self._written: set[tuple[int, int]] = set()  # (segment, storage) that a wanted call writes
-        # what a view of these showed when a call read it, by the index of that call
-        self._seen: dict[tuple[int, Any], list[tuple[int, Tensor]]] = {}
-        self.values: dict[int, dict[Any, Any]] = {at: {} for at in range(len(shared.segments))}
-        self.results: dict[tuple[int, int], Any] = {}
-
-    def want(self, segment: int, indices: Sequence[int]) -> None:
-        for i in indices:
-            self._wanted.add((segment, i))
-            call = self.shared.segments[segment].calls[i]
-            if call.func._schema.is_mutable:
-                self._written |= {(segment, ref.storage) for ref in refs_in(call.out)}
-
-    def value(self, segment: int, index: int, ref: Ref) -> Any:
-        """What a view showed when the call of that index began; None where nobody read it."""
-        for at, seen in self._seen.get((segment, ref.view), ()):
-            if at >= index:
-                return seen
-        return self.values[segment].get(ref.view)
-
-    def run(self) -> None:
-        for (segment, index), shown in self.shared.of(self._wanted):
-            for view, value in shown.read.items():
-                self.values[segment].setdefault(view, value)
-                if (segment, view[0]) in self._written:
-                    self._seen.setdefault((segment, view), []).append((index, value))
-            self.results[segment, index] = shown.result
-            for view, value in shown.made.items():
-                self.values[segment].setdefault(view, value)
-
-
-def _paired(refs: Any, made: Any) -> Iterator[tuple[Any, Tensor]]:
-    """(view, tensor) of each reference among arguments or results."""
-    if refs.__class__ is Ref:
-        if isinstance(made, Tensor):
-            yield refs.view, made
-    elif isinstance(refs, tuple | list) and isinstance(made, tuple | list):
-        for ref, item in zip(refs, made, strict=False):
-            yield from _paired(ref, item)
-
-
-def _bytes(t: Tensor) -> Tensor:
-    # a copy: what is expanded from one element counts as contiguous with a stride of 0
-    plain = t.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-    return plain.flatten().view(torch.uint8)

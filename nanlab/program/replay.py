@@ -16,7 +16,8 @@ import torch
 from nanlab.capture.plans import plan_of
 from nanlab.capture.watching import running, watch
 from nanlab.errors import NanlabError, NotReplayable, TypeMismatchError, UsageError
-from nanlab.program.edit import Edited, EditLike, apply
+from nanlab.program.edit import Edited, apply
+from nanlab.program.edit_text import EditLike
 from nanlab.program.rebuild import (
     Batch,
     Beginning,

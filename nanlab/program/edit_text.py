@@ -1,0 +1,503 @@
+"""The text of an edit and of the lines around it: statements, names, calls."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from nanlab.errors import NotReplayable
+from nanlab.program.expression import (
+    functions_around,
+    key_of,
+    shows_shape,
+    span_of,
+    stored_in,
+    whole_of,
+)
+
+Tensor = torch.Tensor
+
+
+class EditLike(Protocol):
+    """Lines ``first`` to ``last`` of ``file`` become ``text``."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+
+
+class Lines(NamedTuple):
+    """Lines of a file that are read and stay as they are."""
+
+    file: str
+    first: int
+    last: int
+    text: str = ""
+
+
+DTYPES = ("float", "double", "half", "dtype")
+
+
+_CONVERT = ("half", "float", "double", "bfloat16", "type_as")
+
+
+def gives_dtype(node: ast.Call, method: str) -> bool:
+    """Whether a method gives a tensor a dtype."""
+    if method != "to":
+        return method in _CONVERT
+    given = [*node.args, *(k.value for k in node.keywords)]
+    return any(ast.unparse(each).split(".")[-1].startswith(_DTYPE_NAMES) for each in given)
+
+
+_DTYPE_NAMES = ("dtype", "float", "bfloat", "half", "double")
+
+
+def names_assigned(old: str) -> set[str]:
+    """The names that lines assign to."""
+    try:
+        return {*stored_in(ast.parse(textwrap.dedent(old)))}
+    except SyntaxError:
+        return set()
+
+
+def function_around(text: str, line: int) -> ast.AST:
+    """The innermost function that holds a line; the file where none does."""
+    tree = ast.parse(text)
+    return [tree, *functions_around(tree, line)][-1]
+
+
+def named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
+    """Parts of one statement, and its line, by the names that an edit gives them before it."""
+    try:
+        (old,) = statements_of(text, edit.first, edit.last)
+        *before, new = ast.parse(textwrap.dedent(edit.text)).body
+    except (SyntaxError, ValueError, NotReplayable, PartOfStatement):
+        return {}
+    known: dict[str, ast.expr] = {}
+    there = {key_of(n) for n in ast.walk(old) if isinstance(n, ast.expr)}
+    for statement in before:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in known:
+                if key_of(whole_of(value) or value) not in there:
+                    return {}
+                known[name] = value
+            case _:
+                return {}
+    used = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name) and n.id in known]
+    read = [n.id for n in ast.walk(new) if isinstance(n, ast.Name) and n.id in known]
+    if used or sorted(read) != sorted(known):  # each once
+        return {}
+    return {name: (value, old.lineno) for name, value in known.items()}
+
+
+def number_changed(text: str, edit: EditLike) -> dict[str, tuple[Any, Any]]:
+    """The name that an edit gives another number, and both; nothing where it does anything else."""
+    with suppress(SyntaxError, ValueError, NotReplayable, PartOfStatement):
+        old = statements_of(text, edit.first, edit.last)
+        match [*old, *ast.parse(textwrap.dedent(edit.text)).body]:
+            case [
+                ast.Assign(targets=[ast.Name() as name], value=was),
+                ast.Assign(targets=[ast.Name(other)], value=is_now),
+            ] if name.id == other:
+                numbers = ast.literal_eval(was), ast.literal_eval(is_now)
+                return {key_of(ast.Name(other, ast.Load())): numbers}
+    return {}
+
+
+def whole_expressions(nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
+    """The calls of Sequentials that some code calls without their last layers."""
+    for node in nodes:
+        yield from (w for n in ast.walk(node) if (w := whole_of(n)) is not None)
+
+
+def whole_spans(text: str) -> dict[Any, Any]:
+    """Spans of method calls on own lines, as the interpreter has them, to the whole."""
+    found = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name, line = node.func, node.func.end_lineno or 0
+            if name.lineno != line:
+                start = (name.end_col_offset or 0) - len(name.attr.encode())
+                found[line, start, node.end_lineno, node.end_col_offset] = span_of(node)
+    return found
+
+
+def outward_of(
+    was: ast.stmt, now: ast.stmt, old: ast.expr | None, new: ast.expr | None
+) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The expressions around a part of one statement, and those in their places in another, from
+    the innermost on; around none, the whole."""
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+
+    def visit(a: ast.AST, b: ast.AST) -> bool:
+        if isinstance(a, ast.expr) and old is not None and key_of(a) == key_of(old):
+            if isinstance(a, ast.Call):
+                pairs.append((a, b))  # type: ignore[arg-type]
+            return True
+        children = zip(ast.iter_child_nodes(a), ast.iter_child_nodes(b), strict=False)
+        if not any(visit(x, y) for x, y in children):
+            return False
+        if isinstance(a, ast.expr) and isinstance(b, ast.expr):
+            pairs.append((a, b))
+        return True
+
+    if old is None or new is None:
+        a, b = getattr(was, "value", None), getattr(now, "value", None)
+        return iter([(a, b)] if isinstance(a, ast.expr) and isinstance(b, ast.expr) else [])
+    visit(was, now)
+    return iter(pairs)
+
+
+def statements_with(key: str, text: str) -> Iterator[ast.stmt]:
+    """The simple statements of a file that call an object."""
+    for statement in ast.walk(ast.parse(text)):
+        if isinstance(statement, ast.stmt) and not hasattr(statement, "body"):
+            if any(
+                key_of(part) == key
+                for node in ast.walk(statement)
+                if isinstance(node, ast.Call)
+                for part in (node.func, getattr(node.func, "value", node.func))
+            ):
+                yield statement
+
+
+def name_given(statement: ast.stmt, value: ast.expr) -> ast.expr | None:
+    """The name that a statement gives to a value; None where it gives it none of its own."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    target, given = statement.targets[0], statement.value
+    pairs = [(target, given)]
+    if isinstance(target, ast.Tuple) and isinstance(given, ast.Tuple):
+        pairs = list(zip(target.elts, given.elts, strict=False))
+    for name, each in pairs:
+        if isinstance(name, ast.Name | ast.Attribute) and span_of(each) == span_of(value):
+            return ast.parse(ast.unparse(name), mode="eval").body
+    return None
+
+
+def leaves_autocast(contexts: Sequence[ast.withitem]) -> bool:
+    """Whether ``with torch.autocast(..., enabled=False):`` is all that stands around."""
+    text = ast.unparse(contexts[0].context_expr) if len(contexts) == 1 else ""
+    return "autocast(" in text and text.endswith("enabled=False)")
+
+
+def called_in_float32(old: ast.expr, new: ast.expr) -> ast.Call | None:
+    """The call whose arguments became ``.float()``; None where more has changed."""
+    if not isinstance(old, ast.Call) or not isinstance(new, ast.Call):
+        return None
+    wide = []
+    for a, b in zip(ast.iter_child_nodes(old), ast.iter_child_nodes(new), strict=False):
+        if key_of(a) == key_of(b):
+            continue
+        match b:
+            case ast.Call(func=ast.Attribute(value=inner, attr="float"), args=[]) if key_of(
+                inner
+            ) == key_of(a):
+                wide.append(a)
+            case _:
+                return None
+    return old if wide and len(old.args) == len(new.args) else None
+
+
+def changed_arguments(old: ast.expr, new: ast.expr) -> list[tuple[ast.Call, ast.expr, ast.expr]]:
+    """(call, argument, present one) of each differing argument; none if more differs."""
+    found: list[tuple[ast.Call, ast.expr, ast.expr]] = []
+
+    def visit(a: ast.AST, b: ast.AST, call: ast.Call | None) -> bool:
+        if key_of(a) == key_of(b):
+            return True
+        if isinstance(a, ast.Name | ast.Attribute) and isinstance(b, ast.expr) and call is not None:
+            if reads_name(b, key_of(a)):
+                found.append((call, a, b))
+                return True
+        if type(a) is not type(b):
+            return False
+        within = a if isinstance(a, ast.Call) else call
+        pairs = list(zip(ast.iter_fields(a), ast.iter_fields(b), strict=True))
+        for (_, x), (_, y) in pairs:
+            xs, ys = (v if isinstance(v, list) else [v] for v in (x, y))
+            if len(xs) != len(ys):
+                return False
+            for one, other in zip(xs, ys, strict=True):
+                if isinstance(one, ast.AST) and isinstance(other, ast.AST):
+                    if not visit(one, other, within):
+                        return False
+                elif one != other:
+                    return False
+        return True
+
+    return found if visit(old, new, None) else []
+
+
+def reads_name(node: ast.AST, key: str) -> bool:
+    """Whether an expression reads the value behind a key, and more of it than its shape."""
+    if isinstance(node, ast.expr) and key_of(node) == key:
+        return True
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "").endswith("_as"):
+        return reads_name(node.func, key)
+    return not shows_shape(node) and any(reads_name(n, key) for n in ast.iter_child_nodes(node))
+
+
+def comes_later(name: str, text: str, line: int) -> bool:
+    """Whether the function around a line binds a name only there or further down."""
+    function = function_around(text, line)
+    if isinstance(function, ast.Module):
+        return False
+    own = {
+        id(n)
+        for c in ast.walk(function)
+        if isinstance(c, ast.comprehension)
+        for n in ast.walk(c.target)
+    }
+    bound = [
+        n.lineno
+        for n in ast.walk(function)
+        if (isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store))
+        and id(n) not in own
+    ]
+    arguments = any(isinstance(n, ast.arg) and n.arg == name for n in ast.walk(function))
+    return bool(bound) and not arguments and min(bound) >= line
+
+
+def readers_of(key: str, text: str, statement: ast.stmt) -> list[ast.stmt]:
+    """The simple statements of the function around a statement that read a name, of the class
+    around that read an attribute of ``self``: those before it first, the nearest first."""
+    tree = ast.parse(text)
+    around: ast.AST = tree
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    of_self = key.startswith("Attribute(value=Name(id='self'")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef if of_self else kinds) and node.lineno <= statement.lineno:
+            if (node.end_lineno or 0) >= (statement.end_lineno or 0):
+                around = node
+    simple = [
+        n
+        for n in ast.walk(around)
+        if isinstance(n, ast.stmt) and not hasattr(n, "body") and reads_name(n, key)
+    ]
+    return sorted(
+        simple, key=lambda n: (n.lineno >= statement.lineno, abs(n.lineno - statement.lineno))
+    )
+
+
+def called_name(call: ast.Call) -> str:
+    """The name of the function or method that it calls."""
+    return str(getattr(call.func, "id", getattr(call.func, "attr", "")))
+
+
+def argument_of(call: ast.Call, name: str, place: int) -> ast.expr | None:
+    """What a call gives for a parameter."""
+    if place < len(call.args):
+        return call.args[place]
+    return next((k.value for k in call.keywords if k.arg == name), None)
+
+
+def assignments_in(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Names that a statement assigns, as they are read, and the values."""
+    match statement:
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+            pairs = list(zip(names, values, strict=False))
+        case ast.Assign(targets=[name], value=value):
+            pairs = [(name, value)]
+        case _:
+            pairs = []
+    for name, value in pairs:
+        if isinstance(name, ast.Name):
+            yield ast.Name(name.id, ast.Load()), value
+
+
+def turned_over(loops: Sequence[ast.comprehension], key: str) -> str | None:
+    """The key of the name that takes the values of an iterable, perhaps one of those zipped."""
+    match loops:
+        case [ast.comprehension(target=ast.Name() as name, iter=over, ifs=[])]:
+            pairs = [(name, over)]
+        case [
+            ast.comprehension(
+                target=ast.Tuple(elts=targets),
+                iter=ast.Call(func=ast.Name(id="zip"), args=zipped),
+                ifs=[],
+            )
+        ]:
+            pairs = [
+                (n, v) for n, v in zip(targets, zipped, strict=False) if isinstance(n, ast.Name)
+            ]
+        case _:
+            return None
+    own = next((name.id for name, each in pairs if key_of(each) == key), None)
+    return key_of(ast.Name(own, ast.Load())) if own is not None else None
+
+
+def occurring_in(
+    values: dict[str, Any],
+    new: ast.expr,
+    before: Sequence[ast.stmt],
+    computed: Collection[str],
+) -> list[str]:
+    """The keys of the largest parts of the new code whose values are known.
+
+    computed: those that a function in the new code computes itself when it is called, in other
+    numbers perhaps.
+    """
+    found: dict[str, None] = {}
+
+    def visit(node: ast.AST, later: bool = False) -> None:
+        if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), ast.Store):
+            key = key_of(node)
+            if key in values and not (later and key in computed):
+                found.setdefault(key)
+                return
+        for child in ast.iter_child_nodes(node):
+            visit(child, later or isinstance(node, ast.Lambda))
+
+    for statement in before:
+        visit(statement)
+    visit(new)
+    return list(found)
+
+
+def unwrapped(new: list[ast.stmt]) -> tuple[list[ast.withitem], list[ast.stmt]]:
+    """The contexts that stand around all of the new statements."""
+    contexts: list[ast.withitem] = []
+    while len(new) == 1 and isinstance(new[0], ast.With):
+        contexts += new[0].items
+        new = new[0].body
+    return contexts, new
+
+
+def statements_of(text: str, first: int, last: int) -> list[ast.stmt]:
+    """The statements that these lines hold."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        raise NotReplayable("the source of the line does not parse") from None
+    found: list[ast.stmt] = []
+
+    def visit(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                if first <= child.lineno and (child.end_lineno or child.lineno) <= last:
+                    found.append(child)
+                    continue
+                if child.lineno <= last and first <= (child.end_lineno or child.lineno):
+                    visit(child)
+            elif not isinstance(child, ast.expr):
+                visit(child)
+
+    visit(tree)
+    if not found:
+        raise PartOfStatement
+    return found
+
+
+class PartOfStatement(Exception):
+    """Lines that hold no whole statement."""
+
+
+def statement_around(text: str, edit: EditLike) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """The statement of which an edit rewrites some lines, and what it becomes."""
+    rows = text.splitlines()
+    old = rows[edit.first - 1]
+    indent = old[: len(old) - len(old.lstrip())]
+    written = [
+        *rows[: edit.first - 1],
+        *(indent + row for row in edit.text.splitlines()),
+        *rows[edit.last :],
+    ]
+    try:
+        new = ast.parse("\n".join(written))
+    except SyntaxError as error:
+        raise NotReplayable(f"the edit is no Python ({error.msg})") from None
+    found = [
+        n
+        for n in ast.walk(ast.parse(text))
+        if isinstance(n, ast.stmt) and n.lineno <= edit.first and edit.last <= (n.end_lineno or 0)
+    ]
+    if not found:
+        raise NotReplayable(f"lines {edit.first} to {edit.last} hold no statement")
+    inner = max(found, key=lambda n: n.lineno)
+    twins = [n for n in ast.walk(new) if isinstance(n, ast.stmt) and n.lineno == inner.lineno]
+    if not twins:
+        raise NotReplayable("the edit removes a statement")
+    return [inner], [max(twins, key=lambda n: n.col_offset)]
+
+
+def differences_between(
+    old: ast.stmt, new: ast.stmt, spans: set[tuple[int, int, int, int]]
+) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The smallest expressions with calls of their own in which two statements differ."""
+    if isinstance(old, ast.AugAssign) and isinstance(new, ast.Assign):
+        target = ast.parse(ast.unparse(old.target), mode="eval").body
+        joined = ast.copy_location(ast.BinOp(target, old.op, old.value), old)
+        joined.statement = old  # type: ignore[attr-defined]
+        yield joined, new.value
+        return
+    if isinstance(old, ast.Assign) and isinstance(new, ast.Assign):
+        if len(new.targets) == len(old.targets) + 1 and _is_written(old.value, new.targets[-1]):
+            yield old.value, new.value  # r = d.sqrt_() as r = d = d.sqrt()
+            return
+    if type(old) is not type(new):
+        if isinstance(old, ast.Expr) and isinstance(new, ast.Assign):
+            yield old.value, new.value
+            return
+        raise NotReplayable("the edit turns one kind of statement into another")
+    yield from lifted_out(old, new, spans)
+
+
+def _is_written(node: ast.expr, target: ast.expr) -> bool:
+    """Whether an expression is a method that writes into a target."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    return node.func.attr.endswith("_") and ast.unparse(node.func.value) == ast.unparse(target)
+
+
+def lifted_out(
+    old: ast.AST, new: ast.AST, spans: set[tuple[int, int, int, int]], apart: bool = False
+) -> list[tuple[ast.expr, ast.expr]]:
+    """The smallest expressions in which two syntax trees differ, whose values were recorded.
+
+    apart: whether the sides of one operator that both differ are two differences.
+    """
+    if key_of(old) == key_of(new):
+        return []
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    small = type(old) is type(new)
+    if small:
+        for (_name, a), (_, b) in zip(ast.iter_fields(old), ast.iter_fields(new), strict=True):
+            if isinstance(a, ast.AST) and isinstance(b, ast.AST):
+                if key_of(a) != key_of(b) and not isinstance(
+                    a, ast.expr | ast.keyword | ast.comprehension
+                ):
+                    small = False
+                    break
+                pairs += lifted_out(a, b, spans, apart)
+            elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+                for x, y in zip(a, b, strict=True):
+                    if isinstance(x, ast.AST) and isinstance(y, ast.AST):
+                        pairs += lifted_out(x, y, spans, apart)
+                    elif x != y:
+                        small = False
+            elif a != b:
+                small = False
+                break
+    whole = isinstance(old, ast.BinOp | ast.UnaryOp | ast.Compare) and len(pairs) > 1 and not apart
+    if small and pairs and not whole and all(_has_value(a, spans) for a, _ in pairs):
+        return pairs
+    if isinstance(old, ast.expr) and isinstance(new, ast.expr):
+        return [(old, new)]
+    if pairs and not small:
+        raise NotReplayable("the edit changes what the line assigns to")
+    return pairs
+
+
+def _has_value(node: ast.expr, spans: set[tuple[int, int, int, int]]) -> bool:
+    return span_of(node) in spans
