@@ -37,6 +37,7 @@ from nanlab.analysis.exact import (
     rounded,
     work,
 )
+from nanlab.errors import NotReplayable
 from nanlab.trace.mode import DispatchMode
 
 Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
@@ -242,6 +243,7 @@ def _solved(problem: _Problem) -> list[Limit] | None:
     """The limits of each result and gradient; None: nothing is known."""
     deadline = work() + WORK
     found: list[Limit] | None = None
+    approached = False  # whether neighbours were looked at in any numbers
     for kind in (
         *(_Arithmetic(*exactly, deadline) for exactly in EXACT),
         _Arithmetic(0, DISTANCES),
@@ -254,7 +256,9 @@ def _solved(problem: _Problem) -> list[Limit] | None:
             limits = problem.solve(kind)
         except Exception:  # an operator that these numbers do not know, or too much work
             continue
-        found = limits if found is None else _filled(found, limits, problem.approached)
+        now = problem.approached
+        found = limits if found is None else _filled(found, limits, approached, now)
+        approached |= now
         if kind.digits:
             with contextlib.suppress(Exception):
                 found = problem.by_differences(kind, found)
@@ -266,13 +270,16 @@ def _solved(problem: _Problem) -> list[Limit] | None:
     return found
 
 
-def _filled(found: list[Limit], more: list[Limit], approached: bool) -> list[Limit]:
+def _filled(found: list[Limit], more: list[Limit], before: bool, now: bool) -> list[Limit]:
     """The limits, those that are not known taken from others.
 
-    approached: whether these were sought next to the operands.
+    before, now: whether these and those were sought next to the operands.
     """
     return [
-        replace(_merged(a, b, a.unknown), nowhere=a.nowhere & (b.nowhere | (not approached)))
+        replace(
+            _merged(a, b, a.unknown),
+            nowhere=(a.nowhere | (not before)) & (b.nowhere | (not now)) & (before or now),
+        )
         for a, b in zip(found, more, strict=True)
     ]
 
@@ -939,6 +946,8 @@ def agrees(
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
     try:
         new = evaluate(fix, operands, incoming, wanted)
+    except NotReplayable as error:  # the new lines read what the old ones did not
+        return Agreement("unknown", str(error))
     except Exception as error:
         return Agreement("infinite", f"it raises {type(error).__name__}: {error}")
     old = evaluate(fn, operands, incoming, wanted)
