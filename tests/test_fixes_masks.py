@@ -106,3 +106,31 @@ def test_a_mask_times_an_infinity_is_told_and_given_a_finite_number(
     assert (finding.cause, finding.op, finding.line) == ("zero-times-inf", "mul", 2)
     assert "3 elements of 4 became NaN" in finding.title
     assert any(holds(fix) and fix.code.endswith(("* -10000", "* -1000")) for fix in finding.fixes)
+
+
+class Attention(torch.nn.Module):
+    """Mean of attended tokens; one sequence is padding throughout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.qkv = torch.nn.Embedding(50, 16), torch.nn.Linear(16, 48)
+        self.head = torch.nn.Linear(16, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        mask = ids != 0
+        q, k, v = self.qkv(self.emb(ids)).chunk(3, -1)
+        scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
+        scores = scores.masked_fill(~mask[:, None, :], float("-inf"))
+        h = scores.softmax(-1) @ v
+        return self.head((h * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
+
+
+def test_what_has_no_value_in_a_step_too_large_for_exact_numbers_holds_no_fix_back() -> None:
+    torch.manual_seed(0)
+    net, ids = Attention(), torch.randint(1, 50, (8, 10))
+    ids[:, 7:], ids[2] = 0, 0
+    with nanlab.watch(net, on_fault="record") as trace:
+        torch.nn.functional.cross_entropy(net(ids), torch.randint(0, 3, (8,))).backward()
+    assert trace.culprit is not None and trace.culprit.cause == "softmax-all-masked"
+    assert trace.cure is not None and trace.cure.verified, trace.cure
+    assert "finfo(scores.dtype).min" in trace.cure.code and "safe.div" in trace.cure.code
