@@ -237,7 +237,7 @@ an epsilon of EPS on the divisor [tensor measure]
     $n / $y -> $n / ($y + EPS)
 an epsilon of EPS on the divisor, on the side of zero where it is [tensor negative]
     $n / $y -> $n / ($y + torch.where($y >= 0, EPS, -EPS))
-both plus EPS: the ratio of nothing to nothing becomes 1, which has a logarithm
+add EPS to both: 0 / 0 becomes 1, whose logarithm is 0
 [tensor measure zero last-resort]
     $x / $y -> ($x + EPS) / ($y + EPS)
 an epsilon of EPS on the divisor, for all that read it [tensor measure zero ahead last-resort]
@@ -259,7 +259,7 @@ mask with the dtype's lowest number, torch.finfo(dtype).min, instead of -inf
         -> torch.NAME($x.masked_fill($m, torch.finfo($x.dtype).min), ...)
 binary_cross_entropy_with_logits
     binary_cross_entropy(sigmoid($x), $y, ...) -> F.binary_cross_entropy_with_logits($x, $y, ...)
-FAR instead of -inf, in both
+write FAR instead of -inf, in both
     logaddexp($x, $y) -> torch.logaddexp($x.clamp_min(FAR), $y.clamp_min(FAR))
 leave at least one key unmasked
     $f(..., key_padding_mask=$m) -> $f(..., key_padding_mask=$m & ~$m.all(-1, keepdim=True))
@@ -302,10 +302,10 @@ divide the sum by a count of at least one [empty]
         -> F.NAME($x, $y, reduction="sum") / max($y.numel(), 1)
 initial=0.0: a segment without elements counts 0
     segment_reduce($x, ...) -> torch.segment_reduce($x, ..., initial=0.0)
-0 in the place of the maximum of a segment without elements
+use 0 as the maximum of a segment without elements
     segment_reduce($x, ...)
         -> torch.segment_reduce($x, ...).nan_to_num(nan=float("nan"), neginf=0.0)
-0 in the place of the minimum of a segment without elements
+use 0 as the minimum of a segment without elements
     segment_reduce($x, ...)
         -> torch.segment_reduce($x, ...).nan_to_num(nan=float("nan"), posinf=0.0)
 zero_infinity=True: an infeasible target costs nothing
@@ -332,7 +332,7 @@ clamp the entries at GROWTH / n
 set the infinite factor to 0 where the other is 0, before they meet [infinite]
     $x * $y -> $x * $y.masked_fill($x == 0, 0.0)
     $x * $y -> $x.masked_fill($y == 0, 0.0) * $y
-a finite number of -LARGE in the place of the infinity
+write -LARGE in place of the infinity
     $x * INFINITY -> $x * -LARGE
     INFINITY * $x -> $x * -LARGE
 clamp the infinite factor at LARGE [infinite]
@@ -346,7 +346,7 @@ a finite mask of -LARGE instead of -inf, in both [infinite]
     $x - $y -> $x.clamp(-LARGE, LARGE) - $y.clamp(-LARGE, LARGE)
 bound the sum of the masks at -LARGE [low]
     $x + $n -> ($x + $n).clamp_min(-LARGE)
-0 in the place of the infinities before the product: right where 0 meets them [infinite]
+replace the infinities by 0 before the product: right where a 0 meets them [infinite]
     $x @ $y -> $x @ $y.masked_fill($y.isinf(), 0.0)
     $x @ $y -> $x.masked_fill($x.isinf(), 0.0) @ $y
     $x @ $y -> $x.masked_fill($x.isinf(), 0.0) @ $y.masked_fill($y.isinf(), 0.0)
@@ -362,7 +362,7 @@ keep the probability EDGE away from 0 and 1
     icdf($n, $x) -> $n.icdf($x.clamp(EDGE, 1 - EDGE))
 normalise the factors: their product is a cosine, at most 1 [half]
     $x @ $y -> F.normalize($x, dim=-1) @ F.normalize($y, dim=-2)
-the mean in the place of the sum and its division by the count: summed in float32 [half]
+take the mean instead of the sum divided by the count: it is summed in float32 [half]
     sum($x, ...) / $n -> $x.mean(...)
 the mean instead of the sum: smaller by the count, summed in float32 [half]
     sum($x, ...) -> $x.mean(...)
@@ -384,11 +384,11 @@ GUARDS = (*_read(_FIRST), *DOMAINS, *_read(_THEN))
 # where a program makes a number that vanishes, is divided by or is exponentiated further on
 MAKERS = [
     *_read("""
-the NAME in float64, where it does not vanish [single vanishes last-resort]
+compute the NAME in float64, where it does not vanish [single vanishes last-resort]
     exp sigmoid softmax tanh erf erfc: NAME($x, ...) -> torch.NAME($x.double(), ...)
-at least 1e-3 where softplus makes it [vanishes]
+keep it at 1e-3 or more where softplus makes it [vanishes]
     softplus($x, ...) -> F.softplus($x, ...) + 1e-3
-at least 1e-3 where NAME makes it [vanishes zero]
+keep it at 1e-3 or more where NAME makes it [vanishes zero]
     exp sigmoid relu square abs: NAME($x) -> $x.NAME() + 1e-3
     exp sigmoid relu square abs: NAME($x) -> $x.NAME().clamp_min(1e-3)
 clamp the exponent where it is made, for all that read it [grows too-large]
@@ -406,9 +406,9 @@ clamp the exponent where it is made, for all that read it [grows too-large]
     $x @ $y -> ($x @ $y).clamp(-FALL, GROWTH)
 mask with the dtype's lowest number, torch.finfo(dtype).min, instead of -inf
     masked_fill($x, $m, INFINITY) -> $x.masked_fill($m, torch.finfo($x.dtype).min)
-the softmax in float32 [half]
+compute the softmax in float32 [half]
     softmax($x, $d, dtype=$t) -> torch.softmax($x, $d, dtype=torch.float32)
-the NAME in float32 [half]
+compute the NAME in float32 [half]
     softmax sigmoid: NAME($x, ...) -> torch.NAME($x.float(), ...)
 an epsilon of EPS under the root that makes the 0 [vanishes]
     sqrt($x) -> torch.sqrt($x + EPS)
@@ -418,13 +418,13 @@ an epsilon of EPS under the root that makes the 0 [vanishes]
 # data that is bad before the program computes with it
 GAPS = [
     *_read("""
-0 in the place of what is missing, or a better guess, where the data is loaded [ahead]
+replace missing values by 0; better, impute them where the data is loaded [ahead]
     $f($x, ...) -> $x = torch.nan_to_num($x, FILLED)
-0 in the place of what is missing, or a better guess, where the data is loaded
+replace missing values by 0; better, impute them where the data is loaded
     $f($x, ...) -> $f(torch.nan_to_num($x, FILLED), ...)
-an error of 0 where the target is missing
+count no error where the target is missing
     $x - $y -> torch.nan_to_num($x - $y, FILLED)
-the loss of those whose target is there
+compute the loss only where the target is present
     mse_loss l1_loss smooth_l1_loss huber_loss: NAME($x, $y, ...)
         -> F.NAME($x[torch.isfinite($y)], $y[torch.isfinite($y)], ...)
 """)

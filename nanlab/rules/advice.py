@@ -33,7 +33,7 @@ def advised(trace: Trace, finding: Finding) -> list[Fix]:
             return [Fix(GAPS, f"x = torch.nan_to_num(x, {ZERO})")]
         case "nan-in-target":
             code = "seen = torch.isfinite(y); loss = loss_fn(pred[seen], y[seen])"
-            return [Fix("the loss of those whose target is there", code)]
+            return [Fix("compute the loss only where the target is present", code)]
         case "poisoned-buffer" | "poisoned-parameter":
             return _state(recording, finding, op)
         case "dtype-underflow":
@@ -47,7 +47,7 @@ def advised(trace: Trace, finding: Finding) -> list[Fix]:
     return []
 
 
-GAPS = "0 in the place of what is missing, or a better guess, where the data is loaded"
+GAPS = "replace missing values by 0; better, impute them where the data is loaded"
 
 
 def _state(recording: Recording, finding: Finding, op: Op | None) -> list[Fix]:
