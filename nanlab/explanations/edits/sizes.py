@@ -191,7 +191,7 @@ def _beyond(block: ast.AST, item: str) -> Iterator[str]:
 
 
 # What leaves a dimension out: another one seldom fits by chance.
-_REDUCING = "sum mean max min amax amin argmax argmin prod norm std var any all".split()
+_REDUCING = having("reduces")
 _DIMENSION = re.compile(r"(^|_)(dim|axis)\d?$")
 
 

@@ -177,7 +177,8 @@ def whole_batches(site: Site, place: Place) -> Iterator[Candidate]:
             continue
         bounds: list[ast.expr] = node.iter.args  # type: ignore[attr-defined]
         if len(bounds) == 3 and callee(bounds[1]) == "len":
-            rows, step = place.value(bounds[1].args[0]), place.value(bounds[2])  # type: ignore[attr-defined]
+            given: Any = bounds[1]
+            rows, step = place.value(given.args[0]), place.value(bounds[2])
             if type(step) is int and _is_smaller(len(rows) % step, step, site):
                 whole, text = place.text(bounds[1]), place.text(bounds[2])
                 yield place.replaced(0.85, (bounds[1], f"{whole} - {text} + 1"))
@@ -207,13 +208,14 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
     size."""
     wrong = re.findall(r"size mismatch for (\S+):", site.text)
     for call in place.calls():
-        own = place.value(getattr(call.func, "value", call))
+        of = getattr(call.func, "value", call)
+        own = place.value(of)
         if callee(call) != "load_state_dict" or not isinstance(own, nn.Module) or not call.args:
             continue
         state: Any = place.value(call.args[0])
         for name, inner in own.named_modules() if isinstance(state, dict) else ():
             if name and inner.state_dict().keys() == state.keys():
-                text = f"{place.text(call.func.value)}.{name}.load_state_dict"  # type: ignore[attr-defined]
+                text = f"{place.text(of)}.{name}.load_state_dict"
                 yield place.replaced(0.4, (call.func, text))
         if wrong and "key(s)" not in site.text:
             last = list(own.state_dict())[-1].rpartition(".")[0]
