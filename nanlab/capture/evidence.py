@@ -59,6 +59,12 @@ def has_nonfinite(tensor: Tensor) -> bool:
         return False
 
 
+def is_telling(name: str, bad: int) -> bool:
+    """Whether an operation may be the first to compute with bad input, or chooses between bad
+    operands, of which it has so many."""
+    return name in SHOWS_BAD_INPUT or (name == "where" and bad > 1)
+
+
 def _takes_number(call: Call) -> bool:
     """Whether a non-finite Python number that was read from a tensor is among its operands."""
     return not call.flags & LITERAL and any(
@@ -104,18 +110,15 @@ class Evidence:
             status = self._status(call, position, reads)
             if status:
                 recording.status[position] = status
-            if status in (BORN, TURNED) or (status == CARRIED and self._tells(call, reads)):
+            if status in (BORN, TURNED) or (status == CARRIED and self._is_telling(call, reads)):
                 self._note(call)
 
-    def _tells(self, call: Call, reads: list[int]) -> bool:
-        """Whether a call may be the first to compute with bad input, or chose between bad operands;
-        of the first few of a step."""
-        name = call.plan.name
-        tells = name in SHOWS_BAD_INPUT or (name == "where" and len(reads) > 1)
-        if call.lost or not tells or self.uses >= KEEP_USES:
+    def _is_telling(self, call: Call, reads: list[int]) -> bool:
+        """Whether the operands of a call tell of bad ones; of the first few uses of a step."""
+        if call.lost or not is_telling(call.plan.name, len(reads)):
             return False
-        self.uses += 1
-        return True
+        self.uses += call.plan.name in SHOWS_BAD_INPUT
+        return call.plan.name not in SHOWS_BAD_INPUT or self.uses <= KEEP_USES
 
     def _status(self, call: Call, position: int, reads: list[int]) -> int:
         if call.flags & UNINIT:

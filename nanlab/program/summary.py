@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nanlab.capture.evidence import SHOWS_BAD_INPUT, Evidence
+from nanlab.capture.evidence import Evidence, is_telling
 from nanlab.capture.ledger import Ledger
 from nanlab.capture.places import frame_of
 from nanlab.capture.plans import Call as JudgedCall
@@ -216,7 +216,7 @@ def _is_settled(op: Op, rows: range, func: Any) -> bool:
     made = [recording.stats(row) for row in rows if row in recording.bad]
     if not made or op.uninitialised or (op.literal and not reads and not made[0].nan):
         return True
-    if not reads or plan.name in SHOWS_BAD_INPUT or len(rows) > 1:
+    if not reads or is_telling(plan.name, len(reads)) or len(rows) > 1:
         return False
     if made[0].nan and not any(stats.nan for stats in reads):
         return False
