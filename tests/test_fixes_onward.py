@@ -198,7 +198,7 @@ def test_a_sum_over_its_count_becomes_a_mean_and_is_not_divided_again(tmp_path: 
     file, _, found = diagnosed(
         "p = (x * 100).half().repeat(1000)\nreturn (p.sum(-1) / p.shape[-1]).float()", tmp_path
     )
-    means = [fix for fix in found if "in the place of the sum" in fix.title]
+    means = [fix for fix in found if "instead of the sum divided" in fix.title]
     assert [fix.code for fix in means] == ["return (p.mean(-1)).float()"]
     assert holds(means[0]) and cures(file, means[0], tmp_path)
     changed = sorted(tmp_path.glob("changed*"))[-1]

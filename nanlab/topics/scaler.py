@@ -752,17 +752,18 @@ def _in_words_of(text: str, kind: str, fix: Fix, place: Mapping[str, Any]) -> Fi
         (ast.unparse(f.value), *map(ast.unparse, n.args)) for n, f in methods if f.attr == "step"
     }
     pairs = {step for step in steps if len(step) == 2 and step[0] in scalers}
-    own = {step[0] for step in steps if len(step) == 1}  # stepped without the scaler
-    scaler = next(iter(scalers)) if len(scalers) == 1 else ""
-    if not scaler or not (len(pairs) == 1 or (kind == "bypass" and len(own) == 1)):
-        return fix
-    optimizer = next(iter(own)) if kind == "bypass" and own else next(iter(pairs))[1]
     line, file = int(place["line"]), str(place["file"])
     old = "".join(text.splitlines()[line - 1 : line])
+    alone = [step[0] for step in steps if len(step) == 1 and f"{step[0]}.step()" == old.strip()]
+    scaler = next(iter(scalers)) if len(scalers) == 1 else ""
+    optimizers = alone if kind == "bypass" else [optimizer for _, optimizer in pairs]
+    if not scaler or len(optimizers) != 1:
+        return fix
+    optimizer = optimizers[0]
     if kind == "clip-before-unscale" and "clip_grad" in old:
         new = f"{scaler}.unscale_({optimizer})\n{old.strip()}"
-    elif kind == "bypass" and old.strip() == f"{optimizer}.step()":
-        updates = any(f.attr == "update" for _, f in methods)
+    elif kind == "bypass":
+        updates = any((f.attr, ast.unparse(f.value)) == ("update", scaler) for _, f in methods)
         new = f"{scaler}.step({optimizer})" + ("" if updates else f"\n{scaler}.update()")
     else:
         named = {"scaler": scaler, "optimizer": optimizer}
