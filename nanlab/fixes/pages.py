@@ -14,8 +14,8 @@ MOST_FILES = 4  # beside that of the line
 
 @dataclass(frozen=True)
 class Pages:
-    """Files one after the other, that of the line last; of the others what ran alone, the rest of
-    their lines left empty."""
+    """Files joined into one text, that of the line last. Other files keep only the definitions and
+    statements that ran; their remaining lines are empty."""
 
     text: str
     before: Mapping[str, int]  # by file, the lines that stand before it

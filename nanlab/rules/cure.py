@@ -191,8 +191,8 @@ def _next_fault(
 
 
 def _is_recorded(trace: Trace, fault: Finding, known: Sequence[Finding]) -> bool:
-    """Whether the step as it ran has a bad row of a fault that shows in a line that a fix wrote,
-    one that is no known fault's; else the fix has brought it in."""
+    """Whether the recorded step has a bad row for this fault; a fault without one, in a line that
+    a fix wrote, comes from the fix. Rows of known faults do not count."""
     if fault.phase != "forward":
         return True
     recording, place = trace.recording, (fault.file, fault.line, fault.op)
@@ -236,7 +236,8 @@ def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -
         if work() > deadline:
             break
         made = _cure(fixes, edits, judge.judge(edits))
-        presumes = any(fix.last_resort for fix in fixes)  # what, if it is not right, is not so
+        # a last resort that is not right is no help
+        presumes = any(fix.last_resort for fix in fixes)
         if not presumes and (best is None or _ORDER[made.verdict] < _ORDER[best.verdict]):
             best = made
         if made.verified:
