@@ -561,6 +561,20 @@ def step():
 """,
         "x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)\nloss",
     ),
+    "a model among many of its class": (
+        """
+data = torch.tensor([[1.0, float("nan")], [0.5, 2.0]])
+others = [torch.nn.Sequential(torch.nn.Linear(2, 1)) for _ in range(40)]
+layer = torch.nn.Sequential(torch.nn.Linear(2, 1))
+
+
+def step():
+    x = data
+    loss = layer(x).sum() + weights.sum() + layer(x).mean()
+    loss.backward()
+""",
+        "x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)\nloss",
+    ),
     "a step that begins with weights set by hand": (
         """
 def step():

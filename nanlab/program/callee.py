@@ -41,7 +41,7 @@ from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
 MOST_TRIES = 200  # assignments of recorded values to the arguments of a call
-MOST_OBJECTS = 20  # of a class that may be the one that was called
+MOST_OBJECTS = 20  # without tensors, of a class, that may be the one that was called
 _SHAPES = frozenset({"shape", "ndim", "dtype", "device", "size", "numel", "dim"})
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 _DEPTH = 3  # objects that hold each other
@@ -230,7 +230,7 @@ def _parts(
         method = isinstance(function, ast.Attribute)
         if not (method and hasattr(Tensor, function.attr)):
             if found := _meant(function, text, packages):
-                objects[key_of(function)] = found[:MOST_OBJECTS]
+                objects[key_of(function)] = found
                 return
         if method:
             visit(function.value)
@@ -286,7 +286,7 @@ def _objects(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
     ]
     if not kinds:
         return []
-    return list(itertools.islice((o for o in gc.get_objects() if type(o) in kinds), MOST_OBJECTS))
+    return [o for o in gc.get_objects() if type(o) in kinds]
 
 
 def _meant(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
@@ -357,10 +357,8 @@ def _first(
                 read.setdefault((ref.view, ref.tracked), ref)
         inner |= {ref.view for ref in refs_in(each.call.out)} - shown
     tries = 0
-    for chosen in itertools.product(*objects.values()):
-        lives = [Live(each, _recorded(each, segment, [*read.values()])) for each in chosen]
-        if any(live.tensors and not any(ref for _, ref in live.tensors) for live in lives):
-            continue  # another of its class: these calls read none of its tensors
+    alive = (_alive(held, segment, [*read.values()]) for held in objects.values())
+    for lives in itertools.product(*alive):
         taken = {ref for live in lives for _, ref in live.tensors}
         pool = [ref for ref in read.values() if ref not in taken]
         known = {key: each[0] for key, each in leaves.items() if each}
@@ -417,6 +415,13 @@ def _followed(
 
 def _given(part: Any, get: Get) -> Any:
     return part.copied(get) if isinstance(part, Live) else get(part)
+
+
+def _alive(held: Sequence[Any], segment: Segment, read: Sequence[Ref]) -> list[Live]:
+    """Those objects of which calls read a tensor; of those that hold none only some."""
+    found = [Live(each, _recorded(each, segment, read)) for each in held]
+    known = [live for live in found if any(ref for _, ref in live.tensors)]
+    return [*known, *[live for live in found if not live.tensors][:MOST_OBJECTS]]
 
 
 def _recorded(
