@@ -174,6 +174,8 @@ ALTERNATIVES: tuple[Rule, ...] = (
          "$x * clamp_min(abs($x), tiny($x))**($_p - 1)", 0.2, root=True),
     Rule("an epsilon of 1e-12", "$x**$_p", "($x + 1e-12)**$_p", 0.2, late=True, root=True),
     Rule("hypot", "log1p($x**2)", "2 * log(hypot($x, ones_like($x)))"),
+    Rule("hypot", "log1p($w * $x**2)", "2 * log(hypot($x * sqrt($w), ones_like($x)))", 0.1),
+    Rule("hypot", "log1p($x**2 / $w)", "2 * log(hypot($x / sqrt($w), ones_like($x)))", 0.1),
     Rule("hypot", "log(1 + $w * $x**2)", "2 * log(hypot($x * sqrt($w), ones_like($x)))", 0.1),
     Rule("hypot", "log(1 + $x**2 / $w)", "2 * log(hypot($x / sqrt($w), ones_like($x)))", 0.1),
     Rule("hypot", "log($_c + $x**2)", "2 * log(hypot($x, math_sqrt($_c) * ones_like($x)))",

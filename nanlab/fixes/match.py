@@ -969,11 +969,11 @@ def filled(p: Term, bound: Binding) -> Term | None:
     if any(q is None for q in parts):
         return None
     have = tuple(q for q in parts if q is not None)
-    if p.name in ("math_log", "math_sqrt", "log") and have[0].kind == "number":
+    if p.name in ("math_log", "math_sqrt", "log", "sqrt") and have[0].kind == "number":
         value = have[0].value
         if value <= 0:
             return None
-        root = p.name == "math_sqrt"
+        root = p.name.endswith("sqrt")
         return number(Fraction(str(math.sqrt(value))) if root else math.log(value))
     if p.name == "powers":
         return _powers(have[0], have[1].value)
