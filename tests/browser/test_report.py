@@ -159,6 +159,7 @@ def test_a_number_leads_to_where_it_came_from(notebook: Callable[..., Any]) -> N
     out.locator(".nl-more > summary").click()
     line = nb.py("trace.culprit.line")
     out.get_by_role("option").filter(has_text="h = model(x)").click()
+    nb.until("trace.at.line", line - 1)  # and what the click changes is drawn
     number = out.locator(".nl-chosen-line").get_by_role("button", name="NaN").first
     number.focus()
     nb.page.keyboard.press("Enter")
