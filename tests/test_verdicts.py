@@ -575,6 +575,25 @@ def step():
 """,
         "x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)\nloss",
     ),
+    "a parameter that is read in another form, and then written": (
+        """
+width = torch.nn.Parameter(torch.tensor([0.0, 0.6, 0.5]))
+optimizer = torch.optim.SGD([weights, width], lr=0.1)
+
+
+def score(y, mu, sigma):
+    z = (y - mu) / sigma
+    pdf = torch.exp(-z * z / 2) / 2.5
+    return sigma * (z * torch.erf(z / 1.4) + 2 * pdf - 0.56)
+
+
+def step():
+    loss = score(torch.tensor([2.0, 0.7, 0.1]), weights, width).sum()
+    loss.backward()
+    optimizer.step()
+""",
+        "sigma = sigma + 1e-3\n",
+    ),
     "a step that begins with weights set by hand": (
         """
 def step():
@@ -615,6 +634,7 @@ def test_fixes_are_tried_at(what: str, tmp_path: Path) -> None:
     fixes = [f for f in trace.culprit.fixes if written_as in f.code]
     assert fixes
     assert fixes[0].verdict in ("verified", "finite"), fixes[0].why
+    assert trace.replay().identical  # trying them has left the step as it was
 
 
 def test_missing_data_is_filled_where_a_recurrent_layer_reads_it(tmp_path: Path) -> None:

@@ -464,6 +464,7 @@ class Graph:
         self.fresh: set[int] = set()  # storages made in this run
         self.edited: set[int] = set()  # storages of what edits made
         self.shared: set[int] = set()  # storages of leaves that other graphs read too
+        self._lent: set[int] = set()  # addresses of their memory
         self._views: dict[int, list[Any]] = {}  # storage -> the views of it that are live
 
     def branch(self) -> Graph:
@@ -475,6 +476,7 @@ class Graph:
         made._unread = {view: found[:] for view, found in self._unread.items()}
         made._views = {number: views[:] for number, views in self._views.items()}
         made.fresh, made.shared = set(self.fresh), set(self.memory.storages)
+        made._lent = self._lent | {s.data_ptr() for s in self.memory.storages.values()}
         made.edited = set(self.edited)
         return made
 
@@ -500,6 +502,7 @@ class Graph:
                 self.memory.storages[number] = held if borrow else held.clone()
                 if borrow:
                     self.shared.add(number)
+                    self._lent.add(held.data_ptr())
         for number, (nbytes, device) in segment.blank.items():
             if number not in self.memory.storages and number not in self.fresh:
                 self.memory.storages[number] = torch.empty(
@@ -623,11 +626,25 @@ class Graph:
             self._covered = outer
 
     def replace(self, ref: Ref, made: Any) -> None:
-        """From here on a reference stands for this tensor alone, and its storage for its memory."""
+        """From here on a reference stands for this tensor alone, and its storage for its memory.
+
+        Memory that others read is not handed on: later calls may write into it.
+        """
+        number, address = ref.storage, made.untyped_storage().data_ptr()
+        held = self.memory.storages.get(number)
+        if held is not None and held.data_ptr() == address:  # as it was, after another value
+            self.rebind(ref, made)
+            self.bases.pop(number, None)
+            self.edited.discard(number)
+            if address in self._lent:
+                self.shared.add(number)
+            return
+        made = made.clone() if address in self._lent else made
         self.rebind(ref, made)
-        self.fresh.add(ref.storage)
-        self.edited.add(ref.storage)
-        self.bases[ref.storage] = _Base.of(ref, made)
+        self.shared.discard(number)
+        self.fresh.add(number)
+        self.edited.add(number)
+        self.bases[number] = _Base.of(ref, made)
 
     def bind(self, ref: Any, made: Any) -> None:
         """From here on a reference stands for this tensor."""
