@@ -9,17 +9,22 @@ cost, which says how common such a mistake is.
 from __future__ import annotations
 
 import ast
+import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from nanlab.explanations.edits import calls, gradients, names, sizes, statements, values
 from nanlab.explanations.site import Candidate, Site, bound_by, rows_of
-from nanlab.explanations.trial import Program, edited
+from nanlab.explanations.trial import Program, difference, edited
 from nanlab.findings.rule import Edit
 
 _MOST = 600  # edits that are tried for one exception
+_MOVED = 4  # of those with which another is raised later, that a second edit is sought for
+_SECOND = 100  # second edits that are tried after one
+_AGAIN = 0.5  # how unusual it is that a program has two mistakes
 
 
 # Generators of edits, by the statements that they are asked for: a property of Site.
@@ -48,6 +53,7 @@ _OF_PLACES = (
     ("places", calls.other_calls),
     ("places", values.other_forms),
     ("places", values.as_elsewhere),
+    ("places", values.other_part),
     ("places", sizes.other_dimensions),
     ("sized", sizes.other_sizes),
     ("at_error", statements.computed_anew),
@@ -61,6 +67,7 @@ _OF_PLACES = (
 _OF_PROGRAM = (
     names.near_methods,
     names.methods_without_self,
+    names.more_parameters,
     names.named_parts,
     statements.returned,
     statements.gradient_for_each,
@@ -89,15 +96,61 @@ def mend(
     kinds = (ast.Raise, ast.Assert) if isinstance(error, AssertionError) else ast.Raise
     if isinstance(site.raising[0].statement, kinds):
         return None  # the program's own judgement
-    found = [Candidate(0.0, edits) for edits in first]
+    found = _tried([Candidate(0.0, edits) for edits in first], site)
+    program = site.program
+    at = program.first([each.edits for each in found])
+    chosen = found[at] if at is not None else None
+    most = chosen.cost if chosen is not None else math.inf
+    moving = [each for each in _moving(found, program) if each.cost + _AGAIN < most]
+    pairs = [pair for each in moving for pair in _onward(site, each) if pair.cost < most]
+    pairs.sort(key=lambda each: each.cost)
+    if pairs and (at := program.first([each.edits for each in pairs])) is not None:
+        chosen = pairs[at]
+    if chosen is not None:
+        return chosen.edits
+    return () if any(program.controls.values()) else None
+
+
+def _moving(found: Sequence[Candidate], program: Program) -> list[Candidate]:
+    """Edits with which another exception is raised later: the likeliest for each of those."""
+    ways: dict[tuple[str, tuple[int, ...]], list[Candidate]] = {}
+    for at, (doubt, outcome) in program.onward.items():
+        moved = replace(found[at], cost=found[at].cost + doubt)
+        ways.setdefault((outcome.error, outcome.lines), []).append(moved)
+    least = [min(each, key=lambda one: one.cost) for each in ways.values()]
+    return sorted(least, key=lambda each: each.cost)[:_MOVED]
+
+
+def _tried(found: list[Candidate], site: Site) -> list[Candidate]:
+    """Those edits and all others that can be read, the cheapest first, each once."""
     for candidate in _candidates(site):
         found += (candidate, *_twins(site, candidate))
-    ordered = dict.fromkeys(each.edits for each in sorted(found, key=lambda each: each.cost))
-    tries = [edits for edits in ordered if _parses(site.program, edits)][:_MOST]
-    at = site.program.first(tries)
-    if at is not None:
-        return tries[at]
-    return () if any(site.program.controls.values()) else None
+    ordered: dict[tuple[Edit, ...], Candidate] = {}
+    for each in sorted(found, key=lambda each: each.cost):
+        ordered.setdefault(each.edits, each)
+    return [each for each in ordered.values() if _parses(site.program, each.edits)][:_MOST]
+
+
+def _onward(site: Site, first: Candidate) -> list[Candidate]:
+    """An edit with another one, for the exception that the program raises with it."""
+
+    def looked(error: BaseException) -> list[Candidate]:
+        onward = Site.of(error)
+        if onward is None or not onward.raising:
+            return []
+        found = []
+        for each in _tried([], onward)[:_SECOND]:
+            both: list[Edit] = []
+            for source in onward.program.texts:
+                old = site.program.source(source.shown)
+                if old is not None:
+                    both += difference(old, edited(source, each.edits))
+            found.append(Candidate(each.cost, tuple(both)))
+        return found
+
+    more = _AGAIN + first.cost
+    seen: list[Candidate] = site.program.after(first.edits, looked)
+    return [replace(each, cost=each.cost + more) for each in seen]
 
 
 def _candidates(site: Site) -> Iterator[Candidate]:

@@ -249,7 +249,10 @@ class Site:
             for place in self.statements()
             if is_return(place.statement) and getattr(place.function, "name", "") in words
         ]
-        for code in (function.__code__ for function in self._given):
+        called = [at.value(call.func) for at in self.raising for call in at.calls()]
+        known = [getattr(each, "__func__", each) for each in called]
+        known = [*self._given, *(each for each in known if isinstance(each, FunctionType))]
+        for code in (each.__code__ for each in known):
             for place in self.statements() if self.program.source(code.co_filename) else ():
                 first = getattr(place.function, "lineno", 0)
                 if is_return(place.statement) and first == code.co_firstlineno:
@@ -437,6 +440,15 @@ class Site:
     def told(self) -> list[int]:
         """Numbers of the message."""
         return [int(n) for n in re.findall(r"(?:(?<=\dx)|(?<![\w.])-?)\d+", self.text)]
+
+    @cached_property
+    def confronted(self) -> set[tuple[int, int]]:
+        """Numbers that differ between two shapes of the message: ``(2, 3, 6), got [1, 3, 6]``."""
+        if "target size" in self.text:  # the targets are what they are
+            return set()
+        shapes = [re.findall(r"\d+", each) for each in re.findall(r"[(\[][\d, ]+[)\]]", self.text)]
+        pairs = [zip(a, b, strict=True) for a in shapes for b in shapes if len(a) == len(b) > 1]
+        return {(int(a), int(b)) for pair in pairs for a, b in pair if a != b}
 
     @cached_property
     def sizes(self) -> list[int]:

@@ -151,7 +151,8 @@ def _siblings(site: Site, place: Place, call: ast.Call, function: Any) -> Iterat
         kind = call.func.func if isinstance(call.func, ast.Call) else call.func
         yield place.replaced(0.4, (call.func, f"{place.text(kind)}.apply"))
     if isinstance(function, type) and issubclass(function, nn.Module) and call.args:
-        if isinstance(call.func, ast.Attribute):  # a name was bound without being built
+        read = any(isinstance(place.value(node), Tensor) for node in call.args)
+        if isinstance(call.func, ast.Attribute) and read:  # a name was bound without being built
             yield place.replaced(0.5, (call.func, f"{place.text(call.func)}()"))
     given = place.value(call.args[0]) if isinstance(function, nn.Embedding) and call.args else None
     if isinstance(given, Tensor) and given.requires_grad:  # how much of each row

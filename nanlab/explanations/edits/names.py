@@ -16,6 +16,7 @@ from nanlab.explanations.edits.gradients import is_cut
 from nanlab.explanations.site import (
     MISSING,
     Candidate,
+    Function,
     Place,
     Site,
     bound_by,
@@ -103,6 +104,27 @@ def methods_without_self(site: Site) -> Iterator[Candidate]:
                     old = source.lines[each.lineno - 1]
                     new = old.replace("(", "(self, " if first else "(self", 1)
                     yield Candidate(0.3, (lines_as(source, each.lineno, each.lineno, new),))
+
+
+def more_parameters(site: Site) -> Iterator[Candidate]:
+    """A function that is called with one argument more than it takes: by torch, as a hook."""
+    told = re.search(r"(\w+)>?\(\) takes (\d+) positional arguments? but (\d+) w", site.text)
+    if told is None or int(told[3]) != int(told[2]) + 1:
+        return
+    called = {callee(call) for call in site.raising[0].calls()}
+    for source in site.program.texts:
+        for node in ast.walk(source.tree):
+            named = getattr(node, "name", "lambda") == told[1]
+            taken = node.args.args if named and isinstance(node, Function | ast.Lambda) else []
+            if len(taken) != int(told[2]):
+                continue
+            names = [each.arg for each in taken]
+            cost = 1.4 if told[1] in called else 0.6
+            for at in range(len(names), 0, -1):
+                old, last = taken[min(at, len(names) - 1)], at == len(names)
+                text = ast.get_source_segment(source.text, old) or ""
+                edits = spliced(source, [(old, f"{text}, _" if last else f"_, {text}")])
+                yield Candidate(cost + 0.02 * last, edits)
 
 
 def of_function_around(site: Site, place: Place) -> Iterator[Candidate]:

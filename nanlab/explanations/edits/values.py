@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -50,6 +52,8 @@ def _operands(place: Place) -> Iterator[tuple[ast.expr, str]]:
                 pairs.append((node.func.value, "receiver"))
         elif isinstance(node, ast.BinOp):
             pairs = [(node.left, "side"), (node.right, "side")]
+        elif isinstance(node, ast.Compare):
+            pairs = [(each, "side") for each in (node.left, *node.comparators)]
         elif isinstance(node, ast.Subscript):
             pairs = [(node.value, "indexed"), (node.slice, "index")]
         elif isinstance(node, (ast.List, ast.Tuple)) and isinstance(node.ctx, ast.Load):
@@ -74,10 +78,31 @@ def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
             same = own.get(ast.dump(given)) if given is not None else None
             if same is None or id(node) in inside or callee(node) in (*_ASKED, "detach"):
                 continue
+            if isinstance(place.value(same), ModuleType) or spelled(same) == "self":
+                continue
             named = isinstance(same, ast.Name)
             if not named or function_around(source.tree, node) is place.function:
                 text = ast.get_source_segment(source.text, node) or ""
                 yield place.replaced(0.45 + 0.3 * named, (same, text))
+
+
+def other_part(site: Site, place: Place) -> Iterator[Candidate]:
+    """The part of a sequence that is left where the program reads ``x[:, :-1]``: ``x[:, 1:]``."""
+    own = {ast.dump(e): e for e, _ in _operands(place) if isinstance(e, ast.Name)}
+    for source in site.program.texts if re.search("size|shape", site.text) else ():
+        for node in ast.walk(source.tree):
+            same = own.get(ast.dump(node.value)) if isinstance(node, ast.Subscript) else None
+            for part in ast.walk(node.slice) if isinstance(node, ast.Subscript) else ():
+                if same is not None and isinstance(part, ast.Slice) and not part.step:
+                    text = ast.get_source_segment(source.text, node) or ""
+                    old = ast.get_source_segment(source.text, part) or ""
+                    cut = re.fullmatch(r":\s*-(\w+)|(\w+)\s*:", old)
+                    if cut is not None:
+                        other = f"{cut[1]}:" if cut[1] else f":-{cut[2]}"
+                        start = text.rindex(old)
+                        new = text[:start] + other + text[start + len(old) :]
+                        yield place.replaced(0.6, (same, new))
+                        yield place.replaced(0.75, (same, text))
 
 
 def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
@@ -126,6 +151,8 @@ def other_forms(site: Site, place: Place) -> Iterator[Candidate]:
             text = new if plain or not new.startswith(old) else f"({old}){new[len(old) :]}"
             more = 0.0 if value is not MISSING else 0.3
             more += 0.2 if role == "value" else 0.0
+            if callee(expression) == "from_numpy" and text == f"{old}.float()":
+                more = -0.4  # data is cast where it is read
             yield place.replaced(cost + more, (expression, text))
             if not isinstance(expression, ast.Name) or not isinstance(value, Tensor):
                 continue
@@ -358,6 +385,9 @@ def _shaped(
     product = re.search("mat1|matmul|mat2|bmm", site.text) and old != next(iter(others), "")
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
         yield 0.65, f"{old}.transpose(-2, -1)"
+    if "Expected target size" in site.text and site.roles.get(id(node)) == "input":
+        turn = "transpose(1, 2)" if shape is None or rank == 3 else "movedim(-1, 1)"
+        yield 0.3, f"{old}.{turn}"  # the classes come second
     if rank > 2:
         turned = (0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)
         channels = shape is not None and "channels" in site.text and shape[-1] in site.told
@@ -370,6 +400,12 @@ def _shaped(
             yield more + 1.25, f"{old}[: len({name})]"
         if shape and other.dim() == rank and len(other) > shape[0] == 1:
             yield 0.55, f"{old}.expand(len({name}){', -1' * (rank - 1)})"
+        axes = itertools.combinations(range(other.dim()), rank)
+        for kept in reversed(list(axes)) if other.dim() > rank + 1 else ():
+            pairs = [(a, other.shape[d]) for a, d in zip(shape or (), kept, strict=False)]
+            if any(a > 1 for a, _ in pairs) and all(a in (1, b) for a, b in pairs):
+                index = ", ".join(":" if d in kept else "None" for d in range(other.dim()))
+                yield more + 0.95 + 0.05 * (other.dim() - 1 - kept[-1]), f"{old}[{index}]"
         if shape is not None and other.dim() > rank:
             nones = ", None" * (other.dim() - rank)
             yield more + 1.05, f"{old}[:{nones}]" if rank == 1 else f"{old}[..., None]"
