@@ -24,6 +24,11 @@ from nanlab.findings.rule import Edit
 _MOST = 600  # edits that are tried for one exception
 _MOVED = 4  # of those with which another is raised later, that a second edit is sought for
 _SECOND = 100  # second edits that are tried after one
+_RIVALS = 24  # edits that are compared with the first that lets the program run
+_NEAR = 0.4  # how much less usual they may be
+_CERTAIN = 0.35  # the cost of one that is compared with no other
+_COMPARING = 4.0  # seconds of the processor for it
+_STEEP = 3.0  # how fast the likelihood falls with the cost
 _AGAIN = 0.5  # how unusual it is that a program has two mistakes
 
 
@@ -50,8 +55,10 @@ _OF_PLACES = (
     ("places", statements.unpacked),
     ("places", statements.registered),
     ("places", statements.loaded),
-    ("places", calls.other_calls),
-    ("places", values.other_forms),
+    ("calls", calls.options),
+    ("calls", calls.siblings),
+    ("calls", calls.arguments),
+    ("operands", values.other_forms),
     ("places", values.as_elsewhere),
     ("places", values.other_part),
     ("places", sizes.other_dimensions),
@@ -106,9 +113,34 @@ def mend(
     pairs.sort(key=lambda each: each.cost)
     if pairs and (at := program.first([each.edits for each in pairs])) is not None:
         chosen = pairs[at]
+    elif chosen is not None:
+        chosen = _likeliest(found[at:], program)
     if chosen is not None:
         return chosen.edits
     return () if any(program.controls.values()) else None
+
+
+def _likeliest(found: Sequence[Candidate], program: Program) -> Candidate:
+    """The first of these edits, which lets the program run, or another that nearly is as likely.
+
+    An edit of a kind of which several fit, with other results, may fit by chance; different kinds
+    that give the same result support each other.
+    """
+    rivals = [each for each in found if each.cost <= found[0].cost + _NEAR][:_RIVALS]
+    if found[0].cost < _CERTAIN or len(rivals) == 1:
+        return found[0]
+    outcomes = program.outcomes([each.edits for each in rivals], _COMPARING)
+    running = [(one, o.result) for one, o in zip(rivals, outcomes, strict=False) if o.kind == "ran"]
+    results: dict[str, set[str]] = {}
+    for one, result in running:
+        results.setdefault(one.kind, set()).add(result)
+    support: dict[str, dict[str, float]] = {}
+    for one, result in running:
+        likely = math.exp(-_STEEP * one.cost) / len(results[one.kind])
+        kinds = support.setdefault(result, {})
+        kinds[one.kind] = max(likely, kinds.get(one.kind, 0.0))
+    best = max(support, key=lambda result: sum(support[result].values()), default="")
+    return next((one for one, result in running if result == best), found[0])
 
 
 def _moving(found: Sequence[Candidate], program: Program) -> list[Candidate]:
@@ -154,12 +186,16 @@ def _onward(site: Site, first: Candidate) -> list[Candidate]:
 
 
 def _candidates(site: Site) -> Iterator[Candidate]:
-    """All edits; a kind that fails at one statement says so, and costs no other."""
+    """All edits; a kind that fails at one part of a statement says so, and costs no other."""
     asked = [partial(kind, site) for kind in _OF_PROGRAM]
-    asked += [partial(kind, site, at) for name, kind in _OF_PLACES for at in getattr(site, name)]
+    for name, kind in _OF_PLACES:
+        places = [at if isinstance(at, tuple) else (at,) for at in getattr(site, name)]
+        asked += [partial(kind, site, *at) for at in places]
     for kind in asked:
         try:
-            yield from kind()
+            for each in kind():
+                name = getattr(kind.func, "__name__", "")
+                yield replace(each, kind=f"{name} {each.edits[:1] and each.edits[0].first}")
         except Exception as error:
             told = f"internal error in nanlab ({type(error).__name__}: {error})"
             warnings.warn(f"{told}: not every edit was tried", RuntimeWarning, stacklevel=2)

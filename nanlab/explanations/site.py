@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import FrameType, FunctionType, TracebackType
 from typing import Any
@@ -35,12 +35,23 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 _INDEXED = (Tensor, np.ndarray, list, tuple, dict, nn.Module)
 
 
+ASKED = ("size", "dim", "numel", "item", "stride", "parameters", "backward")  # what is asked of it
+
+
+# What goes into these is the program's data: with less of it many an error goes away.
+_GATHER = (
+    "zip list tuple dict set enumerate iter next map filter sorted range parameters DataLoader"
+    " TensorDataset".split()
+)
+
+
 @dataclass(frozen=True)
 class Candidate:
     """An edit, and how unusual the mistake is that it would mend."""
 
     cost: float
     edits: tuple[Edit, ...]
+    kind: str = field(default="", compare=False)  # what made it, and where: few of a kind fit
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,37 @@ class Place:
 
     def calls(self) -> list[ast.Call]:
         return [node for node in self.parts() if isinstance(node, ast.Call)]
+
+    @property
+    def operands(self) -> list[tuple[ast.expr, str]]:
+        """Expressions of a statement that could be other tensors, each with its role."""
+        found: dict[int, tuple[ast.expr, str]] = {}
+        for node in self.parts():
+            pairs: list[tuple[ast.expr, str]] = []
+            if callee(node) in _GATHER:
+                continue
+            if isinstance(node, ast.Call):
+                pairs = [(a, "argument") for a in node.args]
+                pairs += [(k.value, "argument") for k in node.keywords]
+                if isinstance(node.func, ast.Attribute) and node.func.attr not in ASKED:
+                    pairs.append((node.func.value, "receiver"))
+            elif isinstance(node, ast.BinOp):
+                pairs = [(node.left, "side"), (node.right, "side")]
+            elif isinstance(node, ast.Compare):
+                pairs = [(each, "side") for each in (node.left, *node.comparators)]
+            elif isinstance(node, ast.Subscript):
+                pairs = [(node.value, "indexed"), (node.slice, "index")]
+            elif isinstance(node, (ast.List, ast.Tuple)) and isinstance(node.ctx, ast.Load):
+                pairs = [(e, "element") for e in node.elts]
+            elif (
+                isinstance(node, (ast.Assign, ast.AugAssign, ast.Return)) and node.value is not None
+            ):
+                pairs = [(node.value, "value")]
+            for expression, role in pairs:
+                if isinstance(expression, (ast.Starred, ast.Constant, ast.Slice, ast.Lambda)):
+                    continue
+                found.setdefault(id(expression), (expression, role))
+        return list(found.values())
 
     @property
     def function(self) -> Function | None:
@@ -398,6 +440,16 @@ class Site:
             if old is None or place.distance < old.distance:
                 found[id(place.statement)] = place
         return list(found.values())
+
+    @property
+    def calls(self) -> list[tuple[Any, ...]]:
+        """All calls of the places."""
+        return [(place, call) for place in self.places for call in place.calls()]
+
+    @property
+    def operands(self) -> list[tuple[Any, ...]]:
+        """All operands of the places, each with its role."""
+        return [(place, *each) for place in self.places for each in place.operands]
 
     @property
     def at_error(self) -> list[Place]:

@@ -87,6 +87,7 @@ class Outcome:
     lines: tuple[int, ...] = ()  # of the program's, as it is without edits, the innermost last
     seconds: float = 0.0
     seen: list[Any] = field(default_factory=list)  # by who looked at the exception
+    result: str = ""  # the numbers that the program ended with
 
     def moved_on(self, other: Outcome) -> float | None:
         """How doubtful it is that the program came further than where the other run raised;
@@ -170,6 +171,17 @@ class Program:
             at += 1
         return late
 
+    def outcomes(self, tries: Sequence[Sequence[Edit]], seconds: float) -> list[Outcome]:
+        """What becomes of each run from the beginning, while there is time."""
+        found: list[Outcome] = []
+        if self.controls.get((0, 0)) is not None:
+            for outcome in apart([partial(self._execute, e, (0, 0)) for e in tries], _LONGEST):
+                found.append(outcome)
+                seconds -= outcome.seconds
+                if seconds < 0:
+                    break
+        return found
+
     def after(self, edits: Sequence[Edit], look: Look) -> list[Any]:
         """What is seen where the program raises with these edits."""
         if self.is_over or self.controls.get((0, 0)) is None:
@@ -206,6 +218,7 @@ class Program:
         self, edits: Sequence[Edit], start: tuple[int, int], look: Look | None = None
     ) -> Outcome:
         names = dict(self.names)
+        torch.manual_seed(0)
         try:
             for file, source in self.modules.items():
                 if any(edit.file == source.shown for edit in edits):
@@ -229,7 +242,20 @@ class Program:
             ]
             seen = look(error) if look is not None else []
             return Outcome(kind, told[:300], tuple(lines), seen=seen)
-        return Outcome("ran")
+        return Outcome("ran", result=_numbers(names))
+
+
+def _numbers(names: dict[str, Any]) -> str:
+    """The numbers and tensors among names, shortened."""
+    found = []
+    for name, value in names.items():
+        with suppress(Exception):
+            if isinstance(value, torch.nn.Module):
+                value = torch.stack([p.detach().double().sum() for p in value.parameters()])
+            if isinstance(value, (int, float, torch.Tensor)) and name[:1] != "_":
+                whole = torch.as_tensor(value).detach().double()
+                found.append(f"{name} {whole.sum():.5g} {(whole**2).sum():.5g}")
+    return ", ".join(found)
 
 
 def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameType]] | None:

@@ -67,7 +67,8 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                 if len(group) > 1 and at in near:
                     for cost, size in _instead(value, site):
                         edits = spliced(source, [(node, str(size)) for node in group])
-                        yield Candidate(cost + min(near[at], 0.6) + 0.05, edits)
+                        more = min(near[at], 0.6) + 1.8 * any(id(node) in drawn for node in group)
+                        yield Candidate(cost + more + 0.05, edits)
             if told and 1 < len(nodes) < 5 and value > 1:
                 for cost, size in _instead(value, site):
                     edits = spliced(source, [(node, str(size)) for node in nodes])

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from nanlab.explanations.site import (
+    ASKED,
     MISSING,
     Candidate,
     Place,
@@ -28,55 +29,16 @@ from nanlab.explanations.site import (
     spelled,
 )
 
-_ASKED = ("size", "dim", "numel", "item", "stride", "parameters", "backward")  # what is asked of it
-
-
-# What goes into these is the program's data: with less of it many an error goes away.
-_GATHER = (
-    "zip list tuple dict set enumerate iter next map filter sorted range parameters DataLoader"
-    " TensorDataset".split()
-)
-
-
-def _operands(place: Place) -> Iterator[tuple[ast.expr, str]]:
-    """Expressions of a statement that could be other tensors, each with its role."""
-    seen: set[int] = set()
-    for node in place.parts():
-        pairs: list[tuple[ast.expr, str]] = []
-        if callee(node) in _GATHER:
-            continue
-        if isinstance(node, ast.Call):
-            pairs = [(a, "argument") for a in node.args]
-            pairs += [(k.value, "argument") for k in node.keywords]
-            if isinstance(node.func, ast.Attribute) and node.func.attr not in _ASKED:
-                pairs.append((node.func.value, "receiver"))
-        elif isinstance(node, ast.BinOp):
-            pairs = [(node.left, "side"), (node.right, "side")]
-        elif isinstance(node, ast.Compare):
-            pairs = [(each, "side") for each in (node.left, *node.comparators)]
-        elif isinstance(node, ast.Subscript):
-            pairs = [(node.value, "indexed"), (node.slice, "index")]
-        elif isinstance(node, (ast.List, ast.Tuple)) and isinstance(node.ctx, ast.Load):
-            pairs = [(e, "element") for e in node.elts]
-        elif isinstance(node, (ast.Assign, ast.AugAssign, ast.Return)) and node.value is not None:
-            pairs = [(node.value, "value")]
-        for expression, role in pairs:
-            if isinstance(expression, (ast.Starred, ast.Constant, ast.Slice, ast.Lambda)):
-                continue
-            if id(expression) not in seen:
-                seen.add(id(expression))
-                yield expression, role
-
 
 def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
     """An expression in the form that the program gives it elsewhere: ``x.sum(1)`` for ``x``."""
-    own = {ast.dump(e): e for e, _ in _operands(place)}
+    own = {ast.dump(e): e for e, _ in place.operands}
     inside = {id(node) for node in ast.walk(place.statement)}
     for source in site.program.texts:
         for node in ast.walk(source.tree):
             given = getattr(getattr(node, "func", None), "value", None)
             same = own.get(ast.dump(given)) if given is not None else None
-            if same is None or id(node) in inside or callee(node) in (*_ASKED, "detach"):
+            if same is None or id(node) in inside or callee(node) in (*ASKED, "detach"):
                 continue
             if isinstance(place.value(same), ModuleType) or spelled(same) == "self":
                 continue
@@ -88,7 +50,7 @@ def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
 
 def other_part(site: Site, place: Place) -> Iterator[Candidate]:
     """The part of a sequence that is left where the program reads ``x[:, :-1]``: ``x[:, 1:]``."""
-    own = {ast.dump(e): e for e, _ in _operands(place) if isinstance(e, ast.Name)}
+    own = {ast.dump(e): e for e, _ in place.operands if isinstance(e, ast.Name)}
     for source in site.program.texts if re.search("size|shape", site.text) else ():
         for node in ast.walk(source.tree):
             same = own.get(ast.dump(node.value)) if isinstance(node, ast.Subscript) else None
@@ -135,39 +97,38 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.5, *zip(call.args, texts, strict=True))
 
 
-def other_forms(site: Site, place: Place) -> Iterator[Candidate]:
-    """Operands in another form, alone and with all those of their shape."""
-    operands = list(_operands(place))
+def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> Iterator[Candidate]:
+    """An operand in another form, alone and with all those of its shape."""
+    operands = place.operands
     tensors = {spelled(e): v for e, _ in operands if isinstance(v := place.value(e), Tensor)}
-    for expression, role in operands:
-        value = place.value(expression)
-        if value is MISSING and role == "value":
-            value = place.result()
-        for cost, new in _forms(place, expression, value, tensors, site):
-            plain = isinstance(
-                expression, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Tuple)
-            )
-            old = place.text(expression)
-            text = new if plain or not new.startswith(old) else f"({old}){new[len(old) :]}"
-            more = 0.0 if value is not MISSING else 0.3
-            more += 0.2 if role == "value" else 0.0
-            if callee(expression) == "from_numpy" and text == f"{old}.float()":
-                more = -0.4  # data is cast where it is read
-            yield place.replaced(cost + more, (expression, text))
-            if not isinstance(expression, ast.Name) or not isinstance(value, Tensor):
-                continue
-            alike = [
-                other
-                for other, _ in operands
-                if isinstance(other, ast.Name)
-                and getattr(place.value(other), "shape", None) == value.shape
-            ]
-            same = [other for other in alike if place.text(other) == old]
-            each = re.compile(rf"\b{old}\b")
-            for apart, group in ((0.02, same), (0.1, alike)):  # all of its name, all of its shape
-                if len(group) > 1:
-                    pairs = [(other, each.sub(place.text(other), new)) for other in group]
-                    yield place.replaced(cost + more + apart, *pairs)
+    value = place.value(expression)
+    if value is MISSING and role == "value":
+        value = place.result()
+    for cost, new in _forms(place, expression, value, tensors, site):
+        plain = isinstance(
+            expression, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Tuple)
+        )
+        old = place.text(expression)
+        text = new if plain or not new.startswith(old) else f"({old}){new[len(old) :]}"
+        more = 0.0 if value is not MISSING else 0.3
+        more += 0.2 if role == "value" else 0.0
+        if callee(expression) == "from_numpy" and text == f"{old}.float()":
+            more = -0.4  # data is cast where it is read
+        yield place.replaced(cost + more, (expression, text))
+        if not isinstance(expression, ast.Name) or not isinstance(value, Tensor):
+            continue
+        alike = [
+            other
+            for other, _ in operands
+            if isinstance(other, ast.Name)
+            and getattr(place.value(other), "shape", None) == value.shape
+        ]
+        same = [other for other in alike if place.text(other) == old]
+        each = re.compile(rf"\b{old}\b")
+        for apart, group in ((0.02, same), (0.1, alike)):  # all of its name, all of its shape
+            if len(group) > 1:
+                pairs = [(other, each.sub(place.text(other), new)) for other in group]
+                yield place.replaced(cost + more + apart, *pairs)
 
 
 def _forms(
