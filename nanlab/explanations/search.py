@@ -48,7 +48,7 @@ _OF_PLACES = (
     ("raising", statements.within_sequence),
     ("raising", statements.whole_batches),
     ("raising", gradients.on_last_round),
-    ("raising", sizes.size_of_argument),
+    ("bound", sizes.size_of_argument),
     ("raising", sizes.left_open),
     ("raising", sizes.rest_of_parts),
     ("places", statements.joined_lists),

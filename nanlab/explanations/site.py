@@ -291,7 +291,9 @@ class Site:
             for place in self.statements()
             if is_return(place.statement) and getattr(place.function, "name", "") in words
         ]
-        called = [at.value(call.func) for at in self.raising for call in at.calls()]
+        places = (*self.raising, *self.bindings)
+        called = [at.value(call.func) for at in places for call in at.calls()]
+        called = [type(v).forward if isinstance(v, nn.Module) else v for v in called]
         known = [getattr(each, "__func__", each) for each in called]
         known = [*self._given, *(each for each in known if isinstance(each, FunctionType))]
         for code in (each.__code__ for each in known):
@@ -556,7 +558,7 @@ def signature(function: Any) -> dict[str, Any]:
     forms = re.findall(rf"(?m)^(?:\.\. function:: )?(?:\w+\.)*{name}\((.*?)\)", told)
     parts = max(forms, key=len, default="").split(",")
     pairs = [each.strip().partition("=")[::2] for each in parts]
-    flags = {"True": True, "False": False}
+    flags: dict[str, Any] = {"True": True, "False": False, "0": 0}
     return {n: flags.get(word, inspect.Parameter.empty) for n, word in pairs if n not in ("", "*")}
 
 

@@ -57,6 +57,9 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             if re.search("size|shape|dimension", site.text):
                 cost = 0.9 - 0.1 * (name != "padding") + 0.7 * bool(site.running)
                 yield place.added(cost, call, f"{name}=1")
+        elif name == "dim" and default == 0 and name not in own and at >= len(call.args):
+            for far, number in enumerate((-1, 1) if "size" in site.text else ()):
+                yield place.added(0.7 + 0.05 * far, call, f"dim={number}")
         elif isinstance(default, int) and name not in own:
             for number in dict.fromkeys(site.told):
                 if number != default and number < 0 and "index" in name:

@@ -22,6 +22,7 @@ from nanlab.explanations.site import (
     bound_by,
     callee,
     function_around,
+    is_return,
     lines_as,
     spelled,
     spliced,
@@ -73,6 +74,14 @@ def those_that_have_it(site: Site, place: Place) -> Iterator[Candidate]:
             if any(n.body == place.block and place.text(n.target) == name for n in loops):
                 own = textwrap.indent(place.text(place.statement), "    ")
                 yield place.written(0.45, f"{test}:\n{own}")
+            around = place.function  # that is called for each module
+            if around is not None and name in {a.arg for a in around.args.args} - {"self"}:
+                first, last = place.statement.lineno, around.end_lineno or 0
+                if place.statement in around.body and not any(map(is_return, ast.walk(around))):
+                    indent = " " * place.statement.col_offset
+                    rows = [f"{indent}{test}:", *place.source.lines[first - 1 : last]]
+                    text = "\n".join((rows[0], *("    " + row for row in rows[1:])))
+                    yield Candidate(0.45, (lines_as(place.source, first, last, text),))
 
 
 def _attributes(site: Site, place: Place, node: ast.Attribute) -> Iterator[tuple[float, str]]:
@@ -120,7 +129,7 @@ def more_parameters(site: Site) -> Iterator[Candidate]:
                 continue
             names = [each.arg for each in taken]
             cost = 1.4 if told[1] in called else 0.6
-            for at in range(len(names), 0, -1):
+            for at in range(len(names), -1 + (names[:1] == ["self"]), -1):
                 old, last = taken[min(at, len(names) - 1)], at == len(names)
                 text = ast.get_source_segment(source.text, old) or ""
                 edits = spliced(source, [(old, f"{text}, _" if last else f"_, {text}")])

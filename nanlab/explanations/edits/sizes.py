@@ -16,6 +16,7 @@ from nanlab.explanations.site import (
     Place,
     Site,
     Tensor,
+    bound_by,
     callee,
     function_around,
     innermost,
@@ -147,14 +148,16 @@ def _unread(function: ast.AST | None) -> list[str]:
 
 
 def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:
-    """A size that is written in a function, taken from what the function was given."""
-    function = place.function
-    if not isinstance(function, Function):
-        return
-    names = [each.arg for each in function.args.args]
+    """A size that is written in a function, taken from what the function was given; in a loop,
+    from what the loop goes through."""
+    function, line = place.function, place.statement.lineno
+    names = [each.arg for each in function.args.args] if function is not None else []
+    loops = [n for n in ast.walk(place.source.tree) if isinstance(n, ast.For)]
+    loops = [n for n in loops if n.lineno < line <= (n.end_lineno or 0)]
+    names += [name for loop in loops for name in bound_by(loop)]
     given = {n: v for n in names if isinstance(v := place.frame.f_locals.get(n), Tensor)}
     nodes: dict[int, list[ast.AST]] = {}
-    for node in ast.walk(function):
+    for node in ast.walk(place.statement if loops else function or place.statement):
         read = isinstance(node, (ast.Constant, ast.Name, ast.Attribute))
         if read and type(v := place.value(node)) is int:
             if v in site.told and v > 1 and not isinstance(getattr(node, "ctx", None), ast.Store):

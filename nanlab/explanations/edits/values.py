@@ -140,6 +140,8 @@ def _forms(
         return
     if isinstance(node, ast.Call) and callee(node) in ("half", "bfloat16", "double"):
         yield 0.7, place.text(node.func).rpartition(".")[0]
+    if isinstance(node, ast.Subscript) and "0-dim" in site.text:
+        yield 0.4, place.text(node.value)
     if isinstance(value, nn.Module) and "not iterable" in site.text:
         yield 0.4, f"{old}.parameters()"
     if isinstance(value, dict):
