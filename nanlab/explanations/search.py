@@ -26,7 +26,7 @@ _MOVED = 4  # of those with which another is raised later, that a second edit is
 _SECOND = 100  # second edits that are tried after one
 _RIVALS = 24  # edits that are compared with the first that lets the program run
 _NEAR = 0.4  # how much less usual they may be
-_CERTAIN = 0.35  # the cost of one that is compared with no other
+_BY_CHANCE = ("other_forms", "other_numbers", "other_dimensions", "other_sizes")
 _COMPARING = 4.0  # seconds of the processor for it
 _STEEP = 3.0  # how fast the likelihood falls with the cost
 _AGAIN = 0.5  # how unusual it is that a program has two mistakes
@@ -111,12 +111,11 @@ def mend(
     moving = [each for each in _moving(found, program) if each.cost + _AGAIN < most]
     pairs = [pair for each in moving for pair in _onward(site, each) if pair.cost < most]
     pairs.sort(key=lambda each: each.cost)
-    if pairs and (at := program.first([each.edits for each in pairs])) is not None:
-        chosen = pairs[at]
-    elif chosen is not None:
-        chosen = _likeliest(found[at:], program)
+    paired = program.first([each.edits for each in pairs]) if pairs else None
+    if paired is not None:
+        return pairs[paired].edits
     if chosen is not None:
-        return chosen.edits
+        return _likeliest(found[at:], program).edits
     return () if any(program.controls.values()) else None
 
 
@@ -127,7 +126,7 @@ def _likeliest(found: Sequence[Candidate], program: Program) -> Candidate:
     that give the same result support each other.
     """
     rivals = [each for each in found if each.cost <= found[0].cost + _NEAR][:_RIVALS]
-    if found[0].cost < _CERTAIN or len(rivals) == 1:
+    if found[0].kind.split(" ")[0] not in _BY_CHANCE or len(rivals) == 1:
         return found[0]
     outcomes = program.outcomes([each.edits for each in rivals], _COMPARING)
     running = [(one, o.result) for one, o in zip(rivals, outcomes, strict=False) if o.kind == "ran"]

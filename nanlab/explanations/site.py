@@ -500,9 +500,10 @@ class Site:
         """Numbers that differ between two shapes of the message: ``(2, 3, 6), got [1, 3, 6]``."""
         if "target size" in self.text:  # the targets are what they are
             return set()
-        shapes = [re.findall(r"\d+", each) for each in re.findall(r"[(\[][\d, ]+[)\]]", self.text)]
-        pairs = [zip(a, b, strict=True) for a in shapes for b in shapes if len(a) == len(b) > 1]
-        return {(int(a), int(b)) for pair in pairs for a, b in pair if a != b}
+        found = re.findall(r"[(\[]([\d, ]+)[)\]], got [(\[]([\d, ]+)[)\]]", self.text)
+        both = [[re.findall(r"\d+", shape) for shape in each] for each in found]
+        pairs = [pair for a, b in both if len(a) == len(b) for pair in zip(b, a, strict=True)]
+        return {(int(a), int(b)) for a, b in pairs if a != b}
 
     @cached_property
     def sizes(self) -> list[int]:
