@@ -1435,7 +1435,7 @@ loss = F.smooth_l1_loss(chosen, expected)
 def test_edit_that_others_of_its_kind_contradict_gives_way() -> None:
     texts = {"a": 0.5, "b": 0.55, "c": 0.6}
     edits = {name: (Edit("train.py", 1, 1, name),) for name in texts}
-    kinds = {"a": "other_forms 1", "b": "other_forms 1", "c": "options 1"}
+    kinds = {"a": "other_forms", "b": "other_forms", "c": "options"}
     found = [Candidate(cost, edits[name], kinds[name]) for name, cost in texts.items()]
 
     class Compared:

@@ -126,7 +126,7 @@ def _likeliest(found: Sequence[Candidate], program: Program) -> Candidate:
     that give the same result support each other.
     """
     rivals = [each for each in found if each.cost <= found[0].cost + _NEAR][:_RIVALS]
-    if found[0].kind.split(" ")[0] not in _BY_CHANCE or len(rivals) == 1:
+    if found[0].kind not in _BY_CHANCE or len(rivals) == 1:
         return found[0]
     outcomes = program.outcomes([each.edits for each in rivals], _COMPARING)
     running = [(one, o.result) for one, o in zip(rivals, outcomes, strict=False) if o.kind == "ran"]
@@ -194,7 +194,7 @@ def _candidates(site: Site) -> Iterator[Candidate]:
         try:
             for each in kind():
                 name = getattr(kind.func, "__name__", "")
-                yield replace(each, kind=f"{name} {each.edits[:1] and each.edits[0].first}")
+                yield replace(each, kind=name)
         except Exception as error:
             told = f"internal error in nanlab ({type(error).__name__}: {error})"
             warnings.warn(f"{told}: not every edit was tried", RuntimeWarning, stacklevel=2)

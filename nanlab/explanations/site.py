@@ -51,7 +51,7 @@ class Candidate:
 
     cost: float
     edits: tuple[Edit, ...]
-    kind: str = field(default="", compare=False)  # what made it, and where: few of a kind fit
+    kind: str = field(default="", compare=False)  # what made it
 
 
 @dataclass(frozen=True)

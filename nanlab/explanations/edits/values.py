@@ -223,9 +223,10 @@ def _forms(
     indexed = re.search("^(?!Dimension).*out of (range|bounds)", site.text)
     learned = isinstance(value, nn.Parameter)  # it was given the shape that it shall have
     dtype = _wanted(site.roles.get(id(node), ""), value, site)
-    for cost, text in _shaped(
-        node, old, value, others, site, 1.5 if graph or indexed or learned else 0.0
-    ):
+    far = 1.5 if graph or indexed or learned else 0.0
+    if "dtype" in site.text and not re.search(r"size|shape|dim|\dx\d", site.text):
+        far += 0.5
+    for cost, text in _shaped(node, old, value, others, site, far):
         yield cost, text
         if dtype:
             yield cost + 0.02, text + dtype
