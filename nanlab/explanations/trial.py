@@ -38,7 +38,7 @@ from nanlab.capture.places import display_name, is_user
 from nanlab.findings.rule import Edit
 
 # Seconds of the processor, so that the answer does not depend on what else runs.
-SECONDS = 20.0  # for all that is tried for one exception; as a rule it takes less than one
+SECONDS = 20.0  # for all that is tried for one exception; as a rule it takes a few
 _LONGEST = 6.0  # for one run: the first step of an optimizer imports for seconds
 _CELLS = 2.0  # for the cells of a notebook: a training in one of them is not waited for
 _SHORT = 0.5  # that a program took to raise: one that takes long with an edit does not end
