@@ -14,6 +14,7 @@ import torch
 import nanlab
 from nanlab.explanations import search, trial
 from nanlab.explanations.site import Candidate, Place, Site
+from nanlab.findings.rule import Edit
 
 # A line that is marked is as good to change as any other that is.
 PROGRAMS = {
@@ -1415,6 +1416,33 @@ def failed(path: Path, text: str) -> Exception:
     with pytest.raises(Exception, match=r".") as caught:
         run(path, text)
     return caught.value
+
+
+def test_second_mistake_behind_the_first_is_mended_too(tmp_path: Path) -> None:
+    text = """
+q = nn.Linear(4, 2)(torch.randn(8, 4))
+chosen = q.gather(1, torch.randint(0, 2, (8, 1))[:, 0])
+expected = torch.rand(8)
+loss = F.smooth_l1_loss(chosen, expected)
+"""
+    told = nanlab.explain(failed(tmp_path / "program.py", text))
+    assert told is not None
+    assert [edit.first for edit in told.fixes[0].edits] == [3, 5]
+    assert told.change is not None
+    assert told.change[1] == 3
+
+
+def test_edit_that_others_of_its_kind_contradict_gives_way() -> None:
+    texts = {"a": 0.5, "b": 0.55, "c": 0.6}
+    edits = {name: (Edit("train.py", 1, 1, name),) for name in texts}
+    kinds = {"a": "other_forms", "b": "other_forms", "c": "options"}
+    found = [Candidate(cost, edits[name], kinds[name]) for name, cost in texts.items()]
+
+    class Compared:
+        def outcomes(self, tries: Any, seconds: float) -> list[trial.Outcome]:
+            return [trial.Outcome("ran", result=edits[0].text) for edits in tries]
+
+    assert search._likeliest(found, Compared()) is found[2]  # type: ignore[arg-type]
 
 
 def test_trying_leaves_files_and_names_as_they_were(tmp_path: Path) -> None:

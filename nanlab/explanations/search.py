@@ -9,17 +9,27 @@ cost, which says how common such a mistake is.
 from __future__ import annotations
 
 import ast
+import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from nanlab.explanations.edits import calls, gradients, names, sizes, statements, values
 from nanlab.explanations.site import Candidate, Site, bound_by, rows_of
-from nanlab.explanations.trial import Program, edited
+from nanlab.explanations.trial import Program, difference, edited
 from nanlab.findings.rule import Edit
 
 _MOST = 600  # edits that are tried for one exception
+_MOVED = 4  # of those with which another is raised later, that a second edit is sought for
+_SECOND = 100  # second edits that are tried after one
+_RIVALS = 24  # edits that are compared with the first that lets the program run
+_NEAR = 0.4  # how much less usual they may be
+_BY_CHANCE = ("other_forms", "other_numbers", "other_dimensions", "other_sizes")
+_COMPARING = 4.0  # seconds of the processor for it
+_STEEP = 3.0  # how fast the likelihood falls with the cost
+_AGAIN = 0.5  # how unusual it is that a program has two mistakes
 
 
 # Generators of edits, by the statements that they are asked for: a property of Site.
@@ -38,16 +48,19 @@ _OF_PLACES = (
     ("raising", statements.within_sequence),
     ("raising", statements.whole_batches),
     ("raising", gradients.on_last_round),
-    ("raising", sizes.size_of_argument),
+    ("bound", sizes.size_of_argument),
     ("raising", sizes.left_open),
     ("raising", sizes.rest_of_parts),
     ("places", statements.joined_lists),
     ("places", statements.unpacked),
     ("places", statements.registered),
     ("places", statements.loaded),
-    ("places", calls.other_calls),
-    ("places", values.other_forms),
+    ("calls", calls.options),
+    ("calls", calls.siblings),
+    ("calls", calls.arguments),
+    ("operands", values.other_forms),
     ("places", values.as_elsewhere),
+    ("places", values.other_part),
     ("places", sizes.other_dimensions),
     ("sized", sizes.other_sizes),
     ("at_error", statements.computed_anew),
@@ -61,6 +74,7 @@ _OF_PLACES = (
 _OF_PROGRAM = (
     names.near_methods,
     names.methods_without_self,
+    names.more_parameters,
     names.named_parts,
     statements.returned,
     statements.gradient_for_each,
@@ -89,24 +103,98 @@ def mend(
     kinds = (ast.Raise, ast.Assert) if isinstance(error, AssertionError) else ast.Raise
     if isinstance(site.raising[0].statement, kinds):
         return None  # the program's own judgement
-    found = [Candidate(0.0, edits) for edits in first]
+    found = _tried([Candidate(0.0, edits) for edits in first], site)
+    program = site.program
+    at = program.first([each.edits for each in found])
+    chosen = found[at] if at is not None else None
+    most = chosen.cost if chosen is not None else math.inf
+    moving = [each for each in _moving(found, program) if each.cost + _AGAIN < most]
+    pairs = [pair for each in moving for pair in _onward(site, each) if pair.cost < most]
+    pairs.sort(key=lambda each: each.cost)
+    paired = program.first([each.edits for each in pairs]) if pairs else None
+    if paired is not None:
+        return pairs[paired].edits
+    if chosen is not None:
+        return _likeliest(found[at:], program).edits
+    return () if any(program.controls.values()) else None
+
+
+def _likeliest(found: Sequence[Candidate], program: Program) -> Candidate:
+    """The first of these edits, which lets the program run, or another that nearly is as likely.
+
+    An edit of a kind of which several fit, with other results, may fit by chance; different kinds
+    that give the same result support each other.
+    """
+    rivals = [each for each in found if each.cost <= found[0].cost + _NEAR][:_RIVALS]
+    if found[0].kind not in _BY_CHANCE or len(rivals) == 1:
+        return found[0]
+    outcomes = program.outcomes([each.edits for each in rivals], _COMPARING)
+    running = [(one, o.result) for one, o in zip(rivals, outcomes, strict=False) if o.kind == "ran"]
+    results: dict[str, set[str]] = {}
+    for one, result in running:
+        results.setdefault(one.kind, set()).add(result)
+    support: dict[str, dict[str, float]] = {}
+    for one, result in running:
+        likely = math.exp(-_STEEP * one.cost) / len(results[one.kind])
+        kinds = support.setdefault(result, {})
+        kinds[one.kind] = max(likely, kinds.get(one.kind, 0.0))
+    best = max(support, key=lambda result: sum(support[result].values()), default="")
+    return next((one for one, result in running if result == best), found[0])
+
+
+def _moving(found: Sequence[Candidate], program: Program) -> list[Candidate]:
+    """Edits with which another exception is raised later: the likeliest for each of those."""
+    ways: dict[tuple[str, tuple[int, ...]], list[Candidate]] = {}
+    for at, (doubt, outcome) in program.onward.items():
+        moved = replace(found[at], cost=found[at].cost + doubt)
+        ways.setdefault((outcome.error, outcome.lines), []).append(moved)
+    least = [min(each, key=lambda one: one.cost) for each in ways.values()]
+    return sorted(least, key=lambda each: each.cost)[:_MOVED]
+
+
+def _tried(found: list[Candidate], site: Site) -> list[Candidate]:
+    """Those edits and all others that can be read, the cheapest first, each once."""
     for candidate in _candidates(site):
         found += (candidate, *_twins(site, candidate))
-    ordered = dict.fromkeys(each.edits for each in sorted(found, key=lambda each: each.cost))
-    tries = [edits for edits in ordered if _parses(site.program, edits)][:_MOST]
-    at = site.program.first(tries)
-    if at is not None:
-        return tries[at]
-    return () if any(site.program.controls.values()) else None
+    ordered: dict[tuple[Edit, ...], Candidate] = {}
+    for each in sorted(found, key=lambda each: each.cost):
+        ordered.setdefault(each.edits, each)
+    return [each for each in ordered.values() if _parses(site.program, each.edits)][:_MOST]
+
+
+def _onward(site: Site, first: Candidate) -> list[Candidate]:
+    """An edit with another one, for the exception that the program raises with it."""
+
+    def looked(error: BaseException) -> list[Candidate]:
+        onward = Site.of(error)
+        if onward is None or not onward.raising:
+            return []
+        found = []
+        for each in _tried([], onward)[:_SECOND]:
+            both: list[Edit] = []
+            for source in onward.program.texts:
+                old = site.program.source(source.shown)
+                if old is not None:
+                    both += difference(old, edited(source, each.edits))
+            found.append(Candidate(each.cost, tuple(both)))
+        return found
+
+    more = _AGAIN + first.cost
+    seen: list[Candidate] = site.program.after(first.edits, looked)
+    return [replace(each, cost=each.cost + more) for each in seen]
 
 
 def _candidates(site: Site) -> Iterator[Candidate]:
-    """All edits; a kind that fails at one statement says so, and costs no other."""
+    """All edits; a kind that fails at one part of a statement says so, and costs no other."""
     asked = [partial(kind, site) for kind in _OF_PROGRAM]
-    asked += [partial(kind, site, at) for name, kind in _OF_PLACES for at in getattr(site, name)]
+    for name, kind in _OF_PLACES:
+        places = [at if isinstance(at, tuple) else (at,) for at in getattr(site, name)]
+        asked += [partial(kind, site, *at) for at in places]
     for kind in asked:
         try:
-            yield from kind()
+            for each in kind():
+                name = getattr(kind.func, "__name__", "")
+                yield replace(each, kind=name)
         except Exception as error:
             told = f"internal error in nanlab ({type(error).__name__}: {error})"
             warnings.warn(f"{told}: not every edit was tried", RuntimeWarning, stacklevel=2)

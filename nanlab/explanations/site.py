@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import FrameType, FunctionType, TracebackType
 from typing import Any
@@ -35,12 +35,23 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 _INDEXED = (Tensor, np.ndarray, list, tuple, dict, nn.Module)
 
 
+ASKED = ("size", "dim", "numel", "item", "stride", "parameters", "backward")  # what is asked of it
+
+
+# What goes into these is the program's data: with less of it many an error goes away.
+_GATHER = (
+    "zip list tuple dict set enumerate iter next map filter sorted range parameters DataLoader"
+    " TensorDataset".split()
+)
+
+
 @dataclass(frozen=True)
 class Candidate:
     """An edit, and how unusual the mistake is that it would mend."""
 
     cost: float
     edits: tuple[Edit, ...]
+    kind: str = field(default="", compare=False)  # what made it
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,37 @@ class Place:
 
     def calls(self) -> list[ast.Call]:
         return [node for node in self.parts() if isinstance(node, ast.Call)]
+
+    @property
+    def operands(self) -> list[tuple[ast.expr, str]]:
+        """Expressions of a statement that could be other tensors, each with its role."""
+        found: dict[int, tuple[ast.expr, str]] = {}
+        for node in self.parts():
+            pairs: list[tuple[ast.expr, str]] = []
+            if callee(node) in _GATHER:
+                continue
+            if isinstance(node, ast.Call):
+                pairs = [(a, "argument") for a in node.args]
+                pairs += [(k.value, "argument") for k in node.keywords]
+                if isinstance(node.func, ast.Attribute) and node.func.attr not in ASKED:
+                    pairs.append((node.func.value, "receiver"))
+            elif isinstance(node, ast.BinOp):
+                pairs = [(node.left, "side"), (node.right, "side")]
+            elif isinstance(node, ast.Compare):
+                pairs = [(each, "side") for each in (node.left, *node.comparators)]
+            elif isinstance(node, ast.Subscript):
+                pairs = [(node.value, "indexed"), (node.slice, "index")]
+            elif isinstance(node, (ast.List, ast.Tuple)) and isinstance(node.ctx, ast.Load):
+                pairs = [(e, "element") for e in node.elts]
+            elif (
+                isinstance(node, (ast.Assign, ast.AugAssign, ast.Return)) and node.value is not None
+            ):
+                pairs = [(node.value, "value")]
+            for expression, role in pairs:
+                if isinstance(expression, (ast.Starred, ast.Constant, ast.Slice, ast.Lambda)):
+                    continue
+                found.setdefault(id(expression), (expression, role))
+        return list(found.values())
 
     @property
     def function(self) -> Function | None:
@@ -249,7 +291,12 @@ class Site:
             for place in self.statements()
             if is_return(place.statement) and getattr(place.function, "name", "") in words
         ]
-        for code in (function.__code__ for function in self._given):
+        places = (*self.raising, *self.bindings)
+        called = [at.value(call.func) for at in places for call in at.calls()]
+        called = [type(v).forward if isinstance(v, nn.Module) else v for v in called]
+        known = [getattr(each, "__func__", each) for each in called]
+        known = [*self._given, *(each for each in known if isinstance(each, FunctionType))]
+        for code in (each.__code__ for each in known):
             for place in self.statements() if self.program.source(code.co_filename) else ():
                 first = getattr(place.function, "lineno", 0)
                 if is_return(place.statement) and first == code.co_firstlineno:
@@ -397,6 +444,16 @@ class Site:
         return list(found.values())
 
     @property
+    def calls(self) -> list[tuple[Any, ...]]:
+        """All calls of the places."""
+        return [(place, call) for place in self.places for call in place.calls()]
+
+    @property
+    def operands(self) -> list[tuple[Any, ...]]:
+        """All operands of the places, each with its role."""
+        return [(place, *each) for place in self.places for each in place.operands]
+
+    @property
     def at_error(self) -> list[Place]:
         """The statement that raised."""
         return self.raising[:1]
@@ -437,6 +494,16 @@ class Site:
     def told(self) -> list[int]:
         """Numbers of the message."""
         return [int(n) for n in re.findall(r"(?:(?<=\dx)|(?<![\w.])-?)\d+", self.text)]
+
+    @cached_property
+    def confronted(self) -> set[tuple[int, int]]:
+        """Numbers that differ between two shapes of the message: ``(2, 3, 6), got [1, 3, 6]``."""
+        if "target size" in self.text:  # the targets are what they are
+            return set()
+        found = re.findall(r"[(\[]([\d, ]+)[)\]], got [(\[]([\d, ]+)[)\]]", self.text)
+        both = [[re.findall(r"\d+", shape) for shape in each] for each in found]
+        pairs = [pair for a, b in both if len(a) == len(b) for pair in zip(b, a, strict=True)]
+        return {(int(a), int(b)) for a, b in pairs if a != b}
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -492,7 +559,7 @@ def signature(function: Any) -> dict[str, Any]:
     forms = re.findall(rf"(?m)^(?:\.\. function:: )?(?:\w+\.)*{name}\((.*?)\)", told)
     parts = max(forms, key=len, default="").split(",")
     pairs = [each.strip().partition("=")[::2] for each in parts]
-    flags = {"True": True, "False": False}
+    flags: dict[str, Any] = {"True": True, "False": False, "0": 0}
     return {n: flags.get(word, inspect.Parameter.empty) for n, word in pairs if n not in ("", "*")}
 
 

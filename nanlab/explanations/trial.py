@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import builtins
 import ctypes
+import difflib
 import dis
 import io
 import linecache
+import multiprocessing
 import os
-import pickle
 import re
 import resource
-import select
 import shutil
 import signal
 import struct
@@ -23,8 +23,9 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NoReturn
@@ -37,12 +38,13 @@ from nanlab.capture.places import display_name, is_user
 from nanlab.findings.rule import Edit
 
 # Seconds of the processor, so that the answer does not depend on what else runs.
-SECONDS = 20.0  # for all that is tried for one exception; as a rule it takes less than one
+SECONDS = 20.0  # for all that is tried for one exception; as a rule it takes a few
 _LONGEST = 6.0  # for one run: the first step of an optimizer imports for seconds
 _CELLS = 2.0  # for the cells of a notebook: a training in one of them is not waited for
 _SHORT = 0.5  # that a program took to raise: one that takes long with an edit does not end
 _PATIENCE = 5  # seconds of the clock for each: a program may wait for something
 _MEMORY = 2 << 30  # bytes that it may ask for
+_NUMBERS = re.compile(r"[-\d., x]+")
 # Warnings that an edit hides what is wrong.
 _WARNED = "(?s).*(target size .* different to the input size|discards the imaginary part)"
 # Statements by the function that they call: what is sent or shown is left out, what cannot be
@@ -50,7 +52,7 @@ _WARNED = "(?s).*(target size .* different to the input size|discards the imagin
 _SENT = re.compile(r"(^|_)(export|upload|push|log|show|nanwatch)|^run_line_magic$|^system$")
 _WRITTEN = re.compile(r"(^|_)(save|dump|write)|^to_")
 Step = tuple[FrameType, int]  # a frame of the traceback, and the line in it
-Run = Callable[[], tuple[str, int]]  # what was raised, and the line; empty if nothing was
+Look = Callable[[BaseException], list[Any]]  # what is to be known of an exception
 # What the process may not do: audit events of Python.
 _REFUSED = (
     "os.mkdir os.remove os.rename os.rmdir os.system os.truncate os.exec os.posix_spawn os.fork"
@@ -82,8 +84,25 @@ class Outcome:
 
     kind: str
     error: str = ""  # type and text
-    line: int = 0  # the innermost of the program's
+    lines: tuple[int, ...] = ()  # of the program's, as it is without edits, the innermost last
     seconds: float = 0.0
+    seen: list[Any] = field(default_factory=list)  # by who looked at the exception
+    result: str = ""  # the numbers that the program ended with
+
+    def moved_on(self, other: Outcome) -> float | None:
+        """How doubtful it is that the program came further than where the other run raised;
+        None: it did not."""
+        own, past = self.lines, other.lines
+        at = next((at for at, (a, b) in enumerate(zip(own, past, strict=False)) if a != b), None)
+        if at is not None:
+            return 0.0 if own[at] > past[at] else None
+        if own != past:  # a call returned, or took its arguments
+            return 0.0
+        same = _NUMBERS.sub("", self.error) == _NUMBERS.sub("", other.error)
+        return None if same or re.match("AttributeError|TypeError", self.error) else 0.6
+
+
+Run = Callable[[], Outcome]
 
 
 @dataclass
@@ -99,6 +118,8 @@ class Program:
     deadline: float = field(default_factory=lambda: time.monotonic() + _PATIENCE * SECONDS)
     # runs without an edit, by where they start; None: it did not raise as it had
     controls: dict[tuple[int, int], Outcome | None] = field(default_factory=dict)
+    # of edits that moved the exception on, by their number: how doubtful that is, and what came
+    onward: dict[int, tuple[float, Outcome]] = field(default_factory=dict)
 
     @property
     def texts(self) -> list[Source]:
@@ -121,6 +142,7 @@ class Program:
         ends; where none does, one that runs for much longer than it took to raise."""
         control = self._control((0, 0))
         at, late = 0, None
+        self.onward = {}
         while at < len(tries) and not self.is_over:
             start = (0, 0) if control is not None else min(self._start(e) for e in tries[at])
             own = control or self._control(start)
@@ -137,15 +159,34 @@ class Program:
                     self.left -= outcome.seconds
                     if outcome.kind != "raised" or self.is_over:
                         break
+                    if (doubt := outcome.moved_on(own)) is not None:
+                        self.onward[at] = doubt, outcome
                     at += 1
             if at < len(tries) and not self.is_over:
-                kind = self._run(tries[at], start, limit).kind
-                if kind == "ran":
+                outcome = self._run(tries[at], start, limit)
+                if outcome.kind == "ran":
                     return at
-                if kind == "late" and late is None and own.seconds > _SHORT:
+                if outcome.kind == "late" and late is None and own.seconds > _SHORT:
                     late = at
             at += 1
         return late
+
+    def outcomes(self, tries: Sequence[Sequence[Edit]], seconds: float) -> list[Outcome]:
+        """What becomes of each run from the beginning, while there is time."""
+        found: list[Outcome] = []
+        if self.controls.get((0, 0)) is not None:
+            for outcome in apart([partial(self._execute, e, (0, 0)) for e in tries], _LONGEST):
+                found.append(outcome)
+                seconds -= outcome.seconds
+                if seconds < 0:
+                    break
+        return found
+
+    def after(self, edits: Sequence[Edit], look: Look) -> list[Any]:
+        """What is seen where the program raises with these edits."""
+        if self.is_over or self.controls.get((0, 0)) is None:
+            return []
+        return self._run(edits, (0, 0), _LONGEST, look).seen
 
     def _start(self, edit: Edit) -> tuple[int, int]:
         """The source and the statement of it that an edit is in."""
@@ -160,20 +201,24 @@ class Program:
         if start not in self.controls:
             several = start == (0, 0) and len(self.sources) > 1
             found = self._run((), start, _CELLS if several else _LONGEST)
-            same = found.kind == "raised" and found.line == self.line
+            same = found.kind == "raised" and found.lines[-1:] == (self.line,)
             same = same and found.error.split(":")[0] == type(self.error).__name__
             self.controls[start] = found if same else None
         return self.controls[start]
 
-    def _run(self, edits: Sequence[Edit], start: tuple[int, int], limit: float) -> Outcome:
-        run = partial(self._execute, edits, start)
+    def _run(
+        self, edits: Sequence[Edit], start: tuple[int, int], limit: float, look: Look | None = None
+    ) -> Outcome:
+        run = partial(self._execute, edits, start, look)
         outcome = next(apart([run], limit), Outcome("refused"))
         self.left -= outcome.seconds
         return outcome
 
-    def _execute(self, edits: Sequence[Edit], start: tuple[int, int]) -> tuple[str, int]:
+    def _execute(
+        self, edits: Sequence[Edit], start: tuple[int, int], look: Look | None = None
+    ) -> Outcome:
         names = dict(self.names)
-        line = 0
+        torch.manual_seed(0)
         try:
             for file, source in self.modules.items():
                 if any(edit.file == source.shown for edit in edits):
@@ -188,10 +233,29 @@ class Program:
                 with nullcontext() if own or source is last else suppress(Exception):
                     exec(_code(source, edits, start[1] if not at else 0), names)
         except BaseException as error:
-            for frame, number in traceback.walk_tb(error.__traceback__):
-                line = number if self.source(frame.f_code.co_filename) is not None else line
-            return f"{type(error).__name__}: {error}", line
-        return "", 0
+            told = f"{type(error).__name__}: {error}"
+            kind = "refused" if "nanlab tries" in told else "raised"
+            lines = [
+                _unedited(number, known, edits)
+                for frame, number in traceback.walk_tb(error.__traceback__)
+                if (known := self.source(frame.f_code.co_filename)) is not None
+            ]
+            seen = look(error) if look is not None else []
+            return Outcome(kind, told[:300], tuple(lines), seen=seen)
+        return Outcome("ran", result=_numbers(names))
+
+
+def _numbers(names: dict[str, Any]) -> str:
+    """The numbers and tensors among names, shortened."""
+    found = []
+    for name, value in names.items():
+        with suppress(Exception):
+            if isinstance(value, torch.nn.Module):
+                value = torch.stack([p.detach().double().sum() for p in value.parameters()])
+            if isinstance(value, (int, float, torch.Tensor)) and name[:1] != "_":
+                whole = torch.as_tensor(value).detach().double()
+                found.append(f"{name} {whole.sum():.5g} {(whole**2).sum():.5g}")
+    return ", ".join(found)
 
 
 def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameType]] | None:
@@ -283,6 +347,31 @@ def edited(source: Source, edits: Sequence[Edit]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def difference(source: Source, text: str) -> list[Edit]:
+    """The edits that make this text of a source."""
+    old, new, found = source.lines, text.splitlines(), []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+        if kind == "insert" and a < len(old):  # before a line, which is written again
+            b, d = b + 1, d + 1
+        elif kind == "insert":
+            a, c = a - 1, c - 1
+        if kind != "equal":
+            first = old[a]
+            indent = first[: len(first) - len(first.lstrip())]
+            rows = "\n".join(row.removeprefix(indent) for row in new[c:d])
+            found.append(Edit(source.shown, a + 1, b, rows, "\n".join(old[a:b])))
+    return found
+
+
+def _unedited(line: int, source: Source, edits: Sequence[Edit]) -> int:
+    """The number that a line of a source has without edits."""
+    for edit in sorted(edits, key=lambda each: each.first):
+        if edit.file == source.shown and line > edit.first:
+            more = len(edit.rows()) - (edit.last - edit.first + 1)
+            line = edit.first if line <= edit.last + more else line - more
+    return line
+
+
 def _code(source: Source, edits: Sequence[Edit], skipped: int = 0) -> Any:
     """The code of a source with edits, without its first statements and what has effects."""
     text = edited(source, edits)
@@ -312,31 +401,30 @@ class _Quiet(ast.NodeTransformer):
 def apart(runs: Sequence[Run], limit: float) -> Iterator[Outcome]:
     """Call ``runs`` one after the other, in a fork of this process that writes into a folder of
     its own and reaches no network; no more after one that does not end in ``limit`` seconds."""
-    ours, theirs = os.pipe()
+    ours, theirs = multiprocessing.Pipe(duplex=False)
     folder = tempfile.mkdtemp(prefix="nanlab-")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         process = os.fork()
     if process == 0:
         _child(runs, theirs, limit, folder)
-    os.close(theirs)
+    theirs.close()
     try:
-        with os.fdopen(ours, "rb", 0) as told:
-            for _ in runs:
-                if not select.select([told], [], [], _PATIENCE * limit)[0]:
+        for _ in runs:
+            if not ours.poll(_PATIENCE * limit):
+                yield Outcome("late", seconds=limit)
+                return
+            try:
+                outcome = ours.recv()
+            except (EOFError, OSError):
+                ended = os.waitpid(process, 0)[1]
+                process = 0
+                if os.WIFSIGNALED(ended) and os.WTERMSIG(ended) == signal.SIGPROF:
                     yield Outcome("late", seconds=limit)
-                    return
-                try:
-                    error, line, seconds = pickle.load(told)
-                except (EOFError, pickle.UnpicklingError):
-                    ended = os.waitpid(process, 0)[1]
-                    process = 0
-                    if os.WIFSIGNALED(ended) and os.WTERMSIG(ended) == signal.SIGPROF:
-                        yield Outcome("late", seconds=limit)
-                    return
-                kind = "refused" if "nanlab tries" in error else "raised" if error else "ran"
-                yield Outcome(kind, error, line, seconds)
+                return
+            yield outcome
     finally:
+        ours.close()
         if process:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
@@ -344,14 +432,15 @@ def apart(runs: Sequence[Run], limit: float) -> Iterator[Outcome]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _child(runs: Sequence[Run], pipe: int, limit: float, folder: str) -> NoReturn:
+def _child(runs: Sequence[Run], pipe: Connection, limit: float, folder: str) -> NoReturn:
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
         sys.stdin, sys.stdout, sys.stderr = map(os.fdopen, (0, 1, 2), "rww")
-        os.closerange(3, pipe)  # files and connections of the program
-        os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
+        kept = pipe.fileno()
+        os.closerange(3, kept)  # files and connections of the program
+        os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # ends with the process that started it
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + _MEMORY, size + _MEMORY))
@@ -368,9 +457,9 @@ def _child(runs: Sequence[Run], pipe: int, limit: float, folder: str) -> NoRetur
             signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process
             signal.setitimer(signal.ITIMER_PROF, limit)
             with _disable_current_modes(), _OnCpu(), torch.enable_grad():
-                error, line = run()
+                outcome = run()
             signal.setitimer(signal.ITIMER_PROF, 0)
-            os.write(pipe, pickle.dumps((error[:300], line, time.process_time() - start)))
+            pipe.send(replace(outcome, seconds=time.process_time() - start))
     finally:
         os._exit(0)
 

@@ -8,7 +8,6 @@ import inspect
 import itertools
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import nn
@@ -22,15 +21,6 @@ _PARTIAL = re.compile(
 )
 
 
-def other_calls(site: Site, place: Place) -> Iterator[Candidate]:
-    """The calls of a statement with other options, arguments, or another function."""
-    for call in place.calls():
-        function = place.value(call.func)
-        yield from _options(site, place, call, function)
-        yield from _siblings(site, place, call, function)
-        yield from _arguments(site, place, call)
-
-
 # Switches that silence an error and leave its cause, or are out of use.
 _NO_CURES = (
     "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
@@ -39,7 +29,9 @@ _NO_CURES = (
 ).split()
 
 
-def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
+def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """A call with other options."""
+    function = place.value(call.func)
     if function is MISSING:
         return
     own = {k.arg: k for k in call.keywords}
@@ -65,6 +57,9 @@ def _options(site: Site, place: Place, call: ast.Call, function: Any) -> Iterato
             if re.search("size|shape|dimension", site.text):
                 cost = 0.9 - 0.1 * (name != "padding") + 0.7 * bool(site.running)
                 yield place.added(cost, call, f"{name}=1")
+        elif name == "dim" and default == 0 and name not in own and at >= len(call.args):
+            for far, number in enumerate((-1, 1) if "size" in site.text else ()):
+                yield place.added(0.7 + 0.05 * far, call, f"dim={number}")
         elif isinstance(default, int) and name not in own:
             for number in dict.fromkeys(site.told):
                 if number != default and number < 0 and "index" in name:
@@ -139,7 +134,9 @@ _FAMILIES = (
 )
 
 
-def _siblings(site: Site, place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
+def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """Another function called."""
+    function = place.value(call.func)
     name = callee(call)
     head = place.text(call.func)[: -len(name)]
     parts = place.value(call.args[0]) if name in ("stack", "tensor") and call.args else None
@@ -151,7 +148,8 @@ def _siblings(site: Site, place: Place, call: ast.Call, function: Any) -> Iterat
         kind = call.func.func if isinstance(call.func, ast.Call) else call.func
         yield place.replaced(0.4, (call.func, f"{place.text(kind)}.apply"))
     if isinstance(function, type) and issubclass(function, nn.Module) and call.args:
-        if isinstance(call.func, ast.Attribute):  # a name was bound without being built
+        read = any(isinstance(place.value(node), Tensor) for node in call.args)
+        if isinstance(call.func, ast.Attribute) and read:  # a name was bound without being built
             yield place.replaced(0.5, (call.func, f"{place.text(call.func)}()"))
     given = place.value(call.args[0]) if isinstance(function, nn.Embedding) and call.args else None
     if isinstance(given, Tensor) and given.requires_grad:  # how much of each row
@@ -184,7 +182,8 @@ def _siblings(site: Site, place: Place, call: ast.Call, function: Any) -> Iterat
 _ALIKE = 0.6  # names that have less in common have nothing to do with each other
 
 
-def _arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """A call with other arguments."""
     if 1 < len(call.args) < 5 and not place.distance:
         for a, b in itertools.combinations(call.args, 2):
             yield place.replaced(1.5, (a, place.text(b)), (b, place.text(a)))

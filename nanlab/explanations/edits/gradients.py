@@ -156,6 +156,13 @@ def uncut(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.5 - 0.05 * count, (node, place.text(inner)))
         if count:
             yield place.replaced(0.6, (node, f"torch.stack(list({place.text(inner)}))"))
+            for call in ast.walk(place.source.tree):  # a list of what was cut before
+                listed = getattr(getattr(call, "func", None), "value", None)
+                if callee(call) == "append" and spelled(listed or call) == (spelled(inner) or None):
+                    (given,) = call.args  # type: ignore[attr-defined]
+                    if (whole := _inside(given)) is not None:
+                        new = f"torch.stack({place.text(inner)})"
+                        yield place.replaced(0.45, (given, place.text(whole)), (node, new))
         name = callee(node)
         if name == "sample":
             head = place.text(node.func)[: -len(name)]  # type: ignore[attr-defined]

@@ -16,11 +16,13 @@ from nanlab.explanations.edits.gradients import is_cut
 from nanlab.explanations.site import (
     MISSING,
     Candidate,
+    Function,
     Place,
     Site,
     bound_by,
     callee,
     function_around,
+    is_return,
     lines_as,
     spelled,
     spliced,
@@ -72,6 +74,14 @@ def those_that_have_it(site: Site, place: Place) -> Iterator[Candidate]:
             if any(n.body == place.block and place.text(n.target) == name for n in loops):
                 own = textwrap.indent(place.text(place.statement), "    ")
                 yield place.written(0.45, f"{test}:\n{own}")
+            around = place.function  # that is called for each module
+            if around is not None and name in {a.arg for a in around.args.args} - {"self"}:
+                first, last = place.statement.lineno, around.end_lineno or 0
+                if place.statement in around.body and not any(map(is_return, ast.walk(around))):
+                    indent = " " * place.statement.col_offset
+                    rows = [f"{indent}{test}:", *place.source.lines[first - 1 : last]]
+                    text = "\n".join((rows[0], *("    " + row for row in rows[1:])))
+                    yield Candidate(0.45, (lines_as(place.source, first, last, text),))
 
 
 def _attributes(site: Site, place: Place, node: ast.Attribute) -> Iterator[tuple[float, str]]:
@@ -103,6 +113,27 @@ def methods_without_self(site: Site) -> Iterator[Candidate]:
                     old = source.lines[each.lineno - 1]
                     new = old.replace("(", "(self, " if first else "(self", 1)
                     yield Candidate(0.3, (lines_as(source, each.lineno, each.lineno, new),))
+
+
+def more_parameters(site: Site) -> Iterator[Candidate]:
+    """A function that is called with one argument more than it takes: by torch, as a hook."""
+    told = re.search(r"(\w+)>?\(\) takes (\d+) positional arguments? but (\d+) w", site.text)
+    if told is None or int(told[3]) != int(told[2]) + 1:
+        return
+    called = {callee(call) for call in site.raising[0].calls()}
+    for source in site.program.texts:
+        for node in ast.walk(source.tree):
+            named = getattr(node, "name", "lambda") == told[1]
+            taken = node.args.args if named and isinstance(node, Function | ast.Lambda) else []
+            if len(taken) != int(told[2]):
+                continue
+            names = [each.arg for each in taken]
+            cost = 1.4 if told[1] in called else 0.6
+            for at in range(len(names), -1 + (names[:1] == ["self"]), -1):
+                old, last = taken[min(at, len(names) - 1)], at == len(names)
+                text = ast.get_source_segment(source.text, old) or ""
+                edits = spliced(source, [(old, f"{text}, _" if last else f"_, {text}")])
+                yield Candidate(cost + 0.02 * last, edits)
 
 
 def of_function_around(site: Site, place: Place) -> Iterator[Candidate]:

@@ -16,6 +16,7 @@ from nanlab.explanations.site import (
     Place,
     Site,
     Tensor,
+    bound_by,
     callee,
     function_around,
     innermost,
@@ -60,6 +61,15 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                 for cost, size in _instead(value, site):
                     shared = 0.8 * (size in site.batch and id(node) not in made)
                     yield place.replaced(cost + more + shared, (node, str(size)))
+            together: dict[int, list[ast.AST]] = {}
+            for node in nodes:
+                together.setdefault(id(innermost(source.tree, node.lineno)), []).append(node)
+            for at, group in together.items():
+                if len(group) > 1 and at in near:
+                    for cost, size in _instead(value, site):
+                        edits = spliced(source, [(node, str(size)) for node in group])
+                        more = min(near[at], 0.6) + 1.8 * any(id(node) in drawn for node in group)
+                        yield Candidate(cost + more + 0.05, edits)
             if told and 1 < len(nodes) < 5 and value > 1:
                 for cost, size in _instead(value, site):
                     edits = spliced(source, [(node, str(size)) for node in nodes])
@@ -138,15 +148,18 @@ def _unread(function: ast.AST | None) -> list[str]:
 
 
 def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:
-    """A size that is written in a function, taken from what the function was given."""
-    function = place.function
-    if not isinstance(function, Function):
-        return
-    names = [each.arg for each in function.args.args]
+    """A size that is written in a function, taken from what the function was given; in a loop,
+    from what the loop goes through."""
+    function, line = place.function, place.statement.lineno
+    names = [each.arg for each in function.args.args] if function is not None else []
+    loops = [n for n in ast.walk(place.source.tree) if isinstance(n, ast.For)]
+    loops = [n for n in loops if n.lineno < line <= (n.end_lineno or 0)]
+    names += [name for loop in loops for name in bound_by(loop)]
     given = {n: v for n in names if isinstance(v := place.frame.f_locals.get(n), Tensor)}
     nodes: dict[int, list[ast.AST]] = {}
-    for node in ast.walk(function):
-        if isinstance(node, (ast.Constant, ast.Name)) and type(v := place.value(node)) is int:
+    for node in ast.walk(place.statement if loops else function or place.statement):
+        read = isinstance(node, (ast.Constant, ast.Name, ast.Attribute))
+        if read and type(v := place.value(node)) is int:
             if v in site.told and v > 1 and not isinstance(getattr(node, "ctx", None), ast.Store):
                 nodes.setdefault(v, []).append(node)
     for old, same in nodes.items():
@@ -247,7 +260,9 @@ def _instead(value: int, site: Site) -> Iterator[tuple[float, int]]:
             cost = 0.8 if value in site.told else 1.3
             cost += 0.0 if size in site.told else 0.5
             cost = min(cost, 0.6) if size in parts else cost
-            yield cost + 0.02 * at + {1: 1.3, 2: 0.6}.get(size, 0.0), size
+            asked = (value, size) in site.confronted
+            cost = 0.5 if asked else cost + {1: 1.3, 2: 0.6}.get(size, 0.0)
+            yield cost + 0.02 * at, size
 
 
 def _literals(tree: ast.AST) -> Iterator[ast.expr]:

@@ -113,6 +113,8 @@ def other_products(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.6, (node.right, f"{right}.transpose(-2, -1)"))
             elif not isinstance(node.left, ast.BinOp):
                 yield place.replaced(0.7, (node, f"{right} @ {left}"))
+            else:
+                yield place.replaced(0.9, (node, f"{right} @ ({left})"))
 
 
 def gradient_for_each(site: Site) -> Iterator[Candidate]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 
 from nanlab.explanations.site import (
+    ASKED,
     MISSING,
     Candidate,
     Place,
@@ -26,58 +29,42 @@ from nanlab.explanations.site import (
     spelled,
 )
 
-_ASKED = ("size", "dim", "numel", "item", "stride", "parameters", "backward")  # what is asked of it
-
-
-# What goes into these is the program's data: with less of it many an error goes away.
-_GATHER = (
-    "zip list tuple dict set enumerate iter next map filter sorted range parameters DataLoader"
-    " TensorDataset".split()
-)
-
-
-def _operands(place: Place) -> Iterator[tuple[ast.expr, str]]:
-    """Expressions of a statement that could be other tensors, each with its role."""
-    seen: set[int] = set()
-    for node in place.parts():
-        pairs: list[tuple[ast.expr, str]] = []
-        if callee(node) in _GATHER:
-            continue
-        if isinstance(node, ast.Call):
-            pairs = [(a, "argument") for a in node.args]
-            pairs += [(k.value, "argument") for k in node.keywords]
-            if isinstance(node.func, ast.Attribute) and node.func.attr not in _ASKED:
-                pairs.append((node.func.value, "receiver"))
-        elif isinstance(node, ast.BinOp):
-            pairs = [(node.left, "side"), (node.right, "side")]
-        elif isinstance(node, ast.Subscript):
-            pairs = [(node.value, "indexed"), (node.slice, "index")]
-        elif isinstance(node, (ast.List, ast.Tuple)) and isinstance(node.ctx, ast.Load):
-            pairs = [(e, "element") for e in node.elts]
-        elif isinstance(node, (ast.Assign, ast.AugAssign, ast.Return)) and node.value is not None:
-            pairs = [(node.value, "value")]
-        for expression, role in pairs:
-            if isinstance(expression, (ast.Starred, ast.Constant, ast.Slice, ast.Lambda)):
-                continue
-            if id(expression) not in seen:
-                seen.add(id(expression))
-                yield expression, role
-
 
 def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
     """An expression in the form that the program gives it elsewhere: ``x.sum(1)`` for ``x``."""
-    own = {ast.dump(e): e for e, _ in _operands(place)}
+    own = {ast.dump(e): e for e, _ in place.operands}
     inside = {id(node) for node in ast.walk(place.statement)}
     for source in site.program.texts:
         for node in ast.walk(source.tree):
             given = getattr(getattr(node, "func", None), "value", None)
             same = own.get(ast.dump(given)) if given is not None else None
-            if same is None or id(node) in inside or callee(node) in (*_ASKED, "detach"):
+            if same is None or id(node) in inside or callee(node) in (*ASKED, "detach"):
+                continue
+            if isinstance(place.value(same), ModuleType) or spelled(same) == "self":
                 continue
             named = isinstance(same, ast.Name)
             if not named or function_around(source.tree, node) is place.function:
                 text = ast.get_source_segment(source.text, node) or ""
                 yield place.replaced(0.45 + 0.3 * named, (same, text))
+
+
+def other_part(site: Site, place: Place) -> Iterator[Candidate]:
+    """The part of a sequence that is left where the program reads ``x[:, :-1]``: ``x[:, 1:]``."""
+    own = {ast.dump(e): e for e, _ in place.operands if isinstance(e, ast.Name)}
+    for source in site.program.texts if re.search("size|shape", site.text) else ():
+        for node in ast.walk(source.tree):
+            same = own.get(ast.dump(node.value)) if isinstance(node, ast.Subscript) else None
+            for part in ast.walk(node.slice) if isinstance(node, ast.Subscript) else ():
+                if same is not None and isinstance(part, ast.Slice) and not part.step:
+                    text = ast.get_source_segment(source.text, node) or ""
+                    old = ast.get_source_segment(source.text, part) or ""
+                    cut = re.fullmatch(r":\s*-(\w+)|(\w+)\s*:", old)
+                    if cut is not None:
+                        other = f"{cut[1]}:" if cut[1] else f":-{cut[2]}"
+                        start = text.rindex(old)
+                        new = text[:start] + other + text[start + len(old) :]
+                        yield place.replaced(0.6, (same, new))
+                        yield place.replaced(0.75, (same, text))
 
 
 def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
@@ -110,37 +97,38 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.5, *zip(call.args, texts, strict=True))
 
 
-def other_forms(site: Site, place: Place) -> Iterator[Candidate]:
-    """Operands in another form, alone and with all those of their shape."""
-    operands = list(_operands(place))
+def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> Iterator[Candidate]:
+    """An operand in another form, alone and with all those of its shape."""
+    operands = place.operands
     tensors = {spelled(e): v for e, _ in operands if isinstance(v := place.value(e), Tensor)}
-    for expression, role in operands:
-        value = place.value(expression)
-        if value is MISSING and role == "value":
-            value = place.result()
-        for cost, new in _forms(place, expression, value, tensors, site):
-            plain = isinstance(
-                expression, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Tuple)
-            )
-            old = place.text(expression)
-            text = new if plain or not new.startswith(old) else f"({old}){new[len(old) :]}"
-            more = 0.0 if value is not MISSING else 0.3
-            more += 0.2 if role == "value" else 0.0
-            yield place.replaced(cost + more, (expression, text))
-            if not isinstance(expression, ast.Name) or not isinstance(value, Tensor):
-                continue
-            alike = [
-                other
-                for other, _ in operands
-                if isinstance(other, ast.Name)
-                and getattr(place.value(other), "shape", None) == value.shape
-            ]
-            same = [other for other in alike if place.text(other) == old]
-            each = re.compile(rf"\b{old}\b")
-            for apart, group in ((0.02, same), (0.1, alike)):  # all of its name, all of its shape
-                if len(group) > 1:
-                    pairs = [(other, each.sub(place.text(other), new)) for other in group]
-                    yield place.replaced(cost + more + apart, *pairs)
+    value = place.value(expression)
+    if value is MISSING and role == "value":
+        value = place.result()
+    for cost, new in _forms(place, expression, value, tensors, site):
+        plain = isinstance(
+            expression, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Tuple)
+        )
+        old = place.text(expression)
+        text = new if plain or not new.startswith(old) else f"({old}){new[len(old) :]}"
+        more = 0.0 if value is not MISSING else 0.3
+        more += 0.2 if role == "value" else 0.0
+        if callee(expression) == "from_numpy" and text == f"{old}.float()":
+            more = -0.4  # data is cast where it is read
+        yield place.replaced(cost + more, (expression, text))
+        if not isinstance(expression, ast.Name) or not isinstance(value, Tensor):
+            continue
+        alike = [
+            other
+            for other, _ in operands
+            if isinstance(other, ast.Name)
+            and getattr(place.value(other), "shape", None) == value.shape
+        ]
+        same = [other for other in alike if place.text(other) == old]
+        each = re.compile(rf"\b{old}\b")
+        for apart, group in ((0.02, same), (0.1, alike)):  # all of its name, all of its shape
+            if len(group) > 1:
+                pairs = [(other, each.sub(place.text(other), new)) for other in group]
+                yield place.replaced(cost + more + apart, *pairs)
 
 
 def _forms(
@@ -152,6 +140,8 @@ def _forms(
         return
     if isinstance(node, ast.Call) and callee(node) in ("half", "bfloat16", "double"):
         yield 0.7, place.text(node.func).rpartition(".")[0]
+    if isinstance(node, ast.Subscript) and "0-dim" in site.text:
+        yield 0.4, place.text(node.value)
     if isinstance(value, nn.Module) and "not iterable" in site.text:
         yield 0.4, f"{old}.parameters()"
     if isinstance(value, dict):
@@ -233,9 +223,10 @@ def _forms(
     indexed = re.search("^(?!Dimension).*out of (range|bounds)", site.text)
     learned = isinstance(value, nn.Parameter)  # it was given the shape that it shall have
     dtype = _wanted(site.roles.get(id(node), ""), value, site)
-    for cost, text in _shaped(
-        node, old, value, others, site, 1.5 if graph or indexed or learned else 0.0
-    ):
+    far = 1.5 if graph or indexed or learned else 0.0
+    if "dtype" in site.text and not re.search(r"size|shape|dim|\dx\d", site.text):
+        far += 0.5
+    for cost, text in _shaped(node, old, value, others, site, far):
         yield cost, text
         if dtype:
             yield cost + 0.02, text + dtype
@@ -358,6 +349,9 @@ def _shaped(
     product = re.search("mat1|matmul|mat2|bmm", site.text) and old != next(iter(others), "")
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
         yield 0.65, f"{old}.transpose(-2, -1)"
+    if "Expected target size" in site.text and site.roles.get(id(node)) == "input":
+        turn = "transpose(1, 2)" if shape is None or rank == 3 else "movedim(-1, 1)"
+        yield 0.3, f"{old}.{turn}"  # the classes come second
     if rank > 2:
         turned = (0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)
         channels = shape is not None and "channels" in site.text and shape[-1] in site.told
@@ -370,6 +364,12 @@ def _shaped(
             yield more + 1.25, f"{old}[: len({name})]"
         if shape and other.dim() == rank and len(other) > shape[0] == 1:
             yield 0.55, f"{old}.expand(len({name}){', -1' * (rank - 1)})"
+        axes = itertools.combinations(range(other.dim()), rank)
+        for kept in reversed(list(axes)) if other.dim() > rank + 1 else ():
+            pairs = [(a, other.shape[d]) for a, d in zip(shape or (), kept, strict=False)]
+            if any(a > 1 for a, _ in pairs) and all(a in (1, b) for a, b in pairs):
+                index = ", ".join(":" if d in kept else "None" for d in range(other.dim()))
+                yield more + 0.95 + 0.05 * (other.dim() - 1 - kept[-1]), f"{old}[{index}]"
         if shape is not None and other.dim() > rank:
             nones = ", None" * (other.dim() - rank)
             yield more + 1.05, f"{old}[:{nones}]" if rank == 1 else f"{old}[..., None]"
