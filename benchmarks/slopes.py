@@ -1,4 +1,4 @@
-"""Drifts and healthy runs of two more blind rounds, written without a look at the forecast's rules.
+"""Drifts and healthy runs of two more blind rounds, written without regard to the forecast's rules.
 
 The line that overflows (or underflows) first bears the comment `# overflows` or `# underflows`.
 """
@@ -934,3 +934,378 @@ def autoencoder_in_bfloat16() -> Made:
         return (out.float() - x / 8).square().mean()
 
     return trained(net, loss, 150, lr=0.02, optimizer=torch.optim.Adam)
+
+
+# Second round -------------------------------------------------------------------------------------
+
+Course = Callable[[int, torch.Generator], torch.Tensor | float]
+
+
+@overflow
+def sum_of_attention_in_a_growing_cache() -> Made:
+    gen = seeded(501)
+    net = nn.Linear(8, 8)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(20 + 6 * i, 8, generator=gen)
+        values = net(x).half().abs() * (4 + 0.6 * i)
+        total = values.sum(0)  # overflows
+        return net(x).square().mean() + 0 * total.float().mean()
+
+    return trained(net, loss, 250, lr=1e-4)
+
+
+@overflow
+def dot_products_of_embeddings_by_momentum() -> Made:
+    gen = seeded(502)
+    net = nn.Embedding(16, 12)
+
+    def loss(i: int) -> torch.Tensor:
+        e = net(torch.randperm(16, generator=gen)[:10])
+        scores = (e.half() * e.half()).sum(1) * 4  # overflows
+        return -e.norm(dim=1).mean() + 0 * scores.float().mean()
+
+    return trained(net, loss, 300, lr=1.0, momentum=0.9)
+
+
+@overflow
+def steps_of_a_divergent_quadratic() -> Made:
+    gen = seeded(503)
+    net = nn.Linear(3, 1, bias=False)
+    curve = torch.tensor([1.0, 5.0, 10.3])
+
+    def loss(i: int) -> torch.Tensor:
+        w = net.weight[0]
+        shown = w.half() * 3.0  # overflows
+        noise = torch.randn(3, generator=gen)
+        return 0.5 * (curve * w * w).sum() + (noise * w).sum() + 0 * shown.float().mean()
+
+    return trained(net, loss, 250, lr=0.2)
+
+
+@overflow
+def bytes_seen_by_a_meter() -> Made:
+    gen, seen = seeded(504), torch.zeros((), dtype=torch.float16)
+
+    def of(i: int) -> torch.Tensor:
+        return seen.add_(torch.rand((), generator=gen) ** 3 * 2400)  # overflows
+
+    return beside(of, 250, 504)
+
+
+@overflow
+def cube_of_a_learned_radius() -> Made:
+    gen = seeded(505)
+    net = nn.Linear(4, 1)
+    net.radius = nn.Parameter(torch.tensor(2.0))
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(16, 4, generator=gen)
+        volume = net.radius.half() ** 3 * 4.2  # overflows
+        return net(x).square().mean() - net.radius + 0 * volume.float()
+
+    return trained(net, loss, 250, lr=lambda i: 0.2 + 0.15 * math.cos(i / 5))
+
+
+@overflow
+def doubling_on_success() -> Made:
+    gen, size = seeded(506), [4.0]
+
+    def of(i: int) -> torch.Tensor:
+        size[0] *= 1.3 if torch.rand((), generator=gen) < 0.4 else 1.0
+        return (torch.rand(8, generator=gen) + 1).half() * size[0]  # overflows
+
+    return beside(of, 200, 506)
+
+
+@overflow
+def inverse_of_a_falling_eigenvalue() -> Made:
+    gen = seeded(507)
+
+    def of(i: int) -> torch.Tensor:
+        least = 0.9**i * (1 + 0.2 * torch.rand(4, generator=gen))
+        return least.half().reciprocal() * 0.5  # overflows
+
+    return beside(of, 140, 507)
+
+
+@overflow
+def hidden_state_by_plateaus() -> Made:
+    gen, state = seeded(508), [torch.ones(6)]
+
+    def of(i: int) -> torch.Tensor:
+        gain = 1.18 if i % 10 < 5 else 1.0
+        state[0] = state[0] * gain + 0.1 * torch.randn(6, generator=gen)
+        return state[0].half() * 2  # overflows
+
+    return beside(of, 200, 508)
+
+
+@overflow
+def value_targets_that_chase_the_largest() -> Made:
+    gen = seeded(509)
+    net = nn.Linear(4, 3)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.rand(32, 4, generator=gen)
+        q = net(x)
+        target = 1.05 * q.detach().amax(1, keepdim=True) + 1
+        shown = q.half() * 4.0  # overflows
+        return F.smooth_l1_loss(q, target.expand_as(q)) + 0 * shown.float().mean()
+
+    return trained(net, loss, 256, lr=lambda i: 1.0 + 0.8 * i, optimizer=torch.optim.SGD)
+
+
+@overflow
+def energy_of_a_growing_lattice() -> Made:
+    gen = seeded(510)
+
+    def of(i: int) -> torch.Tensor:
+        spins = torch.rand(10 + 2 * i, 10 + 2 * i, generator=gen).half()
+        return (spins * spins.roll(1, 0)).sum() * 2  # overflows
+
+    return beside(of, 250, 510)
+
+
+@underflow
+def product_of_gates() -> Made:
+    gen, memory = seeded(521), [torch.ones(10)]
+
+    def of(i: int) -> torch.Tensor:
+        memory[0] = memory[0] * torch.sigmoid(1.2 + torch.randn(10, generator=gen))
+        return memory[0].half()  # underflows
+
+    return beside(of, 200, 521)
+
+
+@underflow
+def softmax_of_a_growing_margin() -> Made:
+    gen = seeded(522)
+    net = nn.Linear(4, 2)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.rand(16, 4, generator=gen) + 0.5
+        logits = net(x)
+        other = (logits[:, 0] - logits[:, 1]).half().exp()  # underflows
+        return (logits[:, 0] - logits[:, 1]).mean() + 0 * other.float().mean()
+
+    return trained(net, loss, 200, lr=0.02)
+
+
+@underflow
+def rate_by_halves() -> Made:
+    gen = seeded(523)
+
+    def of(i: int) -> torch.Tensor:
+        rate = 0.1 * 0.5 ** (i // 7)
+        return (rate * torch.randn(8, generator=gen)).half()  # underflows
+
+    return beside(of, 200, 523)
+
+
+@underflow
+def distance_to_the_fixed_point() -> Made:
+    gen, at = seeded(524), [torch.randn(6, generator=seeded(524))]
+
+    def of(i: int) -> torch.Tensor:
+        new = at[0] * (0.9 + 0.05 * torch.rand(6, generator=gen))
+        gap = (new - at[0]).half() * 0.5  # underflows
+        at[0] = new
+        return gap
+
+    return beside(of, 256, 524)
+
+
+@underflow
+def prior_over_a_longer_path() -> Made:
+    gen = seeded(525)
+
+    def of(i: int) -> torch.Tensor:
+        chance = 0.55 + 0.4 * torch.rand(4, 3 + i, generator=gen)
+        return chance.half().prod(1)  # underflows
+
+    return beside(of, 90, 525)
+
+
+@underflow
+def kernel_of_clouds_that_part() -> Made:
+    gen = seeded(526)
+
+    def of(i: int) -> torch.Tensor:
+        gap = 0.045 * i + 0.1 * torch.randn(12, generator=gen)
+        return (-(gap**2)).exp().half()  # underflows
+
+    return beside(of, 140, 526)
+
+
+@underflow
+def weight_of_an_old_task() -> Made:
+    gen = seeded(527)
+    net = nn.Linear(4, 2)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(16, 4, generator=gen)
+        old = net(x).half().square() * (0.85**i * (1 + 0.5 * (i % 6 == 0)))  # underflows
+        return net(x).square().mean() + old.float().mean()
+
+    return trained(net, loss, 200, lr=1e-4)
+
+
+@underflow
+def variance_of_a_cooling_chain() -> Made:
+    gen, heat = seeded(528), [1.0]
+
+    def of(i: int) -> torch.Tensor:
+        heat[0] *= 0.97 if torch.rand((), generator=gen) < 0.5 else 0.86
+        return (heat[0] * torch.randn(40, generator=gen)).half().square()  # underflows
+
+    return beside(of, 200, 528)
+
+
+@underflow
+def attention_decay_over_distance() -> Made:
+    gen = seeded(529)
+
+    def of(i: int) -> torch.Tensor:
+        rate = 0.8 + 0.15 * torch.rand(8, generator=gen)
+        return (rate.half() ** (1 + i)) * 0.5  # underflows
+
+    return beside(of, 256, 529)
+
+
+@underflow
+def signal_through_a_deeper_stack() -> Made:
+    gen = seeded(530)
+    net = nn.Linear(6, 6, bias=False)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(8, 6, generator=gen)
+        with torch.no_grad():
+            net.weight.mul_(0.95)
+        out = net(net(x)).half() * 0.5  # underflows
+        return net(x).square().mean() + 0 * out.float().mean()
+
+    return trained(net, loss, 256, lr=1e-6)
+
+
+MORE: dict[str, Course] = {
+    "square_root_of_time": lambda i, g: (
+        1400 * math.sqrt(i) * (1 + 0.05 * torch.randn(4, generator=g))
+    ),
+    "overshoot": lambda i, g: 15000 * (1 - math.exp(-i / 12) * math.cos(i / 9)),
+    "two_time_scales": lambda i, g: 8000 * (1 - 0.8**i) + 14000 * (1 - 0.98**i),
+    "s_curve_twice": lambda i, g: (
+        1000 + 6000 / (1 + math.exp(40 - i)) + 9000 / (1 + math.exp((110 - i) / 6))
+    ),
+    "hours_of_the_day": lambda i, g: (
+        9000 + 7000 * math.sin(i / 24 * math.tau) + 300 * torch.randn(6, generator=g)
+    ),
+    "linear_to_a_cap": lambda i, g: min(180.0 * i, 18000.0),
+    "jumps_around_a_level": lambda i, g: (
+        12000.0 * (1 + 0.4 * torch.sign(torch.randn((), generator=g)))
+    ),
+    "growth_then_decline": lambda i, g: (
+        400 * i * math.exp(-i / 50) * (1 + torch.rand(4, generator=g))
+    ),
+    "falls_as_one_over_time": lambda i, g: (1 + 0.1 * torch.randn(6, generator=g)) / (1 + i),
+    "falls_to_noise": lambda i, g: 0.85**i + 5e-4 * torch.rand(8, generator=g),
+    "halved_five_times": lambda i, g: 0.1 * 0.5 ** min(i // 20, 5) * torch.rand(8, generator=g),
+    "temperature_linear_to_a_floor": lambda i, g: 200 / max(1 - i / 120, 0.05),
+    "rare_large_batches": lambda i, g: (
+        (torch.rand(8, generator=g) * 2000).sum() * (3 if i % 29 == 28 else 1)
+    ),
+    "average_of_spikes": lambda i, g: (
+        sum(9000 * 0.9 ** (i - k) for k in (20, 90, 150) if k <= i) + 40
+    ),
+}
+HEALTHY += [coursed(name, 551 + k) for k, name in enumerate(MORE)]
+COURSES.update(MORE)
+
+
+@healthy
+def classifier_that_becomes_sure() -> Made:
+    gen = seeded(571)
+    net = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3))
+
+    def loss(i: int) -> torch.Tensor:
+        y = torch.randint(0, 3, (32,), generator=gen)
+        x = F.one_hot(y, 6) * 2 + 0.5 * torch.randn(32, 6, generator=gen)
+        with torch.autocast("cpu", dtype=torch.float16):
+            logits = net(x)
+        return F.cross_entropy(logits.float(), y)
+
+    return trained(net, loss, 150, lr=3e-3, optimizer=torch.optim.AdamW)
+
+
+@healthy
+def regression_on_prices() -> Made:
+    gen = seeded(572)
+    net = nn.Linear(5, 1)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(32, 5, generator=gen)
+        price = 9000 + 800 * x.sum(1, keepdim=True)
+        out = net(x)
+        shown = out.half() * 1.5
+        return F.smooth_l1_loss(out, price) + 0 * shown.float().mean()
+
+    return trained(net, loss, 200, lr=lambda i: 250 * 0.98**i)
+
+
+@healthy
+def autoencoder_with_a_scheduler() -> Made:
+    gen = seeded(573)
+    net = nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 8))
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(32, 8, generator=gen)
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x)
+        return (out.float() - x).square().mean()
+
+    return trained(net, loss, 160, lr=lambda i: 0.1 * 0.7 ** (i // 25))
+
+
+@healthy
+def weights_that_grow_to_a_bound() -> Made:
+    gen = seeded(574)
+    net = nn.Linear(6, 2)
+
+    def loss(i: int) -> torch.Tensor:
+        with torch.no_grad():
+            net.weight.clamp_(-30, 30)
+        x = torch.randn(32, 6, generator=gen)
+        out = net(x).half() * 40
+        return -(out.float() * x[:, :2]).mean() / 40
+
+    return trained(net, loss, 200, lr=1.0)
+
+
+@healthy
+def entropy_bonus_that_fades() -> Made:
+    gen = seeded(575)
+    net = nn.Linear(4, 3)
+
+    def loss(i: int) -> torch.Tensor:
+        x = torch.randn(32, 4, generator=gen)
+        chance = net(x).softmax(1)
+        bonus = (chance * chance.log()).sum(1).mean().half() * max(0.95**i, 0.01)
+        return F.mse_loss(chance, (2 * x[:, :3]).softmax(1)) + bonus.float()
+
+    return trained(net, loss, 200, lr=0.3)
+
+
+@healthy
+def teacher_by_moving_average() -> Made:
+    gen = seeded(576)
+    net, teacher = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def loss(i: int) -> torch.Tensor:
+        with torch.no_grad():
+            for p, q in zip(teacher.parameters(), net.parameters(), strict=True):
+                p.lerp_(q, 0.05)
+        x = torch.randn(24, 6, generator=gen)
+        gap = (net(x) - teacher(x)).half().square().mean()
+        return (net(x) - 3 * x[:, :3]).square().mean() + gap.float()
+
+    return trained(net, loss, 200, lr=lambda i: 0.03 * (1 + math.cos(i / 10)))
