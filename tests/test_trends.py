@@ -149,6 +149,15 @@ def test_what_does_not_keep_climbing_is_not_told(values: np.ndarray) -> None:
     assert outlook(values, 16.0, wide=False) is None
 
 
+def test_a_climb_is_told_only_if_forecasts_of_it_came_true() -> None:
+    at = np.arange(1.0, 101.0)
+    for seed in range(5):
+        noise = 1 + 0.02 * np.random.default_rng(seed).standard_normal(100)
+        climbs, settles = 600 * at * noise, 40_000 * (1 - np.exp(-at / 25)) * noise
+        assert first_told(np.log2(climbs), 16.0, wide=False) is not None
+        assert first_told(np.log2(settles), 16.0, wide=False) is None
+
+
 def test_what_is_far_ahead_is_not_told() -> None:
     assert (
         outlook(10.0 + 0.01 * np.arange(24) + np.array([0.0] * 23 + [3.0]), 16.0, wide=False)

@@ -27,13 +27,14 @@ CLIMBED = 3.0  # bits a result must have climbed within the window
 CLIMBED_FAR = 10.0  # the same in a dtype of float32's range
 NEAR_STEADY = 21.0  # bits to the limit within which shapes other than the exponential are fitted
 FEWEST_STEADY = 8  # steps that such a fit needs
-WINDOWS_STEADY = 48, 192  # steps that it looks back over; the longer one for noisy courses
+WINDOWS_STEADY = 24, 48, 192  # steps that it looks back over; the longer ones for noisy courses
 CLIMBED_STEADY = 0.3  # bits a result must have climbed for it
-CLIMBED_SLOWLY = 1.0  # the same for an exponential too slow for the shorter window
+CLEAR = 8.0  # standard errors by which it must climb
+SURE = 3.0  # standard errors by which an earlier forecast may fail: each passes several tests
 FELL = 2.0  # bits of a fall that is a reset rather than noise
 SOON_STEADY = 15.0  # steps within which it must arrive
 REACH = 0.5  # steps to look ahead, as a share of those the shape was seen in
-EXPLAINED = 0.92  # share of the course that the shape must explain
+EXPLAINED = 0.95  # share of the course, noise aside, that the shape must explain
 RESTED = 0.85  # recent over whole pace, below which a result levels off
 FARTHEST = 48.0  # steps ahead at most
 LOOKS = 3  # steps in a row in which the end must be foreseen
@@ -86,9 +87,7 @@ def towards(series: Series, end: End) -> Array:
     return table if end == "overflow" else -table
 
 
-def exponential(
-    values: Array, limit: float, explained: float = 0.0
-) -> tuple[float, float, float, float] | None:
+def exponential(values: Array, limit: float) -> tuple[float, float, float, float] | None:
     """(slope, steps left, least, most) of a result that climbs towards a limit; else None.
 
     values: log2 of the magnitude by step, NaN where unseen. A least-squares line through them; the
@@ -97,107 +96,87 @@ def exponential(
     at = np.flatnonzero(np.isfinite(values))
     if len(at) < FEWEST_STEPS:
         return None
-    found = _line(at.astype(np.float64), values[at], limit, explained)
-    return None if found is None else _of_line(found, limit - float(values[at[-1]]))
+    x, y = at.astype(np.float64), values[at]
+    slope, error, residual = _line(x, y)
+    late, doubt, _ = _line(x[-(len(x) // 2) :], y[-(len(x) // 2) :])
+    if slope <= DOUBT * error or late + DOUBT * doubt < RESTED * slope:
+        return None
+    return _arrival(limit - float(y[-1]), limit - float(y[-1] - min(residual[-1], 0)), slope, error)
 
 
-def _slope(x: Array, y: Array) -> tuple[float, float]:
-    """The slope of a straight line, and its standard error."""
+def _line(x: Array, y: Array) -> tuple[float, float, Array]:
+    """The slope of a straight line, its standard error, and what the line leaves."""
     centred, spread = x - x.mean(), y - y.mean()
     squares = float(centred @ centred)
     slope = float(centred @ spread) / squares
     residual = spread - slope * centred
-    return slope, math.sqrt(float(residual @ residual) / max(len(x) - 2, 1) / squares)
+    return slope, math.sqrt(float(residual @ residual) / max(len(x) - 2, 1) / squares), residual
+
+
+def _arrival(
+    bits: float, distance: float, slope: float, error: float
+) -> tuple[float, float, float, float]:
+    """(bits per step, steps left, least, most) of a line that is ``distance`` from its end."""
+    left = max(distance, 0.0) / slope
+    low, high = (max(distance, 0.0) / (slope + sign * DOUBT * error) for sign in (1, -1))
+    return bits / left if left else bits, left, low, high
 
 
 def steady(values: Array, limit: float) -> tuple[float, float, float, float] | None:
-    """``exponential`` for powers of time and their exponentials: running sums, norms, annealed
-    widths.
+    """``exponential`` for other shapes too: running sums, norms, annealed widths, under noise.
 
-    Each shape is a line in its own coordinates: the magnitude, its square root, the logarithm of
-    the logarithm. The one that explains the course best wins, if better than an exponential.
+    Each shape is a line in its own coordinates: the logarithm, the magnitude, its square root, the
+    logarithm of the logarithm. It counts if forecasts by it came true on the course so far; the
+    one that foresaw best wins.
     """
     at = np.flatnonzero(np.isfinite(values))
-    if len(at) < FEWEST_STEADY:
-        return None
     x, y = at.astype(np.float64), values[at]
-    least = min(CLIMBED_STEADY, 2 * (limit - float(y[-1])))
-    if y[-1] - y[0] < least:
+    if len(at) < FEWEST_STEADY or y[-1] - y[0] < min(CLIMBED_STEADY, 2 * (limit - y[-1])):
         return None
-    shapes = [(x, np.exp2((y - limit) / power), 1.0) for power in (1.0, 2.0)]
-    # where its logarithm has one, too
-    late = int(np.flatnonzero(y <= 1.0)[-1]) + 1 if (y <= 1.0).any() else 0
-    if len(y) - late >= FEWEST_STEADY and y[-1] - y[late] >= max(CLIMBED, (limit - y[-1]) / 2):
-        shapes.append((x[late:], np.log2(y[late:]), math.log2(limit)))
-    straight = _line(x, y, limit)
-    best: tuple[float, float, float, float] | None = None
-    for when, z, end in shapes:
-        found = _line(when, z, end)
-        least_explained = max(best[0] if best else 0.0, straight[0] if straight else 0.0)
-        if found is not None and found[0] > least_explained:
-            best = found
-    return None if best is None else _of_line(best, limit - float(y[-1]))
+    below = y - limit
+    shapes = [(below, 0.0), (np.exp2(below), 1.0), (np.exp2(below / 2), 1.0)]
+    if y.min() > 1.0 and y[-1] - y[0] >= CLIMBED:
+        shapes.append((np.log2(y), math.log2(limit)))
+    best, least = None, math.inf
+    for z, end in shapes:
+        slope, error, residual = _line(x, z)
+        if slope <= CLEAR * error:
+            continue
+        # what is noisy gets there with the highest of its values
+        highest = max(float(residual[-len(x) // 2 :].max()), 0.0)
+        distance = end - float(z[-1] - residual[-1] + highest)
+        noise = float(np.square(np.diff(residual)).mean()) / 2
+        left_over = float(residual @ residual) / len(x) - noise
+        if distance / slope > REACH * float(x[-1] - x[0]) or left_over > (1 - EXPLAINED) * (
+            float(z.var()) - noise
+        ):
+            continue
+        missed = _missed(x, z, math.ceil(max(distance, 0.0) / slope), noise)
+        if missed is not None and missed < least:
+            best, least = _arrival(limit - float(y[-1]), distance, slope, error), missed
+    return best
 
 
-def slow(values: Array, limit: float) -> tuple[float, float, float, float] | None:
-    """``exponential`` for a climb too slow for the shorter window."""
-    known = values[np.isfinite(values)]
-    if len(known) <= WINDOW or known[-1] - known[0] < CLIMBED_SLOWLY:
-        return None
-    return exponential(values, limit, EXPLAINED)
+def _missed(x: Array, z: Array, ahead: int, noise: float) -> float | None:
+    """How far, as a share of the course, a line was off ``ahead`` steps ago; None: it fell short.
 
-
-def _of_line(
-    line: tuple[float, float, float, float], distance: float
-) -> tuple[float, float, float, float]:
-    """(slope, steps left, least, most) of a line that is that many bits from the limit."""
-    _, left, least, most = line
-    return distance / left if left > 0 else distance, left, least, most
-
-
-def _line(
-    x: Array, z: Array, end: float, explained_least: float = EXPLAINED
-) -> tuple[float, float, float, float] | None:
-    """(share that a line explains, steps left, least, most); None if too little.
-
-    It must have climbed lately, too. explained_least: 0 for the recent course of an exponential;
-    otherwise a parabola gives the steps left where the course certainly bends down.
+    The forecasts are tried that were made so many steps ago, half the course ago, and just now.
+    noise: variance of the values around the course.
     """
-    slope, error = _slope(x, z)
-    spread, centred = z - z.mean(), x - x.mean()
-    residual = spread - slope * centred
-    explained = 1.0 - float(residual @ residual) / max(float(spread @ spread), 1e-300)
-    if slope <= DOUBT * error or explained < explained_least:
-        return None
-    # what is noisy gets there with the highest of its values
-    noise = residual[-len(x) // 2 :].max() if explained_least else max(residual[-1], 0.0)
-    distance = end - float(z[-1] - residual[-1] + noise)
-    ahead = max(2 * FEWEST_STEADY, math.ceil(distance / slope))
-    lately = ahead if explained_least else len(x) // 2
-    late, doubt = _slope(x[-lately:], z[-lately:])
-    if late + DOUBT * doubt < RESTED * slope:
-        return None
-    bent = _left_of_parabola(x, z, end) if explained_least else 0.0
-    left = max(distance / slope, bent)
-    if explained_least and left > REACH * float(x[-1] - x[0]):
-        return None
-    low, high = (distance / left - sign * DOUBT * error for sign in (1, -1)) if left else (1.0, 1.0)
-    return (explained, left, distance / high, distance / low) if low > 0 else None
-
-
-def _left_of_parabola(x: Array, z: Array, end: float) -> float:
-    """Steps until a parabola reaches the end (inf: never); 0 unless it certainly bends down."""
-    at = (x - x[-1]) / (x[-1] - x[0])
-    powers = np.stack([np.ones(len(at)), at, at * at], 1)
-    (height, pace, bend), *_ = np.linalg.lstsq(powers, z, rcond=None)
-    residual = z - powers @ (height, pace, bend)
-    spread = float(residual @ residual) / (len(x) - 3) * np.linalg.inv(powers.T @ powers)[2, 2]
-    if bend >= -DOUBT * math.sqrt(spread):
-        return 0.0
-    inside = pace * pace - 4 * bend * (height - end)
-    if pace <= 0 or inside < 0:
-        return math.inf
-    return float((math.sqrt(inside) - pace) / (2 * bend) * (x[-1] - x[0]))
+    half, just = len(x) // 2, FEWEST_STEADY // 2
+    ahead, share = min(max(ahead, just), half), 0.0
+    for since in {ahead, half, just}:
+        old = len(x) - since
+        slope, _, _ = _line(x[:old], z[:old])
+        centre, spread = x[:old].mean(), float(x[:old].var()) * old
+        told = z[:old].mean() + slope * (x[old:] - centre)
+        far = float(x[old:].mean() - centre)
+        doubt = SURE * math.sqrt(noise * (far * far / spread + 1 / since + 1 / old))
+        if slope <= 0 or float(z[old:].mean() - told.mean()) < -doubt:
+            return None
+        if since == ahead:
+            share = float(np.square(z[old:] - told).sum() / (float(z.var()) * len(z)))
+    return share
 
 
 def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, float, float] | None:
@@ -208,10 +187,7 @@ def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, floa
         return None
     distance = limit - float(known[-1])
     if not wide and distance <= NEAR_STEADY:
-        short, long = (steady(values[-window:], limit) for window in WINDOWS_STEADY)
-        if short is not None:
-            return short if short[1] <= SOON_STEADY else None
-        for found in (long, *(slow(values[-window:], limit) for window in WINDOWS_STEADY)):
+        for found in (steady(values[-window:], limit) for window in WINDOWS_STEADY):
             if found is not None and found[1] <= SOON_STEADY:
                 return found
     if known[-1] < LARGE if wide else distance > FAST_NEAR:
