@@ -1,6 +1,7 @@
 """Arms, equations, state spaces, processes and flows, by the newer interfaces of torch."""
 
 import math
+from itertools import pairwise
 
 import torch
 from programs import fault, train
@@ -16,7 +17,7 @@ def drawn(seed, *shape):
 def mlp(*sizes):
     torch.manual_seed(sum(sizes))
     layers = []
-    for a, b in zip(sizes, sizes[1:], strict=False):
+    for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b), nn.Tanh()]
     return nn.Sequential(*layers[:-1])
 

@@ -1,7 +1,5 @@
 """Optimizers and derivatives written by hand, averages, narrow formats, and faults that make no noise."""
 
-import math
-
 import torch
 from programs import fault, train
 from torch import nn
