@@ -36,6 +36,9 @@ FEW = (
     "trainers_gradient_kept_from_a_rejected_batch",
     "forums_every_unit_of_a_layer_dies",
     "scripts_layer_killed_by_the_first_updates",
+    "workshops_own_quantiser_that_passes_nothing",  # zeros that its own backward computes
+    "workshops_regression_through_a_ceiling_of_six",  # what follows learns from a constant
+    "fieldwork_likelihood_of_frames_multiplied_in_half",  # a derivative at what was flushed
 )
 
 
@@ -78,7 +81,8 @@ def test_operands_without_a_parameter_are_told_to_be_data() -> None:
 IDLE = (
     "gate_that_opens stochastic_depth satisfied_hinge zero_weight_term low_rank_adapter"
     " idle_limit_penalty solved_before_the_watch switch_of_experts two_tasks_by_turns"
-    " reward_that_comes_seldom margins_that_are_all_kept".split()
+    " reward_that_comes_seldom margins_that_are_all_kept highway_with_a_bias_against_change"
+    " hinge_that_rests_and_wakes free_bits".split()
 )
 
 

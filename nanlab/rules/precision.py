@@ -23,6 +23,7 @@ _MIRRORS = having("mirrors")
 _OF_SQUARES = having("norm") | {"std"}  # their squares overflow first
 _PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 _CLAMPS = having("floors", "clamps")
+_PRODUCTS = having("squares", "multiplies") | {"exp"}
 
 
 @rule(
@@ -57,7 +58,32 @@ def dtype_overflow(fault: Fault) -> Match | Finding | None:
         f"{where}{name} overflows {fault.dtype} for {plural(int(over.sum()), 'element')} of"
         f" {fault.numel:,}: {number(largest)} is beyond its largest number {number(limits.max)}"
     )
+    vanished = _flushed(fault) if where and name == "cast" else -1
+    if vanished >= 0:
+        op, lost = fault.op_at(vanished), str(fault.recording.at(vanished).dtype)
+        told = f"{op} flushes all values to zero in {lost.removeprefix('torch.')}; there {title}"
+        found = replace(match(fault, told, exact=fault.exact), position=vanished, phase="forward")
+        told = "The product of small values became zero, where what follows has a huge derivative."
+        return replace(
+            matched(fault.trace, fault.finding, dtype_overflow, found),
+            cause="dtype-underflow",
+            explanation=told,
+        )
     return match(fault, title, exact=fault.exact)
+
+
+def _flushed(fault: Fault) -> int:
+    """The product, power or exponential of numbers that were not all zero, whose underflow made all
+    zero what the forward operation read; -1 if none did."""
+    row = fault.operand_row(0)
+    while row >= 0 and (stats := fault.recording.stats(row)) is not None and stats.all_zero:
+        read = {p: fault.recording.stats(p) for p in fault.parents(row)}
+        zero = next((p for p, s in read.items() if s is not None and s.all_zero), None)
+        if zero is None:
+            made = fault.op_at(row) in _PRODUCTS and None not in read.values()
+            return row if made and _low(fault.recording.at(row).dtype) else -1
+        row = zero
+    return -1
 
 
 def _limits(dtype: str) -> FloatFormat | None:

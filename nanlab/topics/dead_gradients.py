@@ -17,16 +17,17 @@ from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows, parameter_columns
 from nanlab.trace.history import FEWEST_ZERO_LATE, Dead, History, place_at
 from nanlab.trace.op import FORWARD, walk
-from nanlab.trace.recording import PHASES, Recording
+from nanlab.trace.recording import PHASES, NodeInfo, Recording
 
 # Checked when a step ends.
 
 MOST_ANCESTORS = 2000  # rows searched for one gradient
 MOST_LOOKS = 4  # steps in which the place is searched
-Why = Literal["blocked", "flat", "choice", "saturated", "value"]
+Why = Literal["blocked", "flat", "choice", "bound", "saturated", "value", "custom"]
 FLAT = having("flat")
 # Every element took another alternative, or lies beyond a bound.
 CHOICES = having("bounds", "cuts", "masks", "picks", "parts", "extreme", "assigns", "ranks")
+UNDONE: tuple[Why, ...] = ("choice", "bound")  # another batch may choose otherwise
 MULTIPLIES = having("multiplies", "divides") - having("matmul", "composed_product", "dot", "layer")
 CANCELS = having("adds", "sums", "matmul", "dot")
 # What they make of a gradient is zero by cancellation, or because an operand is.
@@ -114,7 +115,9 @@ def _read(recording: Recording, position: int) -> list[int]:
 def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
     row = recording.at(end)
     info = recording.nodes.get(row.node) if row.node >= 0 else None
-    if info is None or info.op < 0 or info.custom:
+    if info is not None and info.custom:
+        return _Death(end, row.base_name, "custom") if _masks_itself(recording, end, info) else None
+    if info is None or info.op < 0:
         return None
     op = base_name(recording.ops.items[info.op])
     if op in MULTIPLIES | LINEAR and (blockers := _blockers(recording, end, row.node, zero)):
@@ -124,7 +127,7 @@ def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
     if op in FLAT:
         return _Death(end, op, "flat")
     if op in CHOICES:
-        return _Death(end, op, "choice")
+        return _Death(end, op, "bound" if _is_constant(recording, info.position) else "choice")
     if op in MULTIPLIES:
         other = next(
             (p for p in recording.parents(end) if p in zero and not recording.at(p).backward), None
@@ -160,6 +163,29 @@ def _blockers(recording: Recording, end: int, node: int, zero: set[int]) -> tupl
             seen.update(new)
             waiting += new[:MOST_ANCESTORS]
     return tuple(found)
+
+
+def _masks_itself(recording: Recording, end: int, info: NodeInfo) -> bool:
+    """Whether a Function of the program multiplies its gradient by zeros that it computed, although
+    what its forward pass gave differs from value to value."""
+    parents = recording.parents(end)
+    if len(parents) < 2 or recording.at(end).base_name not in MULTIPLIES | CHOICES:
+        return False
+    users = (recording.nodes.get(recording.at(parent).node) for parent in parents)
+    results = (
+        recording.stats(result)
+        for user in users
+        if user is not None and not user.custom
+        for result in recording.parents(user.position)
+        if info.position <= result < user.position
+    )
+    return any(stats is not None and stats.min != stats.max for stats in results)
+
+
+def _is_constant(recording: Recording, position: int) -> bool:
+    """Whether a result is one number throughout, and not 0: what follows sees no data."""
+    stats = recording.stats(position)
+    return stats is not None and stats.numel > 1 and stats.min == stats.max != 0
 
 
 def _one_hot(recording: Recording, position: int) -> bool:
@@ -199,6 +225,10 @@ _WHY = {
         "{op} chose the other alternative, or cut off beyond its bound, all {numel:,} values: their"
         " derivative is 0."
     ),
+    "bound": (
+        "{op} gives its bound for all {numel:,} values: what follows does not see what it reads."
+    ),
+    "custom": "The backward of the Function makes all {numel:,} values 0, by {op}.",
     "value": ("{op} gives exactly 0 for all {numel:,} values, which multiply the gradient."),
     "saturated": (
         "The derivative of {op} is exactly 0 for all {numel:,} values: in floating point it is flat"
@@ -218,8 +248,10 @@ _FIXES = {
         "compute the logarithm instead; exponentiate last or not at all",
         "log_density = -0.5 * z**2",
     ),
+    "custom": Fix("check the mask with which backward multiplies", "grad * inside"),
     "saturated": Fix("work in the log domain, or make the values smaller", "F.logsigmoid(x)"),
 }
+_FIXES["bound"] = _FIXES["choice"]
 
 
 @rule(
@@ -254,9 +286,9 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
         learns = any(other.alive or not dead.lived for other in others)
         # what lived goes on where the next batch, or another part, has something to learn
         rests = dead.lived and (
-            why != "choice" or learns or not any(d.alive for d in history.dead.values())
+            why not in UNDONE or learns or not any(d.alive for d in history.dead.values())
         )
-        if not rests and (why != "choice" or not _converged(trace)):
+        if not rests and (why not in UNDONE or not _converged(trace)):
             names = [recording.parameter_names[owner] for owner in owners]
             yield _finding(trace, names, dead, learns)
 

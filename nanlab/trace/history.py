@@ -141,7 +141,7 @@ class Dead:
     steps: int = 0  # with such a gradient, up to now
     unknown: int = 0  # steps in which no operation was to blame: the program wrote the zero
     at: Place | None = None  # where the signal died
-    why: str = ""  # "blocked", "flat", "choice", "value", "saturated"
+    why: str = ""  # as _WHY of nanlab/topics/dead_gradients.py names it
     first: int = -1  # row of the first such gradient
     numel: int = 0  # elements of what died
     blockers: tuple[str, ...] = ()  # parameters that are zero, and that it is multiplied by
