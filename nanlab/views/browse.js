@@ -2,7 +2,7 @@ const ROW = 23;
 
 function render({ model, el }) {
   const get = (name) => model.get(name), blocks = new Map(), texts = get("texts");
-  let timer = null, asked = -1, widths = null, order = 0;
+  let timer = null, asked = -1, widths = null, order = 0, drawn = "";
   const search = h("input", { type: "search", "aria-label": "Filter", placeholder: `Filter: ${texts.slice(0, 3).join(", ")}${texts.length > 3 ? " …" : ""}`, title: texts.join(", "), oninput: () => {
     clearTimeout(timer);
     timer = setTimeout(() => set("needle", search.value), 150);
@@ -18,8 +18,11 @@ function render({ model, el }) {
   el.append(root);
   const set = (name, value) => { model.set(name, value); model.save_changes(); };
 
+  /** Made anew only when they change: a click on what is replaced meanwhile is lost. */
   function heads() {
-    const [by, up] = get("sort_by");
+    const [by, up] = get("sort_by"), now = JSON.stringify([get("heads"), by, up]);
+    if (now === drawn) return;
+    drawn = now;
     head.replaceChildren(...get("heads").map(([title, align], i) => {
       const order = i === by ? (up ? "ascending" : "descending") : "none";
       const arrow = i === by ? (up ? " ▲" : " ▼") : "";
