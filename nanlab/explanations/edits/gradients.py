@@ -159,10 +159,10 @@ def uncut(site: Site, place: Place) -> Iterator[Candidate]:
             for call in ast.walk(place.source.tree):  # a list of what was cut before
                 listed = getattr(getattr(call, "func", None), "value", None)
                 if callee(call) == "append" and spelled(listed or call) == (spelled(inner) or None):
-                    (given,) = call.args  # type: ignore[attr-defined]
-                    if (whole := _inside(given)) is not None:
-                        new = f"torch.stack({place.text(inner)})"
-                        yield place.replaced(0.45, (given, place.text(whole)), (node, new))
+                    new = f"torch.stack({place.text(inner)})"
+                    for given in call.args[:1]:  # type: ignore[attr-defined]
+                        if (whole := _inside(given)) is not None:
+                            yield place.replaced(0.45, (given, place.text(whole)), (node, new))
         name = callee(node)
         if name == "sample":
             head = place.text(node.func)[: -len(name)]  # type: ignore[attr-defined]
