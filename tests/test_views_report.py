@@ -389,8 +389,8 @@ def test_the_card_names_the_update_that_threw_a_parameter_just_before() -> None:
     ("size", "told"),
     [
         # the ceiling of float16 is 65,504, just below 2^16; the floor 2^-14
-        (2.0**12, r"Headroom in float16: 4\.0 bits below its ceiling at test_views_report.py:\d+"),
-        (2.0**20, r"Not safe in float16: 4\.0 bits above its ceiling at test_views_report.py:\d+"),
+        (2.0**12, r"Room in float16: 4\.0 bits up to its maximum at test_views_report.py:\d+"),
+        (2.0**20, r"Not safe in float16: test_views_report.py:\d+ \(\w+\) is 4\.0 bits above its maximum"),
     ],
 )
 def test_a_healthy_run_says_how_near_to_the_limits_of_float16_it_came(
@@ -407,7 +407,7 @@ def test_a_mask_of_the_lowest_number_says_nothing_about_headroom() -> None:
         scores = torch.full((2, 2), 2.0**12) * 1.0
         masked = scores.masked_fill(torch.eye(2, dtype=torch.bool), torch.finfo(scores.dtype).min)
         torch.softmax(masked, -1)
-    assert "Headroom in float16: 4.0 bits below its ceiling" in repr(trace.report())
+    assert "Room in float16: 4.0 bits up to its maximum" in repr(trace.report())
 
 
 def test_a_minimal_reproduction_is_a_dozen_lines_that_fail_by_themselves() -> None:

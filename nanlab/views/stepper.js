@@ -98,6 +98,7 @@ function render({ model, el }) {
   const lanesAt = s("svg", { class: "nl-lanes", "aria-hidden": "true" }), list = h("div", { class: "nl-rows", role: "none" });
   const tree = h("div", { class: "nl-tree", role: "tree", tabindex: 0, "aria-label": "Backward graph", onscroll: () => draw() }, list);
   let wide = 520;  // of the pictures: read when the size changes, not with each step
+  let tall = 460;  // of the tree, when the chosen row was last brought into view
   const pane = h("div", { class: "nl-detail", role: "region", "aria-label": "Selected node", tabindex: 0 });
   const origin = h("div", { class: "nl-origin", role: "note", "aria-label": "Origin" });
   const root = h("div", { class: "nanlab nl-stepper" }, origin,
@@ -290,10 +291,14 @@ function render({ model, el }) {
     buttons.culprit.disabled = get("culprit")?.position === undefined;
     origin.textContent = get("culprit")?.text ?? "";
     origin.hidden = !origin.textContent;
-    const top = (rowOf[at] ?? 0) * ROW, high = tree.clientHeight || 460;
-    if (top < tree.scrollTop + ROW || top > tree.scrollTop + high - 2 * ROW) tree.scrollTop = Math.max(0, top - high / 3);
+    intoView();
     draw();
     describe();
+  }
+  function intoView() {
+    const top = (rowOf[get("position")] ?? 0) * ROW;
+    tall = tree.clientHeight || 460;
+    if (top < tree.scrollTop + ROW || top > tree.scrollTop + tall - 2 * ROW) tree.scrollTop = Math.max(0, top - tall / 3);
   }
   function describe() {
     if (stale()) return;
@@ -396,7 +401,7 @@ function render({ model, el }) {
   const loosen = keepKeys(root), restore = replaceFallback(get("fallback"));
   root.addEventListener("keydown", press);
   for (const [name, action] of Object.entries(events)) model.on(name, action);
-  const watch = new ResizeObserver(() => { draw(); if (room(pane, 560) !== wide) { wide = room(pane, 560); describe(); } });
+  const watch = new ResizeObserver(() => { if (tree.clientHeight !== tall) intoView(); draw(); if (room(pane, 560) !== wide) { wide = room(pane, 560); describe(); } });
   load();
   watch.observe(tree);
   return () => {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-from itertools import compress
 from typing import IO, Any
 
 import pandas as pd
@@ -78,21 +77,27 @@ def as_text(finding: Finding) -> str:
 
 # The headroom of a run in low precision, in one line.
 
+SMALL = "below its smallest normal number"
+
 
 def headroom_line(trace: Trace) -> str:
-    """``Headroom in float16: 2.1 bits below its ceiling at blocks.0, ...``; "" if unknown."""
+    """``Room in float16: 2.1 bits up to its maximum at blocks.0, ...``; "" if unknown."""
     recording = getattr(trace, "recording", None)
     found = headroom(trace) if recording is not None else None
     if found is None:
         return ""
-    beyond = [bits < 0 for bits in (found.ceiling, found.floor)]
-    high = f"{_bits(found.ceiling)} {'above' if beyond[0] else 'below'} its ceiling"
-    low = f"{_bits(found.floor)} {'below' if beyond[1] else 'above'} its floor"
-    told = f"{high} at {_at(trace, found.highest)}", f"{low} at {_at(trace, found.lowest)}"
-    if not any(beyond):
-        return f"Headroom in {found.dtype}: {', '.join(told)}."
-    whose = "No headroom" if found.ran else "Not safe"
-    return f"{whose} in {found.dtype}: {', '.join(compress(told, beyond))}."
+    ends = [
+        (found.ceiling, "up to its maximum", "above its maximum", found.highest),
+        (found.floor, "down to its smallest normal number", SMALL, found.lowest),
+    ]
+    beyond = [
+        f"{_at(trace, place)} is {_bits(bits)} {past}" for bits, _, past, place in ends if bits < 0
+    ]
+    if beyond:
+        whose = "Out of the normal range of" if found.ran else "Not safe in"
+        return f"{whose} {found.dtype}: {', '.join(beyond)}."
+    room = (f"{_bits(bits)} {to} at {_at(trace, place)}" for bits, to, _, place in ends)
+    return f"Room in {found.dtype}: {', '.join(room)}."
 
 
 def _bits(bits: float) -> str:

@@ -23,6 +23,25 @@ def opened(notebook: Callable[..., Any]) -> Any:
     return nb
 
 
+def test_the_node_it_opens_at_is_in_view(notebook: Callable[..., Any]) -> None:
+    deep = """
+x = torch.zeros(3, requires_grad=True)
+with nanlab.watch(on_fault="record") as deep:
+    y = x.sqrt()
+    for _ in range(60):
+        y = y.mul(1.01)
+    y.sum().backward()
+"""
+    nb = notebook(WATCHED, deep, "deep.stepper()")
+    assert nb.run_all()
+    tree = nb.out(2).get_by_role("tree", name="Backward graph")
+    chosen = tree.get_by_role("treeitem", selected=True)
+    expect(chosen).to_contain_text("SqrtBackward0")
+    inside, outside = chosen.bounding_box(), tree.bounding_box()
+    assert outside["y"] <= inside["y"]
+    assert inside["y"] + inside["height"] <= outside["y"] + outside["height"]
+
+
 def test_each_control_moves_what_is_seen_and_what_the_kernel_holds(
     notebook: Callable[..., Any],
 ) -> None:
