@@ -90,7 +90,7 @@ function render({ model, el }) {
     const top = Math.max(1, ...both.flatMap(([, d]) => [...d.counts, ...extra(d).map((o) => o[1])]));
     const figures = both.map(([name, data]) => {
       const total = data.counts.reduce((a, b) => a + b, 0) + data.zero + data.neginf + data.posinf + data.nan;
-      const sum = `${counted(total)} values: ${counted(total - data.zero - data.neginf - data.posinf - data.nan)} finite and not zero`
+      const sum = `${counted(total)} value${total === 1 ? "" : "s"}: ${counted(total - data.zero - data.neginf - data.posinf - data.nan)} finite and not zero`
         + extra(data).filter((o) => o[1]).map(([what, n]) => `, ${counted(n)} ${what}`).join("");
       const lost = [data.flushed && `${counted(data.flushed)} became zero`, data.overflowed && `${counted(data.overflowed)} became infinite`].filter(Boolean);
       return h("figure", {}, h("figcaption", {}, h("b", {}, name), h("span", { class: "nl-dim" }, `  ${sum}`),
