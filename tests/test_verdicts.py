@@ -659,3 +659,50 @@ def step():
         module.step()
     fix = next(f for f in trace.culprit.fixes if "rnn(torch.nan_to_num(series" in f.code)
     assert trace.replay(fix).finite
+
+
+@pytest.mark.parametrize(
+    "optimizer", [torch.optim.SparseAdam, torch.optim.Adagrad, torch.optim.SGD]
+)
+def test_a_fix_is_tried_in_a_step_with_sparse_gradients(
+    optimizer: type[torch.optim.Optimizer],
+) -> None:
+    torch.manual_seed(0)
+    table = torch.nn.Embedding(50, 8, sparse=True)
+    update = optimizer(table.parameters(), lr=0.1)
+    with nanlab.watch(on_fault="record") as trace:
+        for i in range(3):
+            rows = table(torch.tensor([3, 7, 3, 1]))
+            rows = rows - rows if i == 2 else rows
+            loss = rows.pow(2).sum(1).sqrt().mean()
+            update.zero_grad()
+            loss.backward()
+            update.step()
+    assert trace.replay().identical
+    assert trace.replay(step=1).identical
+    assert trace.culprit is not None
+    fix = trace.culprit.fixes[0]
+    assert fix.verdict == "verified", fix.why
+    gradient = trace.replay(fix=fix).gradients["Embedding.weight"]
+    assert gradient.is_sparse
+    assert not gradient.to_dense().any()
+
+
+def test_where_nanlab_itself_fails_a_fix_is_untried_and_the_reason_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.zeros(3, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        x.sqrt().sum().backward()
+
+    def broken(*_: Any) -> None:
+        raise NotImplementedError("no such kernel")
+
+    monkeypatch.setattr(Judge, "_judged", broken)
+    assert trace.culprit is not None
+    tried = [fix for fix in trace.culprit.fixes if fix.edits]
+    assert tried
+    for fix in tried:
+        assert fix.verdict == "untried"
+        assert "NotImplementedError: no such kernel" in fix.why
+    assert trace.cure is None

@@ -23,6 +23,7 @@ from nanlab.analysis.limits import (
     truth,
 )
 from nanlab.analysis.slices import Slice, Stop, calls_of, cut, narrowed, numel
+from nanlab.capture.state import are_finite, values_of
 from nanlab.errors import NanlabError, NotReplayable
 from nanlab.program.edit import Edited, Region, apply, is_sum
 from nanlab.program.edit_text import EditLike
@@ -125,7 +126,11 @@ class Judge:
         """The verdict on these edits, all at once."""
         key = tuple((e.file, e.first, e.last, e.text) for e in edits)
         if key not in self._known:
-            found = self._judged(edits)
+            try:
+                found = self._judged(edits)
+            except Exception as error:  # it accuses no edit
+                told = f"{type(error).__name__}: {_first_line(error)}"
+                found = Judgement("untried", f"nanlab could not tell whether it is right ({told})")
             # tensors are kept of the first alone that is right: it is the cure, as a rule
             first = found.verified and not any(each.verified for each in self._known.values())
             self._known[key] = found if first else replace(found, replay=None)
@@ -541,8 +546,8 @@ class Judge:
         if replay.loss is not None and not math.isfinite(replay.loss):
             return f"the loss is {replay.loss}"
         for name, gradient in replay.gradients.items():
-            if not bool(torch.isfinite(gradient).all()):
-                kind = "NaN" if bool(torch.isnan(gradient).any()) else "infinite"
+            if not are_finite([gradient]):
+                kind = "NaN" if bool(torch.isnan(values_of(gradient)).any()) else "infinite"
                 return f"the gradient of {name} is {kind}"
         bad = next(n for n, p in replay.parameters.items() if not bool(torch.isfinite(p).all()))
         return f"the update makes {bad} non-finite"
@@ -710,7 +715,8 @@ def _change(new: Tensor, old: Tensor, wide: Tensor, near: Sequence[Tensor]) -> f
 
 
 def _largest(tensors: Any) -> float | None:
-    found = [float(t.detach().abs().max()) for t in tensors if t.numel()]
+    known = (values_of(t.detach()) for t in tensors)
+    found = [float(t.abs().max()) for t in known if t.numel()]
     return max(found) if found else None
 
 

@@ -197,7 +197,7 @@ def known_stat(
     if not sources:
         return -1
     if plan.copies or (entry is not None and not entry.parts and (plan.same_elements or whole)):
-        return _stat_of(recording, plan, sources[0], target) if plan.name not in _FLIPS else -1
+        return _stat_of(recording, sources[0], target) if plan.name not in _FLIPS else -1
     if plan.pads and target.numel() > WORTH_SAVING:
         numel = target.numel() * (2 if target.is_complex() else 1)
         known, chunk = recording.stat_of(sources[0]), recording.chunks[-1]
@@ -209,7 +209,7 @@ def known_stat(
     return -1
 
 
-def _stat_of(recording: Recording, plan: Plan, source: int, target: Tensor) -> int:
+def _stat_of(recording: Recording, source: int, target: Tensor) -> int:
     """The statistics of a row (or source), if a tensor on its memory shows the same numbers, each
     as often; else -1.
 
@@ -221,8 +221,6 @@ def _stat_of(recording: Recording, plan: Plan, source: int, target: Tensor) -> i
     dtype, stat = _dtype_of(recording, source), recording.stat_of(source)
     if stat < 0 or not (dtype is target.dtype or _PARTS.get(dtype) is target.dtype):
         return -1
-    if plan.same_elements:
-        return stat
     chunk = recording.chunks[stat >> 32]
     count = target.numel() * (2 if target.is_complex() else 1)
     return stat if chunk.stats.numel(chunk.stat_row(stat)) in (count, -1) else -1

@@ -60,9 +60,14 @@ def _sum_of(norms: Sequence[Tensor]) -> float:
     return sum(float(torch.stack(group).sum()) for group in by_device.values())
 
 
+def values_of(tensor: Tensor) -> Tensor:
+    """What a tensor holds: of a sparse one what it stores, of a distributed one the local part."""
+    return tensor.coalesce().values() if tensor.is_sparse else local_part(tensor)
+
+
 def are_finite(tensors: Sequence[Tensor]) -> bool:
     for tensor in tensors:
-        value = tensor.coalesce().values() if tensor.is_sparse else local_part(tensor)
+        value = values_of(tensor)
         if not bool(torch.isfinite(value.float() if value.dtype.itemsize == 1 else value).all()):
             return False
     return True

@@ -1200,9 +1200,13 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
     )
     for ref, gradient in run.after.items():
         leaf = graph.get(ref)
-        if leaf.grad is not None and gradient.__class__ is Ref:
+        if leaf.grad is None:
+            continue
+        if gradient.__class__ is Ref:
             graph.rebind(gradient, leaf.grad)
             result.gradients[ref] = leaf.grad
+        elif gradient is not None:  # a sparse one
+            graph.bind(gradient, leaf.grad)
 
 
 def differentiate(run: EngineRun, graph: Graph) -> None:

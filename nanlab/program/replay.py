@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanlab.capture.plans import plan_of
+from nanlab.capture.state import are_finite
 from nanlab.capture.watching import running, watch
 from nanlab.errors import NanlabError, NotReplayable, TypeMismatchError, UsageError
 from nanlab.program.edit import Edited, apply
@@ -123,7 +124,7 @@ def _difference(where: Window, wrong: list[EngineRun], beginning: Beginning | No
         memory = rerun(where.segments, lambda at, index, *_: (at, index) >= end)
         recorded = [[memory.tensor(ref) for ref in refs] for _, refs in runs]
         for (run, _), made, known in zip(runs, above, recorded, strict=True):
-            if not all(bool(torch.isfinite(t).all()) for t in known):
+            if not are_finite(known):
                 wrong.append(run)
             if not all(same_bits(a, b) for a, b in zip(made, known, strict=True)):
                 return (
@@ -313,7 +314,7 @@ class Replay:
         """Whether loss, gradients and parameters are."""
         tensors = [*self.gradients.values(), *self.parameters.values()]
         value = self.loss is None or abs(self.loss) < float("inf")
-        return value and all(bool(torch.isfinite(t).all()) for t in tensors)
+        return value and are_finite(tensors)
 
     @property
     def state(self) -> str:
@@ -327,7 +328,7 @@ class Replay:
         """What is not finite, in words."""
         told = []
         for what, tensors in (("gradients", self.gradients), ("parameters", self.parameters)):
-            bad = [name for name, t in tensors.items() if not bool(torch.isfinite(t).all())]
+            bad = [name for name, t in tensors.items() if not are_finite([t])]
             if bad:
                 more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
                 told.append(f"{what} not finite: {', '.join(bad[:3])}{more}")
@@ -712,7 +713,7 @@ class FiniteGate:
 
     def _check(self, ref: Ref, leaf: Tensor) -> None:
         """Raises Ended where the gradient is not finite, nor will be when more is added."""
-        if leaf.grad is not None and not bool(torch.isfinite(leaf.grad.detach()).all()):
+        if leaf.grad is not None and not are_finite([leaf.grad.detach()]):
             name = self.where.recording.program.names.get(ref.storage, f"leaf {ref.storage}")
             self.found = {name: leaf.grad}
             raise Ended

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
-import torch
 
+from nanlab.capture.state import are_finite, values_of
 from nanlab.formats import format_of
 from nanlab.views import card
 from nanlab.views.charts import AMBER, BLUE, GREEN, GREY, PURPLE, RED, Level, Line, chart
@@ -63,10 +63,10 @@ def replay_html(replay: Replay) -> str:
     loss = "none" if replay.loss is None else number(replay.loss)
     rows = [["results", replay.state], ["loss", loss]]
     for what, tensors in (("gradients", replay.gradients), ("parameters", replay.parameters)):
-        finite = [t for t in tensors.values() if bool(torch.isfinite(t).all())]
+        finite = [values_of(t) for t in tensors.values() if are_finite([t])]
         largest = max((float(t.abs().max()) for t in finite if t.numel()), default=None)
         size = "" if largest is None else f"; largest magnitude {number(largest)}"
-        bad = [name for name in tensors if not bool(torch.isfinite(tensors[name]).all())]
+        bad = [name for name in tensors if not are_finite([tensors[name]])]
         others = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
         told = f"; not finite: {', '.join(bad[:3])}{others}" if bad else ""
         rows.append([what, f"{len(finite)} of {len(tensors)} finite{size}{told}"])
