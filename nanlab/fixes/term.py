@@ -162,6 +162,40 @@ def called(name: str, arguments: Sequence[tuple[str, Term]], node: ast.expr | No
     )
 
 
+_CASTS = ("float", "double")
+_WIDER = {"float": "float", "double": "double", "float32": "float", "float64": "double"}
+# what a conversion may come before: its result has the dtype of what it is given
+_CONVERTED = frozenset(SIGNATURES) - having("compares") - {"tiny", "len", "numel", "shape", "size"}
+
+
+def _widening(node: ast.Call) -> str:
+    """``float`` or ``double`` of ``x.float()``, ``x.to(torch.float64)``; "" of any other call."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name), args=[], keywords=[]) if name in _CASTS:
+            return name
+        case ast.Call(
+            func=ast.Attribute(attr="to"),
+            args=[ast.Attribute(value=ast.Name(id="torch"), attr=name)],
+            keywords=[],
+        ):
+            return _WIDER.get(name, "")
+    return ""
+
+
+def widened(t: Term, cast: str) -> Term:
+    """What a result converted to a wider dtype is computed of: ``f(x).float()`` of ``x.float()``,
+    which only loses less."""
+    if t.kind == "number":
+        return t
+    if t.kind in ("sum", "product", "power") or t.name == "list":
+        return replace(t, parts=tuple(widened(p, cast) for p in t.parts), node=None)
+    if t.kind == "call" and t.name in _CONVERTED:
+        pairs = zip(t.marks, t.parts, strict=True)
+        parts = (widened(p, cast) if n in ("input", "other") else p for n, p in pairs)
+        return replace(t, parts=tuple(parts), node=None)
+    return called(cast, [("input", t)])
+
+
 def calls_in(t: Term) -> Iterator[str]:
     """The names of the functions in a term, the outermost first."""
     if t.kind == "call":
@@ -255,6 +289,8 @@ class _Reader:
                 return Term("index", parts=(whole, at), node=node)
             case ast.Call(func=ast.Attribute(value=copied, attr="clone"), args=[], keywords=[]):
                 return self.read(copied)
+            case ast.Call(func=ast.Attribute(value=given)) if cast := _widening(node):
+                return widened(self.read(given), cast)
             case ast.Call(
                 func=ast.Attribute(value=ast.Name(id="math"), attr="sqrt" | "log" | "exp" as name),
                 args=[given],
@@ -578,6 +614,8 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
         return f"{of}.shape" if t.name == "shape" else f"{of}.{t.name}({', '.join(more)})"
     if t.name == "len":
         return f"len({text_of(t.parts[0], spell)})"
+    if t.name in _CASTS:
+        return f"{text_of(t.parts[0], spell, 4)}.{t.name}()"
     if t.name == "tiny":
         return f"torch.finfo({text_of(t.parts[0], spell, 4)}.dtype).tiny"
     arguments = [
