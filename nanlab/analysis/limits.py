@@ -932,6 +932,7 @@ def agrees(
     differentiated: Sequence[bool] | None = None,
     removed: Sequence[Tensor | None] | None = None,
     known: Truth | None = None,
+    old: Evaluation | None = None,
 ) -> Agreement:
     """Compare ``fix`` with the truth of ``fn`` where ``fn`` itself gives no finite value or
     gradient.
@@ -941,7 +942,7 @@ def agrees(
     finite, and no larger than along any direction.
     removed: for each operand a mask of elements that reach the loss through a weight of 0 alone, or
     None: their gradient has to be 0, and their value is nobody's concern.
-    known: the truth, from an earlier call of :func:`truth`.
+    known: the truth, from an earlier call of :func:`truth`. old: ``fn`` at the operands.
     """
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
     try:
@@ -950,8 +951,18 @@ def agrees(
         return Agreement("unknown", str(error))
     except Exception as error:
         return Agreement("infinite", f"it raises {type(error).__name__}: {error}")
-    old = evaluate(fn, operands, incoming, wanted)
+    old = evaluate(fn, operands, incoming, wanted) if old is None else old
     true = truth(fn, operands, incoming, wanted) if known is None else known
+    return compared(new, old, true, removed)
+
+
+def compared(
+    new: Evaluation,
+    old: Evaluation,
+    true: Truth,
+    removed: Sequence[Tensor | None] | None = None,
+) -> Agreement:
+    """What :func:`agrees` says of evaluations."""
     if len(new.values) != len(old.values) or any(
         a.shape != b.shape for a, b in zip(new.tensors, old.tensors, strict=False)
     ):

@@ -57,6 +57,11 @@ class Slice:
         read = (numel(ref) for each in self.reads.values() for ref in each)
         return max(self.size, max(read, default=0))
 
+    @cached_property
+    def evaluated(self) -> Evaluation:
+        """What the program itself has there."""
+        return evaluate(self.function(), list(self.operands.values()), None, self.differentiated)
+
     @property
     def differentiated(self) -> list[bool]:
         """Which operands the program has gradients of."""
@@ -261,7 +266,7 @@ def narrowed(part: Slice, elements: int) -> Slice | None:
     found: Slice | None = None
     try:
         part = _shaped(part)
-        old = _evaluated(part)
+        old = part.evaluated
         for dim in range(old.values[0].dim()):
             count = old.values[0].shape[dim]
             if any(t.dim() <= dim or t.shape[dim] != count for t in old.values):
@@ -276,7 +281,7 @@ def narrowed(part: Slice, elements: int) -> Slice | None:
             rows = _telling(part, old, dim, least if wide else max(keep, least), wide)
             given = {ref: _rows(t, dim, count, rows) for ref, t in part.operands.items()}
             fewer = replace(part, given=given, size=part.size * len(rows) // count)
-            new = _evaluated(fewer)
+            new = fewer.evaluated
             pairs = list(zip(old.values, new.values, strict=True))
             pairs += [
                 (a, b)
@@ -320,10 +325,6 @@ def _shaped(part: Slice) -> Slice:
 def _is_sized(call: Call) -> bool:
     name = getattr(call.func, "_opname", "")
     return name in _SIZED and call.args[0].__class__ is Ref and call.out.__class__ is Ref
-
-
-def _evaluated(part: Slice) -> Evaluation:
-    return evaluate(part.function(), list(part.operands.values()), None, part.differentiated)
 
 
 def _rows(t: Tensor, dim: int, count: int, rows: Tensor) -> Tensor:
