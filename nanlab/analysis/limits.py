@@ -294,13 +294,16 @@ class _Arithmetic:
 
     @contextmanager
     def active(
-        self, moved: Moved | None = None, masks: Sequence[Tensor | None] | None = None
+        self,
+        moved: Moved | None = None,
+        masks: Sequence[Tensor | None] | None = None,
+        counted: bool = False,
     ) -> Iterator[AllExact | None]:
-        """Evaluate in these numbers; moved, masks: as of AllExact."""
+        """Evaluate in these numbers; moved, masks, counted: as of AllExact."""
         with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
             torch.default_generator.manual_seed(0)  # no device is asked
             if self.digits:
-                with digits(self.digits), AllExact(self.deadline, moved, masks) as mode:
+                with digits(self.digits), AllExact(self.deadline, moved, masks, counted) as mode:
                     yield mode
             else:
                 before = torch.get_default_dtype()
@@ -382,7 +385,8 @@ class _Problem:
     ) -> Evaluation:
         """The expression, a distance away along directions, or with a result moved."""
         outside = bool(distance) or moved is not None
-        with arithmetic.active(moved, self.masks) as mode:
+        counted = moved is not None or not distance
+        with arithmetic.active(moved, self.masks, counted) as mode:
             operands = self.moved(arithmetic, moving, distance)
             incoming = self.incoming
             if arithmetic.digits and incoming is not None:

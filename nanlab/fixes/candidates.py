@@ -20,7 +20,7 @@ from nanlab.fixes.removable import Removable, removables, series_text
 from nanlab.fixes.term import is_pure, term_of
 from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
-from nanlab.program.expression import all_but_last, names_in, replaced, span_of, whole_of
+from nanlab.program.expression import all_but_last, names_in, parsed, replaced, span_of, whole_of
 from nanlab.safe.series import series
 from nanlab.trace.chunk import Span
 
@@ -75,7 +75,7 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
     scope = Scope.around(text, line)
     if scope is None:
         return
-    taken = names_in(ast.parse(text))
+    taken = names_in(parsed(text))
     rows, shift, at = text.splitlines(), 0, line
     makers: list[tuple[int, int, str]] = []
     for statement in scope.statements():
@@ -178,7 +178,7 @@ def spelled_out(
 
     several: whether it is the call of a Sequential, of which that is the last layer.
     """
-    calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
+    calls = [n for n in ast.walk(parsed(text)) if isinstance(n, ast.Call)]
     call = next((n for n in calls if span_of(n) == span), None)
     line, begin, last, end = span
     if call is None or numbers is None or line != last or not hasattr(torch, name):

@@ -26,7 +26,7 @@ from nanlab.fixes.term import (
     text_of,
 )
 from nanlab.operators import having
-from nanlab.program.expression import copied, names_in
+from nanlab.program.expression import copied, names_in, parsed
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -63,12 +63,17 @@ class Scope:
         return next(iter(cls.behind(text, line, 1)), None)
 
     @classmethod
-    def behind(cls, text: str, line: int, most: int = MOST_SCOPES) -> list[Scope]:
+    @lru_cache(maxsize=64)
+    def behind(cls, text: str, line: int, most: int = MOST_SCOPES) -> tuple[Scope, ...]:
         """The innermost function that holds the line, and those of the file that call it."""
         try:
-            tree = ast.parse(text)
+            return cls.within_code(text, parsed(text), line, most)
         except SyntaxError:
-            return []
+            return ()
+
+    @classmethod
+    def within_code(cls, text: str, tree: ast.Module, line: int, most: int) -> tuple[Scope, ...]:
+        """The same of code that may be changed."""
         functions = [n for n in ast.walk(tree) if isinstance(n, Function)]
         holding = [n for n in functions if n.lineno <= line <= (n.end_lineno or 0)]
         chain = [max(holding, key=lambda n: n.lineno, default=None)]
@@ -78,7 +83,7 @@ class Scope:
                 if each not in chain and any(_calls(n, name) for n in ast.walk(each)):
                     chain.append(each)
         own, *callers = chain[:most]
-        return [cls._of(text, tree, own, line), *(cls._of(text, tree, n) for n in callers)]
+        return cls._of(text, tree, own, line), *(cls._of(text, tree, n) for n in callers)
 
     @classmethod
     def _of(cls, text: str, tree: ast.Module, function: Function | None, line: int = 0) -> Scope:
@@ -168,7 +173,7 @@ class Scope:
         for node in ast.walk(statement.value):  # type: ignore[attr-defined]
             if isinstance(node, ast.BinOp | ast.Call | ast.UnaryOp):
                 # what a function gives is written anew in the function
-                own = isinstance(node, ast.Call) and ast.unparse(node.func) in self.functions
+                own = isinstance(node, ast.Call) and dotted(node.func) in self.functions
                 if not self._gives_names(node) and not (own and self.calls_it):
                     yield node
 
@@ -325,6 +330,14 @@ def _given_to_attributes(function: Function) -> Iterator[tuple[ast.expr, ast.exp
                 yield target, value
 
 
+def dotted(node: ast.expr) -> str:
+    """The text of a name or of an attribute of one, as ``self.f``; "" for others."""
+    if isinstance(node, ast.Attribute):
+        owner = dotted(node.value)
+        return owner and f"{owner}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def _start(statement: ast.stmt) -> tuple[int, int]:
     return statement.lineno, statement.col_offset
 
@@ -461,7 +474,7 @@ class Reading:
         if not lookups:
             return None
         if not isinstance(name, ast.Name):
-            known = self.scope.given.get(ast.unparse(name)) or self._returned(name, at, lookups)
+            known = self.scope.given.get(dotted(name)) or self._returned(name, at, lookups)
             if known is None and isinstance(name, ast.Attribute):
                 fields = self._object(name.value, at, lookups)
                 known = fields[1].get(f"self.{name.attr}") if fields else None
@@ -492,7 +505,7 @@ class Reading:
         of its arguments and of what the module has."""
         is_call = isinstance(node, ast.Call)
         callee = node.func if isinstance(node, ast.Call) else node
-        function, own = self.scope.functions.get(ast.unparse(callee)), None
+        function, own = self.scope.functions.get(dotted(callee)), None
         if function is None and isinstance(callee, ast.Attribute):
             own = self._object(callee.value, at, lookups)
             methods = own[0].body if own else []
