@@ -718,7 +718,7 @@ def _cumulative(fn: Callable[..., Any]) -> Callable[..., Any]:
             return Exact(numbers)
         moved = np.moveaxis(numbers, dim, 0).copy()
         for i in range(1, len(moved)):
-            moved[i] = _mapped(fn, moved[i - 1], moved[i])
+            moved[i : i + 1] = _mapped(fn, moved[i - 1 : i], moved[i : i + 1])
         return Exact(np.moveaxis(moved, 0, dim).copy())
 
     return run

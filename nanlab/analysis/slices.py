@@ -361,6 +361,7 @@ def _telling(part: Slice, found: Evaluation, dim: int, keep: int, few: bool) -> 
         for t in part.operands.values()
         if t.dim() > dim and t.shape[dim] == count and t.is_floating_point()
     ]
+    codes = codes[:, codes.any(0)] if bool(codes.any()) else codes[:, :1]
     size = sum(by_row(t).double().nan_to_num(0, 0, 0).abs().sum(1) for t in read)
     order = torch.argsort(torch.as_tensor(size).expand(count), stable=True)
     kinds = torch.unique(codes, dim=0, return_inverse=True)[1][order]

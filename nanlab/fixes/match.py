@@ -56,6 +56,8 @@ class Scope:
     functions: dict[str, Function] = field(default_factory=dict)
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)  # of the file
     calls_it: bool = False  # the function that computes, which is another
+    # by the identity of an expression, and whether names are kept: what it is
+    _terms: dict[tuple[int, bool], tuple[Term, Reading]] = field(default_factory=dict)
 
     @classmethod
     def around(cls, text: str, line: int) -> Scope | None:
@@ -196,9 +198,15 @@ class Scope:
             for n in ast.walk(statement)
         )
 
-    def reading(self, statement: ast.stmt) -> Reading:
-        """What the names of a statement stand for."""
-        return Reading(self, statement)
+    def term(
+        self, statement: ast.stmt, node: ast.expr, keeps_names: bool = False
+    ) -> tuple[Term, Reading]:
+        """What an expression of a statement is, read once, and what its names stand for."""
+        key = id(node), keeps_names
+        if key not in self._terms:
+            reading = Reading(self, statement, keeps_names=keeps_names)
+            self._terms[key] = term_of(_without_out(node)[1], reading.resolve), reading
+        return self._terms[key]
 
     def assignment(self, name: str, before: ast.stmt) -> tuple[ast.stmt, ast.expr] | None:
         """The surely last assignment of a name before another statement, and the value."""
@@ -443,16 +451,21 @@ def _written_in_place(s: ast.stmt) -> frozenset[str]:
 
 def _assigned_before(name: ast.Name, statement: ast.stmt) -> ast.expr | None:
     """The value of a name that an expression earlier in its own statement assigns."""
-    if not isinstance(statement, _SIMPLE) or statement.value is None:
-        return None
     found = [
         n.value
-        for n in ast.walk(statement.value)
-        if isinstance(n, ast.NamedExpr)
-        and n.target.id == name.id
+        for n in _assigned_inside(statement)
+        if n.target.id == name.id
         and (n.end_lineno, n.end_col_offset) <= (name.lineno, name.col_offset)
     ]
     return found[0] if len(found) == 1 else None
+
+
+@lru_cache(4096)
+def _assigned_inside(statement: ast.stmt) -> tuple[ast.NamedExpr, ...]:
+    """The assignments in a statement's expression."""
+    if not isinstance(statement, _SIMPLE) or statement.value is None:
+        return ()
+    return tuple(n for n in ast.walk(statement.value) if isinstance(n, ast.NamedExpr))
 
 
 @dataclass
@@ -733,10 +746,9 @@ def _place(
     scope: Scope, statement: ast.stmt, node: ast.expr, rules: Sequence[Rule]
 ) -> _Place | None:
     """An expression as it can be rewritten; None where no rule knows it, or only a part of it."""
-    written_to, node_read = _without_out(node)
+    written_to, _ = _without_out(node)
     for keeps_names in (False, True):
-        reading = Reading(scope, statement, keeps_names=keeps_names)
-        old = term_of(node_read, reading.resolve)
+        old, reading = scope.term(statement, node, keeps_names)
         new, titles = rewritten(old, rules)
         spelled = reading.spelled(new) if titles and new != old else None
         if spelled is not None:
