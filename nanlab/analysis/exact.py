@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, TypeVar
 
 import mpmath
 import numpy as np
 import torch
 from mpmath import mp, mpf
-from mpmath.libmp import from_float, from_man_exp
+from mpmath.libmp import from_float, from_man_exp, to_float
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -130,8 +130,8 @@ class Exact(Tensor):
     ) -> Any:
         """Run one operator."""
         kwargs = kwargs or {}
-        name = func._schema.name.removeprefix("aten::").removeprefix("prims::")
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        name, draws = _facts(func)
+        if draws:
             raise NotExact(f"{func._schema.name} draws random numbers")
         if name in _RUNS:
             return _RUNS[name](func, *args, **kwargs)
@@ -159,15 +159,31 @@ class Exact(Tensor):
         return made
 
 
+@cache
+def _facts(func: Any) -> tuple[str, bool]:
+    """The name of an operator, and whether it draws random numbers."""
+    name = func._schema.name.removeprefix("aten::").removeprefix("prims::")
+    return name, torch.Tag.nondeterministic_seeded in func.tags
+
+
+def _exact_in(values: Iterable[Any]) -> list[Exact]:
+    """The exact tensors among arguments, those in lists too."""
+    found: list[Exact] = []
+    for x in values:
+        if isinstance(x, Exact):
+            found.append(x)
+        elif isinstance(x, list | tuple):
+            found += _exact_in(x)
+    return found
+
+
 class _Directly(DispatchMode):
     """Operators on exact numbers are run by Exact itself: torch imports all of its distributed
     tensors before it asks a subclass for the first time, which takes a second."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
-        if any(isinstance(x, Exact) for x in args) or any(
-            isinstance(x, Exact) for x in tree_flatten((args, kwargs or {}))[0]
-        ):
+        if _exact_in(args) or (kwargs and _exact_in(kwargs.values())):
             return Exact.__torch_dispatch__(func, types, args, kwargs)
         return func(*args, **(kwargs or {}))
 
@@ -181,7 +197,7 @@ class AllExact(_Directly):
     deadline: of :func:`work`; an operator that starts later raises NotExact.
     moved: which result of the forward part is moved, and by what, a function of its shape.
     masks: what the comparisons of the forward part gave elsewhere, and are to give again; None for
-    those that are free.
+    those that are free. counted: whether it is noted what each result is made of.
     """
 
     def __init__(
@@ -189,8 +205,10 @@ class AllExact(_Directly):
         deadline: float = math.inf,
         moved: Moved | None = None,
         masks: Sequence[Tensor | None] | None = None,
+        counted: bool = True,
     ) -> None:
         super().__init__()
+        self.counted = counted
         self.deadline, self.moved, self.masks = deadline, moved, masks
         self.inputs: list[set[int]] = []  # of each result of the forward part, those it is made of
         self.bad: list[int] = []  # those that are not finite, of inputs that are
@@ -208,8 +226,10 @@ class AllExact(_Directly):
                 if torch.Tag.nondeterministic_seeded in func.tags:
                     raise NotExact(f"{func._schema.name} draws random numbers")
                 made = lift(made)
-        if isinstance(made, Exact) and torch._C._current_autograd_node() is None:
-            return self._counted(made, func.is_view, args, kwargs)
+        if isinstance(made, Exact):
+            if self.counted and torch._C._current_autograd_node() is None:
+                return self._counted(made, func.is_view, args, kwargs)
+            return made
         if isinstance(made, Tensor) and made.dtype == torch.bool:
             if any(isinstance(x, Exact) for x in args):
                 return self._compared(made)
@@ -228,7 +248,7 @@ class AllExact(_Directly):
 
     def _counted(self, made: Exact, is_view: bool, args: Any, kwargs: Any) -> Exact:
         """A result of the forward part, moved if it is the one; of views those of what is given."""
-        read = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Exact)]
+        read = _exact_in((*args, *(kwargs or {}).values()))
         behind = set[int]().union(*(self._places.get(id(x), (x, set()))[1] for x in read))
         own = any(made is x for x in read)  # written in place
         if own or (is_view and (not behind or any(self.inputs[at] for at in behind))):
@@ -281,7 +301,8 @@ def rounded(x: Tensor) -> Tensor:
 
 
 def _rounded(numbers: np.ndarray) -> np.ndarray:
-    flat = [float(v) for v in numbers.reshape(-1)]
+    values = numbers.reshape(-1).tolist()
+    flat = [to_float(v._mpf_, rnd="n") if v.__class__ is mpf else float(v) for v in values]
     return np.array(flat, dtype=np.float64).reshape(numbers.shape)
 
 
@@ -354,9 +375,7 @@ def _is_narrow(x: float) -> bool:
 
 
 def _array(flat: Sequence[Any], shape: Sequence[int]) -> np.ndarray:
-    out = np.empty(len(flat), dtype=object)
-    out[:] = flat
-    return out.reshape(tuple(shape))
+    return np.fromiter(flat, dtype=object, count=len(flat)).reshape(tuple(shape))
 
 
 # --- real functions, with the infinities and NaNs of IEEE 754 -----------------------------------
@@ -485,10 +504,10 @@ def _runs(*names: str) -> Callable[[F], F]:
 
 
 def _mapped(fn: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
-    spread = np.broadcast_arrays(*arrays)
+    alike = all(a.shape == arrays[0].shape for a in arrays)
+    spread = arrays if alike else np.broadcast_arrays(*arrays)
     _work.done += spread[0].size
-    flat = [fn(*v) for v in zip(*(a.reshape(-1) for a in spread), strict=True)]
-    return _array(flat, spread[0].shape)
+    return _array([*map(fn, *(a.reshape(-1).tolist() for a in spread))], spread[0].shape)
 
 
 # --- operators ----------------------------------------------------------------------------------
@@ -699,7 +718,7 @@ def _cumulative(fn: Callable[..., Any]) -> Callable[..., Any]:
             return Exact(numbers)
         moved = np.moveaxis(numbers, dim, 0).copy()
         for i in range(1, len(moved)):
-            moved[i] = _mapped(fn, moved[i - 1], moved[i])
+            moved[i : i + 1] = _mapped(fn, moved[i - 1 : i], moved[i : i + 1])
         return Exact(np.moveaxis(moved, 0, dim).copy())
 
     return run

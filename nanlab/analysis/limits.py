@@ -300,13 +300,16 @@ class _Arithmetic:
 
     @contextmanager
     def active(
-        self, moved: Moved | None = None, masks: Sequence[Tensor | None] | None = None
+        self,
+        moved: Moved | None = None,
+        masks: Sequence[Tensor | None] | None = None,
+        counted: bool = False,
     ) -> Iterator[AllExact | None]:
-        """Evaluate in these numbers; moved, masks: as of AllExact."""
+        """Evaluate in these numbers; moved, masks, counted: as of AllExact."""
         with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
             torch.default_generator.manual_seed(0)  # no device is asked
             if self.digits:
-                with digits(self.digits), AllExact(self.deadline, moved, masks) as mode:
+                with digits(self.digits), AllExact(self.deadline, moved, masks, counted) as mode:
                     yield mode
             else:
                 before = torch.get_default_dtype()
@@ -388,7 +391,8 @@ class _Problem:
     ) -> Evaluation:
         """The expression, a distance away along directions, or with a result moved."""
         outside = bool(distance) or moved is not None
-        with arithmetic.active(moved, self.masks) as mode:
+        counted = moved is not None or not distance
+        with arithmetic.active(moved, self.masks, counted) as mode:
             operands = self.moved(arithmetic, moving, distance)
             incoming = self.incoming
             if arithmetic.digits and incoming is not None:
@@ -938,6 +942,7 @@ def agrees(
     differentiated: Sequence[bool] | None = None,
     removed: Sequence[Tensor | None] | None = None,
     known: Truth | None = None,
+    old: Evaluation | None = None,
 ) -> Agreement:
     """Compare ``fix`` with the truth of ``fn`` where ``fn`` itself gives no finite value or
     gradient.
@@ -947,7 +952,7 @@ def agrees(
     finite, and no larger than along any direction.
     removed: for each operand a mask of elements that reach the loss through a weight of 0 alone, or
     None: their gradient has to be 0, and their value is nobody's concern.
-    known: the truth, from an earlier call of :func:`truth`.
+    known: the truth, from an earlier call of :func:`truth`. old: ``fn`` at the operands.
     """
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
     try:
@@ -956,8 +961,18 @@ def agrees(
         return Agreement("unknown", str(error))
     except Exception as error:
         return Agreement("infinite", f"it raises {type(error).__name__}: {error}")
-    old = evaluate(fn, operands, incoming, wanted)
+    old = evaluate(fn, operands, incoming, wanted) if old is None else old
     true = truth(fn, operands, incoming, wanted) if known is None else known
+    return compared(new, old, true, removed)
+
+
+def compared(
+    new: Evaluation,
+    old: Evaluation,
+    true: Truth,
+    removed: Sequence[Tensor | None] | None = None,
+) -> Agreement:
+    """What :func:`agrees` says of evaluations."""
     if len(new.values) != len(old.values) or any(
         a.shape != b.shape for a, b in zip(new.tensors, old.tensors, strict=False)
     ):

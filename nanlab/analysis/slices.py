@@ -57,6 +57,11 @@ class Slice:
         read = (numel(ref) for each in self.reads.values() for ref in each)
         return max(self.size, max(read, default=0))
 
+    @cached_property
+    def evaluated(self) -> Evaluation:
+        """What the program itself has there."""
+        return evaluate(self.function(), list(self.operands.values()), None, self.differentiated)
+
     @property
     def differentiated(self) -> list[bool]:
         """Which operands the program has gradients of."""
@@ -261,7 +266,7 @@ def narrowed(part: Slice, elements: int) -> Slice | None:
     found: Slice | None = None
     try:
         part = _shaped(part)
-        old = _evaluated(part)
+        old = part.evaluated
         for dim in range(old.values[0].dim()):
             count = old.values[0].shape[dim]
             if any(t.dim() <= dim or t.shape[dim] != count for t in old.values):
@@ -276,7 +281,7 @@ def narrowed(part: Slice, elements: int) -> Slice | None:
             rows = _telling(part, old, dim, least if wide else max(keep, least), wide)
             given = {ref: _rows(t, dim, count, rows) for ref, t in part.operands.items()}
             fewer = replace(part, given=given, size=part.size * len(rows) // count)
-            new = _evaluated(fewer)
+            new = fewer.evaluated
             pairs = list(zip(old.values, new.values, strict=True))
             pairs += [
                 (a, b)
@@ -322,10 +327,6 @@ def _is_sized(call: Call) -> bool:
     return name in _SIZED and call.args[0].__class__ is Ref and call.out.__class__ is Ref
 
 
-def _evaluated(part: Slice) -> Evaluation:
-    return evaluate(part.function(), list(part.operands.values()), None, part.differentiated)
-
-
 def _rows(t: Tensor, dim: int, count: int, rows: Tensor) -> Tensor:
     fits = t.dim() > dim and t.shape[dim] == count
     return t.index_select(dim, rows.to(t.device)) if fits else t
@@ -360,6 +361,7 @@ def _telling(part: Slice, found: Evaluation, dim: int, keep: int, few: bool) -> 
         for t in part.operands.values()
         if t.dim() > dim and t.shape[dim] == count and t.is_floating_point()
     ]
+    codes = codes[:, codes.any(0)] if bool(codes.any()) else codes[:, :1]
     size = sum(by_row(t).double().nan_to_num(0, 0, 0).abs().sum(1) for t in read)
     order = torch.argsort(torch.as_tensor(size).expand(count), stable=True)
     kinds = torch.unique(codes, dim=0, return_inverse=True)[1][order]

@@ -18,6 +18,7 @@ from nanlab.analysis.limits import (
     Truth,
     Wide,
     agrees,
+    compared,
     evaluate,
     tolerance,
     truth,
@@ -109,6 +110,7 @@ class Judge:
     _truths: dict[int, Truth | None] = field(default_factory=dict)
     _slices: dict[Any, Slice] = field(default_factory=dict)
     _local: dict[tuple[int, int], tuple[Slice, int, Truth | None]] = field(default_factory=dict)
+    _wide: dict[int, list[Evaluation]] = field(default_factory=dict)  # by the identity of a line
     _known: dict[tuple[Any, ...], Judgement] = field(default_factory=dict)  # by edits
     _beginnings: dict[int, Beginning] = field(default_factory=dict)  # by the first call after
     _askers: int = 0  # that are in ``sharing``
@@ -318,7 +320,7 @@ class Judge:
             got = evaluate(new, operands, None, whole.differentiated)
         except NotReplayable:  # the new lines read what the old ones did not
             return Agreement("unknown", NOT_COMPUTED)
-        found = agrees(new, old, operands, None, whole.differentiated, known=true)
+        found = compared(got, whole.evaluated, true)
         if not all(bool(value.exists.all()) for value in true.values):
             off = _off_in_range(old, new, operands, whole.differentiated)
             if off is not None:
@@ -392,7 +394,8 @@ class Judge:
                 if not calls & {index for _, index, _ in part.items}:
                     return Agreement("unknown", NOT_COMPUTED)
                 new, old, operands = part.function(own), part.function(), [*part.operands.values()]
-                found = agrees(new, old, operands, None, part.differentiated, known=true)
+                wanted, before = part.differentiated, part.evaluated
+                found = agrees(new, old, operands, None, wanted, known=true, old=before)
             except Exception:
                 return Agreement("unknown", NOT_COMPUTED)
             if found.kind != "agrees":
@@ -467,29 +470,38 @@ class Judge:
             at, index = region.segment, region.outer[0]
             patches = [p for p in edited.patches if p.segment == at and p.at <= index]
             operands, wanted = list(part.operands.values()), part.differentiated
-            old, new = (
-                evaluate(fn, operands, None, wanted)
-                for fn in (part.function(), part.function(patches))
-            )
+            new, old = evaluate(part.function(patches), operands, None, wanted), part.evaluated
             # of a leaf that the step itself makes no derivative is asked
             telling = old if any(wanted) else evaluate(part.function(), operands)
             old = _without_offending(
                 old, [*telling.gradients, *(self._arriving(region) if behind else ())]
             )
-            wide_operands = [_widened(t) for t in operands]
-            with Wide():
-                wide, *near = (
-                    evaluate(
-                        part.function(), [_nudged(t, way) for t in wide_operands], None, wanted
-                    )
-                    for way in (0.0, NUDGE, -NUDGE)
-                )
+            wide, *near = self._in_float64(part)
         except Exception:
             return None
         found = (_joined(each, operands) for each in (new, old, wide, *near))
         rows = zip(*found, strict=True)
         changes = [_change(n, o, w, beside) for n, o, w, *beside in rows]
         return max((c for c in changes if c is not None), default=None)
+
+    def _in_float64(self, part: Slice) -> list[Evaluation]:
+        """What the program gives in float64, at its operands and next to them on both sides."""
+        if id(part) not in self._wide:
+            operands = [_widened(t) for t in part.operands.values()]
+            with Wide():
+                found = [
+                    evaluate(
+                        part.function(),
+                        [_nudged(t, way) for t in operands],
+                        None,
+                        part.differentiated,
+                    )
+                    for way in (0.0, NUDGE, -NUDGE)
+                ]
+            if part.extent > LOCAL:
+                return found
+            self._wide[id(part)] = found
+        return self._wide[id(part)]
 
     def _arriving(self, region: Region) -> Sequence[Tensor | None]:
         """The gradients of the losses by what a line gives: not finite at elements that something

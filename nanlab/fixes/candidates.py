@@ -6,6 +6,7 @@ import ast
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import CodeType
 from typing import Any
 
@@ -20,8 +21,8 @@ from nanlab.fixes.removable import Removable, removables, series_text
 from nanlab.fixes.term import is_pure, term_of
 from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
-from nanlab.program.expression import all_but_last, names_in, replaced, span_of, whole_of
-from nanlab.safe.series import series
+from nanlab.program.expression import all_but_last, names_in, parsed, replaced, span_of, whole_of
+from nanlab.safe.series import NotRemovableError, Series, series
 from nanlab.trace.chunk import Span
 
 POINTS = (0.0, 1.0, -1.0, math.pi, 0.5, 2.0)  # where expressions of programs are singular
@@ -42,7 +43,8 @@ class Candidate:
     also: tuple[tuple[int, int, str], ...] = ()  # other lines that it wants, each as these
 
 
-def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> list[Candidate]:
+@lru_cache(maxsize=32)
+def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> tuple[Candidate, ...]:
     """Forms of the statements that compute with this line's expressions, the best first.
 
     Known functions come before series, series in plain torch before ``nanlab.safe.removable``.
@@ -66,7 +68,7 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> list
     for site in reversed(places):
         for made in _in_nanlab(site):
             found.setdefault((made.first, made.text), made)
-    return list(found.values())
+    return tuple(found.values())
 
 
 def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
@@ -75,7 +77,7 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
     scope = Scope.around(text, line)
     if scope is None:
         return
-    taken = names_in(ast.parse(text))
+    taken = names_in(parsed(text))
     rows, shift, at = text.splitlines(), 0, line
     makers: list[tuple[int, int, str]] = []
     for statement in scope.statements():
@@ -178,7 +180,7 @@ def spelled_out(
 
     several: whether it is the call of a Sequential, of which that is the last layer.
     """
-    calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
+    calls = [n for n in ast.walk(parsed(text)) if isinstance(n, ast.Call)]
     call = next((n for n in calls if span_of(n) == span), None)
     line, begin, last, end = span
     if call is None or numbers is None or line != last or not hasattr(torch, name):
@@ -289,7 +291,8 @@ def _in_torch(site: Removable, dtype: torch.dtype) -> Iterator[Candidate]:
         return
     for at in singular_points(fn, site.numbers):
         try:
-            made = series_text(fn, site.expression, site.variable, at, dtype, site.names)
+            known = fn.series(at)
+            made = series_text(fn, site.expression, site.variable, at, dtype, site.names, known)
         except (NanlabError, ValueError):
             continue
         text = site.edited(made.expression, made.lines)
@@ -321,9 +324,8 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
             continue
         for at in singular_points(fn, site.numbers):
             try:
-                made = series_text(
-                    fn, site.expression, site.variable, at, dtype, {*site.names, *taken}
-                )
+                names, known = {*site.names, *taken}, fn.series(at)
+                made = series_text(fn, site.expression, site.variable, at, dtype, names, known)
             except (NanlabError, ValueError):
                 continue
             taken |= {row.split(" = ")[0] for row in made.lines}
@@ -356,7 +358,7 @@ def _in_nanlab(site: Removable) -> Iterator[Candidate]:
     for name, at in points:
         try:
             if not site.sums:  # whether there is a series depends on what is summed
-                series(fn, at)
+                fn.series(at)
         except NanlabError:
             continue
         text = site.edited(site.as_call(name))
@@ -375,6 +377,7 @@ def _is_singular(fn: Function, at: float) -> bool:
     return not _is_finite(fn, at) and any(_is_finite(fn, at + d) for d in (-1e-3, 1e-3))
 
 
+@lru_cache(maxsize=1024)
 def _is_finite(fn: Function, at: float) -> bool:
     x = torch.tensor(at, dtype=torch.float64, requires_grad=True)
     try:
@@ -391,21 +394,39 @@ class Function:
 
     def __init__(self, code: CodeType, others: dict[str, Tensor]) -> None:
         self.code, self.others = code, others
+        self._series: dict[float, Series | str] = {}  # by place; or why there is none
 
     def __call__(self, x: Tensor) -> Tensor:
         """The expression at x."""
         value: Tensor = eval(self.code, {**_NAMES, **self.others, "_variable": x})
         return value
 
+    def series(self, at: float) -> Series:
+        """Its series around a point, sought once. Raises NotRemovableError where it has none."""
+        if at not in self._series:
+            try:
+                self._series[at] = series(self, at)
+            except NotRemovableError as error:
+                self._series[at] = str(error)
+        found = self._series[at]
+        if isinstance(found, str):
+            raise NotRemovableError(found)
+        return found
+
 
 def _function(site: Removable, others: dict[str, float]) -> Function | None:
     """The expression over its variable; None where it reads what nobody knows."""
     text = site.over("_variable", {name: f"_other{i}" for i, name in enumerate(others)})
+    return _compiled(text, tuple(others.values()), site.sums)
+
+
+@lru_cache(maxsize=64)
+def _compiled(text: str, others: tuple[float, ...], sums: bool) -> Function | None:
     tree = ast.parse(text, mode="eval")
     read = names_in(tree)
     given = {
-        f"_other{i}": torch.tensor(v, dtype=torch.float64) * (_FACTORS if site.sums else 1.0)
-        for i, v in enumerate(others.values())
+        f"_other{i}": torch.tensor(v, dtype=torch.float64) * (_FACTORS if sums else 1.0)
+        for i, v in enumerate(others)
     }
     if not read <= {*_NAMES, *given, "_variable"}:
         return None

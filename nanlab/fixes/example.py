@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from nanlab.fixes.guards import Guard
 from nanlab.fixes.match import Scope, is_new, written_by
 from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, is_pure
 from nanlab.operators import CARDS, card
-from nanlab.program.expression import OBJECTS
+from nanlab.program.expression import OBJECTS, parsed
 from nanlab.trace.chunk import Span
 
 # One operation, whichever way a program writes it, and another in its place: both by example.
@@ -388,25 +388,13 @@ class _Page:
 
     @classmethod
     def around(cls, text: str, place: Place) -> _Page | None:
-        scope = Scope.around(text, place.line)
-        if scope is None:
+        found = _statement_at(text, place.line)
+        if found is None:
             return None
-        for statement in scope.order:
-            inside = statement.lineno <= place.line <= (statement.end_lineno or 0)
-            if not inside or hasattr(statement, "body"):
-                continue
-            nodes = [n for n in ast.walk(statement) if isinstance(n, ast.BinOp | ast.Call)]
-            _rename(nodes, text)
-            if isinstance(statement, ast.AugAssign):
-                target = ast.parse(ast.unparse(statement.target), mode="eval").body
-                ast.copy_location(target, statement.target)
-                whole = ast.BinOp(target, statement.op, statement.value)
-                nodes.insert(0, ast.copy_location(whole, statement))
-            page = cls(scope, statement, list(nodes), place, Source(text))
-            if place.span is not None and not any(page.stands(n) for n in nodes):
-                page.place = Place(place.line)
-            return page
-        return None
+        page = cls(*found, place, Source(text))
+        if place.span is not None and not any(page.stands(n) for n in page.nodes):
+            page.place = Place(place.line)
+        return page
 
     def stands(self, node: ast.expr) -> bool:
         """Whether the operation was computed by this expression."""
@@ -543,6 +531,28 @@ class _Page:
                 yield self.source(target.slice), False
 
 
+@lru_cache(maxsize=64)
+def _statement_at(text: str, line: int) -> tuple[Scope, ast.stmt, list[ast.expr]] | None:
+    """The statement on a line, in the function around it, and its expressions."""
+    try:
+        (scope,) = Scope.within_code(text, ast.parse(text), line, 1)
+    except SyntaxError:
+        return None
+    for statement in scope.order:
+        inside = statement.lineno <= line <= (statement.end_lineno or 0)
+        if not inside or hasattr(statement, "body"):
+            continue
+        nodes = [n for n in ast.walk(statement) if isinstance(n, ast.BinOp | ast.Call)]
+        _rename(nodes, text)
+        if isinstance(statement, ast.AugAssign):
+            target = ast.parse(ast.unparse(statement.target), mode="eval").body
+            ast.copy_location(target, statement.target)
+            whole = ast.BinOp(target, statement.op, statement.value)
+            nodes.insert(0, ast.copy_location(whole, statement))
+        return scope, statement, list(nodes)
+    return None
+
+
 def _is_in_place(node: ast.Call) -> bool:
     """Whether it calls a method that writes into its tensor."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
@@ -557,17 +567,23 @@ def _walk(parts: ast.AST | Sequence[ast.AST]) -> list[ast.AST]:
 
 def _rename(nodes: Sequence[ast.expr], text: str) -> None:
     """Let calls name what a module's function is called there: ``ce = F.cross_entropy``."""
-    known = {
+    known = _aliases(text)
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            node.func.id = known.get(node.func.id, node.func.id)
+
+
+@lru_cache(maxsize=16)
+def _aliases(text: str) -> dict[str, str]:
+    """What a file calls the functions of modules, and their own names."""
+    return {
         n.targets[0].id: n.value.attr
-        for n in ast.walk(ast.parse(text))
+        for n in ast.walk(parsed(text))
         if isinstance(n, ast.Assign)
         and isinstance(n.targets[0], ast.Name)
         and isinstance(n.value, ast.Attribute)
         and is_module(n.value.value)
     }
-    for node in nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            node.func.id = known.get(node.func.id, node.func.id)
 
 
 def _is_named(node: ast.AST, name: str) -> bool:

@@ -26,7 +26,7 @@ from nanlab.fixes.term import (
     text_of,
 )
 from nanlab.operators import having
-from nanlab.program.expression import copied, names_in
+from nanlab.program.expression import copied, names_in, parsed
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -56,6 +56,8 @@ class Scope:
     functions: dict[str, Function] = field(default_factory=dict)
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)  # of the file
     calls_it: bool = False  # the function that computes, which is another
+    # by the identity of an expression, and whether names are kept: what it is
+    _terms: dict[tuple[int, bool], tuple[Term, Reading]] = field(default_factory=dict)
 
     @classmethod
     def around(cls, text: str, line: int) -> Scope | None:
@@ -63,12 +65,17 @@ class Scope:
         return next(iter(cls.behind(text, line, 1)), None)
 
     @classmethod
-    def behind(cls, text: str, line: int, most: int = MOST_SCOPES) -> list[Scope]:
+    @lru_cache(maxsize=64)
+    def behind(cls, text: str, line: int, most: int = MOST_SCOPES) -> tuple[Scope, ...]:
         """The innermost function that holds the line, and those of the file that call it."""
         try:
-            tree = ast.parse(text)
+            return cls.within_code(text, parsed(text), line, most)
         except SyntaxError:
-            return []
+            return ()
+
+    @classmethod
+    def within_code(cls, text: str, tree: ast.Module, line: int, most: int) -> tuple[Scope, ...]:
+        """The same of code that may be changed."""
         functions = [n for n in ast.walk(tree) if isinstance(n, Function)]
         holding = [n for n in functions if n.lineno <= line <= (n.end_lineno or 0)]
         chain = [max(holding, key=lambda n: n.lineno, default=None)]
@@ -78,7 +85,7 @@ class Scope:
                 if each not in chain and any(_calls(n, name) for n in ast.walk(each)):
                     chain.append(each)
         own, *callers = chain[:most]
-        return [cls._of(text, tree, own, line), *(cls._of(text, tree, n) for n in callers)]
+        return cls._of(text, tree, own, line), *(cls._of(text, tree, n) for n in callers)
 
     @classmethod
     def _of(cls, text: str, tree: ast.Module, function: Function | None, line: int = 0) -> Scope:
@@ -168,7 +175,7 @@ class Scope:
         for node in ast.walk(statement.value):  # type: ignore[attr-defined]
             if isinstance(node, ast.BinOp | ast.Call | ast.UnaryOp):
                 # what a function gives is written anew in the function
-                own = isinstance(node, ast.Call) and ast.unparse(node.func) in self.functions
+                own = isinstance(node, ast.Call) and dotted(node.func) in self.functions
                 if not self._gives_names(node) and not (own and self.calls_it):
                     yield node
 
@@ -191,9 +198,15 @@ class Scope:
             for n in ast.walk(statement)
         )
 
-    def reading(self, statement: ast.stmt) -> Reading:
-        """What the names of a statement stand for."""
-        return Reading(self, statement)
+    def term(
+        self, statement: ast.stmt, node: ast.expr, keeps_names: bool = False
+    ) -> tuple[Term, Reading]:
+        """What an expression of a statement is, read once, and what its names stand for."""
+        key = id(node), keeps_names
+        if key not in self._terms:
+            reading = Reading(self, statement, keeps_names=keeps_names)
+            self._terms[key] = term_of(_without_out(node)[1], reading.resolve), reading
+        return self._terms[key]
 
     def assignment(self, name: str, before: ast.stmt) -> tuple[ast.stmt, ast.expr] | None:
         """The surely last assignment of a name before another statement, and the value."""
@@ -325,6 +338,14 @@ def _given_to_attributes(function: Function) -> Iterator[tuple[ast.expr, ast.exp
                 yield target, value
 
 
+def dotted(node: ast.expr) -> str:
+    """The text of a name or of an attribute of one, as ``self.f``; "" for others."""
+    if isinstance(node, ast.Attribute):
+        owner = dotted(node.value)
+        return owner and f"{owner}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def _start(statement: ast.stmt) -> tuple[int, int]:
     return statement.lineno, statement.col_offset
 
@@ -430,16 +451,21 @@ def _written_in_place(s: ast.stmt) -> frozenset[str]:
 
 def _assigned_before(name: ast.Name, statement: ast.stmt) -> ast.expr | None:
     """The value of a name that an expression earlier in its own statement assigns."""
-    if not isinstance(statement, _SIMPLE) or statement.value is None:
-        return None
     found = [
         n.value
-        for n in ast.walk(statement.value)
-        if isinstance(n, ast.NamedExpr)
-        and n.target.id == name.id
+        for n in _assigned_inside(statement)
+        if n.target.id == name.id
         and (n.end_lineno, n.end_col_offset) <= (name.lineno, name.col_offset)
     ]
     return found[0] if len(found) == 1 else None
+
+
+@lru_cache(4096)
+def _assigned_inside(statement: ast.stmt) -> tuple[ast.NamedExpr, ...]:
+    """The assignments in a statement's expression."""
+    if not isinstance(statement, _SIMPLE) or statement.value is None:
+        return ()
+    return tuple(n for n in ast.walk(statement.value) if isinstance(n, ast.NamedExpr))
 
 
 @dataclass
@@ -461,7 +487,7 @@ class Reading:
         if not lookups:
             return None
         if not isinstance(name, ast.Name):
-            known = self.scope.given.get(ast.unparse(name)) or self._returned(name, at, lookups)
+            known = self.scope.given.get(dotted(name)) or self._returned(name, at, lookups)
             if known is None and isinstance(name, ast.Attribute):
                 fields = self._object(name.value, at, lookups)
                 known = fields[1].get(f"self.{name.attr}") if fields else None
@@ -492,7 +518,7 @@ class Reading:
         of its arguments and of what the module has."""
         is_call = isinstance(node, ast.Call)
         callee = node.func if isinstance(node, ast.Call) else node
-        function, own = self.scope.functions.get(ast.unparse(callee)), None
+        function, own = self.scope.functions.get(dotted(callee)), None
         if function is None and isinstance(callee, ast.Attribute):
             own = self._object(callee.value, at, lookups)
             methods = own[0].body if own else []
@@ -720,10 +746,9 @@ def _place(
     scope: Scope, statement: ast.stmt, node: ast.expr, rules: Sequence[Rule]
 ) -> _Place | None:
     """An expression as it can be rewritten; None where no rule knows it, or only a part of it."""
-    written_to, node_read = _without_out(node)
+    written_to, _ = _without_out(node)
     for keeps_names in (False, True):
-        reading = Reading(scope, statement, keeps_names=keeps_names)
-        old = term_of(node_read, reading.resolve)
+        old, reading = scope.term(statement, node, keeps_names)
         new, titles = rewritten(old, rules)
         spelled = reading.spelled(new) if titles and new != old else None
         if spelled is not None:

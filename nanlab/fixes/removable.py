@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nanlab.fixes.match import Reading, Scope
-from nanlab.fixes.term import Term, multiplied, negated, number, term_of, text_of
+from nanlab.fixes.term import Term, multiplied, negated, number, text_of
 from nanlab.operators import having
 from nanlab.program.expression import names_in, replaced
 from nanlab.safe.series import Series, series
@@ -107,8 +107,9 @@ def removables(text: str, line: int) -> list[Removable]:
 
 
 def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable]:
-    reading = scope.reading(statement)
-    whole = term_of(node, reading.resolve)
+    if isinstance(node, ast.Call) and any(k.arg == "out" for k in node.keywords):
+        return
+    whole, reading = scope.term(statement, node)
     if not _divides(whole) or not _splits(whole):
         return
     apart = _counted(_variables(whole, _splits))
@@ -312,16 +313,17 @@ def series_text(
     at: float = 0.0,
     dtype: torch.dtype = torch.float32,
     taken: Collection[str] = (),
+    known: Series | None = None,
 ) -> SeriesText:
     """Write ``expression`` so that value, first and second derivative are right around ``at``.
 
     fn: the expression as a function of ``variable``, whose text it is: a name, or an expression
-    such as ``self.w``. taken: names that the new lines must not use. Radius and number of terms are
-    the smallest with which series and expression both are right to the dtype's rounding. Raises
-    NotRemovableError where there is no such series, ValueError where the expression does not hold
-    the variable.
+    such as ``self.w``. taken: names that the new lines must not use. known: its series there.
+    Radius and number of terms are the smallest with which series and expression both are right to
+    the dtype's rounding. Raises NotRemovableError where there is no such series, ValueError where
+    the expression does not hold the variable.
     """
-    power_series = series(fn, at)
+    power_series = series(fn, at) if known is None else known
     if power_series.coefficients.dim() != 1 or power_series.coefficients.is_complex():
         raise ValueError("the series depends on more than real numbers; use nanlab.safe.removable")
     coefficients = _cleaned(power_series)

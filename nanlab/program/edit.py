@@ -76,6 +76,7 @@ from nanlab.program.expression import (
     names_in,
     namespace_of,
     numbers_in,
+    parsed,
     postorder,
     replaced,
     sides_taken,
@@ -184,7 +185,7 @@ def _conversions(
         whole, given = whole_spans(text), names_assigned(old)
         inner = {
             span_of(node.func.value): node
-            for node in ast.walk(ast.parse(text))
+            for node in ast.walk(parsed(text))
             if isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and gives_dtype(node, node.func.attr)
@@ -449,7 +450,7 @@ class _Rewrite:
 
     def _given_to_last_layer(self, call: ast.Call, line: int, at: int, index: int) -> Ref:
         """What the last layer of a Sequential was given that a statement called before an index."""
-        for statement in ast.walk(ast.parse(self.text)):
+        for statement in ast.walk(parsed(self.text)):
             if isinstance(statement, ast.stmt) and statement.lineno == line:
                 for node in ast.walk(statement):
                     if key_of(node) == key_of(call):
@@ -804,7 +805,7 @@ class _Rewrite:
     ) -> list[Any] | None:
         """Values of what the function around a line, that of the edit, gives to another, which
         reads it or hands it on, and gets no other there from anywhere."""
-        key, tree = key_of(path), ast.parse(self.text)
+        key, tree = key_of(path), parsed(self.text)
         calls = [n for n in postorder(tree) if isinstance(n, ast.Call)]
         around = function_around(self.text, line or self.edit.first)
         own = {span_of(n) for n in ast.walk(around) if isinstance(n, ast.Call)}
@@ -844,7 +845,7 @@ class _Rewrite:
             if file == self.edit.file:
                 continue
             with suppress(SyntaxError):
-                other = ast.parse(text_of(self.recording, file))
+                other = parsed(text_of(self.recording, file))
                 own = {called_name(n) for n in ast.walk(other) if isinstance(n, ast.Call)}
                 for callee in other.body:
                     if isinstance(callee, ast.FunctionDef) and callee.name in called - own:

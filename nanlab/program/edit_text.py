@@ -6,6 +6,7 @@ import ast
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -14,6 +15,7 @@ from nanlab.errors import NotReplayable
 from nanlab.program.expression import (
     functions_around,
     key_of,
+    parsed,
     shows_shape,
     span_of,
     stored_in,
@@ -72,7 +74,7 @@ def names_assigned(old: str) -> set[str]:
 
 def function_around(text: str, line: int) -> ast.AST:
     """The innermost function that holds a line; the file where none does."""
-    tree = ast.parse(text)
+    tree = parsed(text)
     return [tree, *functions_around(tree, line)][-1]
 
 
@@ -93,7 +95,7 @@ def named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
                 known[name] = value
             case _:
                 return {}
-    used = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name) and n.id in known]
+    used = [n for n in ast.walk(parsed(text)) if isinstance(n, ast.Name) and n.id in known]
     read = [n.id for n in ast.walk(new) if isinstance(n, ast.Name) and n.id in known]
     if used or sorted(read) != sorted(known):  # each once
         return {}
@@ -120,10 +122,11 @@ def whole_expressions(nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
         yield from (w for n in ast.walk(node) if (w := whole_of(n)) is not None)
 
 
+@lru_cache(maxsize=16)
 def whole_spans(text: str) -> dict[Any, Any]:
     """Spans of method calls on own lines, as the interpreter has them, to the whole."""
     found = {}
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             name, line = node.func, node.func.end_lineno or 0
             if name.lineno != line:
@@ -160,7 +163,7 @@ def outward_of(
 
 def statements_with(key: str, text: str) -> Iterator[ast.stmt]:
     """The simple statements of a file that call an object."""
-    for statement in ast.walk(ast.parse(text)):
+    for statement in ast.walk(parsed(text)):
         if isinstance(statement, ast.stmt) and not hasattr(statement, "body"):
             if any(
                 key_of(part) == key
@@ -272,7 +275,7 @@ def comes_later(name: str, text: str, line: int) -> bool:
 def readers_of(key: str, text: str, statement: ast.stmt) -> list[ast.stmt]:
     """The simple statements of the function around a statement that read a name, of the class
     around that read an attribute of ``self``: those before it first, the nearest first."""
-    tree = ast.parse(text)
+    tree = parsed(text)
     around: ast.AST = tree
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     of_self = key.startswith("Attribute(value=Name(id='self'")
@@ -377,7 +380,7 @@ def unwrapped(new: list[ast.stmt]) -> tuple[list[ast.withitem], list[ast.stmt]]:
 def statements_of(text: str, first: int, last: int) -> list[ast.stmt]:
     """The statements that these lines hold."""
     try:
-        tree = ast.parse(text)
+        tree = parsed(text)
     except SyntaxError:
         raise NotReplayable("the source of the line does not parse") from None
     found: list[ast.stmt] = []
@@ -419,7 +422,7 @@ def statement_around(text: str, edit: EditLike) -> tuple[list[ast.stmt], list[as
         raise NotReplayable(f"the edit is no Python ({error.msg})") from None
     found = [
         n
-        for n in ast.walk(ast.parse(text))
+        for n in ast.walk(parsed(text))
         if isinstance(n, ast.stmt) and n.lineno <= edit.first and edit.last <= (n.end_lineno or 0)
     ]
     if not found:

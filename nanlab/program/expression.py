@@ -49,11 +49,17 @@ def inside(inner: Span, outer: Span) -> bool:
     return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]
 
 
+@lru_cache(maxsize=32)
+def parsed(text: str) -> ast.Module:
+    """The code of a file, parsed once: nobody may change it. Raises SyntaxError, ValueError."""
+    return ast.parse(text)
+
+
 @lru_cache(maxsize=16)
 def imports_of(text: str) -> list[tuple[str, str, str, str]]:
     """(name that it is given, module, name in it or "", what is imported) of a file's imports."""
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 held = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -69,7 +75,7 @@ def namespace_of(text: str) -> dict[str, Any]:
     """What a file imports from torch, math, NumPy and nanlab, by name; no other import."""
     found = {name: importlib.import_module(module) for name, module in _MODULES.items()}
     try:
-        tree = ast.parse(text)
+        tree = parsed(text)
     except (SyntaxError, ValueError):
         return found
     for given, module, name, imported in imports_of(text):
@@ -122,23 +128,21 @@ def postorder(node: ast.AST) -> Iterator[ast.AST]:
 
 def replaced(tree: Any, other: Callable[[ast.expr], ast.expr | None]) -> Any:
     """A copy of some code in which other expressions stand where there are some."""
-
-    class Replace(ast.NodeTransformer):
-        def visit(self, node: ast.AST) -> ast.AST:
-            made = other(node) if isinstance(node, ast.expr) else None
-            return self.generic_visit(node) if made is None else made
-
-    return ast.fix_missing_locations(Replace().visit(copied(tree)))
+    return ast.fix_missing_locations(copied(tree, other))
 
 
-def copied(tree: Any) -> Any:
+def copied(tree: Any, other: Callable[[ast.expr], ast.expr | None] | None = None) -> Any:
     """A copy of some code, without what others have hung on its nodes: where IPython has shown a
     traceback, the contexts that all code shares lead to a whole file."""
-    if isinstance(tree, list):
-        return [copied(each) for each in tree]
+    if tree.__class__ is list:
+        return [copied(each, other) for each in tree]
     if not isinstance(tree, ast.AST):
         return tree
-    fields = {name: copied(getattr(tree, name)) for name in tree._fields if hasattr(tree, name)}
+    new = other(tree) if other is not None and isinstance(tree, ast.expr) else None
+    if new is not None:
+        return new
+    names = (name for name in tree._fields if hasattr(tree, name))
+    fields = {name: copied(getattr(tree, name), other) for name in names}
     return ast.copy_location(type(tree)(**fields), tree)
 
 
@@ -148,8 +152,9 @@ def _root(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+@lru_cache(maxsize=4096)
 def key_of(node: ast.AST) -> str:
-    """The same for two expressions that are written alike."""
+    """The same for two expressions that are written alike; of code that nobody changes later."""
     return ast.dump(node)
 
 

@@ -16,6 +16,7 @@ from nanlab.findings.rule import Edit, Finding, Fix, Verdict, diff_of
 from nanlab.program.replay import Replay
 from nanlab.rules.remedies import file_text, judge_of, proposed
 from nanlab.trace import Trace
+from nanlab.trace.frames import ops_frame
 from nanlab.trace.op import location
 
 WORK = 12_000_000  # for one cure: about 12 s
@@ -143,8 +144,9 @@ def _with_others(fix: Fix, cured: bool) -> Fix:
 
 def _recorded(trace: Trace, fault: Finding) -> Finding:
     """A fault of the mended step at the rows that its operations have in the recorded one."""
-    ops = trace.ops
-    ops = ops[(ops["step"] == fault.step).to_numpy(dtype=bool)]
+    ops = ops_frame(trace.recording)
+    step = fault.step - trace.recording.first_step
+    ops = ops[(ops["step"] == step).to_numpy(dtype=bool)]
     rows: dict[tuple[object, ...], int] = {}
     places = zip(ops["op"], ops["phase"], ops["file"], ops["line"], strict=True)
     for position, place in zip(ops.index, places, strict=True):

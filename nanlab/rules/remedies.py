@@ -262,7 +262,7 @@ def rewritten(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     if dtype not in (torch.float16, torch.bfloat16, torch.float64):
         dtype = torch.float32
     line = pages.line(finding.file, finding.line)
-    found = candidates(pages.text, line, dtype)[:MOST_REWRITTEN]
+    found = [*candidates(pages.text, line, dtype)[:MOST_REWRITTEN]]
     found += carried(trace.recording, finding.position, pages, dtype)
     return _as_fixes(found, pages)
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
 from nanlab.errors import NanlabError, TypeMismatchError
 
@@ -89,7 +88,7 @@ def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> 
             with torch.autocast(center.device.type, enabled=False), _Double():
                 values = fn(center + radius * circle)
                 if of_reals is None:  # what is complex for real numbers has complex coefficients
-                    of_reals = not fn(center + radius * circle.real).is_complex()
+                    of_reals = not fn(center + radius * circle.real[:1]).is_complex()
         except Exception:  # an operator that knows no complex numbers
             return None
         if not values.is_complex() or values.shape[:1] != (POINTS,):
@@ -170,10 +169,12 @@ class _Double(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call one function."""
-        return func(*tree_map(_wide, args), **tree_map(_wide, kwargs or {}))
+        return func(*map(_wide, args), **{name: _wide(x) for name, x in (kwargs or {}).items()})
 
 
 def _wide(x: Any) -> Any:
+    if x.__class__ is list or x.__class__ is tuple:
+        return x.__class__(map(_wide, x))
     low = isinstance(x, Tensor) and x.is_floating_point() and x.dtype != torch.float64
     return x.double() if low else x
 
