@@ -706,3 +706,41 @@ def test_where_nanlab_itself_fails_a_fix_is_untried_and_the_reason_told(
         assert fix.verdict == "untried"
         assert "NotImplementedError: no such kernel" in fix.why
     assert trace.cure is None
+
+
+HALF = """
+import torch
+
+torch.manual_seed(0)
+layer = torch.nn.Linear(8, 1)
+x = 30 * torch.randn(16, 8)
+
+
+def step():
+    layer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = layer(x)
+        p = torch.sigmoid(logits)
+    loss = -torch.log(1 - p.float()).mean()
+    loss.backward()
+    return loss
+"""
+
+
+@pytest.mark.parametrize("wide", ["p.float()", "p.double()", "p.to(torch.float32)"])
+def test_a_probability_of_half_precision_is_rewritten_before_its_conversion(
+    wide: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "half.py"
+    path.write_text(HALF.replace("p.float()", wide))
+    program = written.load(path)
+    with nanlab.watch(on_fault="record") as trace:
+        program.step()
+    assert trace.culprit is not None
+    fix = trace.culprit.fixes[0]
+    cast = "double" if "double" in wide else "float"
+    assert fix.edits[-1].text.endswith(f"logsigmoid(-logits.{cast}()).mean()")
+    assert fix.verdict == "verified", fix.why  # what bfloat16 rounds is no fault of the edit
+    clamped = [f for f in trace.culprit.fixes if "clamp" in f.code]
+    assert clamped
+    assert all(f.verdict == "finite" for f in clamped)

@@ -320,32 +320,43 @@ class Judge:
             got = evaluate(new, operands, None, whole.differentiated)
         except NotReplayable:  # the new lines read what the old ones did not
             return Agreement("unknown", NOT_COMPUTED)
-        found = compared(got, whole.evaluated, true)
+        found = self._held(whole, got, true, compared(got, whole.evaluated, true))
+        if found.kind != "agrees" and found.kind != "unknown" and (eps := _coarsest(whole)):
+            # perhaps by rounding alone: then it is exact in float64
+            coarse = replace(true, eps=eps)
+            with Wide():
+                exact = evaluate(new, [_widened(t) for t in operands], None, whole.differentiated)
+            for each, limits in ((exact, true), (got, coarse)):
+                known = compared(each, whole.evaluated, limits)
+                if (worst := self._held(whole, each, limits, known)).kind not in _FINE:
+                    break
+            else:
+                found = worst
         if not all(bool(value.exists.all()) for value in true.values):
             off = _off_in_range(old, new, operands, whole.differentiated)
             if off is not None:
                 return off
-        return self._named(whole, got, true) or found
+        return found
 
-    def _named(self, whole: Slice, got: Evaluation, true: Truth) -> Agreement | None:
+    def _held(self, whole: Slice, got: Evaluation, true: Truth, otherwise: Agreement) -> Agreement:
         """The first parameter whose gradient differs from exact, healthy elements included."""
         names = self.recording.program.names
         for value, limit in zip(got.values, true.values, strict=True):
-            off = _off(value, limit.value)
+            off = _off(value, limit.value, 0.0, true.eps)
             if off is not None:
                 return Agreement("value", f"the loss is {off[0]:.4g}, its limit {off[1]:.4g}")
         largest = true.largest(got)
         for ref, gradient, known in zip(whole.operands, got.gradients, true.gradients, strict=True):
             if gradient is None or known is None:
                 continue
-            off = _off(gradient, known.value, largest)
+            off = _off(gradient, known.value, largest, true.eps)
             if off is not None:
                 name = names.get(ref.storage, "")
                 short = f" of {name}" if name else ""
                 return Agreement(
                     "gradient", f"the gradient{short} is {off[0]:.4g}, its limit {off[1]:.4g}"
                 )
-        return None
+        return otherwise
 
     def _runs(self) -> list[tuple[int, EngineRun]]:
         """The runs of the engine that leave gradients, and went wrong; the last where none did."""
@@ -599,16 +610,28 @@ def _truth_of(part: Slice) -> Truth | None:
     return truth(part.function(), operands, None, part.differentiated)
 
 
-def _off(got: Tensor, limit: Tensor, largest: float = 0.0) -> tuple[float, float] | None:
+_FINE = ("agrees", "unknown")
+
+
+def _coarsest(part: Slice) -> float:
+    """The eps of the narrowest dtype that it computes in; 0 where WITHIN covers its rounding."""
+    dtypes = {ref.dtype for each in part.reads.values() for ref in each}
+    eps = max((torch.finfo(d).eps for d in dtypes if d.is_floating_point), default=0.0)
+    return eps if eps > WITHIN / 10 else 0.0
+
+
+def _off(
+    got: Tensor, limit: Tensor, largest: float = 0.0, eps: float = 0.0
+) -> tuple[float, float] | None:
     """The element that is farthest from a limit that exists; None where all are near.
 
-    largest: of all gradients.
+    largest: of all gradients. eps: of a dtype on the way to it.
     """
     limit = limit.double().cpu()
     known = limit.isfinite()
     if got.shape != limit.shape or not bool(known.any()):
         return None
-    near = tolerance(got, limit, largest)
+    near = tolerance(got, limit, largest, eps)
     got = got.double().cpu()
     gap = torch.where(known, (got - limit).abs() - near, 0.0)
     if not bool((gap > 0).any()):

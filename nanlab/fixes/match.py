@@ -110,8 +110,10 @@ class Scope:
         made._read(made.body, ())
         return made
 
-    def _read(self, body: list[ast.stmt], blocks: tuple[int, ...]) -> None:
-        inside = (*blocks, id(body))
+    def _read(
+        self, body: list[ast.stmt], blocks: tuple[int, ...], within: list[ast.stmt] | None = None
+    ) -> None:
+        inside = (*blocks, id(body if within is None else within))
         for statement in body:
             self.blocks[id(statement)] = inside
             if isinstance(statement, _SIMPLE):
@@ -124,6 +126,9 @@ class Scope:
                     self._join_chain(statement)
             elif not isinstance(statement, Function | ast.ClassDef):
                 self.order.append(statement)
+                if isinstance(statement, ast.With | ast.AsyncWith):  # its body always runs
+                    self._read(statement.body, blocks, body)
+                    continue
                 for name in ("body", "orelse", "finalbody"):
                     self._read(getattr(statement, name, []), inside)
                 for handler in getattr(statement, "handlers", []):
