@@ -448,3 +448,45 @@ def test_an_end_that_recedes_while_it_is_looked_at_is_not_told() -> None:
     values = 16.0 - np.array(left)
     assert all(outlook(values[:seen], 16.0, wide=False) is not None for seen in (10, 11, 12))
     assert first_told(values, 16.0, wide=False) is None
+
+
+def weighed(steps: int, normalise: bool) -> Trace:
+    """A particle filter whose weights are multiplied by likelihoods, one step after another."""
+    gen = torch.Generator().manual_seed(0)
+    places = torch.linspace(-0.05, 0.05, 8)
+    weights = torch.ones(8) / 8
+    mean = torch.zeros(1, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(steps):
+            seen = 0.7 * torch.randn((), generator=gen)
+            weights = weights * torch.exp(-0.5 * (seen - places) ** 2) / 2.5
+            shares = weights / weights.sum()
+            if normalise:
+                weights = shares
+            mean.grad = None
+            (mean - (shares * places).sum()).square().sum().backward()
+    return trace
+
+
+def test_a_divisor_that_fades_in_float32_is_told_of_before_it_is_zero() -> None:
+    trace = weighed(90, normalise=False)
+    told = [f for f in forecasts(trace.recording) if f.end == "underflow"]
+    assert told
+    assert told[0].place.dtype == "float32"
+    reached = [f for f in told if f.reached is not None]
+    assert min(f.lead for f in reached) >= 5
+    warning = next(f for f in weighed(60, normalise=False).findings if f.severity == "warning")
+    assert warning.cause == "dtype-underflow"
+    assert "weights" in warning.source
+
+
+def test_normalised_weights_and_a_loss_that_converges_are_no_divisors_that_fade() -> None:
+    assert not forecasts(weighed(90, normalise=True).recording)
+    w = torch.ones(4, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(60):  # to 1e-36, and nothing is divided by it
+            w.grad = None
+            w.square().sum().backward()
+            with torch.no_grad():
+                w *= 0.5
+    assert not forecasts(trace.recording)

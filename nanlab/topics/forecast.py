@@ -212,8 +212,8 @@ def _came_back(values: Array) -> bool:
 def candidates(recording: Recording, end: End = "overflow") -> Iterator[tuple[int, float, bool]]:
     """(column, limit, whether it has float32's range) of results near enough to a limit.
 
-    Underflow is forecast only in dtypes narrower than float32's range. Gradients under a loss
-    scaler are left to it.
+    In dtypes of float32's range underflow is forecast of what something is divided by, or a
+    logarithm taken of. Gradients under a loss scaler are left to it.
     """
     series = recording.training.series
     if not len(series):
@@ -227,12 +227,26 @@ def candidates(recording: Recording, end: End = "overflow") -> Iterator[tuple[in
         np.nanmin(finite[:, some], axis=0),
     )
     wide = limits > 64
-    near = np.where(wide, LARGE if end == "overflow" else np.inf, limits - FAST_NEAR)
+    near = np.where(wide, LARGE, limits - FAST_NEAR)
+    if end == "underflow":
+        falls = np.array([c in series.divisors for c in range(len(limits))], dtype=bool)
+        falls &= highest >= near
+        near[wide & ~_behind(series, np.flatnonzero(falls & wide))] = np.inf
     scaled = bool(recording.training.unscales)
     for column in np.flatnonzero((highest >= near) & (highest > lowest)).tolist():
         left_to_scaler = scaled and series.places[column].phase == BACKWARD
         if not left_to_scaler and not _is_bounded(recording, column, float(limits[column])):
             yield column, float(limits[column]), bool(wide[column])
+
+
+def _behind(series: Series, columns: Array) -> npt.NDArray[np.bool_]:
+    """Which results are among these, or what they were computed of."""
+    found = np.zeros(len(series.places), dtype=bool)
+    found[columns] = True
+    for _ in range(HOPS):
+        parents = [p for c in np.flatnonzero(found).tolist() for p in series.parents[c]]
+        found[parents] = True
+    return found
 
 
 _CLAMPS, _SAME = having("clamps"), having("copies")

@@ -16,13 +16,13 @@ from nanlab.analysis.training import where
 from nanlab.findings.fault import Fault, plural
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import format_of
-from nanlab.operators import having
+from nanlab.operators import card, having
 from nanlab.topics.forecast import HOPS, LARGE, End, Forecast, forecasts
 from nanlab.topics.scaler import scaled_loss
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows
 from nanlab.trace.history import FEWEST_STEPS, Series, place_at
-from nanlab.trace.op import BACKWARD, OPTIMIZER, location, walk
+from nanlab.trace.op import BACKWARD, FORWARD, OPTIMIZER, location, walk
 from nanlab.trace.recording import Recording
 
 # Magnitudes: one vector per training step, added when it ends.
@@ -50,7 +50,10 @@ def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> No
         place = place_at(rows.recording, position)
         assert place is not None  # the step that has just ended is never folded
         series.places.append(place)
-        series.parents.append(_parents(rows.recording, position, column_at))
+        parents = _parents(rows.recording, position, column_at)
+        series.parents.append(tuple(dict.fromkeys(parents.values())))
+        if place.phase == FORWARD and (slot := _pole(place.op)) in parents:
+            series.divisors.add(parents[slot])
     if len(new):
         for owner, position in written:
             series.owners.setdefault(column_at.get(position, -1), owner)
@@ -66,10 +69,19 @@ def _keys(identity: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     return key * _FACTOR + occurrence
 
 
-def _parents(recording: Recording, position: int, column_at: dict[int, int]) -> tuple[int, ...]:
-    """Columns of a row's operands, views looked through."""
-    sources = [recording.unviewed(source) for source, _ in recording.own_operands(position)]
-    return tuple(dict.fromkeys(column_at[s] for s in sources if s in column_at))
+def _parents(recording: Recording, position: int, column_at: dict[int, int]) -> dict[int, int]:
+    """Columns of a row's operands by their slots, views looked through."""
+    sources = ((slot, recording.unviewed(s)) for s, slot in recording.own_operands(position))
+    return {slot: column_at[s] for slot, s in sources if s in column_at}
+
+
+_LOGARITHMS = having("log_like")
+
+
+def _pole(name: str) -> int:
+    """The slot of the operand of which a zero makes an infinity or NaN; -1: none."""
+    divisor = card(name).divisor
+    return divisor if divisor is not None else 0 if name in _LOGARITHMS else -1
 
 
 def growth(series: Series, column: int) -> float:

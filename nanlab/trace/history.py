@@ -256,6 +256,7 @@ class Series:
         self.places: list[Place] = []  # by column: where it was first seen
         self.parents: list[tuple[int, ...]] = []  # by column: the columns of its operands
         self.owners: dict[int, int] = {}  # column -> parameter or buffer that is written there
+        self.divisors: set[int] = set()  # columns of which 0 makes an infinity or NaN, where read
         # log2 of the magnitude; +inf: it overflowed
         self.values: npt.NDArray[np.float32] = np.full((8, 256), np.nan, np.float32)
         self._columns: dict[int, int] = {}
