@@ -12,6 +12,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache, partial
 from typing import Any, TypeVar
@@ -22,7 +23,8 @@ import torch
 from mpmath import mp, mpf
 from mpmath.libmp import from_float, from_man_exp, to_float
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_flatten
 
 from nanlab.errors import NanlabError
 from nanlab.operators import having
@@ -197,7 +199,8 @@ class AllExact(_Directly):
     deadline: of :func:`work`; an operator that starts later raises NotExact.
     moved: which result of the forward part is moved, and by what, a function of its shape.
     masks: what the comparisons of the forward part gave elsewhere, and are to give again; None for
-    those that are free. counted: whether it is noted what each result is made of.
+    those that are free. counted: whether it is noted what each result is made of. tape: where all
+    that is run is written down.
     """
 
     def __init__(
@@ -209,6 +212,7 @@ class AllExact(_Directly):
     ) -> None:
         super().__init__()
         self.counted = counted
+        self.tape: Tape | None = None
         self.deadline, self.moved, self.masks = deadline, moved, masks
         self.inputs: list[set[int]] = []  # of each result of the forward part, those it is made of
         self.bad: list[int] = []  # those that are not finite, of inputs that are
@@ -217,27 +221,33 @@ class AllExact(_Directly):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
+        forward = torch._C._current_autograd_node() is None
+        made = self.run(func, args, kwargs or {}, forward)
+        if self.tape is not None:
+            self.tape.add(func, args, kwargs or {}, made, forward)
+        return made
+
+    def run(self, func: Any, args: Any, kwargs: Any, forward: bool) -> Any:
+        """Run one operator, of the forward part or of the backward part."""
         if work() > self.deadline:
             raise NotExact("exact numbers would take too much work")
-        made = super().__torch_dispatch__(func, types, args, kwargs)
-        if isinstance(made, Tensor) and made.is_floating_point() and not isinstance(made, Exact):
+        at_results = self.counted and forward
+        made = super().__torch_dispatch__(func, (), args, kwargs)
+        if isinstance(made, Exact):
+            return self._counted(made, func.is_view, args, kwargs) if at_results else made
+        if isinstance(made, Tensor) and made.is_floating_point():
             plain = not any(isinstance(x, Tensor) for x in tree_flatten((args, kwargs))[0])
             if plain or func is torch.ops.aten.lift_fresh.default:
                 if torch.Tag.nondeterministic_seeded in func.tags:
                     raise NotExact(f"{func._schema.name} draws random numbers")
                 made = lift(made)
-        if isinstance(made, Exact):
-            if self.counted and torch._C._current_autograd_node() is None:
-                return self._counted(made, func.is_view, args, kwargs)
-            return made
+                return self._counted(made, func.is_view, args, kwargs) if at_results else made
         if isinstance(made, Tensor) and made.dtype == torch.bool:
-            if any(isinstance(x, Exact) for x in args):
+            if forward and any(isinstance(x, Exact) for x in args):
                 return self._compared(made)
         return made
 
     def _compared(self, made: Tensor) -> Tensor:
-        if torch._C._current_autograd_node() is not None:  # in the backward part
-            return made
         self.seen.append(made)
         if self.masks is None or len(self.seen) > len(self.masks):  # behind the expression
             return made
@@ -288,6 +298,109 @@ class AllExact(_Directly):
                 found.add(at)
                 left += self.inputs[at]
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """The place of a tensor among those of an evaluation."""
+
+    number: int
+
+
+class Tape:
+    """The operators that an evaluation in exact numbers ran, forward and backward, to be run again
+    on other numbers without autograd and torch's dispatch, which take most of the time.
+
+    fits: whether they are the same for other numbers, as far as can be told: none gave Python a
+    value, or a tensor of a size that depends on one, and no number came in by another way.
+    """
+
+    def __init__(self, operands: Sequence[Any]) -> None:
+        self.fits = True
+        self._steps: list[tuple[Any, Any, Any, Any, bool]] = []
+        self._slots: dict[int, _Slot] = {}  # by the identity of a tensor
+        self._held: list[Tensor] = []  # whose identities are no others' meanwhile
+        self._over: dict[int, list[int]] = {}  # step -> slots that are not read after it
+        self._operands = [self._written(x) if isinstance(x, Exact) else None for x in operands]
+
+    def add(self, func: Any, args: Any, kwargs: Any, made: Any, forward: bool) -> None:
+        """Write an operator down that has been run."""
+        given = self._read(args), self._read(kwargs)
+        constant = func._schema.is_mutable and not isinstance(given[0][0], _Slot)
+        if constant or not _DEPENDENT.isdisjoint(func.tags):
+            self.fits = False
+        self._steps.append((func, *given, self._written(made), forward))
+
+    def end(self, results: Any) -> None:
+        """Write down what the results are; nothing is added any more."""
+        self._results = self._read(results)
+        last: dict[int, int] = {}
+        for index, (_, args, kwargs, made, _) in enumerate(self._steps):
+            last |= dict.fromkeys(_slots_in((args, tuple(kwargs.values()), made)), index)
+        for number in last.keys() - set(_slots_in(self._results)):
+            self._over.setdefault(last[number], []).append(number)
+        self._slots, self._held = {}, []
+
+    def run(self, mode: AllExact, operands: Sequence[Any]) -> Any:
+        """The results for other operands."""
+        values: dict[int, Any] = {}
+
+        def fill(value: Any) -> Any:
+            kind = value.__class__
+            if kind is _Slot:
+                return values[value.number]
+            return kind(map(fill, value)) if kind is tuple or kind is list else value
+
+        def put(place: Any, made: Any) -> None:
+            if place.__class__ is _Slot:
+                values[place.number] = made
+            elif place.__class__ is tuple or place.__class__ is list:
+                for each, one in zip(place, made, strict=True):
+                    put(each, one)
+
+        put(self._operands, operands)
+        below = torch._C._AutoDispatchBelowAutograd
+        with torch.no_grad(), _disable_current_modes(), below():
+            for index, (func, args, kwargs, made, forward) in enumerate(self._steps):
+                named = {name: fill(value) for name, value in kwargs.items()}
+                put(made, mode.run(func, fill(args), named, forward))
+                for number in self._over.get(index, ()):
+                    del values[number]
+        return fill(self._results)
+
+    def _read(self, value: Any) -> Any:
+        """Slots in the places of tensors that are known; others are constants."""
+        if isinstance(value, Tensor):
+            if isinstance(value, Exact) and id(value) not in self._slots:
+                self.fits = False
+            return self._slots.get(id(value), value)
+        if isinstance(value, dict):
+            return {name: self._read(each) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            kind = list if isinstance(value, list) else tuple
+            return kind(map(self._read, value))
+        return value
+
+    def _written(self, made: Any) -> Any:
+        """Slots for results."""
+        if isinstance(made, list | tuple):
+            return tuple(map(self._written, made))
+        if not isinstance(made, Tensor):
+            self.fits = self.fits and made is None
+            return None
+        self._held.append(made)
+        return self._slots.setdefault(id(made), _Slot(len(self._held)))
+
+
+_DEPENDENT = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+def _slots_in(value: Any) -> Iterator[int]:
+    if value.__class__ is _Slot:
+        yield value.number
+    elif value.__class__ is tuple or value.__class__ is list:
+        for each in value:
+            yield from _slots_in(each)
 
 
 def lift(x: Tensor) -> Exact:
@@ -1032,6 +1145,8 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
     def numbered(x: Any) -> Any:
         nonlocal at
+        if isinstance(x, list | tuple):
+            return x.__class__(map(numbered, x)) if x.__class__ in (list, tuple) else x
         if isinstance(x, Tensor) and x.is_floating_point():
             held.append(_numbers(x).reshape(-1))
             at += x.numel()
@@ -1042,7 +1157,8 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if name in ("aten::where", "aten::masked_fill", "aten::constant_pad_nd"):
         wide = partial(torch.tensor, dtype=torch.float64)  # of numbers put among the elements
         args = (*args[:1], *(wide(a) if isinstance(a, float) else a for a in args[1:]))
-    moved_args, moved_kwargs = tree_map(numbered, args), tree_map(numbered, kwargs)
+    moved_args = tuple(map(numbered, args))
+    moved_kwargs = {key: numbered(value) for key, value in kwargs.items()}
     if name == "aten::constant_pad_nd" and len(args) > 2:
         if float(args[2]) != 0:
             raise NotExact("padding with another value than 0 is not known for exact numbers")
@@ -1057,14 +1173,16 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     pool = np.concatenate(held)
 
     def back(x: Any) -> Any:
+        if isinstance(x, list | tuple):
+            return list(map(back, x)) if isinstance(x, list) else tuple(map(back, x))
         if not isinstance(x, Tensor):
             return x
         if x.is_floating_point():
             raise NotExact(f"{name} does more than move elements")
         places = x.numpy()
-        return Exact(_array(list(pool[places.reshape(-1)]), places.shape))
+        return Exact(pool[places.reshape(-1)].reshape(places.shape))
 
-    return tree_map(back, found)
+    return back(found)
 
 
 def _viewed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -1077,7 +1195,7 @@ def _viewed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise NotExact("a strided view of a view is not known for exact numbers")
     found = func(places, *args[1:], **kwargs)
 
-    def back(y: Any) -> Any:
-        return Exact(y.numpy(), x.pool) if isinstance(y, Tensor) else y
-
-    return tree_map(back, found)
+    if isinstance(found, Tensor):
+        return Exact(found.numpy(), x.pool)
+    several = [Exact(y.numpy(), x.pool) for y in found]
+    return several if isinstance(found, list) else tuple(several)

@@ -31,6 +31,7 @@ from nanlab.analysis.exact import (
     Exact,
     Moved,
     NotExact,
+    Tape,
     count_work,
     digits,
     lift,
@@ -345,6 +346,7 @@ class _Problem:
         self.here: list[Tensor] = []  # the same at the operands
         # what comparisons give, wherever operands are moved; None: what they find there
         self.masks: list[Tensor | None] | None = None
+        self.tape: Tape | None = None  # of the first evaluation next to the operands
         self.cost = 0.0  # of one evaluation in the numbers that were last
         self.movable = [m for m in (wanted, held, real) if any(m)]
         self.lifted: dict[int, tuple[Tensor, np.ndarray]] = {}  # by identity
@@ -399,7 +401,10 @@ class _Problem:
             incoming = self.incoming
             if arithmetic.digits and incoming is not None:
                 incoming = [None if g is None else lift(g.nan_to_num(1, 1, 1)) for g in incoming]
-            found = evaluate(self.fn, operands, incoming, self.wanted, outside=outside)
+            if mode is None or not outside or (self.tape is not None and not self.tape.fits):
+                found = evaluate(self.fn, operands, incoming, self.wanted, outside=outside)
+            else:
+                found = self._written_down(mode, operands, incoming)
             if moved is None and not distance:
                 self.mode = mode
             self.seen = mode.seen if mode is not None else []
@@ -407,6 +412,20 @@ class _Problem:
             tuple(rounded(y).double() for y in found.values),
             tuple(None if g is None else rounded(g).double() for g in found.gradients),
         )
+
+    def _written_down(
+        self, mode: AllExact, operands: list[Any], incoming: Sequence[Tensor | None] | None
+    ) -> Evaluation:
+        """The expression next to the operands, by what was run there for the first time."""
+        if self.tape is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return Evaluation(*self.tape.run(mode, operands))
+        mode.tape = Tape(operands)
+        found = evaluate(self.fn, operands, incoming, self.wanted, outside=True)
+        mode.tape.end((found.values, found.gradients))
+        self.tape, mode.tape = mode.tape, None
+        return found
 
     def solve(self, arithmetic: _Arithmetic) -> list[Limit]:
         """The limit of each tensor of the evaluation."""

@@ -366,6 +366,26 @@ class _Rewrite:
         """An expression, with what is known of its names."""
         return Expression(node, self.names, device, self._plain_numbers, self._is_forward)
 
+    def _bound(
+        self, node: ast.expr, span: Span, made: Sequence[Made], at: int
+    ) -> tuple[Expression, list[Bound]]:
+        """An expression, and its runs in some calls of a segment, told apart once. Raises
+        NotReplayable."""
+        known = self.shared.bound
+        lines = self.edit.file, self.edit.first
+        key = lines, span, key_of(node), at, tuple(each.index for each in made)
+        if key not in known:
+            expression = self._expression(node, _device(made))
+            expression.span = span
+            try:
+                known[key] = expression, bind(expression, made, self._value(at))
+            except NotReplayable as error:
+                known[key] = error
+        found = known[key]
+        if isinstance(found, NotReplayable):
+            raise NotReplayable(str(found))
+        return found
+
     @cached_property
     def _is_forward(self) -> bool:
         """Whether the step differentiates forward."""
@@ -410,11 +430,9 @@ class _Rewrite:
             own = [each for each in group if inside(each.span, span)]
             if not own:
                 continue
-            device = _device(own)
-            expression = self._expression(old, device)
-            expression.span = span
+            expression, runs = self._bound(old, span, own, at)
             by_index = {each.index: each for each in own}
-            for bound in bind(expression, own, self._value(at)):
+            for bound in runs:
                 yield self._region(at, bound, expression, new, before, contexts, by_index, group)
 
     def _without_last(
@@ -792,7 +810,7 @@ class _Rewrite:
                     if segment != at or not any(m.span == span_of(reader) for m in own):
                         continue
                     try:
-                        bound = bind(self._expression(reader, _device(own)), own, self._value(at))
+                        _, bound = self._bound(reader, span_of(reader), own, at)
                     except NotReplayable:
                         continue
                     if key_of(reader) == key:  # it is computed there: a part of a complex number
@@ -872,13 +890,12 @@ class _Rewrite:
                     turns = [each for each in group if each.index < index]
                     if segment != at or not turns:
                         continue
-                    expression = self._expression(node.elt, _device(turns))
                     around = function_around(self.text, statement.lineno) if near else statement
                     whole = {m.index for s, g in self._made(span_of(around)) for m in g if s == at}
                     behind = _behind(self.segments[at], self.calls[-1], {*whole, *self.calls})
                     values = [
                         each.parts[own]
-                        for each in bind(expression, turns, self._value(at))
+                        for each in self._bound(node.elt, span_of(node.elt), turns, at)[1]
                         if own in each.parts and each.calls[-1] in behind
                     ]
                     if values:

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from nanlab.program.expression import (
-    Made,
-)
+from nanlab.errors import NotReplayable
+from nanlab.program.expression import Bound, Expression, Made
 from nanlab.program.rebuild import Beginning
 from nanlab.program.rerun import copy_of, operate, rerun
 from nanlab.trace.program import Call, Ref, Segment, refs_in
@@ -37,6 +36,8 @@ class Values:
         self.lines: dict[
             tuple[str, tuple[int, int, int, int]], tuple[Results, list[tuple[int, list[Made]]]]
         ] = {}
+        # by file, span, form, segment and calls: an expression and its runs; or why none are known
+        self.bound: dict[Any, tuple[Expression, list[Bound]] | NotReplayable] = {}
         self.computing: dict[str, set[int]] = {}  # by file: lines that made calls
         self.beginning: Beginning | None = None  # of the step, where it was made above autograd
         self._shown: dict[tuple[int, int], _Shown] = {}
