@@ -530,3 +530,28 @@ def test_a_move_that_leaves_a_value_unknown_tells_no_gradient() -> None:
     (-(p * torch.log(p)).sum()).backward()
     assert row.grad is not None and true.gradients[0] is not None
     torch.testing.assert_close(true.gradients[0].value[1:], row.grad)
+
+
+@pytest.mark.parametrize(
+    ("fn", "at", "value"),
+    [
+        (lambda z: torch.log(1 - torch.sigmoid(z)), 2000.0, -2000.0),
+        (lambda z: torch.log(1 + torch.erf(z)), -100.0, -10005.1774),
+        (lambda z: torch.log(torch.special.ndtr(z)), -270.0, -36456.5174),
+        (lambda z: torch.log1p(-torch.tanh(z)), 300.0, -600 + math.log(2)),
+        (lambda z: torch.atanh(torch.tanh(z)), -2000.0, -2000.0),
+        (lambda z: torch.log(-torch.log(torch.sigmoid(z))), 2000.0, -2000.0),
+        (lambda z: torch.log(torch.expm1(-z) + 1), 2000.0, -2000.0),
+        (lambda z: torch.log(1 - torch.tanh(z) ** 2) / 2, 500.0, -500 + math.log(2)),
+        (lambda z: torch.log(torch.cosh(z) - torch.sinh(z)), 2000.0, -2000.0),
+        (lambda z: torch.log(F.softplus(z) - z), 2000.0, -2000.0),
+        (lambda z: torch.log(1 - torch.softmax(torch.stack([z, 0 * z]), 0)[0]), 3e3, -3e3),
+    ],
+)
+def test_what_is_left_of_a_saturated_number_is_known_however_small(
+    fn: Callable[[Tensor], Tensor], at: float, value: float
+) -> None:
+    found = truth(fn, [torch.tensor([at, 0.3], requires_grad=True)])
+    assert float(found.values[0].value.flatten()[0]) == pytest.approx(value, rel=1e-6)
+    floor = agrees(lambda z: fn(z).clamp_min(-23), fn, [torch.tensor([at], requires_grad=True)])
+    assert floor.kind in ("value", "infinite")

@@ -36,6 +36,7 @@ OPERATOR, FUNCTION = 80, 10  # work of a call of an operator, and of an elementa
 DIGITS = 14  # of a number, for which a function takes as long as one addition
 DENOMINATOR, DECIMALS = 1000, 10**12  # of a fraction that a program means, of a decimal
 FEW = 256  # elements of a float64 tensor of which it is asked what they stand for
+SATURATED = 60  # argument from which on a sigmoid is 1 but for its exponential
 MOST_BITS_APART = 4000  # of two elements of a matrix that is multiplied as integers
 
 
@@ -502,7 +503,7 @@ def _real(fn: Callable[..., Any], poles: dict[Any, Any] | None = None) -> Callab
     def value(*x: Any) -> Any:
         if any(v != v for v in x):
             return NAN
-        if poles and len(x) == 1 and x[0] in poles:
+        if poles and len(x) == 1 and not isinstance(x[0], Sum) and x[0] in poles:
             return poles[x[0]]
         _work.done += max(FUNCTION, mp.dps // DIGITS)
         try:
@@ -523,6 +524,75 @@ def _divide(a: Any, b: Any) -> Any:
 _multiply = operator.mul  # to mpmath too 0 times infinity is NaN
 
 
+class Sum(mpf):  # type: ignore[misc]
+    """A number and one so much smaller that its digits do not show it: 1 - sigmoid(2000).
+
+    Both are kept through sums and products, so that what is left of a difference is not 0.
+    """
+
+    large: Any
+    small: Any
+
+    @staticmethod
+    def of(large: Any, small: Any) -> Any:
+        """The sum; what is left where the large part has cancelled."""
+        if not large or not small or not mpmath.isfinite(large):
+            return large + small if large else small
+        made = Sum(large + small)
+        made.large, made.small = large, small
+        return made
+
+    def __neg__(self) -> Any:
+        return Sum.of(-self.large, -self.small)
+
+    def __abs__(self) -> Any:
+        return self if self.large > 0 else -self
+
+    def __add__(self, other: Any) -> Any:
+        a, b = _parts(other)
+        return Sum.of(self.large + a, self.small + b)
+
+    def __sub__(self, other: Any) -> Any:
+        a, b = _parts(other)
+        return Sum.of(self.large - a, self.small - b)
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def __mul__(self, other: Any) -> Any:
+        a, b = _parts(other)
+        return Sum.of(self.large * a, self.large * b + self.small * a)
+
+    def __truediv__(self, other: Any) -> Any:
+        a, b = _parts(other)
+        whole = self.large / a
+        return Sum.of(whole, (self.small - whole * b) / a)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        whole = mpf(other) / self.large
+        return Sum.of(whole, -whole * self.small / self.large)
+
+    def __pow__(self, n: Any) -> Any:
+        return Sum.of(self.large**n, n * self.large ** (n - 1) * self.small)
+
+    __radd__, __rmul__ = __add__, __mul__
+    __hash__ = mpf.__hash__
+
+
+def _parts(x: Any) -> tuple[Any, Any]:
+    """The large and the small part of a number."""
+    return (x.large, x.small) if isinstance(x, Sum) else (mpf(x), mpf(0))
+
+
+def _plus(a: Any, b: Any) -> Any:
+    """A sum, in two parts where the digits of one do not show the other."""
+    if type(a) is mpf is type(b):
+        (_, one, e, bits), (_, other, f, more) = a._mpf_, b._mpf_
+        if one and other and abs(e + bits - f - more) > mp.prec // 2:
+            return Sum.of(a, b) if e + bits > f + more else Sum.of(b, a)
+    return a + b
+
+
 def _power(a: Any, b: Any) -> Any:
     if b == 0:
         return mpf(1)
@@ -538,10 +608,37 @@ def _power(a: Any, b: Any) -> Any:
 
 
 def _sigmoid(x: Any) -> Any:
-    y = mpf(0) if x == -INF else 1 / (1 + mpmath.exp(-x))
-    if y == 1 and x < INF and mp.dps < MOST_DIGITS:  # what 1 - y is, it does not show
-        raise NotExact("a probability next to 1 takes more digits")
-    return y
+    if SATURATED < x < INF:
+        return Sum.of(mpf(1), -mpmath.exp(-x))
+    return mpf(0) if x == -INF else 1 / (1 + mpmath.exp(-x))
+
+
+def _tanh(x: Any) -> Any:
+    if SATURATED / 2 < abs(x) < INF:
+        return mpmath.sign(x) * Sum.of(mpf(1), -2 * mpmath.exp(-2 * abs(x)))
+    return mpmath.tanh(x)
+
+
+def _erf(x: Any) -> Any:
+    if SATURATED / 6 < abs(x) < INF:
+        return mpmath.sign(x) * Sum.of(mpf(1), -mpmath.erfc(abs(x)))
+    return mpmath.erf(x)
+
+
+def _of_exponentials(sign: int) -> Callable[[Any], Any]:
+    """cosh, or sinh with -1."""
+
+    def value(x: Any) -> Any:
+        if not SATURATED / 2 < abs(x) < INF:
+            return mpmath.cosh(x) if sign > 0 else mpmath.sinh(x)
+        large, small = mpmath.exp(abs(x)) / 2, sign * mpmath.exp(-abs(x)) / 2
+        return Sum.of(large, small) * (1 if sign > 0 else mpmath.sign(x))
+
+    return value
+
+
+def _expm1(x: Any) -> Any:
+    return Sum.of(mpf(-1), mpmath.exp(x)) if -INF < x < -SATURATED else mpmath.expm1(x)
 
 
 def _xlogy(x: Any, y: Any) -> Any:
@@ -552,11 +649,23 @@ def _xlogy(x: Any, y: Any) -> Any:
 
 def _logaddexp(a: Any, b: Any) -> Any:
     top = max(a, b)
-    return top if mpmath.isinf(top) else top + mpmath.log1p(mpmath.exp(min(a, b) - top))
+    return top if mpmath.isinf(top) else _plus(top, mpmath.log1p(mpmath.exp(min(a, b) - top)))
 
 
-_log = _real(mpmath.log, {mpf(0): -INF, INF: INF})
-_sqrt = _real(mpmath.sqrt, {INF: INF})
+def _near(fn: Callable[..., Any], slope: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that keeps both parts of a Sum; slope: its derivative, by argument and value."""
+
+    def value(x: Any) -> Any:
+        if not isinstance(x, Sum):
+            return fn(x)
+        y = fn(x.large)
+        return Sum.of(y, slope(x.large, y) * x.small) if mpmath.isfinite(y) else y
+
+    return value
+
+
+_log = _real(_near(mpmath.log, lambda x, y: 1 / x), {mpf(0): -INF, INF: INF})
+_sqrt = _real(_near(mpmath.sqrt, lambda x, y: 1 / (2 * y)), {INF: INF})
 
 _UNARY: dict[str, Callable[..., Any]] = {  # those that mpmath has by the same name
     name: _real(getattr(mpmath, name))
@@ -565,17 +674,25 @@ _UNARY: dict[str, Callable[..., Any]] = {  # those that mpmath has by the same n
 }
 _UNARY["neg"] = operator.neg
 _UNARY["abs"] = abs
+_UNARY["exp"] = _real(_near(mpmath.exp, lambda x, y: y))
 _UNARY["exp2"] = _real(lambda x: mpf(2) ** x)
 _UNARY["log"] = _log
-_UNARY["log1p"] = _real(mpmath.log1p, {mpf(-1): -INF, INF: INF})
+_UNARY["log1p"] = _real(
+    lambda x: _log(x + 1) if isinstance(x, Sum) else mpmath.log1p(x), {mpf(-1): -INF, INF: INF}
+)
 _UNARY["log2"] = _real(lambda x: mpmath.log(x, 2), {mpf(0): -INF, INF: INF})
 _UNARY["log10"] = _real(mpmath.log10, {mpf(0): -INF, INF: INF})
 _UNARY["sqrt"] = _sqrt
 _UNARY["rsqrt"] = lambda x: _divide(mpf(1), _sqrt(x))
 _UNARY["reciprocal"] = lambda x: _divide(mpf(1), x)
 _UNARY["square"] = lambda x: x * x
-_UNARY["atanh"] = _real(mpmath.atanh, {mpf(1): INF, mpf(-1): -INF})
+_UNARY["atanh"] = _real(
+    lambda x: _log((1 + x) / (1 - x)) / 2 if isinstance(x, Sum) else mpmath.atanh(x),
+    {mpf(1): INF, mpf(-1): -INF},
+)
 _UNARY["sigmoid"] = _real(_sigmoid)
+_UNARY["tanh"], _UNARY["erf"], _UNARY["expm1"] = _real(_tanh), _real(_erf), _real(_expm1)
+_UNARY["cosh"], _UNARY["sinh"] = _real(_of_exponentials(1)), _real(_of_exponentials(-1))
 _UNARY["erfinv"] = _real(mpmath.erfinv, {mpf(1): INF, mpf(-1): -INF})
 _UNARY["ndtr"] = _real(lambda x: mpmath.erfc(-x / mpmath.sqrt(2)) / 2)
 _UNARY["log_ndtr"] = _real(lambda x: mpmath.log(_UNARY["ndtr"](x)), {-INF: -INF})
@@ -661,13 +778,13 @@ _runs("isfinite")(_test(mpmath.isfinite))
 
 @_runs("add")
 def _add(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> Exact:
-    plus = operator.add if alpha == 1 else lambda x, y: x + y * alpha
+    plus = _plus if alpha == 1 else lambda x, y: _plus(x, y * alpha)
     return Exact(_mapped(plus, _numbers(a), _numbers(b)))
 
 
 @_runs("sub")
 def _sub(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> Exact:
-    minus = operator.sub if alpha == 1 else lambda x, y: x - y * alpha
+    minus = (lambda x, y: _plus(x, -y)) if alpha == 1 else lambda x, y: _plus(x, -y * alpha)
     return Exact(_mapped(minus, _numbers(a), _numbers(b)))
 
 
@@ -731,7 +848,14 @@ def _reduced(
 
 
 def _total(row: list[Any]) -> Any:
-    return mp.fsum(row)
+    """The sum of a list, in two parts where the digits of one do not show the other."""
+    parts = [part for v in row for part in (_parts(v) if isinstance(v, Sum) else (v,)) if part]
+    sizes = [e + bits for _, _, e, bits in (v._mpf_ for v in parts)]
+    shown = max(sizes, default=0) - mp.prec // 2
+    if all(size > shown for size in sizes) or not all(map(mpmath.isfinite, parts)):
+        return mp.fsum(parts)
+    large = mp.fsum(v for v, size in zip(parts, sizes, strict=True) if size > shown)
+    return Sum.of(large, mp.fsum(v for v, n in zip(parts, sizes, strict=True) if n <= shown))
 
 
 def _extreme(choose: Callable[..., Any]) -> Callable[[list[Any]], Any]:
@@ -915,7 +1039,7 @@ def _softmax_row(row: list[Any]) -> list[Any]:
     else:
         parts = [NAN] * len(row)
     whole = _total(parts)
-    return [_divide(v, whole) for v in parts]
+    return [_divide(v, whole) for v in parts]  # of the largest what is left to 1, too
 
 
 def _along(
