@@ -239,7 +239,7 @@ def candidates(recording: Recording, end: End = "overflow") -> Iterator[tuple[in
             yield column, float(limits[column]), bool(wide[column])
 
 
-def _behind(series: Series, columns: Array) -> npt.NDArray[np.bool_]:
+def _behind(series: Series, columns: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
     """Which results are among these, or what they were computed of."""
     found = np.zeros(len(series.places), dtype=bool)
     found[columns] = True
