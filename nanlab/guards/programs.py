@@ -295,18 +295,11 @@ def asks_for_guard(tree: ast.Module, magics: Collection[str]) -> bool:
     """Whether a cell calls one of these line magics with ``--guard``."""
     for statement in tree.body:
         call = statement.value if isinstance(statement, ast.Expr) else None
-        if (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and call.func.attr == "run_line_magic"
-        ):
-            words = [a.value for a in call.args if isinstance(a, ast.Constant)]
-            if (
-                len(words) == 2
-                and words[0] in magics
-                and "--guard" in COMMENT.sub("", str(words[1])).split()
-            ):
-                return True
+        if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "run_line_magic":
+            words = [str(a.value) for a in call.args if isinstance(a, ast.Constant)]
+            if len(words) == 2 and words[0] in magics:
+                if "--guard" in COMMENT.sub("", words[1]).split():
+                    return True
     return False
 
 
