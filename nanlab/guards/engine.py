@@ -543,12 +543,8 @@ class Guard:
         replay = Replay(
             number=self.done,
             steps=len(window.stepped) - (self._in_closure is not None),
-            closures=0,
-            skips=0,
-            after=False,
-            whole=True,
-            gradients=[],
             losses=[float(loss) for loss in self._losses],
+            whole=True,
             error=error,
         )
         try:

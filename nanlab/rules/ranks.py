@@ -113,15 +113,12 @@ def _told(ranks: Ranks, first: dict[str, Any], struck: Finding | None) -> Findin
 
     struck: the finding of its arrival here, if it arrived.
     """
+    came = " It had not arrived here when the run ended."
     if struck is not None:
         came = f" It arrived here by {struck.op}."
-    else:
-        came = " It had not arrived here when the run ended."
     others = "" if len(ranks.told) == 1 else f" Ranks with their own culprit: {_listed(ranks)}."
-    told = {
-        name: first[name]
-        for name in ("severity", "phase", "op", "module", "step", "file", "line", "source")
-    }
+    names = "severity phase op module step file line source".split()
+    told = {name: first[name] for name in names}
     return Finding(
         cause=ARRIVED,
         title=f"rank {first['rank']}: {first['title']}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, cast
@@ -369,28 +369,3 @@ def _lost(frame: pd.DataFrame) -> npt.NDArray[np.float64]:
     names = [n for n in ("fp16_zero", "fp16_inf") if n in frame.columns]
     lost: npt.NDArray[np.float64] = frame[names].fillna(0).sum(axis=1).to_numpy(dtype="float64")
     return lost
-
-
-# Tables of the report: their style is in its style sheet, so that a cell costs its text and
-# little more.
-
-
-def data_table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[str], caption: str = ""
-) -> str:
-    """A table of ready-made HTML cells; aligns: "left" or "right" for each column."""
-    classes = ["" if align == "left" else ' class="n"' for align in aligns]
-    heads = "".join(
-        f'<th scope="col"{c}>{escape(name)}</th>' for name, c in zip(head, classes, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{c}>{text}</td>" for text, c in zip(row, classes, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    title = f"<caption>{caption}</caption>" if caption else ""
-    return (
-        f'<div class="nl-wide" tabindex="0"><table>{title}<thead><tr>{heads}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )

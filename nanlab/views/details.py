@@ -22,7 +22,6 @@ from nanlab.views.columns import (
     as_typed,
     bad_counts,
     columns_for,
-    data_table,
     floats,
     is_blank,
     known,
@@ -33,7 +32,7 @@ from nanlab.views.columns import (
     without_batches,
 )
 from nanlab.views.evidence import evidence, operand_names
-from nanlab.views.html import escape, inline, number, plural, sentence
+from nanlab.views.html import data_table, escape, inline, number, plural, sentence
 
 ELEMENTS = 12  # that are shown of the way back
 FIRST_BAD, LARGEST = "bad", "largest"  # which element of a row a number stands for

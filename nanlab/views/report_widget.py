@@ -19,9 +19,9 @@ from nanlab.trace import Place, Trace
 from nanlab.views import details
 from nanlab.views.card import CURE, INTERRUPTED, cure_of, difference, reason_of
 from nanlab.views.charts import WHOLE, minimap, position_at
-from nanlab.views.columns import as_typed, data_table
+from nanlab.views.columns import as_typed
 from nanlab.views.details import whence
-from nanlab.views.html import escape, inline, number
+from nanlab.views.html import data_table, escape, inline, number
 from nanlab.views.text import as_issue, first_of, is_tried, reproduction_of
 from nanlab.views.widget import View, script, style
 
