@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from torch.utils._pytree import tree_map_only
 
 from nanlab.capture.state import Rewind
 from nanlab.capture.watching import watch
@@ -190,14 +191,14 @@ def _as_recorded(value: Any, ref: Any) -> Any:
 
 
 def _widen(value: Any) -> Any:
-    """A value with float32 for half precision."""
-    if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype in LOW else value
-    if isinstance(value, torch.dtype):
-        return torch.float32 if value in LOW else value
-    if isinstance(value, dict):
-        return {name: _widen(each) for name, each in value.items()}
-    return value.__class__([*map(_widen, value)]) if isinstance(value, tuple | list) else value
+    """A value, or the values of a container, with float32 for half precision."""
+
+    def widened(each: Any) -> Any:
+        if isinstance(each, torch.Tensor):
+            return each.float() if each.dtype in LOW else each
+        return torch.float32 if each in LOW else each
+
+    return tree_map_only((torch.Tensor, torch.dtype), widened, value)
 
 
 def _in_one_dtype(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -464,15 +465,9 @@ class _Comparer:
 
     def _fewest(self, sites: list[Site], table: pd.DataFrame) -> list[Site]:
         """A set of lines that makes the step agree, and none of them is superfluous."""
-        suspects = list(
-            dict.fromkeys(table.loc[(table.flushed + table.overflowed) > 0, "site"].tolist())
-        )
-        suspects += [
-            s
-            for s in dict.fromkeys(table.sort_values("error", ascending=False)["site"].tolist())
-            if s not in suspects
-        ]
-        for site in suspects[:8]:
+        lost = table.loc[(table.flushed + table.overflowed) > 0, "site"].tolist()
+        far = table.sort_values("error", ascending=False)["site"].tolist()
+        for site in [*dict.fromkeys([*lost, *far])][:8]:
             if self._agrees([site]):
                 return [site]
         return delta_debug(sites, self._agrees) if self._agrees(sites) else []
@@ -489,20 +484,12 @@ class _Comparer:
         rows = []
         for name, value in self.reference.items():
             got = found.get(name)
-            flushed = 1.0 if got is None else float(((got == 0) & (value != 0)).float().mean())
-            if got is None:
-                bad = 0.0
-            else:
+            flushed, bad = 1.0, 0.0
+            if got is not None:
+                flushed = float(((got == 0) & (value != 0)).float().mean())
                 bad = float((~torch.isfinite(got) & torch.isfinite(value)).float().mean())
-            rows.append(
-                {
-                    "parameter": name,
-                    "error": self._relative(got, name),
-                    "flushed": flushed,
-                    "overflowed": bad,
-                }
-            )
-        return pd.DataFrame(rows)
+            rows.append((name, self._relative(got, name), flushed, bad))
+        return pd.DataFrame(rows, columns=["parameter", "error", "flushed", "overflowed"])
 
 
 def delta_debug(items: list[Any], passes: Callable[[list[Any]], bool]) -> list[Any]:
@@ -522,10 +509,8 @@ def delta_debug(items: list[Any], passes: Callable[[list[Any]], bool]) -> list[A
             items, parts = smaller, 2
             continue
         rests = ([i for i in items if i not in c] for c in chunks)
-        if parts > 2 or len(items) == 2:
-            rest = next((r for r in rests if r and passes(r)), None)
-        else:
-            rest = None
+        tried = parts > 2 or len(items) == 2
+        rest = next((r for r in rests if tried and r and passes(r)), None)
         if rest is not None:
             items, parts = rest, max(parts - 1, 2)
         elif parts >= len(items):
@@ -540,8 +525,8 @@ def _takes_argument(step: Callable[..., Any]) -> bool:
         inspect.signature(step).bind()
     except TypeError:
         return True
-    except ValueError:
-        return False
+    except ValueError:  # a function of C
+        pass
     return False
 
 

@@ -178,9 +178,8 @@ def _within(
 
 def _blocks(left: list[Any], right: list[Any]) -> list[tuple[int, int, int]]:
     """(place, place, length) of what two sequences have in common, in order."""
-    same = 0
-    while same < min(len(left), len(right)) and left[same] == right[same]:
-        same += 1
+    pairs = enumerate(zip(left, right, strict=False))
+    same = next((i for i, (x, y) in pairs if x != y), min(len(left), len(right)))
     head = [(0, 0, same)] if same else []
     left, right = left[same:], right[same:]
     if not left or not right:
@@ -239,11 +238,8 @@ def _ulp(dtype: str) -> float:
 
 
 def _row(x: dict[str, Any] | None, y: dict[str, Any] | None, what: str) -> dict[str, Any]:
-    row = x if x is not None else y
-    assert row is not None
-    found: dict[str, Any] = {
-        name: row[name] for name in ("step", "op", "module", "phase", "source")
-    }
+    row: dict[str, Any] = x or y or {}
+    found = {name: row[name] for name in ("step", "op", "module", "phase", "source")}
     found |= {"place": location(row["file"], row["line"]), "what": what}
     found["both"] = x is not None and y is not None
     for end, each in (("a", x), ("b", y)):
@@ -291,9 +287,6 @@ def _sources(trace: Trace, position: int) -> list[tuple[str, Any] | None]:
     found: list[tuple[str, Any] | None] = []
     for operand, _ in recording.operands(position):
         source = recording.sources.get(operand)
-        if source is None:
-            found.append(None)
-        else:
-            name = source.name or f"a tensor of shape {tuple(source.shape)}"
-            found.append((name, recording.stats(operand)))
+        name = source and (source.name or f"a tensor of shape {tuple(source.shape)}")
+        found.append((name, recording.stats(operand)) if name else None)
     return found

@@ -105,12 +105,9 @@ class _Meetings(DispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         name = func.overloadpacket.__name__
-        if name in _ADDS | _FLOORS and any(self._is_number(a) for a in args):
-            met = [
-                a.clone().flatten().abs()
-                for a in args
-                if isinstance(a, Tensor) and not self._is_number(a)
-            ]
+        others = [a for a in args if not self._is_number(a)] if name in _ADDS | _FLOORS else args
+        if len(others) < len(args):
+            met = [a.clone().flatten().abs() for a in others if isinstance(a, Tensor)]
             (self.addends if name in _ADDS else self.floored).extend(met)
         return func(*args, **(kwargs or {}))
 

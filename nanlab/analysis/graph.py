@@ -418,19 +418,10 @@ SavedKind = Literal["operand", "result", "saved"]
 Known = Literal["yes", "no", "unknown"]
 # Factors of a product: torch keeps each of them only where the other one needs a gradient. All else
 # is kept whenever the node exists.
-PAIRS = tuple(
-    frozenset(pair.split())
-    for pair in (
-        "self other",
-        "self mat2",
-        "mat1 mat2",
-        "batch1 batch2",
-        "self vec",
-        "mat vec",
-        "vec1 vec2",
-        "tensor1 tensor2",
-    )
+_PAIRS = (
+    "self other, self mat2, mat1 mat2, batch1 batch2, self vec, mat vec, vec1 vec2, tensor1 tensor2"
 )
+PAIRS = tuple(frozenset(pair.split()) for pair in _PAIRS.split(","))
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,11 +501,7 @@ def _seen(recording: Recording, node: int, name: str) -> dict[str, Any]:
     for kept in recording.kept.values():
         row = recording.at(kept.position)
         if kept.node_name == name and row.node == node and row.backward:
-            return {
-                field: value
-                for field, value in kept.saved.items()
-                if isinstance(value, torch.Tensor | tuple)
-            }
+            return {k: v for k, v in kept.saved.items() if isinstance(v, torch.Tensor | tuple)}
     return {}
 
 

@@ -66,6 +66,16 @@ class FormatBins:
     normal_limit: int
     overflow_limit: int  # to here: normal; here the largest value lies; above: overflow
 
+    def zone(self, exponent: int) -> int:
+        """0: flushed to zero, 1: subnormal, 2: normal, 3: overflow."""
+        above = (self.zero_limit - 1, self.normal_limit, self.overflow_limit)
+        return sum(exponent > limit for limit in above)
+
+    @property
+    def edges(self) -> tuple[int, int, int]:
+        """The exponents at which the zones after the first begin."""
+        return self.zero_limit, self.normal_limit + 1, self.overflow_limit + 1
+
 
 def format_bins(dtype: torch.dtype) -> FormatBins:
     """The limits of ``dtype`` in bins. Raises TypeMismatchError if not floating point."""

@@ -65,7 +65,9 @@ def _source_kind(recording: Recording, source: Source, came_from: dict[int, int]
         return "parameter"
     if source.kind == "arrival":
         return "rank"
-    use, turned = _first_computation(recording, source.number, came_from)
+    rows = map(recording.at, _onward(came_from, source.number))
+    first = next((row for row in rows if row and row.name not in MOVES), None)
+    use, turned = ("", False) if first is None else (first.name, first.status == TURNED)
     stats = recording.stats(source.number)
     running = source.name.split(".")[-1].startswith("running")
     if is_mask(recording, source.number) and use in _TAKES_MASK and not running:
@@ -83,31 +85,21 @@ def _source_kind(recording: Recording, source: Source, came_from: dict[int, int]
 
 def _into_parameter(recording: Recording, position: int, came_from: dict[int, int]) -> bool:
     """Whether a written infinity that is no mask went into what a module owns."""
-    if is_mask(recording, position):
-        return False
+    masked = is_mask(recording, position)
+    return not masked and not recording.owned.isdisjoint(_onward(came_from, position))
+
+
+def _onward(came_from: dict[int, int], position: int) -> Iterator[int]:
+    """The rows (and sources) after one on its way to the symptom, which is the last."""
     while came_from.get(position, position) != position:
         position = came_from[position]
-        if position in recording.owned:
-            return True
-    return False
+        yield position
 
 
 def is_mask(recording: Recording, position: int) -> bool:
     """Whether all that is bad in a tensor is -inf."""
     stats = recording.stats(position)
     return stats is not None and stats.neginf > 0 and not stats.nan and not stats.posinf
-
-
-def _first_computation(
-    recording: Recording, position: int, came_from: dict[int, int]
-) -> tuple[str, bool]:
-    """The first operator on the way that computes with a value; whether it made inf NaN."""
-    while position in came_from and came_from[position] != position:
-        position = came_from[position]
-        row = recording.at(position)
-        if row and row.name not in MOVES:
-            return row.name, row.status == TURNED
-    return "", False
 
 
 def hides_nothing(recording: Recording, position: int, guilty: list[tuple[int, Kind]]) -> bool:
@@ -172,10 +164,8 @@ def skipped_by_hand(recording: Recording, position: int) -> bool:
     step = recording.step_of(position)
     if not stepped or step in stepped:
         return False
-    passed_over = {
-        recording.step_of(s.step_position) for s in recording.sinks if s.kind == "gradient"
-    } - stepped
-    return step < max(stepped) or any(other < max(stepped) for other in passed_over)
+    bad = {recording.step_of(s.step_position) for s in recording.sinks if s.kind == "gradient"}
+    return min({step} | (bad - stepped)) < max(stepped)
 
 
 def scaler_skipped(recording: Recording, position: int) -> bool:
@@ -203,11 +193,8 @@ def depends_on_scale(recording: Recording, origin: Origin) -> bool:
     if kept is None:
         stats = recording.stats(origin.position)
         return stats is not None and not stats.nan and "float16" in str(row.dtype)
-    gradients = {
-        slot
-        for source, slot in recording.operands(origin.position)
-        if recording.at(source).backward
-    }
+    operands = recording.operands(origin.position)
+    gradients = {slot for source, slot in operands if recording.at(source).backward}
     return any(finite_after(kept, gradients, k) for k in (4, 8, 16, 24, 40))
 
 
@@ -270,20 +257,13 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     if not guilty:
         return None
     position, kind = min(guilty, key=lambda leaf: (_time(recording, leaf[0]), leaf[0]))
-    path = _path(came_from, [position], sink)
+    path = [position, *_onward(came_from, position)]
     if kind == "data" and (unseen := derivative_unseen(recording, position)) >= 0:
         position, kind, path = unseen, "operation", [unseen, *path]
     if kind == "data":
-        path = _path(came_from, _way_to_first_use(recording, position, came_from), sink)
+        begun = _way_to_first_use(recording, position, came_from)
+        path = [*begun, *_onward(came_from, begun[-1])]
     return Origin(kind, position, sink, tuple(path))
-
-
-def _path(came_from: dict[int, int], begun: list[int], sink: Sink) -> list[int]:
-    """A way that has begun, continued to the sink."""
-    path = list(begun)
-    while path[-1] != sink.position:
-        path.append(came_from[path[-1]])
-    return path
 
 
 def _way_to_first_use(recording: Recording, position: int, among: dict[int, int]) -> list[int]:
@@ -463,13 +443,9 @@ def phase_of(recording: Recording, origin: Origin) -> str:
     if not row:
         return "forward" if origin.kind == "intended" else "data"
     if origin.kind == "uninitialised":
-        return (
-            "init"
-            if origin.position < recording.began or _taken_by_update(recording, origin)
-            else "forward"
-            if row.module or _in_forward(recording, row.place)
-            else "data"
-        )
+        if origin.position < recording.began or _taken_by_update(recording, origin):
+            return "init"
+        return "forward" if row.module or _in_forward(recording, row.place) else "data"
     if origin.kind == "rank":
         return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row.phase, "forward")
     if origin.position < recording.began:  # while the program was built

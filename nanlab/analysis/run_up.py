@@ -275,14 +275,8 @@ def _smaller(
     kept: Kept, operand: Tensor, incoming: Tensor, others: list[Any]
 ) -> Iterator[tuple[Tensor, Tensor, list[Any]]]:
     if incoming.shape == operand.shape and operand.dim():
-        bad = next(
-            (
-                ~o.isfinite()
-                for o in kept.outputs
-                if isinstance(o, Tensor) and o.shape == operand.shape
-            ),
-            None,
-        )
+        alike = (o for o in kept.outputs if isinstance(o, Tensor) and o.shape == operand.shape)
+        bad = next((~o.isfinite() for o in alike), None)
         if bad is not None and bad.any():
             where = bad.reshape(-1).nonzero().reshape(-1)[:ELEMENTS]
             picked = [_picked(other, operand.shape, where) for other in others]

@@ -264,12 +264,9 @@ class _Pass:
 
     def _losses(self) -> dict[int, Flushed]:
         """By position: the operations that flushed gradients."""
-        recording = self.recording
-        started = min(
-            (p.position for p in recording.training.losses if p.position >= self.start),
-            default=self.end,
-        )
-        found = {}
+        recording, found = self.recording, {}
+        losses = (p.position for p in recording.training.losses if p.position >= self.start)
+        started = min(losses, default=self.end)
         for position in range(started, self.end):
             row = recording.at(position)
             if not row.backward or row.view or row.dtype not in HALF_PRECISION:

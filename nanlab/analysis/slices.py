@@ -3,6 +3,8 @@ answers torch's operators."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -195,10 +197,7 @@ def cut(
 
 def numel(ref: Ref) -> int:
     """The number of elements of a reference."""
-    count = 1
-    for n in ref.size:
-        count *= n
-    return count
+    return math.prod(ref.size)
 
 
 def _read_by(segment: Segment, use: FunctionUse) -> Iterator[Ref]:
@@ -237,11 +236,8 @@ def _operands(found: Slice) -> dict[Ref, Tensor]:
         if isinstance(item, EngineRun):
             made |= {ref.view for ref in refs_in(item.results)}
             continue
-        if isinstance(item, FunctionUse):
-            wanted = found.reads[at, index, item.number]
-        else:
-            wanted = found.reads[at, index]
-        for ref in wanted:
+        number = [item.number] if isinstance(item, FunctionUse) else []
+        for ref in found.reads[(at, index, *number)]:
             if ref.view not in made and not any(ref.view == other.view for other in operands):
                 value = results.values[at].get(ref.view)
                 if value is None:
@@ -298,13 +294,13 @@ def narrowed(part: Slice, elements: int) -> Slice | None:
 def _shaped(part: Slice) -> Slice:
     """The slice of operands in the given shapes, in numbers that the program wrote."""
     results = Results(part.values)
+    reads = Counter(ref.view for each in part.reads.values() for ref in each)
     at = {
-        (item.args[0].view): (segment, index, item)
+        item.args[0].view: (segment, index, item)
         for segment, index, item in part.items
         if isinstance(item, Call) and _is_sized(item) and item.args[0] in part.operands
+        if reads[item.args[0].view] == 1
     }
-    reads = [ref.view for each in part.reads.values() for ref in each]
-    at = {view: found for view, found in at.items() if reads.count(view) == 1}
     if not at:
         return part
     for segment, index, _ in at.values():

@@ -49,11 +49,10 @@ class Runaway:
     deep: bool  # whether the gradients grew through depth or time
 
 
-def optimizer_step_that_began(recording: Recording, position: int) -> OptimizerStep | None:
-    """The optimizer step that began at a position."""
-    return next(
-        (s for s in reversed(recording.training.optimizer_steps) if s.position == position), None
-    )
+def optimizer_step_behind(recording: Recording, away: Runaway) -> OptimizerStep | None:
+    """The optimizer step that drove a parameter away; None for an update by hand."""
+    steps = reversed(recording.training.optimizer_steps)
+    return next((s for s in steps if s.position == away.position), None)
 
 
 def optimizer_step_at(recording: Recording, position: int) -> OptimizerStep | None:
@@ -105,16 +104,15 @@ def _grown(
     blocks = parameter_columns(recording)
     keep = (blocks["position"] < position) & blocks["value_known"]
     keep &= (blocks["value_nan"] + blocks["value_inf"]) == 0
-    best: tuple[float, int, float, float] | None = None
+    found: list[tuple[int, float, float]] = []
     for owner in np.unique(blocks["owner"][keep]).tolist():
-        rows = np.flatnonzero(keep & (blocks["owner"] == owner))
-        first, last = rows[0], rows[-1]
+        first, last = np.flatnonzero(keep & (blocks["owner"] == owner))[[0, -1]]
         change = np.nan_to_num(blocks["update_rms"][first])
         start = abs(float(blocks["value_rms"][first]) - change)
         end = float(blocks["value_rms"][last])
-        if end > large and end > grew * start and (best is None or end > best[0]):
-            best = end, owner, start, end
-    return None if best is None else best[1:]
+        if end > large and end > grew * start:
+            found.append((owner, start, end))
+    return max(found, key=lambda each: each[2], default=None)
 
 
 def runaway(recording: Recording, position: int) -> Runaway | None:
@@ -156,7 +154,7 @@ def stable_rate(recording: Recording, away: Runaway) -> tuple[float, float] | No
     (Polyak, "Some methods of speeding up the convergence of iteration methods", 1964). None for
     other optimizers, and where the growth is not steady.
     """
-    step = optimizer_step_that_began(recording, away.position)
+    step = optimizer_step_behind(recording, away)
     if away.optimizer != "SGD" or away.rate is None or step is None:
         return None
     blocks = parameter_columns(recording)
@@ -239,10 +237,7 @@ def backward_magnitudes(recording: Recording, position: int) -> npt.NDArray[np.f
 def rises_gradually(recording: Recording, position: int) -> bool:
     """Whether gradients rise from the loss on, through many operations, rather than in one."""
     values = backward_magnitudes(recording, position)
-    known = values[~np.isnan(values) & ~np.isneginf(values)]
-    if len(known) < DEEP:
-        return False
-    finite = known[np.isfinite(known)]
+    finite = values[np.isfinite(values)]
     high = finite[finite > RISE]
     return bool(
         finite[:5].min(initial=np.inf) < RISE / 2 and len(high) >= DEEP and high.std() > RISE / 4
@@ -295,13 +290,9 @@ def last_finite_rate(recording: Recording, position: int) -> float | None:
     running = optimizer_step_at(recording, position)
     if running is None:
         return None
-    earlier = [
-        s
-        for s in recording.training.optimizer_steps
-        if s.number == running.number and s.end <= position
-    ]
-    rates = [r for s in earlier for r in s.rates if r is not None and math.isfinite(r) and r > 0]
-    return rates[-1] if rates else None
+    steps = (s for s in recording.training.optimizer_steps if s.end <= position)
+    rates = [r for s in steps if s.number == running.number for r in s.rates]
+    return next((r for r in reversed(rates) if r is not None and 0 < r < math.inf), None)
 
 
 def finite_at_rate(recording: Recording, position: int, rate: float) -> bool:
@@ -395,18 +386,15 @@ def depends_on_gradient(recording: Recording, line: int, op: str, position: int)
     own = recording.parents(rows[-1])
     if not own:
         return True
-    seen, waiting = set(own[:1]), [s for s in own[1:] if s != own[0]]
-    for at in waiting:
+
+    def onward(at: int) -> list[int]:
         made = recording.at(at)
-        if not made and at not in seen and at >= 0:
-            return True
-        if not made or at in seen or made.name in SIGNS or len(seen) > MOST_VISITS:
-            continue
-        if made.backward:
-            return True
-        seen.add(at)
-        waiting.extend(made.inputs)
-    return False
+        ends = not made or made.backward or made.name in SIGNS
+        return [] if ends else [p for p in made.inputs if p != own[0]]
+
+    came = walk([s for s in own[1:] if s != own[0]], onward, MOST_VISITS)
+    made = (recording.at(at) for at in came if at >= 0)
+    return any(not row or (row.backward and row.name not in SIGNS) for row in made)
 
 
 def enlarged_gradients(recording: Recording, step: OptimizerStep) -> tuple[Place, float] | None:
@@ -422,9 +410,8 @@ def enlarged_gradients(recording: Recording, step: OptimizerStep) -> tuple[Place
     rows = (blocks["position"] == edit.position) & blocks["used_known"] & blocks["gradient_known"]
 
     def norm(of: str) -> float:
-        return float(
-            np.sqrt(np.nansum(blocks[f"{of}_rms"][rows] ** 2 * blocks[f"{of}_numel"][rows]))
-        )
+        squares = blocks[f"{of}_rms"][rows] ** 2 * blocks[f"{of}_numel"][rows]
+        return float(np.sqrt(np.nansum(squares)))
 
     before, after = norm("gradient") / edit.scale, norm("used")
     return (edit.at, after / before) if before > 0 and after >= ENLARGED * before else None
@@ -432,14 +419,9 @@ def enlarged_gradients(recording: Recording, step: OptimizerStep) -> tuple[Place
 
 def scale_of(recording: Recording, step: int) -> float:
     """The loss scale of a step: what the scaler multiplied its loss by; 1 without a scaler."""
-    for loss in reversed(recording.training.losses):
-        if (
-            recording.step_of(loss.position) == step
-            and loss.factor > 1.0
-            and math.isfinite(loss.factor)
-        ):
-            return float(2.0 ** round(math.log2(loss.factor)))
-    return 1.0
+    losses = (o for o in recording.training.losses if recording.step_of(o.position) == step)
+    factors = [loss.factor for loss in losses if 1.0 < loss.factor < math.inf]
+    return float(2.0 ** round(math.log2(factors[-1]))) if factors else 1.0
 
 
 def undivided_factor(recording: Recording, away: Runaway) -> Loss | None:
@@ -449,7 +431,7 @@ def undivided_factor(recording: Recording, away: Runaway) -> Loss | None:
     Between the backward pass and the update they must have become smaller by it, or nearly so: they
     may be clipped as well.
     """
-    step = optimizer_step_that_began(recording, away.position)
+    step = optimizer_step_behind(recording, away)
     number = recording.step_of(step.position) if step is not None else None
     losses = [
         r

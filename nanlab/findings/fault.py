@@ -374,11 +374,12 @@ class Fault:
                 return at
         return -1
 
-    def negative_determinant(self, position: int) -> int:
-        """The row of the negative determinant for which torch.logdet writes NaN; else -1."""
-        if self.op_at(position) != "scalar_tensor":
+    @property
+    def negative_determinant(self) -> int:
+        """The row of the negative determinant for which torch.logdet wrote this NaN; else -1."""
+        if self.name != "scalar_tensor":
             return -1
-        chosen = [c for c in self.consumers(position) if self.op_at(c) == "where"]
+        chosen = [c for c in self.consumers(self.position) if self.op_at(c) == "where"]
         rows = [p for c in chosen for p in self.parents(c) if self.op_at(p) == "_linalg_slogdet"]
         return next(iter(rows), -1)
 

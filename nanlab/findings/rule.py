@@ -93,17 +93,17 @@ class Path(list[dict[str, Any]]):
 
     def told(self) -> list[str]:
         """A line for each station that is printed."""
-        left = len(self) - STATIONS
-        shown = list(self) if left <= 0 else self[: STATIONS - 1]
-        lines = [_station(each) for each in shown]
-        return lines if left <= 0 else [*lines, f"... {left:,} more", _station(self[-1])]
+        return self._shown(_station)
 
     def chain(self) -> str:
         """``sqrt → pow → ... 4,990 more → addmm``."""
-        names = [str(each.get("op") or "leaf") for each in self]
-        left = len(names) - STATIONS
-        names = names if left <= 0 else [*names[: STATIONS - 1], f"... {left:,} more", names[-1]]
-        return " → ".join(names)
+        return " → ".join(self._shown(lambda each: str(each.get("op") or "leaf")))
+
+    def _shown(self, text: Callable[[dict[str, Any]], str]) -> list[str]:
+        left = len(self) - STATIONS
+        if left <= 0:
+            return [text(each) for each in self]
+        return [*map(text, self[: STATIONS - 1]), f"... {left:,} more", text(self[-1])]
 
 
 def _station(station: dict[str, Any]) -> str:

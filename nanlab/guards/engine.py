@@ -45,6 +45,7 @@ from nanlab.guards.window import (
     silenced,
     suspects,
     turns_of,
+    twice,
 )
 from nanlab.stats.memory import local_part
 from nanlab.trace import Trace
@@ -542,12 +543,8 @@ class Guard:
         replay = Replay(
             number=self.done,
             steps=len(window.stepped) - (self._in_closure is not None),
-            closures=0,
-            skips=0,
-            after=False,
-            whole=True,
-            gradients=[],
             losses=[float(loss) for loss in self._losses],
+            whole=True,
             error=error,
         )
         try:
@@ -639,10 +636,7 @@ class Guard:
             if not alike:
                 reason = f"the replay raised {type(error).__name__}: {error}{suspects(window)}"
         finally:
-            try:
-                self._return(now, looks, replaying)
-            finally:  # once more, for an interrupt may have ended it
-                self._return(now, looks, replaying)
+            twice(self._return, now, looks, replaying)
         return watching.trace, reason
 
     def _return(self, now: Now, looks: bool, replaying: contextlib.ExitStack) -> None:

@@ -12,7 +12,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -52,14 +52,9 @@ def script(path: str) -> Program:
             source = importlib.util.decode_source(file.read())
     except (OSError, UnicodeError, SyntaxError) as error:
         raise UsageError(f"cannot read {path}: {error}") from None
-    names = {
-        "__file__": os.path.abspath(path),
-        "__spec__": None,
-        "__package__": None,
-        "__cached__": None,
-    }
-    folder = os.path.dirname(os.path.realpath(path))
-    return Program(source, os.path.abspath(path), path, names, folder)
+    whole, folder = os.path.abspath(path), os.path.dirname(os.path.realpath(path))
+    names = {"__file__": whole, **dict.fromkeys(("__spec__", "__package__", "__cached__"))}
+    return Program(source, whole, path, names, folder)
 
 
 def module(name: str) -> Program:
@@ -155,22 +150,16 @@ def _as_main(program: Program, arguments: Sequence[str]) -> Iterator[dict[str, A
 
 def _imported_names(tree: ast.Module, folder: str) -> set[str]:
     """Names of functions that run backward, in the user's modules that a program imports."""
-    found: set[str] = set()
+    found, modules = set[str](), set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            files = [node.module]
+            modules.add(node.module)
         elif isinstance(node, ast.Import):
-            files = [alias.name for alias in node.names]
-        else:
-            continue
-        for name in files:
-            path = Path(folder, *name.split("."))
-            for file in (path.with_suffix(".py"), path / "__init__.py"):
-                if file.is_file():
-                    try:
-                        found |= training_names(ast.parse(file.read_bytes()))
-                    except (SyntaxError, ValueError, OSError):
-                        continue
+            modules.update(alias.name for alias in node.names)
+    for path in (Path(folder, *name.split(".")) for name in modules):
+        for file in filter(Path.is_file, (path.with_suffix(".py"), path / "__init__.py")):
+            with suppress(SyntaxError, ValueError, OSError):
+                found |= training_names(ast.parse(file.read_bytes()))
     return found
 
 
@@ -295,18 +284,11 @@ def asks_for_guard(tree: ast.Module, magics: Collection[str]) -> bool:
     """Whether a cell calls one of these line magics with ``--guard``."""
     for statement in tree.body:
         call = statement.value if isinstance(statement, ast.Expr) else None
-        if (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and call.func.attr == "run_line_magic"
-        ):
-            words = [a.value for a in call.args if isinstance(a, ast.Constant)]
-            if (
-                len(words) == 2
-                and words[0] in magics
-                and "--guard" in COMMENT.sub("", str(words[1])).split()
-            ):
-                return True
+        if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "run_line_magic":
+            words = [str(a.value) for a in call.args if isinstance(a, ast.Constant)]
+            if len(words) == 2 and words[0] in magics:
+                if "--guard" in COMMENT.sub("", words[1]).split():
+                    return True
     return False
 
 

@@ -93,12 +93,13 @@ class Replay:
 
     number: int  # of the step in the run
     steps: int  # optimizer steps before the one that failed
-    closures: int  # calls of a closure in that step; 0 if it has none
-    skips: int  # GradScaler steps after which it ends, 0 if an optimizer's ends it
-    after: bool  # whether the fault is inside of the optimizer step
-    whole: bool  # whether it ends with the turn: no optimizer steps in it
-    gradients: list[tuple[Tensor, Tensor]]  # parameters and the gradients that stopped the run
     losses: list[float]
+    whole: bool  # whether it ends with the turn: no optimizer steps in it
+    closures: int = 0  # calls of a closure in that step; 0 if it has none
+    skips: int = 0  # GradScaler steps after which it ends, 0 if an optimizer's ends it
+    after: bool = False  # whether the fault is inside of the optimizer step
+    # parameters and the gradients that stopped the run
+    gradients: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     error: BaseException | None = None  # by which the program ended, not by guard
     step: int = 0
     closure: int = 0
@@ -106,6 +107,14 @@ class Replay:
     compared: str | None = None  # what differs; None until it was looked at
     seen: list[float] = field(default_factory=list)  # losses
     weights: list[OptimizerCopy] = field(default_factory=list)  # before the step that failed
+
+
+def twice(undo: Callable[..., object], *given: Any) -> None:
+    """Undo something, and once more: an interrupt may have ended it."""
+    try:
+        undo(*given)
+    finally:
+        undo(*given)
 
 
 def number_steps(recording: Recording, replay: Replay) -> None:

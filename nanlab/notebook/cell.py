@@ -97,14 +97,8 @@ def picture(recording: Recording) -> str:
 
 def line(recording: Recording) -> str:
     """The line as it reads now."""
-    worst = next(
-        (
-            s
-            for s in ("turned", "born", "carried", "healed")
-            if STATUSES.index(s) in recording.status.values()
-        ),
-        "ok",
-    )
+    seen = {STATUSES[code] for code in recording.status.values()}
+    worst = next((s for s in ("turned", "born", "carried", "healed") if s in seen), "ok")
     steps = len(recording.starts) - 1
     done = "1 step" if steps == 1 else f"{steps:,} steps"
     return f"nanwatch: {done}, {recording.end:,} results seen, worst status so far: {worst}"

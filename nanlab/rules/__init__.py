@@ -93,11 +93,8 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
     findings += [f for f in thrown_by if not any(o.cause == f.cause for o in findings)]
     findings = [_placed(trace.recording, f) for f in findings]
     ranking = sorted(findings, key=lambda f: (_ORDER[f.severity], not f.harmful))
-    return Findings(
-        with_fixes(
-            trace, [with_samples(trace, qualified(trace, f)) for f in ranking[:MOST_FINDINGS]]
-        )
-    )
+    told = [with_samples(trace, qualified(trace, f)) for f in ranking[:MOST_FINDINGS]]
+    return Findings(with_fixes(trace, told))
 
 
 def diagnosed(trace: Trace) -> list[Finding]:
@@ -218,11 +215,8 @@ def _same(finding: Finding, other: Finding) -> bool:
 
 def _repeats(finding: Finding, other: Finding) -> bool:
     """Whether a finding of the run repeats another, or is the milder report of one."""
-    if (finding.file, finding.line, finding.cause) != (
-        other.file,
-        other.line,
-        other.cause,
-    ) or not finding.line:
+    place = (finding.file, finding.line, finding.cause)
+    if place != (other.file, other.line, other.cause) or not finding.line:
         return False
     silent = [f.symptom == "silent-underflow" for f in (finding, other)]
     same = (finding.title, finding.severity) == (other.title, other.severity)

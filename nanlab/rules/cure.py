@@ -198,11 +198,8 @@ def _is_recorded(trace: Trace, fault: Finding, known: Sequence[Finding]) -> bool
     if fault.phase != "forward":
         return True
     recording, place = trace.recording, (fault.file, fault.line, fault.op)
-    bad = {
-        at
-        for at in recording.status
-        if (op := recording.op(at)) is not None and place == (op.file, op.line, op.name)
-    }
+    ops = map(recording.at, recording.status)
+    bad = {op.position for op in ops if op and place == (op.file, op.line, op.name)}
     return not bad <= {each.position for each in known}
 
 
@@ -279,11 +276,8 @@ def _joined(edits: tuple[Edit, ...], more: tuple[Edit, ...]) -> tuple[Edit, ...]
     """Both sets of edits; an edit of ``more`` on an edited line replaces that edit."""
     found = list(edits)
     for new in more:
-        over = [
-            e
-            for e in found
-            if e.file == new.file and not (e.last < new.first or new.last < e.first)
-        ]
+        own = [e for e in found if e.file == new.file]
+        over = [e for e in own if e.first <= new.last and new.first <= e.last]
         if any(e.text == new.text for e in over):
             continue
         if len(over) > 1:

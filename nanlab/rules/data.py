@@ -30,11 +30,8 @@ def _first_use(fault: Fault) -> tuple[int, int]:
     path = fault.origin.path
     use = fault.finding.position
     before = path[path.index(use) - 1] if use in path and path.index(use) else fault.position
-    if use >= 0:
-        slots = [slot for source, slot in fault.recording.operands(use) if source == before]
-    else:
-        slots = []
-    return use, slots[0] if slots else -1
+    slots = (slot for source, slot in fault.recording.operands(use) if source == before)
+    return use, next(slots, -1) if use >= 0 else -1
 
 
 def _role(fault: Fault) -> str:
@@ -67,11 +64,8 @@ def _shown(fault: Fault, role: str) -> str:
     named = [source.name] if source is not None and source.name else []
     if role == "buffer" and _of_optimizer(fault):
         role = "optimizer's state"
-        named = [
-            s.name
-            for s in fault.recording.sinks
-            if s.kind == "state" and s.position in fault.origin.path
-        ]
+        states = (s for s in fault.recording.sinks if s.kind == "state")
+        named = [s.name for s in states if s.position in fault.origin.path]
     return " ".join([role, *named[:1]])
 
 
@@ -97,11 +91,8 @@ def _is_running(fault: Fault) -> bool:
 def _owned(fault: Fault) -> str:
     if _is_running(fault) or fault.kind == "buffer":
         return "buffer"
-    made_here = (
-        fault.position >= 0
-        and "buffer" in fault.recording.parameter_kinds
-        and fault.recording.training.parameters
-    )
+    known = "buffer" in fault.recording.parameter_kinds and fault.recording.training.parameters
+    made_here = fault.position >= 0 and known
     return "buffer" if made_here and not _is_parameter(fault) else "parameter"
 
 
@@ -115,7 +106,7 @@ def _meets_parameter(fault: Fault, use: int) -> bool:
     """Whether the value passes through the model on its way to the loss."""
     path = list(fault.origin.path)
     rows = [p for p in (path[path.index(use) :] if use in path else path) if p >= 0]
-    if any(name in fault.op_at(rows[0]) for name in _LOSSES) if rows else False:
+    if rows and any(name in fault.op_at(rows[0]) for name in _LOSSES):
         return False
     return any(fault.op_at(p) in _LAYERS or _reads_parameter(fault, p) for p in rows)
 
@@ -149,7 +140,7 @@ def _counts_among(fault: Fault, rows: Sequence[int]) -> tuple[int, int, int]:
 def _came_with_data(fault: Fault) -> bool:
     """Whether it is data, or an infinite array that goes straight into a layer or loss."""
     if fault.kind != "intended":
-        return fault.negative_determinant(fault.position) < 0
+        return fault.negative_determinant < 0
     source = fault.recording.sources.get(fault.origin.path[0])
     op = fault.op_at(fault.finding.position)
     if (

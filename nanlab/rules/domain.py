@@ -287,7 +287,7 @@ def log_of_negative(fault: Fault) -> Match | None:
     rather than by a clamp, whose gradient is zero. For a determinant, torch.linalg.slogdet gives
     the logarithm of its magnitude.
     """
-    determinant = fault.negative_determinant(fault.position)
+    determinant = fault.negative_determinant
     if determinant >= 0:
         return Match(
             "logdet of a matrix whose determinant is negative is NaN",

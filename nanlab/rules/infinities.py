@@ -297,14 +297,9 @@ def mask_overflow(fault: Fault) -> Match | None:
     result = fault.at(fault.result)
     if result is None or result.is_complex() or not bool((result == -float("inf")).all()):
         return None
-    operands = [
-        v for o in fault.operands if o.is_floating_point() and (v := fault.at(o)) is not None
-    ]
-    found = [
-        c
-        for v in operands
-        if bool(torch.isfinite(v).all()) and (c := _mask_constant(v)) is not None
-    ]
+    read = (fault.at(o) for o in fault.operands if o.is_floating_point())
+    finite = (v for v in read if v is not None and bool(torch.isfinite(v).all()))
+    found = [constant for v in finite if (constant := _mask_constant(v)) is not None]
     if not found:
         return None
     done = {"scaled": having("scales"), "cast": having("casts")}
@@ -377,10 +372,9 @@ def _derivative(fault: Fault) -> str:
     """The local derivative at the first bad element: a product's other factor, or inf."""
     factors = [o for o in fault.operands if o is not fault.incoming]
     values = fault.at(factors[0]) if fault.name == "mul" and len(factors) == 1 else None
-    known = (
-        values is not None and len(values) == fault.count and not bool(torch.isfinite(values[0]))
-    )
-    return number(values[0]) if known and values is not None else "inf"
+    if values is None or len(values) != fault.count or bool(torch.isfinite(values[0])):
+        return "inf"
+    return number(values[0])
 
 
 def _hidden_match(fault: Fault, op: str, what: str) -> Match:

@@ -78,14 +78,16 @@ def _square_of(fault: Fault, position: int) -> set[int]:
 
 def _same(fault: Fault, one: int, other: int) -> bool:
     """Whether two rows hold the same elements, as views or by the same operation."""
-    while fault.op_at(one) in MOVES and len(fault.parents(one)) == 1:
-        one = fault.parents(one)[0]
-    while fault.op_at(other) in MOVES and len(fault.parents(other)) == 1:
-        other = fault.parents(other)[0]
-    made = fault.op_at(one)
-    return one == other or (
-        bool(made) and made == fault.op_at(other) and fault.parents(one) == fault.parents(other)
-    )
+    one, other = _unmoved(fault, one), _unmoved(fault, other)
+    made = [(fault.op_at(at), fault.parents(at)) for at in (one, other)]
+    return one == other or (bool(made[0][0]) and made[0] == made[1])
+
+
+def _unmoved(fault: Fault, at: int) -> int:
+    """The row of which another is a view or a copy."""
+    while fault.op_at(at) in MOVES and len(fault.parents(at)) == 1:
+        at = fault.parents(at)[0]
+    return at
 
 
 def _carriers(fault: Fault, position: int) -> list[int]:

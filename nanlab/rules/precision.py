@@ -135,15 +135,10 @@ def _on_the_way(
 
 def _same_numbers(fault: Fault, position: int) -> bool:
     """Whether an operation left the statistics of its only operand unchanged."""
-    operands = [p for p, _ in fault.recording.operands(position)]
-    after = fault.recording.stats(position)
-    before = fault.recording.stats(operands[0]) if len(operands) == 1 else None
-    if after is None or before is None:
-        return False
-    return bool(
-        (after.min, after.max, after.zero, after.mean)
-        == (before.min, before.max, before.zero, before.mean)
-    )
+    rows = [position, *(p for p, _ in fault.recording.operands(position))]
+    found = [s for s in map(fault.recording.stats, rows) if s is not None]
+    kinds = {(s.min, s.max, s.zero, s.mean) for s in found}
+    return len(rows) == len(found) == 2 and len(kinds) == 1
 
 
 def vanished_epsilon(fault: Fault) -> int | None:

@@ -65,18 +65,14 @@ def across_ranks(recording: Recording, findings: list[Finding]) -> list[Finding]
     if not ranks.told and ranks.struck == ranks.world:
         findings = [_overflow_of_sum(recording, f) or f for f in findings]
     own = [f if f.cause == ARRIVED else replace(f, rank=ranks.rank) for f in findings]
-    culprit = next(
-        (f for f in own if f.harmful and f.severity == "error" and f.cause != ARRIVED), None
-    )
-    first = ranks.first
-    if (
-        first is None
-        or first["rank"] == ranks.rank
-        or (culprit is not None and culprit.step <= first["step"])
-    ):
+    here, first = [f for f in own if f.cause != ARRIVED], ranks.first
+    culprit = next((f for f in here if f.harmful and f.severity == "error"), None)
+    if first is None or first["rank"] == ranks.rank:
+        return own
+    if culprit is not None and culprit.step <= first["step"]:
         return own
     struck = next((f for f in own if f.cause == ARRIVED), None)
-    return [_told(ranks, first, struck), *(f for f in own if f.cause != ARRIVED)]
+    return [_told(ranks, first, struck), *here]
 
 
 def _overflow_of_sum(recording: Recording, finding: Finding) -> Finding | None:
@@ -85,7 +81,7 @@ def _overflow_of_sum(recording: Recording, finding: Finding) -> Finding | None:
         return None
     stats, dtype = recording.stats(finding.position), recording.at(finding.position).dtype
     given = [s for s in map(recording.stats, recording.parents(finding.position)) if s is not None]
-    largest = max((abs(v) for s in given for v in (s.min, s.max) if v is not None), default=0.0)
+    largest = max((s.largest for s in given), default=0.0)
     ranks = recording.ranks
     if ranks is None or stats is None or stats.nan or not dtype.is_floating_point:
         return None
@@ -117,15 +113,12 @@ def _told(ranks: Ranks, first: dict[str, Any], struck: Finding | None) -> Findin
 
     struck: the finding of its arrival here, if it arrived.
     """
+    came = " It had not arrived here when the run ended."
     if struck is not None:
         came = f" It arrived here by {struck.op}."
-    else:
-        came = " It had not arrived here when the run ended."
     others = "" if len(ranks.told) == 1 else f" Ranks with their own culprit: {_listed(ranks)}."
-    told = {
-        name: first[name]
-        for name in ("severity", "phase", "op", "module", "step", "file", "line", "source")
-    }
+    names = "severity phase op module step file line source".split()
+    told = {name: first[name] for name in names}
     return Finding(
         cause=ARRIVED,
         title=f"rank {first['rank']}: {first['title']}",

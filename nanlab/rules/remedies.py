@@ -170,9 +170,8 @@ def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
     if not fix.edits or fix.verdict == "fails" or fix.why:
         return fix
     if clock.spent():
-        return replace(
-            fix, verdict="untried", why="trying others took all the work that is allowed"
-        )
+        why = "trying others took all the work that is allowed"
+        return replace(fix, verdict="untried", why=why)
     started = work()
     judge = judge_of(trace, finding.step)
     if isinstance(judge, str):
@@ -301,18 +300,14 @@ BEYOND_ONE_OPERATION = frozenset(
 
 def _uncommented(code: str) -> str:
     """Code without comments: they were written about the code as it was."""
+    rows = code.splitlines()
     try:
-        found = [
-            t
-            for t in tokenize.generate_tokens(io.StringIO(code).readline)
-            if t.type == tokenize.COMMENT
-        ]
+        for token in tokenize.generate_tokens(io.StringIO(code).readline):
+            if token.type == tokenize.COMMENT:
+                row, column = token.start
+                rows[row - 1] = rows[row - 1][:column].rstrip()
     except (tokenize.TokenError, IndentationError):
         return code
-    rows = code.splitlines()
-    for token in found:
-        row, column = token.start
-        rows[row - 1] = rows[row - 1][:column].rstrip()
     return "\n".join(row for row in rows if row)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from numpy.polynomial.chebyshev import cheb2poly
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -152,14 +153,8 @@ def _other(largest: list[float]) -> str:
 
 def _powers(part: Tensor) -> Tensor:
     """Coefficients of powers from those of Chebyshev's polynomials."""
-    count = len(part)
-    rows = torch.zeros(count, count, dtype=torch.float64)
-    rows[0, 0] = 1.0
-    if count > 1:
-        rows[1, 1] = 1.0
-    for k in range(2, count):
-        rows[k, 1:] = 2 * rows[k - 1, :-1]
-        rows[k] -= rows[k - 2]
+    columns = [cheb2poly([0.0] * k + [1.0]) for k in range(len(part))]
+    rows = torch.tensor([[*c, *[0.0] * (len(part) - len(c))] for c in columns], dtype=torch.float64)
     powers: Tensor = torch.tensordot(rows.T.to(part.device), part, dims=([1], [0]))
     return powers
 

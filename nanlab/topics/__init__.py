@@ -14,13 +14,11 @@ from nanlab.trace.frames import StepRows
 
 def check(rows: StepRows) -> None:
     """Note the gradients that the ending step changed, or used in the wrong order."""
-    recording, history = rows.recording, rows.recording.history
-    steps = history.parameter_steps(rows.start, rows.end)
-    note_factors(rows, history)
-    note_early_clipping(rows, history)
-    still_scaled(rows, history, steps)
-    note_edits(rows, history, steps)
-    recording.sinks.extend(note_clipping(rows, history, steps))
+    note_factors(rows)
+    note_early_clipping(rows)
+    still_scaled(rows)
+    note_edits(rows)
+    rows.recording.sinks.extend(note_clipping(rows))
 
 
 def look_through(rows: StepRows, written: Written, measured: bool) -> None:
@@ -28,10 +26,8 @@ def look_through(rows: StepRows, written: Written, measured: bool) -> None:
 
     measured: whether its rows have statistics; otherwise only large results are followed.
     """
-    history = rows.recording.history
-    follow(history.series, rows, written.all)
+    follow(rows, written.all)
     if measured:
-        steps = history.parameter_steps(rows.start, rows.end)
-        note_flushes(rows, history, written.gradients, written.by_hand)
-        note_dead(rows, history, written.gradients)
-        note_absorbed_updates(rows, history, steps, written.by_hand)
+        note_flushes(rows, written.gradients, written.by_hand)
+        note_dead(rows, written.gradients)
+        note_absorbed_updates(rows, written.by_hand)

@@ -20,7 +20,7 @@ from nanlab.program.evidence import latest_absorbed_update
 from nanlab.topics.accumulators import MOST_HOPS, averages, counts, is_absorbed, sums, unscaled
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows, stat_columns
-from nanlab.trace.history import AbsorbedUpdate, History, ParameterStep, place_at
+from nanlab.trace.history import AbsorbedUpdate, ParameterStep, place_at
 from nanlab.trace.recording import Recording
 
 # Updates whose second operand is added to the first.
@@ -34,12 +34,10 @@ GROWS = 4.0  # growth of an absorbed term from which on it is compensated, and w
 ROUNDING = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
 
 
-def note_absorbed_updates(
-    rows: StepRows, history: History, steps: list[ParameterStep], written: list[tuple[int, int]]
-) -> None:
+def note_absorbed_updates(rows: StepRows, written: list[tuple[int, int]]) -> None:
     """Count the updates that changed a parameter, and the absorbed ones."""
-    recording = rows.recording
-    stepped = [s for s in steps if s.used is not None]
+    recording, history = rows.recording, rows.history
+    stepped = [s for s in rows.parameter_steps if s.used is not None]
     gradients = stat_columns(
         recording,
         np.array([recording.stat_of(s.used) for s in stepped], np.int64),  # type: ignore[arg-type]
@@ -57,15 +55,15 @@ def note_absorbed_updates(
     for i in np.flatnonzero(telling).tolist():
         step = stepped[i]
         if step.value is not None and step.lr and step.value >= rows.start:
-            known = _known(rows, history, step.owner, step.value, by_hand=False)
+            known = _known(rows, step.owner, step.value, by_hand=False)
             size = float(gradients["rms"][i])
             _count(rows, known, step.value, bool(still_now[i]), size, abs(step.lr))
-    others = [*averages(rows, history, written), *counts(rows, history)]
-    added = sums(rows, history, {at: owner for owner, at in written})
+    others = [*averages(rows, written), *counts(rows)]
+    added = sums(rows, {at: owner for owner, at in written})
     kept = [(owner, at) for owner, at in written if at not in added]
-    _note_by_hand(rows, history, _gradients(recording, steps), [*kept, *others])
-    _note_sums(rows, history, added)
-    _note_rounded(rows, history, stepped, written)
+    _note_by_hand(rows, [*kept, *others])
+    _note_sums(rows, added)
+    _note_rounded(rows, stepped, written)
     history.factors = {at: factor for at, factor in history.factors.items() if at >= rows.end}
 
 
@@ -88,7 +86,7 @@ def _noise(
 
 
 def _note_rounded(
-    rows: StepRows, history: History, stepped: list[ParameterStep], written: list[tuple[int, int]]
+    rows: StepRows, stepped: list[ParameterStep], written: list[tuple[int, int]]
 ) -> None:
     """Count the updates undone by copying the parameter back through a narrower dtype."""
     recording = rows.recording
@@ -102,7 +100,7 @@ def _note_rounded(
         before = next(iter(recording.operands(updated[owner])), None)
         old = recording.stats(before[0]) if before is not None else None
         if narrow and old is not None and old.is_finite:
-            known = _known(rows, history, owner, position, by_hand=True)
+            known = _known(rows, owner, position, by_hand=True)
             _count(rows, known, position, bool(recording.stats(position) == old), 0.0, 0.0)
             known.at = replace(known.at, dtype=narrow)
 
@@ -121,49 +119,41 @@ def _rounded_from(recording: Recording, position: int, value: int) -> str:
     return narrow if at == value else ""
 
 
-def _gradients(recording: Recording, steps: list[ParameterStep]) -> dict[int, float]:
+def _gradients(rows: StepRows) -> dict[int, float]:
     """The gradient rms of each parameter that no optimizer updated."""
-    left = {
-        s.owner: recording.stats(s.gradient)
-        for s in steps
-        if s.used is None and s.gradient is not None
-    }
-    return {
-        owner: stats.rms or 0.0
-        for owner, stats in left.items()
-        if stats is not None and stats.is_finite
-    }
+    by_hand = {s.owner: s.gradient for s in rows.parameter_steps if s.used is None}
+    left = {o: rows.recording.stats(at) for o, at in by_hand.items() if at is not None}
+    return {owner: s.rms or 0.0 for owner, s in left.items() if s is not None and s.is_finite}
 
 
-def _note_by_hand(
-    rows: StepRows, history: History, gradients: dict[int, float], written: list[tuple[int, int]]
-) -> None:
+def _note_by_hand(rows: StepRows, written: list[tuple[int, int]]) -> None:
     """Count the updates that the program made itself, and the absorbed ones."""
-    recording, noise = rows.recording, ROUNDING * max(gradients.values(), default=0.0)
+    recording, factors, gradients = rows.recording, rows.history.factors, _gradients(rows)
+    noise = ROUNDING * max(gradients.values(), default=0.0)
     for owner, position in written:
-        factor = abs(history.factors.get(position, 1.0))
+        factor = abs(factors.get(position, 1.0))
         if position < rows.start or factor == 0.0 or gradients.get(owner, np.inf) <= noise:
             continue
         still, coefficient = _unchanged(recording, position, rows.start), ""
         if still is None and (coefficient := _vanished_factor(recording, position)):
             still = True
         if still is not None:
-            added, given = _added_rms(recording, position), position in history.factors
+            added, given = _added_rms(recording, position), position in factors
             gradient = gradients.get(owner, added if given else 0.0)  # an average has none
             rate = factor if given else added / gradient if gradient else 0.0
-            known = _known(rows, history, owner, position, by_hand=True, coefficient=coefficient)
+            known = _known(rows, owner, position, by_hand=True, coefficient=coefficient)
             _count(rows, known, position, still, gradient, rate)
 
 
-def _note_sums(rows: StepRows, history: History, added: dict[int, int]) -> None:
+def _note_sums(rows: StepRows, added: dict[int, int]) -> None:
     """Count the additions to sums and counts, and the absorbed ones."""
     for position, owner in added.items():
-        before, after = (
-            rows.recording.stats(at) for at in (rows.recording.operands(position)[0][0], position)
+        before, after = map(
+            rows.recording.stats, (rows.recording.operands(position)[0][0], position)
         )
         if before is None or after is None or before.numel != after.numel or not before.is_finite:
             continue
-        known = _known(rows, history, owner, position, by_hand=True)
+        known = _known(rows, owner, position, by_hand=True)
         known.counter = True
         still = after == before
         if known.numel == 1 and not still and known.still and before.rms != known.value:
@@ -288,7 +278,6 @@ def _vanished_factor(recording: Recording, position: int) -> str:
 
 def _known(
     rows: StepRows,
-    history: History,
     owner: int,
     position: int,
     by_hand: bool,
@@ -297,12 +286,13 @@ def _known(
     """The record of a parameter's updates by one operation of one line."""
     recording, row = rows.recording, rows.recording.at(position)
     key = (owner, row.name, row.place)
-    known = history.absorbed_updates.get(key)
+    followed = rows.history.absorbed_updates
+    known = followed.get(key)
     if known is None:
         place, value = place_at(recording, position), recording.stats(position)
         assert place is not None  # the step that has just ended is never folded
         counter = by_hand and _is_counter(recording, position)
-        known = history.absorbed_updates[key] = AbsorbedUpdate(
+        known = followed[key] = AbsorbedUpdate(
             place, owner, value.numel, 0.0, 0.0, by_hand, coefficient=coefficient, counter=counter
         )
     return known
@@ -382,12 +372,8 @@ def severity_from_start(
 def severity_afterwards(member: AbsorbedUpdate) -> Severity | None:
     """Grade of a parameter that no longer moves; None if that is no fault."""
     still, updates = member.still, member.still + member.moved
-    if (
-        not member.standing.updates
-        or still < LASTS
-        or still < LONGER * member.paused
-        or member.numel < FEW
-    ):
+    enough = still >= max(LASTS, LONGER * member.paused) and member.numel >= FEW
+    if not member.standing.updates or not enough:
         return None
     if _wide(member) and (member.fell("rate") < DROPPED or _gradient(member) < SMALL):
         return None
@@ -498,24 +484,20 @@ def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
     limits = format_of(dtype)
     size = f" (rms of {member.numel:,} elements)" if member.numel > 1 else ""
     counts = abs(member.value) >= 1 / limits.ulp  # neighbours are 1 or more apart
-    text = (
-        f"Counting by 1 in {dtype} stops at {2 / limits.ulp:.10g}, where neighbouring values are 2"
-        " apart."
-        if counts
-        else (
-            f"Neighbouring {dtype} values are"
-            f" {limits.ulp * 2.0 ** math.frexp(member.value)[1] / 2:.3g} apart there."
+    if counts:
+        text = (
+            f"Counting by 1 in {dtype} stops at {2 / limits.ulp:.10g}, where neighbouring values"
+            " are 2 apart."
         )
-    )
-    title = "count in an integer, which model.to(dtype) leaves alone"
-    code = "torch.zeros((), dtype=torch.int64)"
-    if not counts:
-        title = "keep it in float32, or as a Python number, out of reach of model.to(dtype)"
-        code = f"model.{name} = model.{name}.float()   # after model.to(dtype)"
-    if moves_in_float32(trace.recording, member.owner, member.at.op) == (1, 1):
-        fix = Fix(f"{title}; in float32 it goes on", code, verdict="verified")
+        title = "count in an integer, which model.to(dtype) leaves alone"
+        fix = Fix(title, "torch.zeros((), dtype=torch.int64)")
     else:
-        fix = Fix(title, code)
+        apart = limits.ulp * 2.0 ** math.frexp(member.value)[1] / 2
+        text = f"Neighbouring {dtype} values are {apart:.3g} apart there."
+        title = "keep it in float32, or as a Python number, out of reach of model.to(dtype)"
+        fix = Fix(title, f"model.{name} = model.{name}.float()   # after model.to(dtype)")
+    if moves_in_float32(trace.recording, member.owner, member.at.op) == (1, 1):
+        fix = replace(fix, title=f"{title}; in float32 it goes on", verdict="verified")
     return absorbed_update.finding(
         f"{name} stays at {member.value:.10g}{size}: {member.at.op} adds less than half an ulp"
         f" in {dtype}",
@@ -566,15 +548,10 @@ def _history(member: AbsorbedUpdate) -> str:
 
 def _larger(trace: Trace, member: AbsorbedUpdate, part: int) -> Fix:
     """The fix of larger updates, which must exceed value / ``part``."""
+    exceed = f"so that updates exceed value / {part:,}"
     if member.by_hand and not _trained(trace, member):
-        return Fix(
-            "take fewer, larger steps",
-            f"decay = decay**k  # every k steps, so that updates exceed value / {part:,}",
-        )
-    return Fix(
-        "use stochastic rounding, or a larger step",
-        f"lr=...  # so that updates exceed value / {part:,}",
-    )
+        return Fix("take fewer, larger steps", f"decay = decay**k  # every k steps, {exceed}")
+    return Fix("use stochastic rounding, or a larger step", f"lr=...  # {exceed}")
 
 
 def _trained(trace: Trace, member: AbsorbedUpdate) -> bool:
@@ -596,11 +573,8 @@ def _wider(trace: Trace, member: AbsorbedUpdate) -> str:
             "master = [p.detach().float() for p in model.parameters()]  # update these, then"
             " p.copy_(m)"
         )
-    if (
-        recording.parameter_kinds[member.owner] == "buffer"
-        and name.isidentifier()
-        and member.at.module
-    ):
+    buffer = recording.parameter_kinds[member.owner] == "buffer"
+    if buffer and name.isidentifier() and member.at.module:
         return f"self.{name} = self.{name}.float()"  # written by the module itself
     return "ema = {k: v.detach().float().clone() for k, v in model.state_dict().items()}"
 
@@ -612,16 +586,13 @@ def _in_float32(trace: Trace, stuck: list[AbsorbedUpdate]) -> Fix:
             "learn the offset from a reference value, which small steps can change",
             "value = reference + self.offset",
         )
-    title, code = "keep these values in float32", _wider(trace, stuck[0])
+    fix = Fix("keep these values in float32", _wider(trace, stuck[0]))
     tried = (moves_in_float32(trace.recording, m.owner, m.at.op) for m in stuck[:TRIED])
     moved, numel = next((t for t in tried if t is not None), (0, 0))
     if not moved:
-        return Fix(title, code)
-    return Fix(
-        f"{title}: {moved:,} of {numel:,} elements then change, instead of none",
-        code,
-        verdict="verified",
-    )
+        return fix
+    title = f"{fix.title}: {moved:,} of {numel:,} elements then change, instead of none"
+    return replace(fix, title=title, verdict="verified")
 
 
 def _vanished_finding(trace: Trace, first: AbsorbedUpdate, shown: str) -> Finding:

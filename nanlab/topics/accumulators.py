@@ -20,9 +20,9 @@ from nanlab.trace.recording import Recording
 COUNT_ADDS = frozenset(("add", "sub"))
 
 
-def counts(rows: StepRows, history: History) -> list[tuple[int, int]]:
+def counts(rows: StepRows) -> list[tuple[int, int]]:
     """(number, row) of scalars that were added to in this step and in the last."""
-    recording, columns = rows.recording, rows.columns
+    recording, columns, history = rows.recording, rows.columns, rows.history
     if HALF_PRECISION.isdisjoint(recording.dtypes.items):
         return []
     adds = columns.named(recording.ops, COUNT_ADDS) & ~columns.inplace
@@ -56,13 +56,13 @@ NEW = -1  # perhaps a sum: the step before did not add to it
 UNNAMED_SUM = -2  # a sum without a number: the step before added to it first
 
 
-def sums(rows: StepRows, history: History, written: dict[int, int]) -> dict[int, int]:
+def sums(rows: StepRows, written: dict[int, int]) -> dict[int, int]:
     """Number of the sum by row, for in-place additions to half-precision tensors or parts of them.
 
     A sum existed before the step, and only additions have changed it since the last step.
     written: number of the buffer or parameter by row; other sums get a number of their own.
     """
-    recording, columns = rows.recording, rows.columns
+    recording, columns, history = rows.recording, rows.columns, rows.history
     before, history.sums = history.sums, {}
     if HALF_PRECISION.isdisjoint(recording.dtypes.items):
         return {}
@@ -125,15 +125,13 @@ MOST_AVERAGES = 2000
 UNNAMED = -1  # perhaps an average: a blend of something with a parameter
 
 
-def averages(
-    rows: StepRows, history: History, written: list[tuple[int, int]]
-) -> list[tuple[int, int]]:
+def averages(rows: StepRows, written: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """(number, row) of the updates of half-precision averages that are no buffers.
 
     An average existed before the step, and gets a parameter added: in place, or blended into a new
     tensor that is blended again. It gets a number, and a name like "the average of w".
     """
-    recording, known = rows.recording, {position for _, position in written}
+    recording, history, known = rows.recording, rows.history, {position for _, position in written}
     found: list[tuple[int, int]] = []
     latest: dict[int, int] | None = None
     for position in _candidates(rows):
@@ -155,7 +153,7 @@ def averages(
         history.averages[position] = owner
         _is_update(recording, position)
         found.append((owner, position))
-    _follow_copies(rows, history)
+    _follow_copies(rows)
     return found
 
 
@@ -200,16 +198,16 @@ def _parts(rows: StepRows, position: int, latest: dict[int, int]) -> tuple[int, 
     return None
 
 
-def _follow_copies(rows: StepRows, history: History) -> None:
+def _follow_copies(rows: StepRows) -> None:
     """Follow averages to the copies of them that are kept."""
-    fresh = [p for p in history.averages if p >= rows.start]
-    if not fresh:
+    followed = rows.history.averages
+    if not any(p >= rows.start for p in followed):
         return
     copies = rows.columns.named(rows.recording.ops, DUPLICATES)
     for position in (np.flatnonzero(copies) + rows.start).tolist():
         made = rows.recording.operands(position)
-        if made and made[0][0] in history.averages and made[0][0] >= rows.start:
-            history.averages[position] = history.averages.pop(made[0][0])
+        if made and made[0][0] in followed and made[0][0] >= rows.start:
+            followed[position] = followed.pop(made[0][0])
 
 
 def unscaled(recording: Recording, at: int) -> int:

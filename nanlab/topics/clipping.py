@@ -22,7 +22,6 @@ from nanlab.trace.frames import StepRows, numbers_array, parameter_columns
 from nanlab.trace.history import (
     UNSCALE,
     GradientEdit,
-    History,
     Misuse,
     ParameterStep,
     Place,
@@ -41,16 +40,16 @@ MOST_HOPS = 12
 NEAR = 0.01  # relative distance up to which a factor is taken for the loss scale
 
 
-def note_edits(rows: StepRows, history: History, steps: list[ParameterStep]) -> None:
+def note_edits(rows: StepRows) -> None:
     """Add an entry to ``history.edits`` for each optimizer step that took other gradients than
     backward had left.
 
     The way back is walked for one parameter only, the one whose gradient shrank most; the numbers
     of the others are in their own rows.
     """
-    losses = rows.events(history.losses)
+    losses = rows.events(rows.history.losses)
     factor = next((loss.factor for loss in losses if 2.0 < loss.factor < math.inf), 1.0)
-    for position, group in groupby(steps, key=lambda step: step.position):
+    for position, group in groupby(rows.parameter_steps, key=lambda step: step.position):
         changed = [
             s
             for s in group
@@ -59,7 +58,7 @@ def note_edits(rows: StepRows, history: History, steps: list[ParameterStep]) -> 
         chosen = _shrunk_most(rows, changed)
         if chosen is not None:
             scale, at, constant = _way_back(rows.recording, chosen, factor)
-            history.edits.append(GradientEdit(position, scale, at, constant))
+            rows.history.edits.append(GradientEdit(position, scale, at, constant))
 
 
 def _shrunk_most(rows: StepRows, steps: list[ParameterStep]) -> ParameterStep | None:
@@ -119,9 +118,9 @@ def _power_of_two(ratio: float) -> float:
     return near if abs(ratio / near - 1.0) < NEAR else ratio
 
 
-def note_clipping(rows: StepRows, history: History, steps: list[ParameterStep]) -> list[Sink]:
+def note_clipping(rows: StepRows) -> list[Sink]:
     """Note a norm that is not finite and spread to all gradients; a sink if it zeroed them."""
-    recording = rows.recording
+    recording, steps = rows.recording, rows.parameter_steps
     if not recording.bad:
         return []
     for step in steps:
@@ -134,7 +133,7 @@ def note_clipping(rows: StepRows, history: History, steps: list[ParameterStep]) 
         if after.is_finite and not after.all_zero:
             continue
         if any(s.gradient in recording.bad for s in steps):
-            _note_spread(rows, history, steps, used)
+            _note_spread(rows, used)
             return []
         norm = _bad_ancestor(recording, used, gradient) if after.is_finite else None
         if norm is not None:
@@ -142,16 +141,13 @@ def note_clipping(rows: StepRows, history: History, steps: list[ParameterStep]) 
     return []
 
 
-def _note_spread(rows: StepRows, history: History, steps: list[ParameterStep], used: int) -> None:
-    recording = rows.recording
+def _note_spread(rows: StepRows, used: int) -> None:
+    recording, steps, misuses = rows.recording, rows.parameter_steps, rows.history.misuses
     guilty = [recording.parameter_names[s.owner] for s in steps if s.gradient in recording.bad]
     place = place_at(recording, used)
-    if guilty and place is not None and not any(m.kind == "clip-spread" for m in history.misuses):
-        history.misuses.append(
-            Misuse(
-                "clip-spread", place, used, 0.0, float(len(steps) - len(guilty)), listed(guilty, 3)
-            )
-        )
+    if guilty and place is not None and not any(m.kind == "clip-spread" for m in misuses):
+        others = float(len(steps) - len(guilty))
+        misuses.append(Misuse("clip-spread", place, used, 0.0, others, listed(guilty, 3)))
 
 
 def _bad_ancestor(recording: Recording, start: int, gradient: int) -> int | None:
@@ -222,13 +218,10 @@ class Clipping:
             steps = f"{self.share:.0%} of {done} step{'' if done == 1 else 's'} clipped"
         else:
             steps = f"{len(self.history)} steps without an optimizer"
-        advice = (
-            f"; max_norm={self.advised_max_norm:g} would clip"
-            f" {self.would_clip(self.advised_max_norm):.0%}"
-            if (self.advised_max_norm is not None)
-            else ""
-        )
-        return steps + advice
+        bound = self.advised_max_norm
+        if bound is None:
+            return steps
+        return f"{steps}; max_norm={bound:g} would clip {self.would_clip(bound):.0%}"
 
     def __repr__(self) -> str:
         return f"<nanlab.Clipping: {self.told()}; try .table(), .plot(), .history, .parameters>"
@@ -237,7 +230,6 @@ class Clipping:
 def _row(clipping: Clipping, bound: float, name: str) -> dict[str, Any]:
     norms = _known(clipping.history["before"])
     factors = bound / norms[norms > bound]
-    factors = factors[np.isfinite(factors)]
     return {
         "max_norm": bound,
         "choice": name,
@@ -252,11 +244,8 @@ def _known(column: pd.Series[Any]) -> Array:
     return np.asarray(column[~column.isna()].to_numpy(dtype=np.float64), np.float64)
 
 
-ALWAYS, OFTEN, HARD = (
-    20,
-    0.9,
-    0.1,
-)  # steps, share of them clipped, and median factor from which on clipping is always on
+ALWAYS = 20  # steps from which on clipping may be always on
+OFTEN, HARD = 0.9, 0.1  # share of them clipped, and median factor, from which on it is
 
 
 def always_on(trace: Trace) -> Clipping | None:
@@ -368,11 +357,9 @@ def _step(
 
 def _scale(recording: Recording, position: int) -> float:
     """The loss scale of a step whose gradients nobody took."""
-    step = recording.step_of(position)
-    for update in recording.training.scales:
-        if recording.step_of(update.position) == step and update.before > 0:
-            return update.before
-    return 1.0
+    step, scales = recording.step_of(position), recording.training.scales
+    used = (s.before for s in scales if recording.step_of(s.position) == step and s.before > 0)
+    return next(used, 1.0)
 
 
 def _norm(columns: dict[str, Any], rows: npt.NDArray[np.int64], name: str) -> float:
@@ -442,9 +429,10 @@ def _advised(norms: Array) -> float | None:
 
 def _ordinary(norms: Array) -> Array:
     """All finite norms; if gradients run away, only those up to the explosion."""
-    known = norms[: int(np.argmin(np.isfinite(norms)))] if not np.isfinite(norms).all() else norms
-    if len(known) == len(norms) and (
-        not len(norms) or norms.max() <= EXPLODED * float(np.median(norms[: len(norms) // 2 + 1]))
+    known = norms[np.logical_and.accumulate(np.isfinite(norms))]
+    if not len(norms) or (
+        len(known) == len(norms)
+        and norms.max() <= EXPLODED * float(np.median(norms[: len(norms) // 2 + 1]))
     ):
         return norms
     kept: list[float] = []
@@ -486,9 +474,8 @@ _REFUSE = Fix(
 def clip_nonfinite_norm(fault: Fault) -> Finding | None:
     """Clipping multiplies every gradient by max_norm / norm: a NaN or inf norm makes all of them
     NaN or zero."""
-    if fault.origin.sink.kind != "gradient":
-        return None
-    if fault.row.phase != OPTIMIZER or fault.name not in _NORMS:
+    clips = fault.row.phase == OPTIMIZER and fault.name in _NORMS
+    if fault.origin.sink.kind != "gradient" or not clips:
         return None
     return clip_nonfinite_norm.retold(
         fault.finding,

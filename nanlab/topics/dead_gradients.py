@@ -15,7 +15,7 @@ from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.operators import base_name, having
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows, parameter_columns
-from nanlab.trace.history import FEWEST_ZERO_LATE, Dead, History, place_at
+from nanlab.trace.history import FEWEST_ZERO_LATE, Dead, place_at
 from nanlab.trace.op import FORWARD, walk
 from nanlab.trace.recording import PHASES, NodeInfo, Recording
 
@@ -36,12 +36,12 @@ SHARES = having("softmax", "normalises")
 LINEAR = (CANCELS | having("layer", "deviation", "moves") | {"neg"}) - MULTIPLIES
 
 
-def note_dead(rows: StepRows, history: History, gradients: dict[int, int]) -> None:
+def note_dead(rows: StepRows, gradients: dict[int, int]) -> None:
     """Count the steps in which a parameter had a gradient, and an all-zero one.
 
     gradients: row of the gradient by number of the parameter.
     """
-    recording = rows.recording
+    recording, history = rows.recording, rows.history
     zero = set((np.flatnonzero(rows.all_zero()) + rows.start).tolist())
     for owner, gradient in gradients.items():
         known = history.dead.get(owner)
@@ -190,12 +190,8 @@ def _is_constant(recording: Recording, position: int) -> bool:
 
 def _one_hot(recording: Recording, position: int) -> bool:
     """Whether a softmax gave 1 to one value of each row and 0 to the others."""
-    stats = recording.stats(position)
-    return (
-        stats is not None
-        and stats.max == 1.0
-        and stats.mean * stats.numel == stats.numel - stats.zero
-    )
+    s = recording.stats(position)
+    return s is not None and s.max == 1.0 and s.mean * s.numel == s.numel - s.zero
 
 
 def _vanished(recording: Recording, position: int, zero: set[int]) -> int | None:

@@ -13,16 +13,16 @@ import torch
 from nanlab.analysis.signal_loss import first_losses
 from nanlab.analysis.training import CASTS, where
 from nanlab.findings.fault import listed, place_of
-from nanlab.findings.rule import Finding, Fix, rule
-from nanlab.formats import FloatFormat, format_of
+from nanlab.findings.rule import Finding, Fix, Rule, rule
+from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
 from nanlab.operators import having, in_place, spoken, with_forms
 from nanlab.stats import TensorStats
 from nanlab.topics.absorbed_updates import FEW
 from nanlab.topics.scaler import scaled_loss
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows
-from nanlab.trace.history import Cost, Flush, History, place_at
-from nanlab.trace.op import BACKWARD, BORN, FORWARD, OPTIMIZER, walk
+from nanlab.trace.history import Cost, Flush, place_at
+from nanlab.trace.op import BACKWARD, FORWARD, OPTIMIZER, walk
 from nanlab.trace.recording import PHASES, Recording
 
 # Values flushed to zero. Checked when a step ends.
@@ -63,7 +63,7 @@ def lost_values(rows: StepRows) -> list[int]:
 
 def _square_lost(recording: Recording, position: int, dtype: torch.dtype) -> bool:
     """Whether a half-precision sum of squares is all zero though the operands are not."""
-    if dtype not in (torch.float16, torch.bfloat16):
+    if dtype not in HALF_PRECISION:
         return False
     own = [recording.stats(source) for source in recording.parents(position)]
     return len(own) > 1 and all(s is not None and s.is_finite and not s.all_zero for s in own[1:])
@@ -130,12 +130,9 @@ def overflow_below(recording: Recording, position: int) -> int:
     if below is None or not 0 < below.numel == below.posinf + below.neginf:
         return -1
     at = read[-1]
-    for _ in range(MOST_VISITS):
-        row = recording.at(at)
-        if not row or recording.status.get(at) == BORN:
-            return at if row.dtype in (torch.float16, torch.bfloat16) else -1
+    while (row := recording.at(at)) and not row.born:  # each row is later than its operands
         at = next((p for p in recording.parents(at) if p in recording.bad), -1)
-    return -1
+    return at if row.dtype in HALF_PRECISION else -1
 
 
 def _reaches(recording: Recording, start: int, lost: set[int], zero: set[int]) -> int | None:
@@ -144,9 +141,7 @@ def _reaches(recording: Recording, start: int, lost: set[int], zero: set[int]) -
     return next((position for position in reached if position in lost), None)
 
 
-def note_flushes(
-    rows: StepRows, history: History, gradients: dict[int, int], written: list[tuple[int, int]]
-) -> None:
+def note_flushes(rows: StepRows, gradients: dict[int, int], written: list[tuple[int, int]]) -> None:
     """Add the losses of a step to ``history.flushes``.
 
     gradients: row of the gradient by number of the parameter. written: (parameter, row) of updates
@@ -158,24 +153,23 @@ def note_flushes(
     recording = rows.recording
     zero = set((np.flatnonzero(rows.all_zero()) + rows.start).tolist())
     blamed: set[int] = set()
-    steps = history.parameter_steps(rows.start, rows.end)
-    taken = [(s.owner, s.used) for s in steps if s.used is not None]
+    taken = [(s.owner, s.used) for s in rows.parameter_steps if s.used is not None]
     known = [*gradients.items(), *taken, *_overwritten(recording, lost, gradients)]
     came = [(recording.parameter_names[owner], at) for owner, at in dict.fromkeys(known)]
     for name, source in came or _asked(rows, zero):
         if source in zero and (culprit := _reaches(recording, source, lost, zero)) is not None:
             blamed.add(culprit)
-            _note(rows, history, culprit, "gradient", name)
+            _note(rows, culprit, "gradient", name)
     for owner, position in written:
         for operand in [operand for operand, slot in recording.operands(position) if slot]:
             culprit = _reaches(recording, operand, lost, zero) if operand in zero else None
             if culprit is not None:
                 blamed.add(culprit)
-                _note(rows, history, culprit, "update", recording.parameter_names[owner])
+                _note(rows, culprit, "update", recording.parameter_names[owner])
     differentiated = set(rows.columns.node[rows.columns.phase == BACKWARD].tolist()) - {-1}
     for position in lost - blamed:
         cost: Cost = "value" if _matters(rows, position, differentiated) else "tensor"
-        _note(rows, history, position, cost, "")
+        _note(rows, position, cost, "")
 
 
 def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
@@ -213,7 +207,7 @@ def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:
     return [(name, source) for source, name in found.items()]
 
 
-def _note(rows: StepRows, history: History, position: int, cost: Cost, name: str) -> None:
+def _note(rows: StepRows, position: int, cost: Cost, name: str) -> None:
     recording, end = rows.recording, rows.end
     quotient = recording.at(position).name in QUOTIENTS | INVERSES
     origin = overflow_below(recording, position) if quotient else -1
@@ -222,7 +216,7 @@ def _note(rows: StepRows, history: History, position: int, cost: Cost, name: str
     if cost == "gradient" and _of_gradients(rows, place.position):
         place = replace(place, phase=OPTIMIZER)
     key = (place.op, place.line, place.module, cost, name)
-    known, numel = history.flushes.get(key), recording.stats(position).numel
+    known, numel = rows.history.flushes.get(key), recording.stats(position).numel
     if known is not None:
         if cost in ("value", "tensor") and known.last == end and known.count == 1:
             known.numel += numel
@@ -231,7 +225,7 @@ def _note(rows: StepRows, history: History, position: int, cost: Cost, name: str
         return
     stats = map(recording.stats, recording.parents(position))
     largest = max((s.largest for s in stats if s is not None), default=0.0)
-    history.flushes[key] = Flush(
+    rows.history.flushes[key] = Flush(
         place, cost, name, numel, largest, position, end, overflow=origin >= 0
     )
 
@@ -251,6 +245,8 @@ def _of_gradients(rows: StepRows, position: int) -> bool:
 
 # Signal lost in low precision: most of a result, or an epsilon.
 
+COSTLY = ("gradient", "update")  # losses of a parameter's whole gradient or update
+_WIDE_COUNT = Fix("count in float32", "mask.sum(dtype=torch.float32)")
 LASTING = 0.5  # share of later steps in which a loss must recur to be an error
 SEVERAL = 3  # steps
 NEARLY_ALL = 0.9  # share of the values of a result from which a loss is worth a warning
@@ -298,32 +294,20 @@ def always(trace: Trace, flushes: Sequence[Flush]) -> bool:
     )
 
 
-def in_part(trace: Trace, loss: dict[Hashable, Any], explanation: str) -> Finding:
+IN_FLOAT32 = Fix("compute this in float32", "x.float()")
+FULL_RANGE = Fix("use a dtype with the range of float32", "torch.bfloat16")
+
+
+def _floor(limits: FloatFormat) -> str:
+    return f"{limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero."
+
+
+def _lost(trace: Trace, loss: dict[Hashable, Any], told_by: Rule, title: str, cure: Fix) -> Finding:
     """The finding of a row of ``first_losses``."""
-    title = (
-        f"{spoken(loss['op'])} flushes {loss['share']:.0%} of the {loss['numel']:,} values to zero"
-        f" in {_format(loss).name}"
-    )
-    cure = Fix("compute this in float32; for gradients, use a larger loss scale", "x.float()")
-    return _lost(trace, loss, "dtype-underflow", title, explanation, cure)
-
-
-def _format(loss: dict[Hashable, Any]) -> FloatFormat:
-    return format_of(loss["dtype"])
-
-
-def _lost(
-    trace: Trace, loss: dict[Hashable, Any], cause: str, title: str, explanation: str, cure: Fix
-) -> Finding:
-    limits = _format(loss)
-    return Finding(
-        cause=cause,
-        severity="warning",
-        title=title,
-        explanation=(
-            f"{explanation} {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to"
-            " zero."
-        ),
+    return told_by.finding(
+        title,
+        _floor(format_of(loss["dtype"])),
+        "warning",
         phase=loss["phase"],
         step=loss["step"],
         symptom="silent-underflow",
@@ -349,11 +333,9 @@ def eps_underflow(trace: Trace) -> Iterator[Finding]:
     losses = first_losses(trace)
     for loss in losses[losses["told_by"] == "epsilon"].to_dict("records"):
         amount = "the epsilon" if pd.isna(loss["largest"]) else f"an epsilon of {loss['largest']:g}"
-        title = f"{amount} is 0 in {_format(loss).name}, so {loss['op']} has no effect here"
-        cure = Fix(
-            "compute this in float32, or choose an epsilon that the dtype can hold", "x.float()"
-        )
-        yield _lost(trace, loss, "eps-underflow", title, eps_underflow.explanation, cure)
+        title = f"{amount} is 0 in {loss['dtype']}, so {loss['op']} has no effect here"
+        cure = "compute this in float32, or choose an epsilon that the dtype can hold"
+        yield _lost(trace, loss, eps_underflow, title, Fix(cure, "x.float()"))
 
 
 @rule(
@@ -378,7 +360,7 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
     # on one line now this operation may overflow and now that: a norm of norms
     groups: dict[int, list[Flush]] = {}
     for flush in trace.recording.training.flushes.values():
-        if flush.overflow and flush.cost in ("gradient", "update"):
+        if flush.overflow and flush.cost in COSTLY:
             groups.setdefault(flush.at.line, []).append(flush)
     for flushes in groups.values():
         first = min(flushes, key=lambda f: f.first)
@@ -390,16 +372,9 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
             severity="error" if harmful else "warning",
             step=trace.recording.step_of(first.first),
             symptom="silent-underflow",
-            fixes=(
-                [Fix("count in float32", "mask.sum(dtype=torch.float32)")]
-                if first.at.op == "sum"
-                else []
-            ),
+            fixes=[_WIDE_COUNT] if first.at.op == "sum" else [],
             **where(trace.recording, first.at),
         )
-
-
-COSTLY = ("gradient", "update")  # losses of a parameter's whole gradient or update
 
 
 @rule(
@@ -443,14 +418,19 @@ def dtype_underflow(trace: Trace) -> Iterator[Finding]:
             and loss["share"] >= NEARLY_ALL
             and (loss["op"], loss["line"]) not in known
         ):
-            yield in_part(trace, loss, dtype_underflow.explanation)
+            title = (
+                f"{spoken(loss['op'])} flushes {loss['share']:.0%} of the {loss['numel']:,} values"
+                f" to zero in {loss['dtype']}"
+            )
+            cure = "compute this in float32; for gradients, use a larger loss scale"
+            yield _lost(trace, loss, dtype_underflow, title, Fix(cure, "x.float()"))
 
 
 def _flushed_whole(trace: Trace) -> dict[tuple[str, int], list[int]]:
     """All-zero results whose float32 twin mostly is not, by operator and line."""
     recording = trace.recording
     lost: dict[tuple[str, int], list[int]] = {}
-    kept: set[tuple[str, int]] = set()
+    kept = set()
     for position, shadow in recording.shadows.items():
         row, stats = recording.at(position), recording.stats(position)
         if not row or stats is None:
@@ -471,12 +451,11 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
     place = place_of(trace, position)
     return dtype_underflow.finding(
         f"{place['op']} flushes all {twin.numel:,} values to zero in {limits.name}",
-        f"In float32 the largest magnitude is {twin.largest:.3g};"
-        f" {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
+        f"In float32 the largest magnitude is {twin.largest:.3g}; {_floor(limits)}",
         phase=PHASES[row.phase],
         step=recording.step_of(position),
         symptom="silent-underflow",
-        fixes=[Fix("compute this in float32", "x.float()")],
+        fixes=[IN_FLOAT32],
         **place,
     )
 
@@ -501,9 +480,8 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     place = where(recording, flush.at)
     return dtype_underflow.finding(
         f"{place['op']} flushes all {flush.numel:,} values to zero in {limits.name}: {loses}",
-        f"The largest magnitude"
-        f" {'to be squared ' if squares else ''}is {flush.largest:.3g}; {limits.name} rounds"
-        f" everything up to {limits.rounds_to_zero:.3g} to zero.",
+        f"The largest magnitude {'to be squared ' if squares else ''}is {flush.largest:.3g};"
+        f" {_floor(limits)}",
         severity="error" if harmful else "warning",
         step=recording.step_of(flush.first),
         symptom="silent-underflow",
@@ -513,19 +491,10 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
 
 
 def _flush_fixes(recording: Recording, flush: Flush) -> list[Fix]:
-    fixes, half = [], flush.at.dtype == "float16"
-    phase = PHASES[flush.at.phase] if flush.cost == "gradient" else ""
+    half, phase = flush.at.dtype == "float16", flush.at.phase if flush.cost == "gradient" else -1
     # the scale, say: a larger one would be divided out as well
-    if phase == "optimizer" and flush.at.op in QUOTIENTS:
-        return [
-            Fix(
-                "convert the gradient to float32 first, and give that to the optimizer",
-                "grad = p.grad.float()",
-            )
-        ]
-    if phase == "backward" and half:
-        fixes.append(scaled_loss(recording))
-    if half:
-        fixes.append(Fix("use a dtype with the range of float32", "torch.bfloat16"))
-    fixes.append(Fix("compute this in float32", "x.float()"))
-    return fixes
+    if phase == OPTIMIZER and flush.at.op in QUOTIENTS:
+        title = "convert the gradient to float32 first, and give that to the optimizer"
+        return [Fix(title, "grad = p.grad.float()")]
+    scaled = [scaled_loss(recording)] if phase == BACKWARD and half else []
+    return [*scaled, *([FULL_RANGE] if half else []), IN_FLOAT32]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -64,6 +65,7 @@ class Forecast:
         return None if self.reached is None else self.reached - self.step
 
 
+@cache
 def _limit(name: str, end: End) -> float:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
@@ -77,8 +79,7 @@ def _limit(name: str, end: End) -> float:
 
 def limits_of(series: Series, end: End = "overflow") -> Array:
     """log2 of the largest number of each column; for underflow minus that of the smallest."""
-    known = {name: _limit(name, end) for name in {place.dtype for place in series.places}}
-    return np.array([known[p.dtype] for p in series.places])
+    return np.array([_limit(place.dtype, end) for place in series.places])
 
 
 def towards(series: Series, end: End) -> Array:
@@ -219,13 +220,9 @@ def candidates(recording: Recording, end: End = "overflow") -> Iterator[tuple[in
     if not len(series):
         return
     table, limits = towards(series, end), limits_of(series, end)
-    finite = np.where(np.isfinite(table), table, np.nan)
-    highest, lowest = np.full(len(limits), -np.inf), np.full(len(limits), np.inf)
-    some = ~np.isnan(finite).all(axis=0)
-    highest[some], lowest[some] = (
-        np.nanmax(finite[:, some], axis=0),
-        np.nanmin(finite[:, some], axis=0),
-    )
+    finite = np.isfinite(table)
+    highest = np.max(table, axis=0, initial=-np.inf, where=finite)
+    lowest = np.min(table, axis=0, initial=np.inf, where=finite)
     wide = limits > 64
     near = np.where(wide, LARGE, limits - FAST_NEAR)
     if end == "underflow":
@@ -282,15 +279,13 @@ def forecasts(recording: Recording) -> list[Forecast]:
     last step.
     """
     found = [*_forecasts(recording, "overflow"), *_forecasts(recording, "underflow")]
-    # What reached its end in the same step followed from the first operation that did.
-    return sorted(
-        found,
-        key=lambda f: (
-            f.reached is None,
-            f.steps if f.reached is None else f.reached,
-            f.place.position,
-        ),
-    )
+
+    def when(f: Forecast) -> tuple[bool, float, int]:
+        """Of what reached its end in one step, the others followed from the first operation."""
+        reached = f.reached
+        return reached is None, f.steps if reached is None else reached, f.place.position
+
+    return sorted(found, key=when)
 
 
 def _forecasts(recording: Recording, end: End) -> Iterator[Forecast]:
@@ -303,21 +298,11 @@ def _forecasts(recording: Recording, end: End) -> Iterator[Forecast]:
         until = int(bad[0]) if len(bad) else len(values)
         told = first_told(values[:until], limit, wide, still=not len(bad))
         if told is not None:
-            at, (slope, left, least, most) = told
+            at, (slope, left, *interval) = told
             over = int(steps[bad[0]]) if len(bad) else None
-            interval, value = (least, most), sign * float(values[at])
-            yield Forecast(
-                column,
-                series.places[column],
-                end,
-                int(steps[at]),
-                sign * limit,
-                value,
-                sign * slope,
-                left,
-                interval,
-                over,
-            )
+            numbers = (sign * limit, sign * float(values[at]), sign * slope, left)
+            place, step = series.places[column], int(steps[at])
+            yield Forecast(column, place, end, step, *numbers, (interval[0], interval[1]), over)
 
 
 def _rows_before_poison(recording: Recording) -> int:

@@ -30,6 +30,7 @@ from nanlab.trace.recording import PHASES, Recording
 DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))
 _OF_SAMPLES = having("deviation") | {"mean"}
 _DIVIDES = having("quotient", in_place=True, lists=True)
+_WIDE = "model.float()  # and torch.autocast for the forward pass"
 
 
 @rule(
@@ -108,11 +109,8 @@ def _of_update_rule(fault: Fault) -> bool:
     codes. And a deviation of a single number, or an overflow of half precision, says more than that
     an update needed it.
     """
-    return (
-        fault.name not in _OF_SAMPLES
-        and not (fault.low or fault.name == "_to_copy")
-        and comes_from_gradients(fault.recording, fault.position)
-    )
+    other = fault.name in _OF_SAMPLES or fault.low or fault.name == "_to_copy"
+    return not other and comes_from_gradients(fault.recording, fault.position)
 
 
 @rule(
@@ -205,14 +203,11 @@ def absorbed_update_(trace: Trace) -> Iterator[Finding]:
     recording = trace.recording
     told: set[int] = set()
     for step in recording.training.optimizer_steps:
-        if (
-            step.number in told
-            or step.optimizer not in DECOUPLED
-            or dict(step.settings).get("fused")
-        ):
+        settings = dict(step.settings)
+        if step.number in told or step.optimizer not in DECOUPLED or settings.get("fused"):
             continue
         told.add(step.number)
-        decay = float(dict(step.settings).get("weight_decay") or 0.0)
+        decay = float(settings.get("weight_decay") or 0.0)
         rate = _highest_rate(recording, step.number)
         narrow = [
             d for d in _decayed_dtypes(recording, step) if 0.0 < rate * decay < format_of(d).ulp / 4
@@ -273,28 +268,17 @@ def learning_rate_(fault: Fault) -> Finding | None:
 
 def _highest_rate(recording: Recording, number: int) -> float:
     """The largest learning rate that an optimizer had; inf where one is no number."""
-    steps = (s for s in recording.training.optimizer_steps if s.number == number)
-    return max(
-        (math.inf if r is None or r != r else r for s in steps for r in s.rates), default=0.0
-    )
+    rates = (r for s in recording.training.optimizer_steps if s.number == number for r in s.rates)
+    return max((math.inf if r is None or r != r else r for r in rates), default=0.0)
 
 
 def _decayed_dtypes(recording: Recording, step: OptimizerStep) -> list[torch.dtype]:
     """Half-precision dtypes in which an optimizer multiplied parameters: weight decay."""
     series, line = recording.training.series, recording.places[step.line][:2]
-    decays = (
-        p
-        for c in series.owners
-        if c >= 0 and (p := series.places[c]).op in ("mul_", "_foreach_mul_")
-    )
-    names = {
-        p.dtype for p in decays if p.phase == OPTIMIZER and recording.places[p.line][:2] == line
-    }
-    return [
-        dtype
-        for dtype in (torch.bfloat16, torch.float16)
-        if str(dtype).removeprefix("torch.") in names
-    ]
+    written = [series.places[c] for c in series.owners if c >= 0]
+    decays = [p for p in written if p.op in ("mul_", "_foreach_mul_") and p.phase == OPTIMIZER]
+    names = {p.dtype for p in decays if recording.places[p.line][:2] == line}
+    return [d for d in (torch.bfloat16, torch.float16) if str(d).removeprefix("torch.") in names]
 
 
 def _idle_decay(
@@ -309,12 +293,7 @@ def _idle_decay(
         step=recording.step_of(step.position),
         **line_fields(recording, step.line),
         symptom="silent-underflow",
-        fixes=[
-            Fix(
-                "keep the weights in float32, under autocast",
-                "model.float()  # and torch.autocast for the forward pass",
-            )
-        ],
+        fixes=[Fix("keep the weights in float32, under autocast", _WIDE)],
     )
 
 
@@ -357,10 +336,7 @@ def dtype_overflow(fault: Fault) -> Finding | None:
         f" at {limits.max:.6g}: its operands reach {shown}",
         phase="optimizer",
         fixes=[
-            Fix(
-                "keep parameters and moments in float32",
-                "model.float()  # and torch.autocast for the forward pass",
-            ),
+            Fix("keep parameters and moments in float32", _WIDE),
             Fix(
                 "make the gradients smaller: use a mean as the loss, or clip them",
                 "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",

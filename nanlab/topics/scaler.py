@@ -17,7 +17,7 @@ from nanlab.analysis.loss_scale import Skip, below_one, collapse, skips
 from nanlab.analysis.provenance import Origin, depends_on_scale, harmful_origins
 from nanlab.analysis.training import line_fields, scale_of, undivided_factor, where
 from nanlab.findings.fault import Fault, plural
-from nanlab.findings.rule import Edit, Finding, Fix, rule
+from nanlab.findings.rule import Edit, Finding, Fix, Severity, rule
 from nanlab.formats import format_of
 from nanlab.operators import in_place, with_forms
 from nanlab.program.edit import text_of
@@ -27,7 +27,6 @@ from nanlab.trace.frames import StepRows, parameter_columns
 from nanlab.trace.history import (
     SCALED,
     UNSCALE,
-    History,
     Misuse,
     OptimizerStep,
     ParameterStep,
@@ -54,13 +53,13 @@ def _rms(recording: Recording, position: int) -> float:
     return (stats.rms or 0.0) if stats is not None else 0.0
 
 
-def note_early_clipping(rows: StepRows, history: History) -> None:
+def note_early_clipping(rows: StepRows) -> None:
     """Note gradients that were made smaller between backward and unscaling."""
-    for check in reversed(rows.events(history.unscales)):
-        _note_early_clipping(rows.recording, history, check.position)
+    for check in reversed(rows.events(rows.history.unscales)):
+        _note_early_clipping(rows.recording, check.position)
 
 
-def _note_early_clipping(recording: Recording, history: History, position: int) -> None:
+def _note_early_clipping(recording: Recording, position: int) -> None:
     for gradient, _ in recording.operands(position):
         row = _written_in_place(recording, gradient)
         if row is None or row.name in _HARMLESS:
@@ -73,13 +72,14 @@ def _note_early_clipping(recording: Recording, history: History, position: int) 
             continue
         place = place_at(recording, gradient)
         if place is not None:
-            history.misuses.append(Misuse("clip-before-unscale", place, position, 0.0, ratio))
+            found = Misuse("clip-before-unscale", place, position, 0.0, ratio)
+            recording.history.misuses.append(found)
         return
 
 
-def note_factors(rows: StepRows, history: History) -> None:
+def note_factors(rows: StepRows) -> None:
     """Note the factor by which each loss of the step was multiplied before backward."""
-    recording = rows.recording
+    recording, history = rows.recording, rows.history
     for i in range(len(history.losses) - 1, -1, -1):
         loss = history.losses[i]
         if loss.position < rows.start:
@@ -102,16 +102,16 @@ def _multiplied(recording: Recording, root: int) -> int:
     return next((p for p, slot in recording.operands(root) if slot == 0), root)
 
 
-def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -> None:
+def still_scaled(rows: StepRows) -> None:
     """Note the first parameter that was updated with a gradient still scaled."""
+    recording, history = rows.recording, rows.history
     if history.unscales and history.unscales[-1].position >= rows.start:
-        note_unscaled_parts(rows, history)
-    recording = rows.recording
+        note_unscaled_parts(rows)
     losses = rows.events(history.losses)
     scale = next((loss.factor for loss in losses if loss.scaled), 0.0)
     if not 2.0 < scale < math.inf:
         return
-    for step in _not_smaller(rows, steps, scale):
+    for step in _not_smaller(rows, scale):
         assert step.used is not None and step.gradient is not None and step.value is not None
         if _unscaled(recording, step.used, step.gradient, scale):
             continue
@@ -125,8 +125,9 @@ def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -
             return
 
 
-def _not_smaller(rows: StepRows, steps: list[ParameterStep], scale: float) -> list[ParameterStep]:
+def _not_smaller(rows: StepRows, scale: float) -> list[ParameterStep]:
     """Updated parameters whose gradient did not shrink, as it does by unscaling."""
+    steps = rows.parameter_steps
     done = [
         s for s in steps if s.used is not None and s.gradient is not None and s.value is not None
     ]
@@ -146,9 +147,7 @@ def _unscaled(recording: Recording, used: int, gradient: int, scale: float) -> b
         if position == gradient:
             break
         row = _written_in_place(recording, position)
-        if row is None:
-            return True  # computed anew: not ours to judge
-        if row.name == UNSCALE:
+        if row is None or row.name == UNSCALE:  # computed anew: not ours to judge
             return True
         position = next(iter(row.inputs), gradient)
     before, after = _rms(recording, gradient), _rms(recording, used)
@@ -168,9 +167,9 @@ def _was_unscaled(recording: Recording, gradient: int) -> bool:
     return False
 
 
-def note_unscaled_parts(rows: StepRows, history: History) -> None:
+def note_unscaled_parts(rows: StepRows) -> None:
     """Note a loss that was not scaled, or only in part, though its gradients were unscaled."""
-    recording = rows.recording
+    recording, history = rows.recording, rows.history
     begin = next((u.position for u in reversed(history.unscales) if u.position < rows.start), 0)
     losses = list(takewhile(lambda loss: loss.position > begin, reversed(history.losses)))
     checks = rows.events(history.unscales)[::-1]
@@ -298,9 +297,7 @@ def loss_scale_overflow(fault: Fault) -> Finding | None:
 def _is_dwarfed(row: Op, factor: float) -> bool:
     """Whether the gradients grew by more than the scale on the way to the overflow."""
     dtype = row.dtype
-    if not isinstance(dtype, torch.dtype) or dtype == torch.float16:
-        return False
-    return 1.0 < factor < math.sqrt(format_of(dtype).max)
+    return dtype != torch.float16 and 1.0 < factor < math.sqrt(format_of(dtype).max)
 
 
 def _too_large(finding: Finding, factor: float) -> Finding:
@@ -309,12 +306,7 @@ def _too_large(finding: Finding, factor: float) -> Finding:
         finding,
         f"the loss scale {scale} is too large: {finding.op} overflows",
         "A dynamic scaler finds the scale itself, and skips the steps that overflow.",
-        fixes=[
-            Fix(
-                "use a dynamic loss scale",
-                "scaler.scale(loss).backward(); scaler.step(opt); scaler.update()",
-            )
-        ],
+        fixes=[Fix("use a dynamic loss scale", _STEPS.replace(",", ";"))],
     )
 
 
@@ -398,46 +390,33 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
     entries = skips(trace.recording)
     if not entries or any(update.before == 0.0 for update in trace.recording.training.scales):
         return  # a scale of zero is told as the fault that it makes
-    first = entries[0]
-    fatal = collapse(entries)
-    place: dict[str, Any] = {"phase": "backward"}
-    if first.place is not None:
-        place = where(trace.recording, first.place)
+    first, last = entries[0], entries[-1]
     at = f", first by the gradient of {first.parameter}" if first.parameter else ""
-    last = entries[-1]
-    told = loss_scale_overflow_.finding
-    if fatal:
-        yield told(
-            _fatal_title(entries),
-            f"Here {fatal}{at}.",
-            step=first.step,
-            symptom="grad-nan",
-            fixes=[_fatal_fix(entries)],
-            **place,
-        )
+    severity: Severity = "warning"
+    fixes = [_IN_FLOAT32]
+    if fatal := collapse(entries):
+        title, more, severity = _fatal_title(entries), f"Here {fatal}{at}.", "error"
+        fixes = [_fatal_fix(entries)]
     elif low := below_one(entries):
-        yield told(
-            f"the loss scale fell to {last.after:g}: the gradients overflow without any"
-            f" scaling{at}",
-            f"Below 1 the scaler makes gradients smaller instead of larger; {low}.",
-            "warning",
-            step=first.step,
-            symptom="grad-inf",
-            fixes=[_in_float32()],
-            **place,
-        )
+        title = f"the loss scale fell to {last.after:g}: the gradients overflow without any scaling"
+        title += at
+        more = f"Below 1 the scaler makes gradients smaller instead of larger; {low}."
     else:
         fits = f", finite at 2^{round(math.log2(last.finite_at))}" if last.finite_at else ""
-        yield told(
+        title = (
             f"the loss scaler skipped {plural(len(entries), 'step')}: {_shown(first.scale)} →"
-            f" {_shown(last.after)}{fits}{at}",
-            "A dynamic scaler starts high and halves the scale until the gradients fit. The"
-            " skipped steps changed no weight.",
-            "note",
-            step=first.step,
-            symptom="grad-inf",
-            **place,
+            f" {_shown(last.after)}{fits}{at}"
         )
+        more = (
+            "A dynamic scaler starts high and halves the scale until the gradients fit. The"
+            " skipped steps changed no weight."
+        )
+        severity, fixes = "note", []
+    place = where(trace.recording, first.place) if first.place else {"phase": "backward"}
+    symptom = "grad-nan" if fatal else "grad-inf"
+    yield loss_scale_overflow_.finding(
+        title, more, severity, step=first.step, symptom=symptom, fixes=fixes, **place
+    )
 
 
 def _shown(scale: float) -> str:
@@ -472,18 +451,17 @@ def _fatal_fix(entries: Sequence[Skip]) -> Fix:
     if any(b.scale > a.after for a, b in pairwise(entries)):
         return Fix("make one scaler, before the loop", 'scaler = torch.amp.GradScaler("cuda")')
     if _lowered(entries):
-        return _in_float32()
+        return _IN_FLOAT32
     return Fix(
         "let the scaler adapt",
         "scaler.update()  # without a fixed new_scale, after every scaler.step",
     )
 
 
-def _in_float32() -> Fix:
-    return Fix(
-        "compute the overflowing operation in float32",
-        "with torch.autocast(device_type, enabled=False): ...",
-    )
+_IN_FLOAT32 = Fix(
+    "compute the overflowing operation in float32",
+    "with torch.autocast(device_type, enabled=False): ...",
+)
 
 
 @rule(
@@ -509,13 +487,10 @@ def scaler_misuse(fault: Fault) -> Finding | None:
     scale out again.
     """
     finding = fault.finding
-    for found in fault.recording.training.misuses:
-        if found.kind == "bypass" and found.position < fault.origin.sink.step_position:
-            same = [
-                m
-                for m in fault.recording.training.misuses
-                if (m.kind, m.at.line) == (found.kind, found.at.line)
-            ]
+    bypasses = [m for m in fault.recording.training.misuses if m.kind == "bypass"]
+    for found in bypasses:
+        if found.position < fault.origin.sink.step_position:
+            same = [m for m in bypasses if m.at.line == found.at.line]
             told = _misuse_finding(fault.trace, found, len(same))
             return replace(told, symptom=finding.symptom, path=finding.path)
     if _never_updated(fault.trace):
@@ -534,7 +509,7 @@ def _never_divided(fault: Fault) -> Finding | None:
     file, line, _ = recording.line_at(loss.line)
     scale = f"{loss.factor:.10g}"
     return replace(
-        blame_update(fault, away, "scaler-misuse", ""),
+        blame_update(fault, away, scaler_misuse),
         title=(
             f"{f'{away.optimizer}.step()' if away.optimizer else away.op} uses gradients with the"
             f" loss scale {scale} still on them: {growth_of(away)}"
@@ -575,14 +550,9 @@ def _ignored_check(fault: Fault) -> OptimizerStep | None:
         return None
     columns = parameter_columns(recording)
     spoilt = set(columns["position"][columns["used_nan"] + columns["used_inf"] > 0].tolist())
-    for step in recording.training.optimizer_steps:
-        if (
-            step.position > origin.position
-            and recording.step_of(step.position) == number
-            and step.end - 1 in spoilt
-        ):
-            return step
-    return None
+    took = (s for s in recording.training.optimizer_steps if s.end - 1 in spoilt)
+    later = (s for s in took if s.position > origin.position)
+    return next((s for s in later if recording.step_of(s.position) == number), None)
 
 
 def _bypass_of_check(fault: Fault, step: OptimizerStep) -> Finding:
@@ -605,11 +575,8 @@ def _bypass_of_check(fault: Fault, step: OptimizerStep) -> Finding:
 def _never_updated(trace: Trace) -> bool:
     """Whether the run ended for want of scaler.update()."""
     failure = trace.recording.escapes.failure
-    return (
-        failure is not None
-        and "already been called" in failure.text
-        and "since the last update()" in failure.text
-    )
+    told = ("already been called", "since the last update()")
+    return failure is not None and all(words in failure.text for words in told)
 
 
 def _no_update(trace: Trace) -> Finding:

@@ -15,7 +15,7 @@ from nanlab.analysis.training import (
     last_finite_rate,
     line_fields,
     optimizer_step_at,
-    optimizer_step_that_began,
+    optimizer_step_behind,
     rises_gradually,
     runaway,
     stable_rate,
@@ -23,9 +23,10 @@ from nanlab.analysis.training import (
     where,
 )
 from nanlab.findings.fault import Fault, plural
-from nanlab.findings.rule import Finding, Fix, rule
+from nanlab.findings.rule import Finding, Fix, Rule, rule
 from nanlab.formats import format_of
 from nanlab.operators import having
+from nanlab.stats import TensorStats
 from nanlab.topics.clipping import USUAL, clipping
 from nanlab.trace.frames import parameter_columns
 from nanlab.trace.history import OptimizerStep, Place
@@ -49,38 +50,29 @@ NOT_NEGATIVE = Fix(
 )
 
 
+_LAST_RATE = """\
+if not math.isfinite(group["lr"]):
+    group["lr"] = last  # the last rate that was a number"""
+
+
 def _last_rate(fault: Fault) -> list[Fix]:
     """The last good rate, where the update is finite with it."""
     rate = last_finite_rate(fault.recording, fault.position)
     if rate is None or not finite_at_rate(fault.recording, fault.position, rate):
         return []
-    code = (
-        'if not math.isfinite(group["lr"]):\n    group["lr"] = last  # the last rate that was a'
-        " number"
-    )
-    return [
-        Fix(
-            f"keep the last rate, {rate:.3g}, where the schedule gives no finite number",
-            code,
-            verdict="verified",
-        )
-    ]
+    title = f"keep the last rate, {rate:.3g}, where the schedule gives no finite number"
+    return [Fix(title, _LAST_RATE, verdict="verified")]
 
 
-def bad_rate(fault: Fault, step: OptimizerStep | None, explanation: str) -> Finding:
+def _bad_rate(fault: Fault, step: OptimizerStep | None) -> Finding:
     """The finding of a rate that is no finite number."""
-    rate = (
-        next((r for r in step.rates if r is None or not math.isfinite(r)), None) if step else None
-    )
+    rate = next((r for r in step.rates if not _finite(r)), None) if step else None
     shown = "not a real number" if rate is None else f"{rate:g}"
-    return replace(
+    return learning_rate.retold(
         fault.finding,
-        cause="learning-rate",
-        title=f"the learning rate is {shown}",
-        explanation=(
-            f"{explanation} Here the schedule gave the bad rate, and the update spread it to every"
-            " parameter; loss and gradients were finite."
-        ),
+        f"the learning rate is {shown}",
+        "Here the schedule gave the bad rate, and the update spread it to every parameter; loss"
+        " and gradients were finite.",
         phase="optimizer",
         fixes=[
             *_last_rate(fault),
@@ -131,11 +123,11 @@ def learning_rate(fault: Fault) -> Finding | None:
     step = optimizer_step_at(recording, origin.position)
     bad = fault.row.literal if step is None else not all(map(_finite, step.rates))
     if bad and fault.in_update:
-        return bad_rate(fault, step, learning_rate.explanation)
+        return _bad_rate(fault, step)
     away = drove_away(fault)
     if away is None or _explodes(fault, away) or _enlarged(fault, away):
         return None
-    return blame_update(fault, away, "learning-rate", learning_rate.explanation)
+    return blame_update(fault, away, learning_rate)
 
 
 @rule(
@@ -161,7 +153,7 @@ def exploding_gradient(fault: Fault) -> Finding | None:
     if away is not None and (enlarged := _enlarged(fault, away)):
         return _blame_enlarging(fault, away, *enlarged)
     if away is not None and _explodes(fault, away):
-        return blame_update(fault, away, "exploding-gradient", exploding_gradient.explanation)
+        return blame_update(fault, away, exploding_gradient)
     if not fault.backward or fault.kind != "operation" or fault.low:
         return None
     if fault.name not in _PRODUCTS or not rises_gradually(fault.recording, fault.position):
@@ -207,99 +199,84 @@ def _finite(rate: float | None) -> bool:
 
 def _state_is_sane(recording: Recording, origin: Origin) -> bool:
     """Whether the operands of an optimizer's operation are of ordinary size."""
-    sizes = [
-        abs(v)
-        for p, _ in recording.operands(origin.position)
-        if (s := recording.stats(p))
-        for v in (s.min, s.max)
-        if v is not None
-    ]
-    return max(sizes, default=0.0) < 1e15
+    return max((s.largest for s in _read(recording, origin.position)), default=0.0) < 1e15
+
+
+def _read(recording: Recording, position: int) -> list[TensorStats]:
+    """The known statistics of what an operation read."""
+    return [s for p, _ in recording.operands(position) if (s := recording.stats(p)) is not None]
 
 
 def overflowed(recording: Recording, position: int) -> bool:
     """Whether an operand was so large that its result overflowed: no matter of a domain."""
-    sizes = []
-    for parent, _ in recording.operands(position):
-        stats = recording.stats(parent)
-        if stats is not None and stats.min is not None:
-            sizes.append(stats.largest)
-        if stats is not None and stats.posinf + stats.neginf:
-            return True
-    row = recording.op(position)
-    dtype = row.dtype if row is not None else None
-    limit = format_of(dtype).max if dtype is not None and dtype.is_floating_point else math.inf
-    return bool(max(sizes, default=0.0) > limit**0.25)
+    read, dtype = _read(recording, position), recording.at(position).dtype
+    limit = format_of(dtype).max if dtype.is_floating_point else math.inf
+    return any(s.posinf or s.neginf or s.largest > limit**0.25 for s in read)
 
 
-def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> Finding:
-    recording, finding = fault.recording, fault.finding
-    grown = growth_of(away)
-    if away.rate is not None:
-        rate = f"a learning rate of {away.rate:.3g} makes"
-    else:
-        rate = "these updates make"
-    title = (
-        f"{'exploding gradients make' if _explodes(fault, away) else rate} the weights diverge:"
-        f" {grown}"
+def blame_update(fault: Fault, away: Runaway, told_by: Rule) -> Finding:
+    """The finding of the update that drove the weights away."""
+    rate = (
+        f"a learning rate of {away.rate:.3g} makes"
+        if away.rate is not None
+        else "these updates make"
     )
+    makes = "exploding gradients make" if _explodes(fault, away) else rate
+    title = f"{makes} the weights diverge: {growth_of(away)}"
     if away.rate is not None and _decays(away):
         factor = 1 - away.rate * away.decay
         title = (
             f"weight decay {away.decay:.3g} at learning rate {away.rate:.3g} multiplies the weights"
             f" by {factor:.3g} in each step"
         )
-    left = _factor_left(fault, away)
-    if _uncleared(fault, away):
-        left += " The gradients are never cleared: each step uses the sum of all steps so far."
-    return replace(
-        finding,
-        cause=cause,
-        title=title,
-        explanation=(
-            f"{explanation} {grown}; then {finding.op} overflowed"
-            f" ({location(finding.file, finding.line)}).{left}"
-        ),
+    return told_by.retold(
+        fault.finding,
+        title,
+        _aftermath(fault, away),
         phase="optimizer",
         op=away.op,
         node=None,
         module="",
         position=away.position,
-        **line_fields(recording, away.place),
+        **line_fields(fault.recording, away.place),
         fixes=_update_fixes(fault, away),
     )
 
 
-def _factor_left(fault: Fault, away: Runaway) -> str:
-    """The factor on the loss, where the gradients came to the update with it."""
-    loss = undivided_factor(fault.recording, away)
-    if loss is None:
-        return ""
-    file, line, _ = fault.recording.line_at(loss.line)
-    return (
-        f" The loss is multiplied by {loss.factor:.6g} ({location(file, line)}), and so is each"
-        " update: nothing divides the gradients by it."
+def _aftermath(fault: Fault, away: Runaway) -> str:
+    """What followed the bad updates, and what they did not do."""
+    finding, loss = fault.finding, undivided_factor(fault.recording, away)
+    told = (
+        f"{growth_of(away)}; then {finding.op} overflowed ({location(finding.file, finding.line)})."
     )
+    if loss is not None:
+        file, line, _ = fault.recording.line_at(loss.line)
+        told += (
+            f" The loss is multiplied by {loss.factor:.6g} ({location(file, line)}), and so is each"
+            " update: nothing divides the gradients by it."
+        )
+    if _uncleared(fault, away):
+        told += " The gradients are never cleared: each step uses the sum of all steps so far."
+    return told
 
 
 def _enlarged(fault: Fault, away: Runaway) -> tuple[Place, float] | None:
     """What enlarged the gradients, and by how much, between backward and the bad update."""
-    step = optimizer_step_that_began(fault.recording, away.position)
+    step = optimizer_step_behind(fault.recording, away)
     return enlarged_gradients(fault.recording, step) if step is not None else None
 
 
 def _blame_enlarging(fault: Fault, away: Runaway, at: Place, factor: float) -> Finding:
     """The program's own change of the gradients, rather than the update that took them."""
-    found = blame_update(fault, away, "exploding-gradient", "")
     return replace(
-        found,
+        blame_update(fault, away, exploding_gradient),
         title=(
             f"the program's own {at.op} makes the gradients {factor:.3g} times larger before the"
             f" update: {growth_of(away)}"
         ),
         explanation=(
             "Clipping never enlarges a gradient: its factor is max_norm / norm, at most 1."
-            f"{found.explanation}"
+            f" {_aftermath(fault, away)}"
         ),
         fixes=[
             Fix("limit the factor to 1", "coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)")
@@ -317,7 +294,7 @@ def growth_of(away: Runaway) -> str:
 
 def _uncleared(fault: Fault, away: Runaway) -> bool:
     """Whether the bad update took its own gradients and those of the step before."""
-    step = optimizer_step_that_began(fault.recording, away.position)
+    step = optimizer_step_behind(fault.recording, away)
     return step is not None and (step.uncleared or closure_adds_up(fault.recording, step))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from nanlab.findings.fault import Fault, plural
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import format_of
 from nanlab.operators import card, having
+from nanlab.topics.flushes import FULL_RANGE, IN_FLOAT32
 from nanlab.topics.forecast import HOPS, LARGE, End, Forecast, forecasts
 from nanlab.topics.scaler import scaled_loss
 from nanlab.trace import Trace
@@ -30,8 +30,9 @@ from nanlab.trace.recording import Recording
 _FACTOR = np.uint64(1_000_003)
 
 
-def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> None:
+def follow(rows: StepRows, written: list[tuple[int, int]]) -> None:
     """Add a step to the series. ``written``: (owner, position) of parameters and buffers."""
+    series = rows.history.series
     chosen = np.flatnonzero(rows.floating & rows.numbers["known"] & ~rows.columns.view)
     if not len(chosen):
         return
@@ -115,15 +116,11 @@ def carried(recording: Recording, position: int) -> bool:
 
 def growing_origins(series: Series, column: int, hops: int = 12, sign: float = 1.0) -> list[int]:
     """Columns upstream of a result that grow as well (``sign`` -1: shrink), the nearest first."""
-    seen, waiting, found = {column}, [(column, 0)], []
-    for here, depth in waiting:
-        for parent in series.parents[here] if depth < hops else ():
-            if parent not in seen:
-                seen.add(parent)
-                if sign * growth(series, parent) > 0.5:
-                    found.append(parent)
-                    waiting.append((parent, depth + 1))
-    return found
+
+    def onward(at: int) -> list[int]:
+        return [p for p in series.parents[at] if sign * growth(series, p) > 0.5]
+
+    return list(walk([column], onward, depth=hops))[1:]
 
 
 ENLARGED = 1.5  # a constant factor from which on it is named
@@ -221,8 +218,8 @@ def growing_weights(recording: Recording, column: int) -> tuple[str, float] | No
 
 def constant_factor(series: Series, column: int) -> tuple[int, float] | None:
     """(column, factor) of the constant upstream that enlarges a result most, if any."""
-    seen, waiting, best = {column}, [(column, 0)], (-1, math.log2(ENLARGED))
-    for at, depth in waiting:
+    best = -1, math.log2(ENLARGED)
+    for at in walk([column], series.parents.__getitem__, depth=HOPS):
         if series.places[at].op in ("div", "mul") and len(series.parents[at]) == 1:
             after, before = series.table[:, at], series.table[:, series.parents[at][0]]
             both = np.isfinite(after) & np.isfinite(before)
@@ -233,19 +230,17 @@ def constant_factor(series: Series, column: int) -> tuple[int, float] | None:
                 and (bits := float(np.median(change))) > best[1]
             ):
                 best = at, bits
-        waiting += [(p, depth + 1) for p in series.parents[at] if depth < HOPS and p not in seen]
-        seen.update(series.parents[at])
     return None if best[0] < 0 else (best[0], 2.0 ** best[1])
 
 
 MOST_TOLD = 3
 LARGE_FACTOR = 16.0  # and from which on it should be divided out
 GROWN = 2.0  # bits by which a result must have grown for its growth to be the cause of its overflow
-_TITLE = (
+_OF_STATE = Fix(
     "the state carried from step to step is multiplied by more than 1: limit the factor to 1, or"
-    " bound the state"
+    " bound the state",
+    "state = state.clamp(-1e4, 1e4)",
 )
-_OF_STATE = Fix(_TITLE, "state = state.clamp(-1e4, 1e4)")
 _SCALES = having("grows")
 
 
@@ -315,19 +310,12 @@ def _warning(recording: Recording, forecast: Forecast) -> Finding:
         f"{name} is {way}: {2**forecast.value:.3g} at step {forecast.step}, {pace(forecast.slope)};"
         f" {end} {until(forecast)}"
     )
-    if forecast.reached is not None:
-        over = f" It {'did' if overflow else 'was'} at step {forecast.reached}."
-    else:
-        over = ""
-    rule_text = (dtype_overflow_ if overflow else dtype_underflow_).explanation
-    story_text = (
-        story(recording, forecast.column) if overflow else decay(recording, forecast.column)
-    )
-    return Finding(
-        cause="dtype-overflow" if overflow else "dtype-underflow",
-        severity="warning",
-        title=title,
-        explanation=f"{rule_text}{over} {story_text}".strip(),
+    reached = forecast.reached
+    over = "" if reached is None else f"It {'did' if overflow else 'was'} at step {reached}."
+    told = (story if overflow else decay)(recording, forecast.column)
+    return (dtype_overflow_ if overflow else dtype_underflow_).finding(
+        title,
+        f"{over} {told}".strip(),
         step=forecast.step,
         symptom=f"trend-{forecast.end}",
         fixes=_fixes(recording, forecast.column) if overflow else _lifts(recording, forecast),
@@ -360,11 +348,7 @@ def _lifts(recording: Recording, forecast: Forecast) -> list[Fix]:
     fixes = [scaled_loss(recording)] if forecast.place.phase == BACKWARD else []
     if not _is_narrow(forecast.place.dtype):
         return [fix for fix in fixes if forecast.place.dtype == "float16"]
-    return [
-        *fixes,
-        Fix("use a dtype with the range of float32", "torch.bfloat16"),
-        Fix("compute this in float32", "x.float()"),
-    ]
+    return [*fixes, FULL_RANGE, IN_FLOAT32]
 
 
 def _is_narrow(dtype: str) -> bool:
@@ -430,9 +414,8 @@ def dtype_overflow(fault: Fault) -> Finding | None:
         fault.name in ("div", "pow") or not carried(fault.recording, fault.position)
     ):
         return None
-    values = series.table[
-        : int(np.searchsorted(series.steps, fault.position, side="right")), column
-    ]
+    rows = int(np.searchsorted(series.steps, fault.position, side="right"))
+    values = series.table[:rows, column]
     finite = values[np.isfinite(values)]
     if not len(finite) or finite[-1] - finite[0] < GROWN / 2:  # it came all at once
         return None
@@ -440,23 +423,12 @@ def dtype_overflow(fault: Fault) -> Finding | None:
         f"{fault.name} overflows {fault.dtype}: its largest value grew from {2 ** finite[0]:.3g} to"
         f" {2 ** finite[-1]:.3g} in {plural(len(finite), 'step')}, then to inf"
     )
-    return replace(
-        fault.finding,
-        cause="dtype-overflow",
-        title=title,
-        explanation=f"{dtype_overflow.explanation} {story(fault.recording, column)}".strip(),
-        fixes=_fixes(fault.recording, column) if fault.low else [_OF_STATE],
-    )
+    fixes = _fixes(fault.recording, column) if fault.low else [_OF_STATE]
+    return dtype_overflow.retold(fault.finding, title, story(fault.recording, column), fixes=fixes)
 
 
 def _column(fault: Fault) -> int | None:
     """The series of the result that failed."""
-    series = fault.recording.training.series
-    for column, place in enumerate(series.places):
-        if (
-            place.op == fault.row.name
-            and place.line == fault.row.place
-            and np.isposinf(series.table[:, column]).any()
-        ):
-            return column
-    return None
+    series, failed = fault.recording.training.series, (fault.row.name, fault.row.place)
+    same = (c for c, place in enumerate(series.places) if (place.op, place.line) == failed)
+    return next((c for c in same if np.isposinf(series.table[:, c]).any()), None)

@@ -31,7 +31,7 @@ from nanlab.trace.chunk import (
     WIDTH,
     Columns,
 )
-from nanlab.trace.history import Loss, OptimizerStep, ParameterStep, Unscale
+from nanlab.trace.history import History, Loss, OptimizerStep, ParameterStep, Unscale
 from nanlab.trace.op import BACKWARD, BORN, CARRIED, TURNED
 from nanlab.trace.recording import PHASES, STATUSES, BackwardPass, NodeRun, Recording, owner_of_leaf
 
@@ -115,6 +115,16 @@ class StepRows:
 
     def __len__(self) -> int:
         return self.end - self.start
+
+    @property
+    def history(self) -> History:
+        """The events of the loop so far."""
+        return self.recording.history
+
+    @cached_property
+    def parameter_steps(self) -> list[ParameterStep]:
+        """What became of each parameter in the step, the last first."""
+        return self.history.parameter_steps(self.start, self.end)
 
     def events(self, events: list[E]) -> list[E]:
         """The events of the step, latest first; ``events``: all, by position."""
@@ -279,18 +289,18 @@ def _reading_bad(recording: Recording) -> set[int]:
 def _node_status(
     taken: dict[str, Array], given: dict[str, Array], reading_bad: list[bool]
 ) -> list[str]:
-    into = (taken["nan"] > 0).astype(int) + 2 * (taken["inf"] > 0)
-    out = (given["nan"] > 0).astype(int) + 2 * (given["inf"] > 0)
-    words = []
-    columns = (into.tolist(), out.tolist(), given["numel"].tolist(), reading_bad)
-    for i, o, numel, from_forward in zip(*columns, strict=True):
-        if not o:
-            words.append("healed" if i and numel else ("carried" if i else "ok"))
-        elif not i:
-            words.append("carried" if from_forward else "born")
-        else:
-            words.append("turned" if o & 1 and not i & 1 else "carried")
-    return words
+    into, out = ((side["nan"] > 0) | (side["inf"] > 0) for side in (taken, given))
+    words = np.select(
+        [
+            ~into & ~out,
+            into & ~out & (given["numel"] > 0),
+            ~into & ~np.array(reading_bad, bool),
+            into & (given["nan"] > 0) & (taken["nan"] == 0),
+        ],
+        ["ok", "healed", "born", "turned"],
+        "carried",
+    )
+    return [str(word) for word in words]
 
 
 def backward_frame(recording: Recording) -> pd.DataFrame:

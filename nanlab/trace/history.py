@@ -146,6 +146,12 @@ class Dead:
     numel: int = 0  # elements of what died
     blockers: tuple[str, ...] = ()  # parameters that are zero, and that it is multiplied by
 
+    @property
+    def starved(self) -> bool:
+        """Whether it was for several steps, and an operation is to blame for each."""
+        lasts = self.steps >= (FEWEST_ZERO_LATE if self.lived else FEWEST_ZERO)
+        return lasts and not self.alive and not self.unknown and self.at is not None
+
 
 @dataclass(slots=True)
 class Drive:
@@ -355,14 +361,7 @@ class History:
     @property
     def starved(self) -> list[int]:
         """Parameters of all-zero gradient for several steps, and where the signal died."""
-        return [
-            owner
-            for owner, dead in self.dead.items()
-            if not dead.alive
-            and dead.steps >= (FEWEST_ZERO_LATE if dead.lived else FEWEST_ZERO)
-            and not dead.unknown
-            and dead.at is not None
-        ]
+        return [owner for owner, dead in self.dead.items() if dead.starved]
 
     @property
     def scaled(self) -> bool:

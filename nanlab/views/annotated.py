@@ -14,7 +14,7 @@ from nanlab.rules import Finding
 from nanlab.trace import Trace
 from nanlab.trace.op import location
 from nanlab.views.charts import span_of, strip
-from nanlab.views.columns import BAD, as_typed, severity
+from nanlab.views.columns import BAD, as_typed, bad_counts, severity
 from nanlab.views.html import escape, plural
 
 FILES = 3  # that are shown, the culprit's first
@@ -114,7 +114,8 @@ def _lines(
         if number in by_line:
             _describe(trace, line, by_line[number], budget)
         if number == culprit and finding is not None:
-            _mark_culprit(line, finding)
+            line.status = "culprit"
+            line.position = finding.position if finding.position >= 0 else line.position
         line.poisons = path.get((file, number), 0)
         yield line
 
@@ -149,9 +150,9 @@ def _describe(trace: Trace, line: SourceLine, rows: pd.DataFrame, budget: list[i
     line.status = worst if worst in (*BAD, "healed") else ""
     forward = rows[(rows["phase"] != "backward").to_numpy(dtype=bool)]
     backward = rows[(rows["phase"] == "backward").to_numpy(dtype=bool)]
-    line.bad = _most_bad(forward)
+    line.bad = int(bad_counts(forward).max(initial=0))
     if not line.bad:
-        line.bad, line.backward = _most_bad(backward), True
+        line.bad, line.backward = int(bad_counts(backward).max(initial=0)), True
     if worst == "healed":
         line.note = f"{at['op']} makes it finite"
     up, down = (_exponents(trace, part, budget) for part in (forward, backward))
@@ -163,26 +164,11 @@ def _describe(trace: Trace, line: SourceLine, rows: pd.DataFrame, budget: list[i
     line.strip = strip(up, down, "exponents: " + "; ".join(spans)) if spans else ""
 
 
-def _most_bad(rows: pd.DataFrame) -> int:
-    """NaN and infinities of the row with the most of them."""
-    if not len(rows):
-        return 0
-    return int(rows[["nan", "posinf", "neginf"]].fillna(0).sum(axis=1).max())
-
-
 def _exponents(trace: Trace, rows: pd.DataFrame, budget: list[int]) -> pd.Series[int] | None:
     """The exponents of a line's results, added up; of the first ones if there are many."""
     places = [int(p) for p in rows["position"][: min(SAMPLED, budget[0])]]
     budget[0] -= len(places)
-    if not places:
-        return None
-    found: pd.Series[int] = add_histograms(trace.histogram(place) for place in places)
-    return found
-
-
-def _mark_culprit(line: SourceLine, finding: Finding) -> None:
-    line.status = "culprit"
-    line.position = finding.position if finding.position >= 0 else line.position
+    return add_histograms(map(trace.histogram, places)) if places else None
 
 
 def as_html(files: list[SourceFile]) -> str:
@@ -246,18 +232,9 @@ def path_by_line(finding: Finding) -> list[dict[str, Any]]:
         if station.get("op") == "snapshot":
             continue
         key = {name: station.get(name) for name in ("file", "line", "phase")}
-        last = folded[-1] if folded else None
-        if last is not None and all(last[name] == value for name, value in key.items()):
-            last["ops"].append(station.get("op"))
-            last["nonfinite"] = station.get("nonfinite")
-        else:
-            folded.append(
-                key
-                | {
-                    "ops": [station.get("op")],
-                    "position": station.get("position"),
-                    "module": station.get("module"),
-                }
-                | {"nonfinite": station.get("nonfinite")}
-            )
+        if not folded or any(folded[-1][name] != value for name, value in key.items()):
+            first = {name: station.get(name) for name in ("position", "module")}
+            folded.append(key | first | {"ops": []})
+        folded[-1]["ops"].append(station.get("op"))
+        folded[-1]["nonfinite"] = station.get("nonfinite")
     return folded

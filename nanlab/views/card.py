@@ -53,11 +53,11 @@ def first_remedy(finding: Finding, trace: Trace | None, which: int) -> str:
         return ""
     if fix.verdict == "fails":
         count = len(finding.fixes)
-        subject = "The one fix" if count == 1 else f"None of the {count} fixes"
-        makes = "does not make" if count == 1 else "makes"
+        told = f"None of the {count} fixes tried makes"
+        told = told if count > 1 else "The one fix tried does not make"
         return (
-            f'<div class="nl-fix"><span class="nl-tag nl-fails">fails</span> {subject} tried'
-            f" {makes} the step finite.</div>"
+            f'<div class="nl-fix"><span class="nl-tag nl-fails">fails</span> {told} the step'
+            " finite.</div>"
         )
     return fix_block(fix, finding.fixes.index(fix), which)
 
@@ -269,17 +269,21 @@ def batch_size(finding: Finding, trace: Trace | None) -> int:
 
 def ranges(numbers: Iterable[int]) -> str:
     """``0–3, 7, 9 and 4 more``."""
-    runs: list[list[int]] = []
-    for n in sorted(numbers):
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
+    found = runs(sorted(numbers))
     shown = ", ".join(
-        str(a) if a == b else f"{a}{', ' if b == a + 1 else '–'}{b}" for a, b in runs[:RANGES]
+        str(a) if a == b else f"{a}{', ' if b == a + 1 else '–'}{b}" for a, b in found[:RANGES]
     )
-    left = sum(b - a + 1 for a, b in runs[RANGES:])
+    left = sum(b - a + 1 for a, b in found[RANGES:])
     return f"{shown} and {left:,} more" if left else shown
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """(first, last) of each run of consecutive numbers; ``numbers`` ascend."""
+    found: list[tuple[int, int]] = []
+    for n in numbers:
+        first = found.pop()[0] if found and n == found[-1][1] + 1 else n
+        found.append((first, n))
+    return found
 
 
 # The samples with the fault, as images or token numbers.

@@ -6,7 +6,7 @@ import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -15,10 +15,11 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
-from nanlab.analysis.precision import FormatBins, format_bins
+from nanlab.analysis.precision import format_bins
 from nanlab.trace import Trace
 from nanlab.trace.op import location
 from nanlab.trace.recording import Recording
+from nanlab.views.columns import bad_counts
 from nanlab.views.html import escape, number, plural
 
 # Pictures as SVG: exponent strips and charts, a few hundred bytes each, for light themes and
@@ -26,6 +27,7 @@ from nanlab.views.html import escape, number, plural
 
 GREY, BLUE, RED, AMBER, GREEN = "#808080", "#4f8fc0", "#d9453d", "#d98a1f", "#3d9150"
 PURPLE = "#b83ca5"
+FATES = (RED, AMBER, BLUE, PURPLE)  # of the zones: flushed, subnormal, normal, overflow
 OTHERS = {"zero": "zero", "neginf": "−inf", "posinf": "+inf", "nan": "NaN"}  # what has no exponent
 LOWEST, HIGHEST = -44, 24  # exponents of a strip; what lies outside goes to its ends
 STRIP_WIDTH, STRIP_HEIGHT = 2 + HIGHEST - LOWEST, 17
@@ -162,17 +164,12 @@ def chart(
     return image("".join(parts), told, width, height)
 
 
-def exponents_chart(
-    exponents: pd.Series[int],
-    others: Mapping[str, int],
-    dtype: torch.dtype = torch.float16,
-    size: tuple[int, int] = (640, 130),
-) -> str:
-    """An exponent histogram against a format, with a bar for each kind without an exponent.
+def exponents_chart(exponents: pd.Series[int], others: Mapping[str, int]) -> str:
+    """An exponent histogram against float16, with a bar for each kind without an exponent.
 
     others: counts by the names of OTHERS; ``flushed``: zeros that had other values before.
     """
-    bins, (width, height) = format_bins(dtype), size
+    bins, width, height = format_bins(torch.float16), 640, 130
     left, right, base = 46, width - 170, height - 18
     found = [(int(e), int(n)) for e, n in zip(exponents.index, exponents, strict=True) if n]
     low = min([bins.zero_limit - 3, *(e for e, _ in found)])
@@ -191,11 +188,9 @@ def exponents_chart(
 
     parts = [f'<path d="M{left} {base}H{width}" fill="none" stroke="{GREY}"/>']
     for e, n in found:
-        fate = (e >= bins.zero_limit) + (e > bins.normal_limit) + (e > bins.overflow_limit)
         wide = max(1.0, (right - left) / (high - low) - 1)
-        parts.append(bar(frame.across(e), wide, n, (RED, AMBER, BLUE, PURPLE)[fate]))
-    limits = (bins.zero_limit, "0"), (bins.normal_limit + 1, "normal")
-    for edge, name in (*limits, (bins.overflow_limit + 1, "max")):
+        parts.append(bar(frame.across(e), wide, n, FATES[bins.zone(e)]))
+    for edge, name in zip(bins.edges, ("0", "normal", "max"), strict=True):
         parts += _level(Level("", edge, GREY, upright=True), False, frame)[:1]
         parts.append(_text(frame.across(edge) + 3, 12, name, GREY, "start"))
     for i, (text, (n, name)) in enumerate(counts.items()):
@@ -232,13 +227,12 @@ SAFE = " ='/:;,.()!*@$?+-"  # what an attribute in double quotes may hold as it 
 
 
 def _scaled(line: Line, log: bool) -> list[tuple[float, float]]:
-    found = []
-    for x, y in zip(line.x, line.y, strict=True):
+    def scaled(y: float | None) -> float:
         if y is None or not math.isfinite(y) or (log and y <= 0):
-            found.append((x, math.nan))
-        else:
-            found.append((x, math.log10(y) if log else y))
-    return found
+            return math.nan
+        return math.log10(y) if log else y
+
+    return [(x, scaled(y)) for x, y in zip(line.x, line.y, strict=True)]
 
 
 def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
@@ -347,11 +341,6 @@ def png(cells: npt.NDArray[np.uint8], palette: Sequence[tuple[int, int, int, int
 
 
 # Exponent histograms as the browser draws them.
-
-
-def format_for_browser(bins: FormatBins) -> dict[str, Any]:
-    """name, zero_limit, normal_limit, overflow_limit."""
-    return asdict(bins)
 
 
 def trace_row(trace: Trace, position: Any) -> pd.Series[Any] | None:
@@ -483,7 +472,7 @@ def by_column(trace: Trace, step: int) -> dict[int, tuple[int, bool]]:
         key = (place.op, place.phase, names[place.module], *files[place.line][:2])
         turns.setdefault(key, []).append(column)
     rows = ops[(ops["step"] == step).to_numpy(dtype=bool)]
-    bad = rows[["nan", "posinf", "neginf"]].fillna(0).sum(axis=1).to_numpy() > 0
+    bad = bad_counts(rows) > 0
     columns = (rows[name] for name in ("op", "phase", "module", "file", "line"))
     seen = zip(rows.index, *columns, bad, strict=True)
     found = {}

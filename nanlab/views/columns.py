@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, cast
 
 import numpy as np
@@ -62,12 +63,8 @@ def as_typed(text: str) -> str:
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 LOWEST, HIGHEST, WIDTH = -41, 20, 2  # what lies outside goes into the first and last block
-ZONES = {
-    "zero": TINTS["error"],
-    "subnormal": TINTS["warning"],
-    "normal": "transparent",
-    "overflow": TINTS["turned"],
-}
+# of the zones: flushed to zero, subnormal, normal, overflow
+ZONES = (TINTS["error"], TINTS["warning"], "transparent", TINTS["turned"])
 
 
 def blocks(exponents: pd.Series[int]) -> str:
@@ -82,24 +79,12 @@ def blocks(exponents: pd.Series[int]) -> str:
 
 def sparkline(exponents: pd.Series[int]) -> str:
     """The blocks over the zones of float16: flushed to zero, subnormal, normal, overflow."""
-    text, parts, start = blocks(exponents), [], 0
-    zones = [_zone(LOWEST + WIDTH * i) for i in range(len(text))]
-    for i in range(1, len(text) + 1):
-        if i == len(text) or zones[i] != zones[start]:
-            run = text[start:i].replace(" ", "&nbsp;")
-            parts.append(f'<span style="background:{ZONES[zones[start]]}">{run}</span>')
-            start = i
+    text, zone, parts = blocks(exponents), format_bins(torch.float16).zone, []
+    for at, run in groupby(range(len(text)), lambda i: zone(LOWEST + WIDTH * i)):
+        shown = "".join(text[i] for i in run).replace(" ", "&nbsp;")
+        parts.append(f'<span style="background:{ZONES[at]}">{shown}</span>')
     style = "font:8px/1 monospace;white-space:pre"
     return f'<span title="{_title(exponents)}" style="{style}">{"".join(parts)}</span>'
-
-
-def _zone(exponent: int) -> str:
-    bins = format_bins(torch.float16)
-    if exponent < bins.zero_limit:
-        return "zero"
-    if exponent <= bins.normal_limit:
-        return "subnormal"
-    return "normal" if exponent <= bins.overflow_limit else "overflow"
 
 
 def _title(exponents: pd.Series[int]) -> str:
@@ -126,6 +111,12 @@ def floats(column: pd.Series[Any]) -> npt.NDArray[np.float64]:
     """A column as floats, NaN for missing values."""
     values = pd.Series(column).astype("Float64").to_numpy(dtype="float64", na_value=math.nan)
     return np.asarray(values, dtype=np.float64)
+
+
+def bad_counts(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """NaN and infinities of each row of ``trace.ops``."""
+    counts = rows[["nan", "posinf", "neginf"]].fillna(0).sum(axis=1)
+    return counts.to_numpy(dtype="int64")
 
 
 def passes(backward: pd.DataFrame) -> list[dict[str, Any]]:
@@ -211,13 +202,8 @@ def _leaf_edges(rows: pd.DataFrame) -> pd.DataFrame:
     The engine runs such a node at once after the last of those that pass it a gradient.
     """
     leaf = rows["node"].isna().to_numpy(dtype=bool)
-    if len(rows):
-        latest = np.maximum.accumulate(np.where(leaf, -1, np.arange(len(rows))))
-    else:
-        latest = np.zeros(0, dtype=int)
-    return pd.DataFrame({"source": latest[leaf], "target": np.flatnonzero(leaf)}).query(
-        "source >= 0"
-    )
+    latest = np.maximum.accumulate(np.where(leaf, -1, np.arange(len(rows))))[leaf]
+    return pd.DataFrame({"source": latest, "target": np.flatnonzero(leaf)})[latest >= 0]
 
 
 # Which columns a table of a trace shows, and how a row fills them.
@@ -383,28 +369,3 @@ def _lost(frame: pd.DataFrame) -> npt.NDArray[np.float64]:
     names = [n for n in ("fp16_zero", "fp16_inf") if n in frame.columns]
     lost: npt.NDArray[np.float64] = frame[names].fillna(0).sum(axis=1).to_numpy(dtype="float64")
     return lost
-
-
-# Tables of the report: their style is in its style sheet, so that a cell costs its text and
-# little more.
-
-
-def data_table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[str], caption: str = ""
-) -> str:
-    """A table of ready-made HTML cells; aligns: "left" or "right" for each column."""
-    classes = ["" if align == "left" else ' class="n"' for align in aligns]
-    heads = "".join(
-        f'<th scope="col"{c}>{escape(name)}</th>' for name, c in zip(head, classes, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{c}>{text}</td>" for text, c in zip(row, classes, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    title = f"<caption>{caption}</caption>" if caption else ""
-    return (
-        f'<div class="nl-wide" tabindex="0"><table>{title}<thead><tr>{heads}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )

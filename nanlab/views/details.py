@@ -20,8 +20,8 @@ from nanlab.views.charts import AMBER, BLUE, GREEN, RED, Level, Line, chart, min
 from nanlab.views.columns import (
     BAD,
     as_typed,
+    bad_counts,
     columns_for,
-    data_table,
     floats,
     is_blank,
     known,
@@ -32,7 +32,7 @@ from nanlab.views.columns import (
     without_batches,
 )
 from nanlab.views.evidence import evidence, operand_names
-from nanlab.views.html import escape, inline, number, plural, sentence
+from nanlab.views.html import data_table, escape, inline, number, plural, sentence
 
 ELEMENTS = 12  # that are shown of the way back
 FIRST_BAD, LARGEST = "bad", "largest"  # which element of a row a number stands for
@@ -70,8 +70,7 @@ def _index(tensor: torch.Tensor, which: str) -> int:
     finite = torch.isfinite(flat)
     if which == FIRST_BAD and not bool(finite.all()):
         return int((~finite).nonzero()[0])
-    size = flat.abs().to(torch.float64)
-    return int(torch.where(finite, size, torch.full_like(size, -1.0)).argmax())
+    return int(torch.where(finite, flat.abs().double(), -1.0).argmax())
 
 
 def _element_station(element: Element) -> str:
@@ -147,23 +146,21 @@ def path(finding: Finding) -> str:
     left = len(stations) - STATIONS
     shown = stations if left <= 0 else [*stations[: STATIONS - 2], None, *stations[-2:]]
     parts = [_station(each, left + 1) for each in shown]
+    first = ""
     if finding.file and (stations[0]["file"], stations[0]["line"]) != (finding.file, finding.line):
         where = escape(location(finding.file, finding.line))
-        parts.insert(
-            0,
+        first = (
             f'<li data-position="{finding.position}"><code>{where}</code> culprit'
-            ' <span class="nl-dim">its first bad value comes from the line below</span></li>',
+            ' <span class="nl-dim">its first bad value comes from the line below</span></li>'
         )
-    return section("From birth to symptom", f'<ol class="nl-path">{"".join(parts)}</ol>')
+    return section("From birth to symptom", f'<ol class="nl-path">{first}{"".join(parts)}</ol>')
 
 
 def _station(station: dict[str, Any] | None, left: int) -> str:
     if station is None:
         return f'<li class="nl-gap">⋯ {left:,} more</li>'
-    if station["file"]:
-        where = location(str(station["file"]), int(station["line"] or 0))
-    else:
-        where = str(station["module"] or "")
+    file = str(station["file"] or "")
+    where = location(file, int(station["line"] or 0)) or str(station["module"] or "")
     ops = [str(op or "leaf") for op in station["ops"]]
     names = " → ".join(ops if len(ops) <= 4 else [*ops[:2], f"{len(ops) - 3:,} more", ops[-1]])
     bad = station["nonfinite"]
@@ -205,7 +202,7 @@ def ranks(trace: Trace) -> str:
 
 
 def _operations(rows: pd.DataFrame, at: int) -> str:
-    bad = rows[["nan", "posinf", "neginf"]].fillna(0).sum(axis=1).to_numpy()
+    bad = bad_counts(rows) > 0
     shown = rows if len(rows) <= OPERATIONS else _around(rows, at)
     first = rows.iloc[0]
     cells = []
@@ -231,8 +228,8 @@ def _operations(rows: pd.DataFrame, at: int) -> str:
         )
     where = f"<code>{escape(location(str(first['file']), int(first['line'])))}</code>"
     told = f"{plural(len(rows), 'result')} of {where}"
-    if (bad > 0).any():
-        told += f", {int((bad > 0).sum()):,} bad"
+    if bad.any():
+        told += f", {int(bad.sum()):,} bad"
     heads = ["operation", "phase", "shape", "bad values", "largest"]
     return data_table(heads, cells, ["left", "left", "right", "left", "right"], told)
 
@@ -242,7 +239,7 @@ COUNTED = (("nan", "NaN"), ("posinf", "inf"), ("neginf", "−inf"))
 
 def _around(rows: pd.DataFrame, at: int) -> pd.DataFrame:
     """The selected row, the bad ones, and the first others, in order."""
-    bad = rows[["nan", "posinf", "neginf"]].fillna(0).sum(axis=1).to_numpy() > 0
+    bad = bad_counts(rows) > 0
     ranked = sorted(range(len(rows)), key=lambda i: (rows.index[i] != at, not bad[i], i))
     return rows.iloc[sorted(ranked[:OPERATIONS])]
 
@@ -395,17 +392,9 @@ def _not_finite(
     bad = np.array(at)[known_ & ~np.isfinite(floats(loss))].tolist()
     if not bad:
         return [], []
-    runs: list[list[float]] = []
-    for step in bad:
-        if runs and step - runs[-1][1] <= 1:
-            runs[-1][1] = step
-        else:
-            runs.append([step, step])
-    if runs[-1][1] == at[-1]:
-        said = f"loss not finite from step {bad[0]:.0f} on"
-    else:
-        said = f"loss not finite in {len(bad)} steps"
-    return [(a - 0.5, b + 0.5) for a, b in runs], [said]
+    since = f"from step {bad[0]:.0f} on" if bad[-1] == at[-1] else f"in {len(bad)} steps"
+    bands = [(a - 0.5, b + 0.5) for a, b in card.runs(map(int, bad))]
+    return bands, [f"loss not finite {since}"]
 
 
 def backward(trace: Trace) -> str:

@@ -21,8 +21,8 @@ from nanlab.rules import Finding, Fix
 from nanlab.trace import Trace
 from nanlab.views.card import cure_of
 from nanlab.views.charts import AMBER, BLUE, GREEN, GREY, RED, Level, Line, chart
-from nanlab.views.columns import as_typed, data_table, known
-from nanlab.views.html import escape, inline, number, plural
+from nanlab.views.columns import as_typed, known
+from nanlab.views.html import data_table, escape, inline, number, plural
 
 # The offending elements: under the user's own names, the most extreme first, what is the same
 # in all said once.

@@ -8,8 +8,8 @@ import pandas as pd
 
 from nanlab.trace.op import location
 from nanlab.views import card
-from nanlab.views.columns import as_typed, data_table
-from nanlab.views.html import escape, module_name, sentence
+from nanlab.views.columns import as_typed
+from nanlab.views.html import data_table, escape, module_name, sentence
 from nanlab.views.widget import style
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -26,6 +27,14 @@ LINE = "rgba(128,128,128,0.35)"
 SHADE = "rgba(128,128,128,0.12)"
 # JupyterLab sets each cell, so each cell says it
 CELL = "padding:2px 9px;text-align:{align};white-space:nowrap"
+# styles of a table: what scrolls it, itself, its rows, its caption
+INLINE = (
+    ' style="overflow-x:auto"',
+    ' style="border-collapse:collapse;margin:4px 0;font-variant-numeric:tabular-nums;'
+    'font-size:12px"',
+    ' style="background:transparent"',
+    ' style="text-align:left;caption-side:top;padding:4px 0;opacity:0.8"',
+)
 
 
 def escape(text: object) -> str:
@@ -104,35 +113,40 @@ def badge(word: str, tint: str | None = None) -> str:
 
 
 def table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[str], caption: str = ""
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    aligns: Sequence[str],
+    caption: str = "",
+    sheet: bool = False,
 ) -> str:
-    """A table of ready-made HTML cells."""
-    heads = "".join(
-        f'<th style="{CELL.format(align=align)};font-weight:600;border-bottom:1px solid'
-        f' {LINE}">{escape(name)}</th>'
-        for name, align in zip(head, aligns, strict=True)
-    )
+    """A table of ready-made HTML cells; aligns: "left" or "right" for each column.
+
+    sheet: styled by the report's style sheet, so that a cell costs its text and little more; else
+    inline.
+    """
+    if sheet:
+        cells = ["" if align == "left" else ' class="n"' for align in aligns]
+        heads = [f' scope="col"{cell}' for cell in cells]
+        wide, whole, line, told = ' class="nl-wide"', "", "", ""
+    else:
+        cells = [f' style="{CELL.format(align=align)}"' for align in aligns]
+        heads = [f'{cell[:-1]};font-weight:600;border-bottom:1px solid {LINE}"' for cell in cells]
+        wide, whole, line, told = INLINE
+    names = (f"<th{a}>{escape(name)}</th>" for name, a in zip(head, heads, strict=True))
     body = "".join(
-        '<tr style="background:transparent">'
-        + "".join(
-            f'<td style="{CELL.format(align=align)}">{content}</td>'
-            for content, align in zip(row, aligns, strict=True)
-        )
+        f"<tr{line}>"
+        + "".join(f"<td{a}>{content}</td>" for content, a in zip(row, cells, strict=True))
         + "</tr>"
         for row in rows
     )
-    title = (
-        '<caption style="text-align:left;caption-side:top;padding:4px'
-        f' 0;opacity:0.8">{caption}</caption>'
-        if caption
-        else ""
-    )
-    style = "border-collapse:collapse;margin:4px 0;font-variant-numeric:tabular-nums;font-size:12px"
+    title = f"<caption{told}>{caption}</caption>" if caption else ""
     return (
-        f'<div style="overflow-x:auto" tabindex="0"><table style="{style}">{title}<thead>'
-        f'<tr style="background:transparent">{heads}'
-        f"</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<div{wide} tabindex="0"><table{whole}>{title}<thead><tr{line}>{"".join(names)}</tr>'
+        f"</thead><tbody>{body}</tbody></table></div>"
     )
+
+
+data_table = partial(table, sheet=True)
 
 
 def code(lines: Iterable[tuple[int, str]], marked: int) -> str:

@@ -15,11 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from nanlab.analysis.precision import cast_shares, format_bins
-from nanlab.views.charts import AMBER, BLUE, GREEN, GREY, OTHERS, PURPLE, RED
+from nanlab.views.charts import AMBER, BLUE, FATES, GREEN, GREY, OTHERS, PURPLE, RED
 from nanlab.views.columns import BAD, floats
 
 # of the names of zones: flushed, subnormal, normal, overflow
-FATES = (RED, "#a86400", "#2f6f9f", PURPLE)
+NAMES = (RED, "#a86400", "#2f6f9f", PURPLE)
 
 
 def plot_exponents(
@@ -44,13 +44,10 @@ def plot_exponents(
     ax = ax or _axes()
     bins = format_bins(dtype)
     index = exponents.index.to_numpy(dtype="int64")
-    colours = [_fate_colour(int(e) + log2_scale, bins) for e in index]
+    colours = [FATES[bins.zone(int(e) + log2_scale)] for e in index]
     ax.bar(index + 0.5, exponents.to_numpy(dtype="int64"), width=0.9, color=colours)
     low, high = _span(index, bins.zero_limit - log2_scale, bins.overflow_limit - log2_scale)
-    limits = [
-        edge - log2_scale
-        for edge in (bins.zero_limit, bins.normal_limit + 1, bins.overflow_limit + 1)
-    ]
+    limits = [edge - log2_scale for edge in bins.edges]
     right = _others(ax, high, (high - low) / 24, others or {})
     ax.set_xlim(low, right)
     _zones(ax, low, high, limits)
@@ -97,7 +94,7 @@ def _zones(ax: Axes, low: int, high: int, limits: list[int]) -> None:
     edges = [low, *(min(max(limit, low), high) for limit in limits), high]
     inches = ax.bbox.width / ax.get_figure(root=True).dpi / (high - low)  # type: ignore[union-attr]
     names = [("flushed to 0", "→ 0"), ("subnormal", "sub"), ("normal", ""), ("overflow", "over")]
-    for names_of_zone, colour, left, right in zip(names, FATES, edges[:-1], edges[1:], strict=True):
+    for names_of_zone, colour, left, right in zip(names, NAMES, edges[:-1], edges[1:], strict=True):
         fitting = [
             name for name in names_of_zone if name and 0.075 * len(name) < (right - left) * inches
         ]
@@ -105,14 +102,6 @@ def _zones(ax: Axes, low: int, high: int, limits: list[int]) -> None:
             above: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "va": "bottom"}
             middle = (left + right) / 2
             ax.text(middle, 1.01, fitting[0], ha="center", color=colour, fontsize=8, **above)
-
-
-def _fate_colour(exponent: int, bins: Any) -> str:
-    if exponent < bins.zero_limit:
-        return RED
-    if exponent <= bins.normal_limit:
-        return AMBER
-    return BLUE if exponent <= bins.overflow_limit else PURPLE
 
 
 def _span(index: npt.NDArray[np.int64], low: int, high: int) -> tuple[int, int]:

@@ -19,9 +19,9 @@ from nanlab.trace import Place, Trace
 from nanlab.views import details
 from nanlab.views.card import CURE, INTERRUPTED, cure_of, difference, reason_of
 from nanlab.views.charts import WHOLE, minimap, position_at
-from nanlab.views.columns import as_typed, data_table
+from nanlab.views.columns import as_typed
 from nanlab.views.details import whence
-from nanlab.views.html import escape, inline, number
+from nanlab.views.html import data_table, escape, inline, number
 from nanlab.views.text import as_issue, first_of, is_tried, reproduction_of
 from nanlab.views.widget import View, script, style
 
@@ -235,16 +235,15 @@ class ReportView(View):
 
     def _try(self) -> None:
         """Replay the step with the fix that the page asked for."""
-        key = str(self.asked[0])
+        key, count = self.asked
         try:
-            attempt = attempt_of(self._trace, key)
+            attempt = attempt_of(self._trace, str(key))
             if attempt is None:
                 return
             told = {"html": tried(self._trace, attempt), "cell": edited(self._trace, attempt)}
         except Exception as failure:  # ours: the page is told, the kernel goes on
-            text = f"trying it failed ({type(failure).__name__}: {failure})"
-            told = {"html": f'<div class="nl-note">{escape(text)}</div>', "cell": ""}
-        self.tried = {"key": key, "count": self.asked[1], **told}
+            told = {"html": _failed("trying it", failure), "cell": ""}
+        self.tried = {"key": str(key), "count": count, **told}
 
     def _trace_back(self) -> None:
         """Show the origin of a clicked number."""
@@ -252,8 +251,7 @@ class ReportView(View):
         try:
             self.whence = whence(self._trace, int(str(position)), str(which))
         except Exception as failure:  # ours: the page is told, the kernel goes on
-            text = f"tracing it back failed ({type(failure).__name__}: {failure})"
-            self.whence = f'<div class="nl-note">{escape(text)}</div>'
+            self.whence = _failed("tracing it back", failure)
 
     def _enlarge(self) -> None:
         """Draw the part of the minimap that the page asks for."""
@@ -294,6 +292,11 @@ class ReportView(View):
     def static_text(self) -> str:
         """The report as text; before the fixes were tried, title and place."""
         return str(self._trace.culprit or "") if self._waits else repr(self._report)
+
+
+def _failed(what: str, failure: Exception) -> str:
+    text = f"{what} failed ({type(failure).__name__}: {failure})"
+    return f'<div class="nl-note">{escape(text)}</div>'
 
 
 def show(report: Report) -> None:

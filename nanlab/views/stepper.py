@@ -14,11 +14,12 @@ from nanlab.analysis.precision import format_bins
 from nanlab.trace import Place, Trace, culprit_place
 from nanlab.trace.op import location
 from nanlab.trace.recording import ACCUMULATES
-from nanlab.views.charts import browser_histogram, format_for_browser, trace_row
+from nanlab.views.charts import browser_histogram, trace_row
 from nanlab.views.columns import (
     BAD,
     STATUSES,
     as_typed,
+    bad_counts,
     blocks,
     edge_bytes,
     excerpt,
@@ -42,21 +43,14 @@ def story(row: pd.Series[Any], numel: int = 0, forward_bad: int = 0) -> str:
     nan_in, inf_in, nan_out, inf_out = (
         _count(row, f"grad_{part}") for part in ("in_nan", "in_inf", "out_nan", "out_inf")
     )
-    if not nan_in + inf_in and nan_out + inf_out:
-        return _born(row, nan_out, inf_out, forward_bad)
-    if nan_in + inf_in and not nan_out + inf_out:
-        return f"Healed: {_bad(nan_in, inf_in)} came in, and every outgoing value is finite."
-    if inf_in and not nan_in and nan_out:
-        return (
-            f"Turned: {_bad(0, inf_in)} came in and became {_bad(nan_out, inf_out)}; 0 × inf and"
-            " inf − inf are NaN."
-        )
-    if nan_in + inf_in:
-        return (
-            f"Carried: {_bad(nan_in, inf_in)} came in, {_bad(nan_out, inf_out)} went on. Its origin"
-            " is further up."
-        )
-    return _finite(row, numel)
+    came, went = _bad(nan_in, inf_in), _bad(nan_out, inf_out)
+    if not came:
+        return _born(row, nan_out, inf_out, forward_bad) if went else _finite(row, numel)
+    if not went:
+        return f"Healed: {came} came in, and every outgoing value is finite."
+    if nan_out and not nan_in:
+        return f"Turned: {came} came in and became {went}; 0 × inf and inf − inf are NaN."
+    return f"Carried: {came} came in, {went} went on. Its origin is further up."
 
 
 def _received(row: pd.Series[Any]) -> str:
@@ -101,9 +95,7 @@ def _finite(row: pd.Series[Any], numel: int) -> str:
 
 
 def _bad(nan: int, inf: int) -> str:
-    return " and ".join(
-        part for part in (f"{nan:,} NaN" if nan else "", f"{inf:,} inf" if inf else "") if part
-    )
+    return " and ".join(f"{n:,} {kind}" for n, kind in ((nan, "NaN"), (inf, "inf")) if n)
 
 
 def _count(row: pd.Series[Any], name: str) -> int:
@@ -143,7 +135,7 @@ def _bad_from_forward(trace: Trace, row: pd.Series[Any]) -> int:
     ops = trace.ops
     same = (ops["node"] == row["node"]) & (ops["phase"] == "forward") & (ops["step"] == row["step"])
     made = ops[same.fillna(False).to_numpy(dtype=bool)].head(3)
-    return int(made[["nan", "posinf", "neginf"]].fillna(0).to_numpy(dtype="int64").sum())
+    return int(bad_counts(made).sum())
 
 
 def source_of(trace: Trace, row: pd.Series[Any]) -> list[tuple[int, str]]:
@@ -224,7 +216,7 @@ class Stepper(View):
         worst = [number for number, each in enumerate(found) if each["worst"] in BAD]
         origin = self._origin(found)
         first = origin.get("chosen", worst[0] if worst else max(0, len(found) - 1))
-        half = format_for_browser(format_bins(torch.float16))
+        half = asdict(format_bins(torch.float16))
         shown = self._pass(found[first], origin.get("position")) if found else {}
         super().__init__(passes=found, half=half, chosen=first, culprit=origin, **shown)
         self.observe(self._show_pass, "chosen")

@@ -35,11 +35,8 @@ def static_table(
 def _caption(frame: pd.DataFrame, rows: pd.DataFrame, in_order: bool) -> str:
     if len(rows) == len(frame):
         return plural(len(frame), "row")
-    first = (
-        "the first"
-        if in_order or not frame.index.is_monotonic_increasing
-        else "trouble first, the top"
-    )
+    as_is = in_order or not frame.index.is_monotonic_increasing
+    first = "the first" if as_is else "trouble first, the top"
     return f"{plural(len(frame), 'row')}; {first} {len(rows)} are shown"
 
 
@@ -128,11 +125,7 @@ class TableBrowser(View):
             self.frame = trouble_first(rows)
         else:
             name = self._columns[number].sort_by
-            key = (
-                (lambda c: c.map(lambda s: severity(str(s))).astype(int))
-                if name == "status"
-                else None
-            )
+            key = _by_severity if name == "status" else None
             self.frame = rows.sort_values(name, ascending=bool(ascending), kind="stable", key=key)
         self._order += 1
         place = self._table.trace.selection.place if self._table.trace is not None else None
@@ -168,6 +161,10 @@ class TableBrowser(View):
     def static_html(self) -> str:
         """The first 50 rows."""
         return static_table(self._table, self._table.kind, self._table.trace)
+
+
+def _by_severity(statuses: pd.Series[Any]) -> pd.Series[int]:
+    return statuses.map(lambda status: severity(str(status))).astype(int)
 
 
 def _holds(frame: pd.DataFrame, needle: str) -> Any:

@@ -27,14 +27,12 @@ from nanlab.views.html import escape, fold, module_name, number, plural, table
 
 def first_of(trace: Trace) -> Finding | None:
     """The finding on the card: the culprit, else the first error or warning."""
-    worth = (f for f in trace.findings if f.severity in ("error", "warning"))
-    return trace.culprit or next(worth, None)
+    return trace.culprit or next((f for f in trace.findings if f.severity != "note"), None)
 
 
 def known_first(trace: Trace) -> Finding | None:
     """The finding on the card, as known before any fix is tried."""
-    worth = (f for f in trace.own_findings if f.severity in ("error", "warning"))
-    return trace.culprit or next(worth, None)
+    return trace.culprit or next((f for f in trace.own_findings if f.severity != "note"), None)
 
 
 def is_tried(trace: Trace) -> bool:

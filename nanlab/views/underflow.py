@@ -29,11 +29,10 @@ from nanlab.views.charts import (
     browser_histogram,
     dense,
     exponents_chart,
-    format_for_browser,
     twin_for_browser,
     twin_histogram,
 )
-from nanlab.views.columns import known
+from nanlab.views.columns import floats, known
 from nanlab.views.html import escape, module_name, number, plural, table
 from nanlab.views.text import first_loss, loss_place, told
 from nanlab.views.widget import View, below, script, style
@@ -85,7 +84,7 @@ class UnderflowExplorer(View):
         self._known: dict[tuple[int, int], AtScale | str] = {}
         first = self._first_loss()
         super().__init__(
-            formats=[format_for_browser(format_bins(dtype)) for dtype in FORMATS],
+            formats=[asdict(format_bins(dtype)) for dtype in FORMATS],
             tensors=[self._tensor(row) for _, row in self.rows.iterrows()],
             gradients=_gradients(trace),
             left_out=max(0, len(ordered) - MOST),
@@ -312,9 +311,8 @@ def _twin_flushed(trace: Trace) -> dict[int, int]:
     shadow = getattr(trace, "shadow", None)
     if shadow is None or "flushed" not in shadow:
         return {}
-    return {
-        int(p): int(n) for p, n in zip(shadow["position"], shadow["flushed"].fillna(0), strict=True)
-    }
+    flushed = shadow["flushed"].fillna(0).astype(int)
+    return dict(zip(shadow["position"].astype(int).tolist(), flushed.tolist(), strict=True))
 
 
 def _floats(column: pd.Series[Any]) -> Any:
@@ -337,10 +335,8 @@ def _whole_label(tensor: dict[str, Any]) -> str:
 def _gradients(trace: Trace) -> dict[str, Any]:
     """The histogram of every gradient together."""
     ops = trace.ops
-    rows = ops[
-        (ops["phase"] == "backward").to_numpy(dtype=bool)
-        & (ops["numel"].fillna(0) > 0).to_numpy(dtype=bool)
-    ]
+    chosen = (ops["phase"] == "backward") & (ops["numel"].fillna(0) > 0)
+    rows = ops[chosen.to_numpy(dtype=bool)]
     shadow = getattr(trace, "shadow", None)
     twins = (
         {} if shadow is None else dict(zip(shadow["position"], shadow["exponents"], strict=True))
@@ -355,11 +351,8 @@ def _run_scales(trace: Trace) -> dict[int, int]:
     steps = trace.steps
     if "loss_scale" not in steps:
         return {}
-    known_ = steps[steps["loss_scale"].gt(0).fillna(False).to_numpy(dtype=bool)]
-    return {
-        int(n): round(math.log2(float(s)))
-        for n, s in zip(known_["step"], known_["loss_scale"], strict=True)
-    }
+    pairs = zip(steps["step"].tolist(), floats(steps["loss_scale"]).tolist(), strict=True)
+    return {int(step): round(math.log2(scale)) for step, scale in pairs if scale > 0}
 
 
 def _best(exponents: pd.Series[int]) -> dict[str, int]:

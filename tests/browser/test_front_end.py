@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fake_trace import Builder, big_trace, fake_trace
 
 import nanlab
 from nanlab.analysis.precision import cast_shares, format_bins
-from nanlab.views.charts import dense, format_for_browser
+from nanlab.views.charts import dense
 from nanlab.views.report import report
 from nanlab.views.report_widget import ReportView
 from nanlab.views.stepper import stepper
@@ -477,7 +478,7 @@ def test_a_step_among_ten_thousand_nodes_takes_no_longer_than_among_fifty(bare: 
 def test_formats_reach_the_browser_as_they_are() -> None:
     exponents = fake_trace().histogram(0)
     assert sum(dense(exponents)["counts"]) == exponents.sum()
-    assert format_for_browser(format_bins(torch.float16)) == {
+    assert asdict(format_bins(torch.float16)) == {
         "name": "float16",
         "zero_limit": -25,
         "normal_limit": -15,
