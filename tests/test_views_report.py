@@ -390,7 +390,10 @@ def test_the_card_names_the_update_that_threw_a_parameter_just_before() -> None:
     [
         # the ceiling of float16 is 65,504, just below 2^16; the floor 2^-14
         (2.0**12, r"Room in float16: 4\.0 bits up to its maximum at test_views_report.py:\d+"),
-        (2.0**20, r"Not safe in float16: test_views_report.py:\d+ \(\w+\) is 4\.0 bits above its maximum"),
+        (
+            2.0**20,
+            r"Not safe in float16: test_views_report.py:\d+ \(\w+\) is 4\.0 bits above its maximum",
+        ),
     ],
 )
 def test_a_healthy_run_says_how_near_to_the_limits_of_float16_it_came(
