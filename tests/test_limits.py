@@ -530,3 +530,17 @@ def test_a_move_that_leaves_a_value_unknown_tells_no_gradient() -> None:
     (-(p * torch.log(p)).sum()).backward()
     assert row.grad is not None and true.gradients[0] is not None
     torch.testing.assert_close(true.gradients[0].value[1:], row.grad)
+
+
+def test_what_is_drawn_next_to_the_singular_point_is_the_same_at_all_distances() -> None:
+    state = torch.Generator().manual_seed(3).get_state()
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        torch.set_rng_state(state)  # as a replay of recorded calls does
+        chosen = torch.randint(0, 4, (16,))
+        return (torch.sin(x) / x * torch.arange(1.0, 5.0))[chosen].sum()
+
+    torch.set_rng_state(state)
+    expected = float((torch.randint(0, 4, (16,)) + 1).sum())
+    limit = truth(fn, [torch.zeros(4)]).values[0]
+    assert float(limit.value) == pytest.approx(expected)
