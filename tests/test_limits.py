@@ -555,3 +555,17 @@ def test_what_is_left_of_a_saturated_number_is_known_however_small(
     assert float(found.values[0].value.flatten()[0]) == pytest.approx(value, rel=1e-6)
     floor = agrees(lambda z: fn(z).clamp_min(-23), fn, [torch.tensor([at], requires_grad=True)])
     assert floor.kind in ("value", "infinite")
+
+
+def test_what_is_drawn_next_to_the_singular_point_is_the_same_at_all_distances() -> None:
+    state = torch.Generator().manual_seed(3).get_state()
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        torch.set_rng_state(state)  # as a replay of recorded calls does
+        chosen = torch.randint(0, 4, (16,))
+        return (torch.sin(x) / x * torch.arange(1.0, 5.0))[chosen].sum()
+
+    torch.set_rng_state(state)
+    expected = float((torch.randint(0, 4, (16,)) + 1).sum())
+    limit = truth(fn, [torch.zeros(4)]).values[0]
+    assert float(limit.value) == pytest.approx(expected)

@@ -313,7 +313,7 @@ class Tape:
     on other numbers without autograd and torch's dispatch, which take most of the time.
 
     fits: whether they are the same for other numbers, as far as can be told: none gave Python a
-    value, or a tensor of a size that depends on one, and no number came in by another way.
+    value, or a tensor of a size that depends on one, drew numbers, or was given one by another way.
     """
 
     def __init__(self, operands: Sequence[Any]) -> None:
@@ -393,7 +393,11 @@ class Tape:
         return self._slots.setdefault(id(made), _Slot(len(self._held)))
 
 
-_DEPENDENT = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_DEPENDENT = {
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.nondeterministic_seeded,  # the state of the generator is put back outside of torch
+}
 
 
 def _slots_in(value: Any) -> Iterator[int]:
@@ -431,12 +435,16 @@ def _numbers(x: Any) -> np.ndarray:
             raise NotExact("complex numbers are not computed exactly")
         if not x.dim():
             return _numbers(float(x))
-        values = x.detach().cpu().double().flatten().tolist()
-        wide = x.dtype is torch.float64 and x.numel() <= FEW
-        # these digits are all that a narrower dtype has
-        flat = [_constant(v) if wide else mp.make_mpf(from_float(v)) for v in values]
-        return _array(flat, tuple(x.shape))
+        if x.dtype is not torch.float64 or x.numel() > FEW:
+            return plain(x)  # its digits are all that a narrower dtype has
+        return _array([*map(_constant, x.detach().cpu().flatten().tolist())], tuple(x.shape))
     return _array([_constant(float(x))], ())
+
+
+def plain(x: Tensor) -> np.ndarray:
+    """The numbers that are written in a tensor, whatever they are meant to be."""
+    values = x.detach().cpu().double().flatten().tolist()
+    return _array([mp.make_mpf(from_float(v)) for v in values], tuple(x.shape))
 
 
 def _constant(x: float) -> Any:

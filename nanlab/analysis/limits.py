@@ -35,6 +35,7 @@ from nanlab.analysis.exact import (
     count_work,
     digits,
     lift,
+    plain,
     rounded,
     work,
 )
@@ -373,7 +374,7 @@ class _Problem:
                 if direction is None or not distance:
                     found.append(Exact(numbers.copy()))
                     continue
-                step = self._numbers(direction) * mpf(distance)
+                step = plain(direction) * mpf(distance)
                 found.append(Exact(np.asarray(numbers + step, dtype=object)))
             else:
                 here = x.detach().double()
@@ -769,7 +770,7 @@ def _away(way: int, shape: tuple[int, ...]) -> np.ndarray:
     generator = torch.Generator().manual_seed(way)
     size = 0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)
     sign = torch.where(torch.rand(shape, generator=generator) < 0.5, -1.0, 1.0)
-    return lift(size if way == 0 else -size if way == 1 else size * sign).numbers
+    return plain(size if way == 0 else -size if way == 1 else size * sign)
 
 
 def _tells_nothing(known: Limit, last: Tensor) -> bool:

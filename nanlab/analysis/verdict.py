@@ -322,7 +322,7 @@ class Judge:
             return Agreement("unknown", NOT_COMPUTED)
         found = self._held(whole, got, true, compared(got, whole.evaluated, true))
         if found.kind != "agrees" and found.kind != "unknown" and (eps := _coarsest(whole)):
-            # perhaps by rounding alone: then it is exact in float64
+            # perhaps by rounding elsewhere: then it is exact in float64, and the line itself is
             coarse = replace(true, eps=eps)
             with Wide():
                 exact = evaluate(new, [_widened(t) for t in operands], None, whole.differentiated)
@@ -331,7 +331,7 @@ class Judge:
                 if (worst := self._held(whole, each, limits, known)).kind not in _FINE:
                     break
             else:
-                found = worst
+                found = worst if self._locally(edited).kind in _FINE else found
         if not all(bool(value.exists.all()) for value in true.values):
             off = _off_in_range(old, new, operands, whole.differentiated)
             if off is not None:
