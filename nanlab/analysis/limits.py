@@ -45,7 +45,6 @@ from nanlab.trace.mode import DispatchMode
 Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
 ROUNDING = 100  # units of the dtype's eps: of a sum that cancels out
 WITHIN = 0.01  # a fix may differ by that much from the limit
-ROUNDED = 4  # roundings of a narrow dtype that it may differ by as well
 SAME = 1e-3  # limits along different directions that differ by no more are one
 # digits, and distances from the singular point, evenly spaced in their logarithm
 EXACT = ((80, (1e-4, 1e-8, 1e-12, 1e-16)), (MOST_DIGITS, (1e-12, 1e-20, 1e-28, 1e-36)))
@@ -84,7 +83,6 @@ class Truth:
 
     values: tuple[Limit, ...]  # one for each result
     gradients: tuple[Limit | None, ...]  # one for each operand; None: not differentiated
-    eps: float = 0.0  # of a dtype on the way whose rounding counts: bfloat16, float8
 
     @property
     def is_known(self) -> bool:
@@ -1007,7 +1005,7 @@ def compared(
     for a, before, known_value in zip(new.values, old.values, true.values, strict=True):
         if removed is not None and any(r is not None for r in removed):
             continue
-        verdict = _compared("value", a, ~before.isfinite(), known_value, 0.0, true.eps)
+        verdict = _compared("value", a, ~before.isfinite(), known_value)
         if not verdict.holds:
             return verdict
         unknown += verdict.unknown
@@ -1024,7 +1022,7 @@ def compared(
                     "masked", f"the gradient is {_shown(off[off != 0][0])} where it is masked"
                 )
         bad = ~b.isfinite() if mask is None else ~b.isfinite() & ~mask.expand(g.shape)
-        verdict = _compared("gradient", g, bad, limit, largest, true.eps)
+        verdict = _compared("gradient", g, bad, limit, largest)
         if not verdict.holds:
             return verdict
         unknown += verdict.unknown
@@ -1033,18 +1031,17 @@ def compared(
     return Agreement("agrees")
 
 
-def tolerance(got: Tensor, limit: Tensor, largest: float = 0.0, eps: float = 0.0) -> Tensor:
+def tolerance(got: Tensor, limit: Tensor, largest: float = 0.0) -> Tensor:
     """How far each element may be from its limit, in float64.
 
     largest: of all gradients. What cancels out, as the gradient of a bias before a normalisation
-    does, leaves rounding of their size in the place of 0. eps: of a dtype on the way to it.
+    does, leaves rounding of their size in the place of 0.
     """
     known = limit[limit.isfinite()]
     scale = float(known.abs().max()) if known.numel() else 0.0
     # what is smaller, its dtype does not hold
     info = torch.finfo(got.dtype) if got.is_floating_point() else None
-    share, part = max(WITHIN, ROUNDED * eps), max(WITHIN / 10, eps)
-    near = share * limit.abs() + part * scale + (info.tiny if info else 0.0)
+    near = WITHIN * limit.abs() + WITHIN / 10 * scale + (info.tiny if info else 0.0)
     rounding = min(ROUNDING * (info.eps if info else 0.0), WITHIN / 10) * largest
     lost = (got == 0).cpu() & (limit != 0)  # a signal that is gone is no rounding
     return torch.where(lost, near, near.clamp_min(rounding))
@@ -1056,10 +1053,9 @@ def _compared(
     bad: Tensor,
     limit: Limit,
     largest: float = 0.0,
-    eps: float = 0.0,
 ) -> Agreement:
     """The elements that were bad against their limits."""
-    near = tolerance(got, limit.value, largest, eps)
+    near = tolerance(got, limit.value, largest)
     got = got.double().cpu()
     bad = bad.cpu()
     if bool((~got.isfinite() & bad).any()):

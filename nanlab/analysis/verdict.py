@@ -321,17 +321,11 @@ class Judge:
         except NotReplayable:  # the new lines read what the old ones did not
             return Agreement("unknown", NOT_COMPUTED)
         found = self._held(whole, got, true, compared(got, whole.evaluated, true))
-        if found.kind != "agrees" and found.kind != "unknown" and (eps := _coarsest(whole)):
-            # perhaps by rounding elsewhere: then it is exact in float64, and the line itself is
-            coarse = replace(true, eps=eps)
+        if found.kind == "gradient" and (narrow := _narrow(whole)):
             with Wide():
                 exact = evaluate(new, [_widened(t) for t in operands], None, whole.differentiated)
-            for each, limits in ((exact, true), (got, coarse)):
-                known = compared(each, whole.evaluated, limits)
-                if (worst := self._held(whole, each, limits, known)).kind not in _FINE:
-                    break
-            else:
-                found = worst if self._locally(edited).kind in _FINE else found
+            if self._held(whole, exact, true, compared(exact, whole.evaluated, true)).kind in _FINE:
+                found = replace(found, why=f"{ROUNDED} {narrow} {found.why}")
         if not all(bool(value.exists.all()) for value in true.values):
             off = _off_in_range(old, new, operands, whole.differentiated)
             if off is not None:
@@ -342,14 +336,14 @@ class Judge:
         """The first parameter whose gradient differs from exact, healthy elements included."""
         names = self.recording.program.names
         for value, limit in zip(got.values, true.values, strict=True):
-            off = _off(value, limit.value, 0.0, true.eps)
+            off = _off(value, limit.value)
             if off is not None:
                 return Agreement("value", f"the loss is {off[0]:.4g}, its limit {off[1]:.4g}")
         largest = true.largest(got)
         for ref, gradient, known in zip(whole.operands, got.gradients, true.gradients, strict=True):
             if gradient is None or known is None:
                 continue
-            off = _off(gradient, known.value, largest, true.eps)
+            off = _off(gradient, known.value, largest)
             if off is not None:
                 name = names.get(ref.storage, "")
                 short = f" of {name}" if name else ""
@@ -613,25 +607,27 @@ def _truth_of(part: Slice) -> Truth | None:
 _FINE = ("agrees", "unknown")
 
 
-def _coarsest(part: Slice) -> float:
-    """The eps of the narrowest dtype that it computes in; 0 where WITHIN covers its rounding."""
+ROUNDED = "right in float64; in"  # why a fix is finite only
+
+
+def _narrow(part: Slice) -> str:
+    """The narrowest dtype that it computes in; "" where WITHIN covers the rounding of all."""
     dtypes = {ref.dtype for each in part.reads.values() for ref in each}
-    eps = max((torch.finfo(d).eps for d in dtypes if d.is_floating_point), default=0.0)
-    return eps if eps > WITHIN / 10 else 0.0
+    eps = {d: torch.finfo(d).eps for d in dtypes if d.is_floating_point}
+    narrow = max(eps, key=eps.__getitem__, default=torch.float64)
+    return str(narrow).removeprefix("torch.") if eps.get(narrow, 0.0) > WITHIN / 10 else ""
 
 
-def _off(
-    got: Tensor, limit: Tensor, largest: float = 0.0, eps: float = 0.0
-) -> tuple[float, float] | None:
+def _off(got: Tensor, limit: Tensor, largest: float = 0.0) -> tuple[float, float] | None:
     """The element that is farthest from a limit that exists; None where all are near.
 
-    largest: of all gradients. eps: of a dtype on the way to it.
+    largest: of all gradients.
     """
     limit = limit.double().cpu()
     known = limit.isfinite()
     if got.shape != limit.shape or not bool(known.any()):
         return None
-    near = tolerance(got, limit, largest, eps)
+    near = tolerance(got, limit, largest)
     got = got.double().cpu()
     gap = torch.where(known, (got - limit).abs() - near, 0.0)
     if not bool((gap > 0).any()):

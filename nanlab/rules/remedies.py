@@ -17,7 +17,7 @@ import torch
 
 from nanlab.analysis.exact import work
 from nanlab.analysis.libraries import is_told_elsewhere, patch, rewritings, text_of_library
-from nanlab.analysis.verdict import RAISES, Judge
+from nanlab.analysis.verdict import RAISES, ROUNDED, Judge
 from nanlab.errors import NanlabError
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
@@ -354,8 +354,10 @@ def _order(fix: Fix) -> int:
     ]
 
 
-def _rank(fix: Fix) -> tuple[int, bool, float]:
-    """Verified first; gradient-stopping last; the least distorting first, but for rounding."""
+def _rank(fix: Fix) -> tuple[int, bool, bool, float]:
+    """Verified first, then what is right but for rounding; gradient-stopping last; the least
+    distorting first, but for rounding."""
     distortion = math.inf if fix.distortion is None else fix.distortion
     rounded = distortion if distortion > ROUNDING else 0.0
-    return (_order(fix), fix.gradient_max is None, rounded)
+    off = not fix.why.startswith(ROUNDED)
+    return (_order(fix), off, fix.gradient_max is None, rounded)
