@@ -72,7 +72,6 @@ MESSAGES: list[Meaning] = [
             "take None for such tensors",
             "grads = torch.autograd.grad(loss, tensors, allow_unused=True)",
         ),
-        rewrite=((r"(grad\(.*)\)", r"\1, allow_unused=True)"),),
     ),
     says(
         r"Only Tensors created explicitly by the user \(graph leaves\) support the deepcopy"

@@ -18,7 +18,7 @@ from functools import partial
 
 from nanlab.explanations.edits import calls, gradients, names, sizes, statements, values
 from nanlab.explanations.site import Candidate, Site, bound_by, rows_of
-from nanlab.explanations.trial import Program, difference, edited
+from nanlab.explanations.trial import Outcome, Program, Source, difference, edited
 from nanlab.findings.rule import Edit
 
 _MOST = 600  # edits that are tried for one exception
@@ -27,7 +27,6 @@ _SECOND = 100  # second edits that are tried after one
 _RIVALS = 24  # edits that are compared with the first that lets the program run
 _NEAR = 0.4  # how much less usual they may be
 _BY_CHANCE = ("other_forms", "other_numbers", "other_dimensions", "other_sizes")
-_COMPARING = 4.0  # seconds of the processor for it
 _STEEP = 3.0  # how fast the likelihood falls with the cost
 _AGAIN = 0.5  # how unusual it is that a program has two mistakes
 
@@ -35,10 +34,12 @@ _AGAIN = 0.5  # how unusual it is that a program has two mistakes
 # Generators of edits, by the statements that they are asked for: a property of Site.
 _OF_PLACES = (
     ("at_error", names.near_names),
+    ("at_error", names.without_dots),
     ("at_error", names.those_that_have_it),
     ("at_error", names.of_function_around),
     ("at_error", names.shadowed),
     ("at_error", values.written_in_part),
+    ("bound", values.compared),
     ("at_error", statements.chosen),
     ("at_error", statements.without_repeated),
     ("at_error", gradients.in_graph),
@@ -49,6 +50,7 @@ _OF_PLACES = (
     ("raising", statements.whole_batches),
     ("raising", gradients.on_last_round),
     ("bound", sizes.size_of_argument),
+    ("bound", sizes.whole),
     ("raising", sizes.left_open),
     ("raising", sizes.rest_of_parts),
     ("places", statements.joined_lists),
@@ -57,6 +59,7 @@ _OF_PLACES = (
     ("places", statements.loaded),
     ("calls", calls.options),
     ("calls", calls.siblings),
+    ("calls", calls.equations),
     ("calls", calls.arguments),
     ("operands", values.other_forms),
     ("places", values.as_elsewhere),
@@ -76,11 +79,16 @@ _OF_PROGRAM = (
     names.methods_without_self,
     names.more_parameters,
     names.named_parts,
+    statements.called,
     statements.returned,
     statements.gradient_for_each,
     statements.module_initialised,
     sizes.other_numbers,
     gradients.switched,
+    gradients.derivative,
+    gradients.all_uncut,
+    gradients.in_one_group,
+    gradients.differentiated,
     gradients.ordered,
     gradients.carried_on,
     sizes.shorter_data,
@@ -105,8 +113,8 @@ def mend(
         return None  # the program's own judgement
     found = _tried([Candidate(0.0, edits) for edits in first], site)
     program = site.program
-    at = program.first([each.edits for each in found])
-    chosen = found[at] if at is not None else None
+    at = program.first([each.edits for each in found], partial(_near, found))
+    chosen, compared = found[at] if at is not None else None, program.compared
     most = chosen.cost if chosen is not None else math.inf
     moving = [each for each in _moving(found, program) if each.cost + _AGAIN < most]
     pairs = [pair for each in moving for pair in _onward(site, each) if pair.cost < most]
@@ -114,21 +122,25 @@ def mend(
     paired = program.first([each.edits for each in pairs]) if pairs else None
     if paired is not None:
         return pairs[paired].edits
-    if chosen is not None:
-        return _likeliest(found[at:], program).edits
+    if at is not None:
+        rivals = [found[n] for n in (at, *_near(found, at))]
+        return _likeliest(rivals, compared).edits
     return () if any(program.controls.values()) else None
 
 
-def _likeliest(found: Sequence[Candidate], program: Program) -> Candidate:
+def _near(found: Sequence[Candidate], at: int) -> range:
+    """The numbers of the edits that nearly are as likely as one that may fit by chance."""
+    costs = [each.cost for each in found[at + 1 : at + _RIVALS]]
+    near = sum(cost <= found[at].cost + _NEAR for cost in costs)
+    return range(at + 1, at + 1 + near * (found[at].kind in _BY_CHANCE))
+
+
+def _likeliest(rivals: Sequence[Candidate], outcomes: Sequence[Outcome]) -> Candidate:
     """The first of these edits, which lets the program run, or another that nearly is as likely.
 
     An edit of a kind of which several fit, with other results, may fit by chance; different kinds
     that give the same result support each other.
     """
-    rivals = [each for each in found if each.cost <= found[0].cost + _NEAR][:_RIVALS]
-    if found[0].kind not in _BY_CHANCE or len(rivals) == 1:
-        return found[0]
-    outcomes = program.outcomes([each.edits for each in rivals], _COMPARING)
     running = [(one, o.result) for one, o in zip(rivals, outcomes, strict=False) if o.kind == "ran"]
     results: dict[str, set[str]] = {}
     for one, result in running:
@@ -139,7 +151,7 @@ def _likeliest(found: Sequence[Candidate], program: Program) -> Candidate:
         kinds = support.setdefault(result, {})
         kinds[one.kind] = max(likely, kinds.get(one.kind, 0.0))
     best = max(support, key=lambda result: sum(support[result].values()), default="")
-    return next((one for one, result in running if result == best), found[0])
+    return next((one for one, result in running if result == best), rivals[0])
 
 
 def _moving(found: Sequence[Candidate], program: Program) -> list[Candidate]:
@@ -154,12 +166,17 @@ def _moving(found: Sequence[Candidate], program: Program) -> list[Candidate]:
 
 def _tried(found: list[Candidate], site: Site) -> list[Candidate]:
     """Those edits and all others that can be read, the cheapest first, each once."""
+    alike = {lines: rows for source in site.program.texts for lines, rows in _alike(source).items()}
     for candidate in _candidates(site):
-        found += (candidate, *_twins(site, candidate))
+        found.append(candidate)
+        if len(candidate.edits) == 1:
+            edit = candidate.edits[0]
+            rows = alike.get((edit.file, edit.first, edit.last), [])
+            found += _twins(site, candidate, rows)
     ordered: dict[tuple[Edit, ...], Candidate] = {}
     for each in sorted(found, key=lambda each: each.cost):
         ordered.setdefault(each.edits, each)
-    return [each for each in ordered.values() if _parses(site.program, each.edits)][:_MOST]
+    return [each for each in ordered.values() if each.edits][:_MOST]
 
 
 def _onward(site: Site, first: Candidate) -> list[Candidate]:
@@ -200,45 +217,38 @@ def _candidates(site: Site) -> Iterator[Candidate]:
             warnings.warn(f"{told}: not every edit was tried", RuntimeWarning, stacklevel=2)
 
 
-def _twins(site: Site, candidate: Candidate) -> Iterator[Candidate]:
+def _alike(source: Source) -> dict[tuple[str, int, int], list[ast.stmt]]:
+    """Statements of one block that differ by their names alone, by the lines of each."""
+    found: dict[tuple[str, int, int], list[ast.stmt]] = {}
+    for block in source.nodes:
+        forms: dict[str, list[ast.stmt]] = {}
+        for row in rows_of(block):
+            if isinstance(row, (ast.Assign, ast.AugAssign)):
+                forms.setdefault(re.sub(r"id='\w+'", "", ast.dump(row)), []).append(row)
+        for rows in forms.values():
+            found |= {(source.shown, row.lineno, row.end_lineno or 0): rows for row in rows}
+    return found
+
+
+def _twins(site: Site, candidate: Candidate, alike: Sequence[ast.stmt]) -> Iterator[Candidate]:
     """The same edit of statements of the block that differ by their names alone, too."""
-    edit = candidate.edits[0]
-    source = site.program.source(edit.file) if len(candidate.edits) == 1 else None
-    for block in ast.walk(source.tree) if source is not None else ():
-        rows = rows_of(block)
-        lines = [(s.lineno, s.end_lineno) for s in rows]
-        if source is None or (edit.first, edit.last) not in lines:
-            continue
-        own = rows[lines.index((edit.first, edit.last))]
-        edits = [edit]
-        for row in rows:
-            names = _renaming(own, row) if isinstance(row, (ast.Assign, ast.AugAssign)) else {}
-            if row is not own and names and bound_by(row) != bound_by(own):
-                parts = re.split(r"((?<![\w.])\w+)", edit.text)
-                text = "".join(names.get(part, part) for part in parts)
-                old = "\n".join(source.lines[row.lineno - 1 : row.end_lineno])
-                edits.append(Edit(edit.file, row.lineno, row.end_lineno or 0, text, old))
-        if len(edits) > 1:
-            yield Candidate(candidate.cost + 0.03, tuple(edits))
+    edit, edits = candidate.edits[0], [candidate.edits[0]]
+    lines = site.program.source(edit.file).lines if len(alike) > 1 else []  # type: ignore[union-attr]
+    own = next((row for row in alike if row.lineno == edit.first), None)
+    for row in alike:
+        names = _renaming(own, row) if own is not None and row is not own else {}
+        if own is not None and names and bound_by(row) != bound_by(own):
+            parts = re.split(r"((?<![\w.])\w+)", edit.text)
+            text = "".join(names.get(part, part) for part in parts)
+            old = "\n".join(lines[row.lineno - 1 : row.end_lineno])
+            edits.append(Edit(edit.file, row.lineno, row.end_lineno or 0, text, old))
+    if len(edits) > 1:
+        yield Candidate(candidate.cost + 0.03, tuple(edits))
 
 
 def _renaming(one: ast.stmt, other: ast.stmt) -> dict[str, str]:
-    """The names of one statement by those of another that is written alike; empty if it is not."""
+    """The names of one statement by those of another that is written alike; empty where one name
+    would stand for several."""
     pairs = [[n.id for n in ast.walk(s) if isinstance(n, ast.Name)] for s in (one, other)]
-    dumps = [re.sub(r"id='\w+'", "", ast.dump(s)) for s in (one, other)]
-    if dumps[0] != dumps[1]:
-        return {}
     found = dict(zip(*pairs, strict=True))
     return found if [found[name] for name in pairs[0]] == pairs[1] else {}
-
-
-def _parses(program: Program, edits: Sequence[Edit]) -> bool:
-    for edit in edits:
-        source = program.source(edit.file)
-        try:
-            if source is None:
-                return False
-            ast.parse(edited(source, edits))
-        except SyntaxError:
-            return False
-    return bool(edits)

@@ -20,7 +20,6 @@ from torch import nn
 
 from nanlab.explanations.trial import Program, Source, Step, program_of
 from nanlab.findings.rule import Edit
-from nanlab.program.expression import functions_around
 
 Tensor = torch.Tensor
 
@@ -100,12 +99,12 @@ class Place:
     @property
     def function(self) -> Function | None:
         """The innermost function around the statement."""
-        return function_around(self.source.tree, self.statement)
+        return function_around(self.source, self.statement)
 
     @property
     def block(self) -> list[ast.stmt]:
         """The statements of the block that it stands in."""
-        blocks = map(rows_of, ast.walk(self.source.tree))
+        blocks = map(rows_of, self.source.nodes)
         return next((rows for rows in blocks if self.statement in rows), [])
 
     def parts(self) -> list[ast.AST]:
@@ -145,7 +144,7 @@ class Place:
         return MISSING
 
     def text(self, node: ast.AST) -> str:
-        return ast.get_source_segment(self.source.text, node) or ""
+        return self.source.part(node)
 
     def replaced(self, cost: float, *pairs: tuple[ast.AST, str]) -> Candidate:
         """The candidate in which these nodes have another text."""
@@ -244,18 +243,18 @@ class Site:
 
     def place(self, source: Source, statement: ast.stmt, distance: float) -> Place:
         """A statement with the frame of its function, where that is one the exception passed."""
-        inside = function_around(source.tree, statement)
+        inside = function_around(source, statement)
         for frame, line in self.frames:
             known = frame.f_code.co_filename == source.filename
-            at = innermost(source.tree, line) if known else None
-            if at is not None and function_around(source.tree, at) is inside:
+            at = innermost(source, line) if known else None
+            if at is not None and function_around(source, at) is inside:
                 return Place(source, statement, frame, distance)
         return Place(source, statement, self.frames[-1][0], distance)
 
     def statements(self) -> Iterator[Place]:
         """All simple statements of the program, and heads of loops."""
         for source in self.program.texts:
-            for node in ast.walk(source.tree):
+            for node in source.nodes:
                 if isinstance(node, (ast.Assign, ast.Expr, ast.Return, ast.AugAssign, ast.For)):
                     yield self.place(source, node, 0.0)
 
@@ -264,7 +263,7 @@ class Site:
         """The line that is said to be at fault, and the one that raised."""
         found = self.raising[:1]
         source = self.program.source(self.line[0])
-        node = innermost(source.tree, self.line[1]) if source is not None else None
+        node = innermost(source, self.line[1]) if source is not None else None
         if source is not None and node is not None and node is not found[0].statement:
             found.insert(0, self.place(source, node, 0.0))
         return found
@@ -280,10 +279,10 @@ class Site:
             if words & {k.arg for call in place.calls() for k in call.keywords}
         ]
         for source in self.program.texts:
-            for kind in ast.walk(source.tree):
+            for kind in source.nodes:
                 if isinstance(kind, ast.ClassDef) and kind.name in nodes:
                     for each in ast.walk(kind):
-                        function = function_around(source.tree, each) if is_return(each) else None
+                        function = function_around(source, each) if is_return(each) else None
                         if getattr(function, "name", "") == "backward":
                             found.append(self.place(source, each, -0.6))  # type: ignore[arg-type]
         found += [
@@ -300,7 +299,9 @@ class Site:
             for place in self.statements() if self.program.source(code.co_filename) else ():
                 first = getattr(place.function, "lineno", 0)
                 if is_return(place.statement) and first == code.co_firstlineno:
-                    found.append(replace(place, distance=0.3))
+                    made = (self.binding(place, node) for node in place.parts())
+                    own = [place, *(each for each in made if each is not None)]
+                    found += [replace(each, distance=0.3) for each in own]
         held = [v for f in self.inner for v in f.f_locals.values() if isinstance(v, Tensor)]
         for module in self.modules:  # what a module holds on to
             for name, value in vars(module).items():
@@ -333,7 +334,7 @@ class Site:
         found = []
         for depth, (frame, line) in enumerate(self.frames):
             source = self.program.source(frame.f_code.co_filename)
-            statement = innermost(source.tree, line) if source is not None else None
+            statement = innermost(source, line) if source is not None else None
             if source is not None and statement is not None:
                 found.append(Place(source, statement, frame, 0.6 * depth))
         return found
@@ -373,14 +374,14 @@ class Site:
         near = place.distance + 0.3
         if name.startswith("self."):
             for source in (place.source, *self.program.sources):
-                for statement in ast.walk(source.tree):
+                for statement in source.nodes:
                     if name in bound_by(statement):
                         return Place(source, statement, place.frame, near)  # type: ignore[arg-type]
             return None
-        own = [s for s in ast.walk(place.source.tree) if name in bound_by(s)]
+        own = [s for s in place.source.nodes if name in bound_by(s)]
         before = [s for s in own if s.lineno < place.statement.lineno]  # type: ignore[attr-defined]
-        inside = [s for s in before if function_around(place.source.tree, s) is place.function]
-        found = inside or [s for s in before if function_around(place.source.tree, s) is None]
+        inside = [s for s in before if function_around(place.source, s) is place.function]
+        found = inside or [s for s in before if function_around(place.source, s) is None]
         if found:
             last = max(found, key=lambda s: s.lineno)  # type: ignore[attr-defined]
             return Place(place.source, last, place.frame, near)  # type: ignore[arg-type]
@@ -396,7 +397,7 @@ class Site:
         """The parameters that the arguments of the program's calls are given for."""
         found: dict[int, str] = {}
         for source in self.program.texts:
-            for call in ast.walk(source.tree):
+            for call in source.nodes:
                 if not isinstance(call, ast.Call):
                     continue
                 place = replace(self.raising[0], source=source)
@@ -425,7 +426,7 @@ class Site:
         top = self.raising[-1].frame if self.raising else None
         found = []
         for source in self.program.texts:
-            for statement in ast.walk(source.tree):
+            for statement in source.nodes:
                 if isinstance(statement, (ast.Assign, ast.Expr, ast.Return, ast.AugAssign)):
                     called = {callee(c) for c in ast.walk(statement) if isinstance(c, ast.Call)}
                     if called & {*kinds} and top is not None:
@@ -482,9 +483,7 @@ class Site:
     @cached_property
     def rounds(self) -> list[str]:
         """How often the loops of the program run, as it could be written."""
-        loops = [
-            n for s in self.program.sources for n in ast.walk(s.tree) if isinstance(n, ast.For)
-        ]
+        loops = [n for s in self.program.sources for n in s.nodes if isinstance(n, ast.For)]
         texts = [ast.unparse(n.iter) for n in loops]
         numbers = sorted({int(t[6:-1]) for t in texts if re.fullmatch(r"range\(\d+\)", t)})
         names = [t for t in texts if hasattr(self.frames[-1][0].f_locals.get(t), "__len__")]
@@ -579,20 +578,25 @@ def is_return(node: ast.AST) -> bool:
     return isinstance(node, ast.Return) and node.value is not None
 
 
-def innermost(tree: ast.Module, line: int) -> ast.stmt | None:
-    found = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
-    ]
-    return max(found, key=lambda node: (node.lineno, node.col_offset), default=None)
+def innermost(source: Source, line: int) -> ast.stmt | None:
+    """The innermost statement that holds a line."""
+    return max(_holding(source, line, ast.stmt), key=_start, default=None)
 
 
-def function_around(tree: ast.Module, statement: ast.AST) -> Function | None:
+def function_around(source: Source, statement: Any) -> Function | None:
     """The innermost function around a statement."""
-    line: int = statement.lineno  # type: ignore[attr-defined]
-    around = (each for each in functions_around(tree, line) if each.lineno < line)
-    return max(around, key=lambda node: node.lineno, default=None)
+    line: int = statement.lineno
+    around = (each for each in _holding(source, line, Function) if each.lineno < line)
+    return max(around, key=_start, default=None)
+
+
+def _holding(source: Source, line: int, kind: Any) -> list[Any]:
+    found = (node for node in source.nodes if isinstance(node, kind))
+    return [node for node in found if node.lineno <= line <= (node.end_lineno or 0)]
+
+
+def _start(node: Any) -> tuple[int, int]:
+    return node.lineno, node.col_offset
 
 
 def spelled(node: ast.AST) -> str:
@@ -616,7 +620,9 @@ def bound_by(statement: ast.AST) -> list[str]:
     elif isinstance(statement, (ast.AnnAssign, ast.AugAssign, ast.For)):
         targets = [statement.target]
     else:
-        return []
+        call: Any = getattr(statement, "value", statement)
+        own = callee(call) == "register_buffer" and spelled(call.func) and call.args
+        return [f"self.{getattr(call.args[0], 'value', '')}"] if own else []
     parts = [e for t in targets for e in (t.elts if isinstance(t, (ast.Tuple, ast.List)) else [t])]
     return [name for part in parts if (name := spelled(part))]
 

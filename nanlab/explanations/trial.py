@@ -7,6 +7,7 @@ import builtins
 import ctypes
 import difflib
 import dis
+import gc
 import io
 import linecache
 import multiprocessing
@@ -24,7 +25,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
@@ -42,6 +43,7 @@ SECONDS = 20.0  # for all that is tried for one exception; as a rule it takes a 
 _LONGEST = 6.0  # for one run: the first step of an optimizer imports for seconds
 _CELLS = 2.0  # for the cells of a notebook: a training in one of them is not waited for
 _SHORT = 0.5  # that a program took to raise: one that takes long with an edit does not end
+_COMPARING = 4.0  # for the edits that are compared with the first that lets the program run
 _PATIENCE = 5  # seconds of the clock for each: a program may wait for something
 _MEMORY = 2 << 30  # bytes that it may ask for
 _NUMBERS = re.compile(r"[-\d., x]+")
@@ -77,6 +79,24 @@ class Source:
     def lines(self) -> list[str]:
         return self.text.splitlines()
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of its tree, in the order of ``ast.walk``."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def _rows(self) -> list[bytes]:
+        return [row.encode() for row in re.split("(?<=\n)", self.text)]
+
+    def part(self, node: Any) -> str:
+        """The text of a node; empty for one that has no position."""
+        if (end := getattr(node, "end_lineno", None)) is None:
+            return ""
+        rows = self._rows[node.lineno - 1 : end]
+        rows[-1] = rows[-1][: node.end_col_offset]
+        rows[0] = rows[0][node.col_offset :]
+        return b"".join(rows).decode()
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -93,6 +113,8 @@ class Outcome:
         """How doubtful it is that the program came further than where the other run raised;
         None: it did not."""
         own, past = self.lines, other.lines
+        if not own:  # it cannot be read, or ran
+            return None
         at = next((at for at, (a, b) in enumerate(zip(own, past, strict=False)) if a != b), None)
         if at is not None:
             return 0.0 if own[at] > past[at] else None
@@ -114,12 +136,15 @@ class Program:
     names: dict[str, Any]
     error: BaseException
     line: int  # that raised, in whichever source
+    top: int  # that raised or called it, in the last source
     left: float = field(default_factory=lambda: SECONDS)
     deadline: float = field(default_factory=lambda: time.monotonic() + _PATIENCE * SECONDS)
     # runs without an edit, by where they start; None: it did not raise as it had
     controls: dict[tuple[int, int], Outcome | None] = field(default_factory=dict)
     # of edits that moved the exception on, by their number: how doubtful that is, and what came
     onward: dict[int, tuple[float, Outcome]] = field(default_factory=dict)
+    # what became of the edit that was found, and of those near it
+    compared: list[Outcome] = field(default_factory=list)
 
     @property
     def texts(self) -> list[Source]:
@@ -137,50 +162,80 @@ class Program:
     def is_over(self) -> bool:
         return self.left <= 0 or time.monotonic() > self.deadline
 
-    def first(self, tries: Sequence[Sequence[Edit]]) -> int | None:
+    def first(
+        self, tries: Sequence[Sequence[Edit]], near: Callable[[int], range] = lambda at: range(0)
+    ) -> int | None:
         """The number of the first of these edits with which the program no longer raises: that
-        ends; where none does, one that runs for much longer than it took to raise."""
+        ends; where none does, one that runs for much longer than it took to raise.
+
+        near: those to compare with it, by its number.
+        """
         control = self._control((0, 0))
-        at, late = 0, None
+        later = self._hopeless(tries) if control is not None and control.seconds > _SHORT else []
+        order = [n for n in range(len(tries)) if n not in later] + later
+        turn, late = 0, None
         self.onward = {}
-        while at < len(tries) and not self.is_over:
+        while turn < len(tries) and not self.is_over:
+            at = order[turn]
             start = (0, 0) if control is not None else min(self._start(e) for e in tries[at])
             own = control or self._control(start)
             if own is None:  # what the cell has used up, as a graph, it makes anew
                 start = (start[0], 0)
                 own = self._control(start)
             if own is None:
-                at += 1
+                turn += 1
                 continue
             limit = min(_LONGEST, 3 * own.seconds + 4)
+            ended = None
             if control is not None:  # all from the beginning: many in one process
-                rest = tries[at:]
-                for outcome in apart([partial(self._execute, e, start) for e in rest], limit):
-                    self.left -= outcome.seconds
-                    if outcome.kind != "raised" or self.is_over:
+                runs = [partial(self._execute, tries[n], start) for n in order[turn:]]
+                for ended in apart(runs, limit):
+                    self.left -= ended.seconds
+                    if ended.kind != "raised" or self.is_over:
                         break
-                    if (doubt := outcome.moved_on(own)) is not None:
-                        self.onward[at] = doubt, outcome
-                    at += 1
-            if at < len(tries) and not self.is_over:
-                outcome = self._run(tries[at], start, limit)
+                    if (doubt := ended.moved_on(own)) is not None:
+                        self.onward[order[turn]] = doubt, ended
+                    turn += 1
+            if turn < len(tries) and not self.is_over:
+                at = order[turn]
+                again = [tries[n] for n in (at, *near(at))] if control is not None else [tries[at]]
+                if ended is None or ended.kind != "late":  # in a process of its own
+                    self.compared = self._outcomes(again, start, limit)
+                    ended = self.compared[0]
+                outcome = ended
                 if outcome.kind == "ran":
                     return at
                 if outcome.kind == "late" and late is None and own.seconds > _SHORT:
                     late = at
-            at += 1
+            turn += 1
         return late
 
-    def outcomes(self, tries: Sequence[Sequence[Edit]], seconds: float) -> list[Outcome]:
-        """What becomes of each run from the beginning, while there is time."""
+    def _hopeless(self, tries: Sequence[Sequence[Edit]]) -> list[int]:
+        """The numbers of edits after which what is run again from where the program raised raises
+        as it had: the whole takes long."""
+        starts = [min((self._start(edit) for edit in edits), default=(0, 0)) for edits in tries]
+        top = len(self.sources) - 1, _begun(self.sources[-1], self.top)
+        own = self._control(top)
+        near = [n for n, start in enumerate(starts) if start >= top] if own is not None else []
+        runs = [partial(self._execute, tries[n], top) for n in near]
+        found = list(zip(near, apart(runs, _LONGEST), strict=False)) if own is not None else []
+        self.left -= sum(outcome.seconds for _, outcome in found)
+        raised = [(n, outcome) for n, outcome in found if outcome.kind == "raised"]
+        return [n for n, outcome in raised if own is not None and outcome.moved_on(own) is None]
+
+    def _outcomes(
+        self, tries: Sequence[Sequence[Edit]], start: tuple[int, int], limit: float
+    ) -> list[Outcome]:
+        """What becomes of the first of these runs, and of the others while there is time."""
         found: list[Outcome] = []
-        if self.controls.get((0, 0)) is not None:
-            for outcome in apart([partial(self._execute, e, (0, 0)) for e in tries], _LONGEST):
-                found.append(outcome)
-                seconds -= outcome.seconds
-                if seconds < 0:
-                    break
-        return found
+        left = _COMPARING
+        for outcome in apart([partial(self._execute, e, start) for e in tries], limit):
+            found.append(outcome)
+            left -= outcome.seconds
+            if left < 0:
+                break
+        self.left -= sum(each.seconds for each in found[:1])
+        return found or [Outcome("refused")]
 
     def after(self, edits: Sequence[Edit], look: Look) -> list[Any]:
         """What is seen where the program raises with these edits."""
@@ -192,8 +247,7 @@ class Program:
         """The source and the statement of it that an edit is in."""
         for at, source in enumerate(self.sources):
             if source.shown == edit.file:
-                lasts = [node.end_lineno or node.lineno for node in source.tree.body]
-                return at, sum(last < edit.first for last in lasts)
+                return at, _begun(source, edit.first)
         return 0, 0
 
     def _control(self, start: tuple[int, int]) -> Outcome | None:
@@ -218,7 +272,7 @@ class Program:
         self, edits: Sequence[Edit], start: tuple[int, int], look: Look | None = None
     ) -> Outcome:
         names = dict(self.names)
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         try:
             for file, source in self.modules.items():
                 if any(edit.file == source.shown for edit in edits):
@@ -280,7 +334,12 @@ def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameTyp
         and (source := _source(frame.f_code.co_filename)) is not None
     }
     program = Program(
-        [*_cells_before(last, top.f_globals), last], imported, top.f_globals, error, own[0][1]
+        [*_cells_before(last, top.f_globals), last],
+        imported,
+        top.f_globals,
+        error,
+        own[0][1],
+        own[-1][1],
     )
     return program, own, [frame for frame, _ in steps[mine[-1] + 1 :]]
 
@@ -338,6 +397,11 @@ def _file(module: Any) -> str:
     return getattr(module, "__file__", None) or ""
 
 
+def _begun(source: Source, line: int) -> int:
+    """The number of the statement of a source that holds a line."""
+    return sum((node.end_lineno or node.lineno) < line for node in source.tree.body)
+
+
 def edited(source: Source, edits: Sequence[Edit]) -> str:
     """The text of a source with those edits that are its own."""
     lines = source.lines
@@ -378,21 +442,27 @@ def _code(source: Source, edits: Sequence[Edit], skipped: int = 0) -> Any:
     tree = ast.parse(text)
     del tree.body[:skipped]
     linecache.cache[source.filename] = len(text), None, text.splitlines(True), source.filename
-    return compile(ast.fix_missing_locations(_Quiet().visit(tree)), source.filename, "exec")
+    blocks: list[ast.AST] = [tree]
+    for block in blocks:
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            rows = getattr(block, name, None)
+            if isinstance(rows, list):
+                blocks += rows
+                rows[:] = map(_quiet, rows)
+    return compile(tree, source.filename, "exec")
 
 
-class _Quiet(ast.NodeTransformer):
-    """Leaves out statements that send or show something; goes on after one that cannot write."""
-
-    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
-        function = node.value.func if isinstance(node.value, ast.Call) else None
-        name = getattr(function, "attr", getattr(function, "id", ""))
-        if _SENT.search(name):
-            return ast.copy_location(ast.Pass(), node)
-        if not _WRITTEN.search(name):
-            return node
-        passed = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
-        return ast.copy_location(ast.Try([node], [passed], [], []), node)
+def _quiet(row: ast.AST) -> ast.AST:
+    """A statement, left out if it sends or shows something; one that cannot write is passed."""
+    called = getattr(row, "value", None) if isinstance(row, ast.Expr) else None
+    function = getattr(called, "func", None)
+    name = getattr(function, "attr", getattr(function, "id", ""))
+    if _SENT.search(name):
+        return ast.copy_location(ast.Pass(), row)
+    if not _WRITTEN.search(name) or not isinstance(row, ast.Expr):
+        return row
+    passed = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
+    return ast.fix_missing_locations(ast.copy_location(ast.Try([row], [passed], [], []), row))
 
 
 # A process of its own, that can leave nothing behind.
@@ -445,6 +515,7 @@ def _child(runs: Sequence[Run], pipe: Connection, limit: float, folder: str) -> 
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + _MEMORY, size + _MEMORY))
         torch.set_num_threads(1)
+        gc.freeze()  # what is never looked at is never copied
         loader: Any = torch.utils.data.DataLoader
         loader._get_iterator = _in_this_process
         _lock(folder)

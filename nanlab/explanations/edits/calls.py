@@ -8,12 +8,23 @@ import inspect
 import itertools
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
 from nanlab.explanations.edits.statements import padded
-from nanlab.explanations.site import MISSING, Candidate, Place, Site, Tensor, callee, signature
+from nanlab.explanations.site import (
+    MISSING,
+    Candidate,
+    Place,
+    Site,
+    Tensor,
+    bound_by,
+    callee,
+    signature,
+    spelled,
+)
 
 # A checkpoint that fits, but for layers that it or the module has and the other has not.
 _PARTIAL = re.compile(
@@ -25,7 +36,7 @@ _PARTIAL = re.compile(
 _NO_CURES = (
     "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
     " track_running_stats training is_grads_batched full_graph drop_last differentiable capturable"
-    " maximize foreach fused recurse"
+    " maximize foreach fused recurse raise_exception"
 ).split()
 
 
@@ -35,15 +46,25 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if function is MISSING:
         return
     own = {k.arg: k for k in call.keywords}
+    others = (k for n in place.source.nodes if isinstance(n, ast.Call) for k in n.keywords)
+    elsewhere = {k.arg: place.text(k.value) for k in others if isinstance(k.value, ast.Constant)}
     for at, (name, default) in enumerate(signature(function).items()):
         if name not in own and at >= len(call.args):
             for value in _given(site, place, name, default is None and isinstance(function, type)):
                 yield place.added(0.8, call, f"{name}={value}")
+            if elsewhere.get(name) not in (None, repr(default)) and name not in _NO_CURES:
+                yield place.added(0.6, call, f"{name}={elsewhere[name]}")
         given = own.get(name)
         lacks = name == "create_graph" and "does not require grad" in site.text
         lacks = lacks or (name == "strict" and _PARTIAL.search(site.text) is not None)
+        alone = len(call.args) > 1 and isinstance(place.value(call.args[1]), Tensor)
+        if name == "allow_unused" and alone:  # of nothing else would there be a gradient
+            continue
         switch = given is not None and isinstance(getattr(given.value, "value", None), bool)
-        if (isinstance(default, bool) or switch) and (lacks or name not in _NO_CURES):
+        told = re.search(rf"\b{re.escape(name)}\W*(=|set to )\W*(True|False)\b", site.text)
+        if told is not None and given is None and not isinstance(default, bool):
+            yield place.added(0.3, call, f"{name}={told[2]}")
+        elif (isinstance(default, bool) or switch) and (lacks or name not in _NO_CURES):
             kept = name == "keepdim" and "must match the size" in site.text
             named = 0.6 if name in site.text else 0.45 * kept
             if given is None:
@@ -99,6 +120,26 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                     yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
 
 
+def _to_construction(
+    site: Site, place: Place, call: ast.Call, keyword: ast.keyword
+) -> Iterator[Candidate]:
+    """An argument of a call, given where what is called was built."""
+    bound = site.binding(place, call.func)
+    built: Any = call.func if isinstance(call.func, ast.Call) else None
+    if bound is not None and isinstance(bound.statement, ast.Assign):
+        built = bound.statement.value
+    owner = bound or place
+    if isinstance(built, ast.Call) and keyword.arg in signature(owner.value(built.func)):
+        rest = [place.text(n) for n in (*call.args, *call.keywords) if n is not keyword]
+        head = owner.text(built)[:-1] + ", " * bool(built.args or built.keywords)
+        made = f"{head}{place.text(keyword)})"
+        own = made if built is call.func else place.text(call.func)
+        pairs = [(call, f"{own}({', '.join(rest)})")]
+        if built is not call.func and owner.source is place.source:
+            pairs.append((built, made))
+        yield place.replaced(0.4, *pairs)
+
+
 def _given(site: Site, place: Place, name: str, builds: bool) -> list[str]:
     """What may be given for an argument: what the function around has by its name; where the
     message asks for it, how often the program's loops run."""
@@ -143,6 +184,10 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if isinstance(parts, (list, tuple)) and len({getattr(each, "shape", 0) for each in parts}) > 1:
         text = padded(list(parts), place.text(call.args[0]))
         yield place.replaced(0.6, (call, text))
+    elif isinstance(parts, list) and all(isinstance(each, list) for each in parts):
+        rows = f"[{place.text(call.func)}(row) for row in {place.text(call.args[0])}]"
+        yield place.replaced(0.6, (call, padded([torch.ones(len(r)) for r in parts], rows)))
+    yield from _turned(site, place, call, function)
     made = place.value(call.func.func) if isinstance(call.func, ast.Call) else function
     if isinstance(made, type) and issubclass(made, torch.autograd.Function):
         kind = call.func.func if isinstance(call.func, ast.Call) else call.func
@@ -155,15 +200,26 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if isinstance(given, Tensor) and given.requires_grad:  # how much of each row
         rows = f"{place.text(call.args[0])} @ {place.text(call.func)}.weight"
         yield place.replaced(0.5, (call, rows))
-    if isinstance(call.func, ast.Call) and "in_dims" in signature(place.value(call.func.func)):
-        for at in range(len(call.args)):
-            axes = ", ".join("None" if each == at else "0" for each in range(len(call.args)))
-            yield place.added(0.9, call.func, f"in_dims=({axes})")
+    if "in_dims" in signature(function):  # of what it is called with, one is the same for all
+        names = bound_by(place.statement)
+        calls = (each for other in site.raising for each in other.calls())
+        for each in (c for c in calls if c.func is call or spelled(c.func) in names):
+            for at in range(len(each.args)):
+                axes = ", ".join("None" if n == at else "0" for n in range(len(each.args)))
+                yield place.added(0.9 + 0.02 * at, call, f"in_dims=({axes})")
     for family in _FAMILIES:
         for other in family if name in family else ():
             if other != name:
                 cost = 0.35 if "unpack" in site.text else 1.0
                 yield place.replaced(cost, (call.func, f"{head}{other}"))
+                same = [each for each in place.calls() if callee(each) == name]
+                if len(same) > 1 and same[0] is call:
+                    texts = (place.text(each.func)[: -len(name)] + other for each in same)
+                    pairs = zip((each.func for each in same), texts, strict=True)
+                    yield place.replaced(cost + 0.02, *pairs)
+    if name == "rsample":  # the gradient of the probabilities for that of what is drawn
+        drawn = f"{head}sample() + {head}probs - {head}probs.detach()"
+        yield place.replaced(0.8, (call, f"({drawn})"))
     if function is not MISSING and not callable(function):  # an attribute, not a method
         given = ", ".join(map(place.text, call.args))
         text = place.text(call.func)
@@ -179,14 +235,51 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         yield place.replaced(0.9, (call, f"{place.text(call.func)}{turned}"))
 
 
+def _turned(site: Site, place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
+    """A layer that keeps the shape, given its channels second, where they came last."""
+    given = place.value(call.args[0]) if isinstance(function, nn.Module) and call.args else None
+    if getattr(function, "num_features", 0) in getattr(given, "shape", ())[2:]:
+        text = f"{place.text(call.func)}({place.text(call.args[0])}.movedim(-1, 1)).movedim(1, -1)"
+        yield place.replaced(0.5, (call, text))
+
+
+def equations(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """An equation of ``einsum`` with the dimensions that it lacks, or other letters."""
+    equation = place.value(call.args[0]) if callee(call) == "einsum" and call.args else None
+    if not isinstance(equation, str) or "->" not in equation:
+        return
+    left, _, right = equation.replace(" ", "").partition("->")
+    parts, texts = left.split(","), list[str]()
+    if "number of subscripts" in site.text:
+        values = map(place.value, call.args[1:])
+        pairs = zip(parts, (getattr(value, "ndim", 0) for value in values), strict=False)
+        more = ["..." * (n > len(part)) + part for part, n in pairs]
+        texts.append(f"{','.join(more)}->...{right}")
+    for at in range(len(right)):
+        for other in sorted({*left} - {*right, ",", "."}):
+            texts.append(f"{left}->{right[:at]}{other}{right[at + 1 :]}")
+    for at, text in enumerate(texts):
+        yield place.replaced(0.5 + 0.02 * at, (call.args[0], repr(text)))
+
+
 _ALIKE = 0.6  # names that have less in common have nothing to do with each other
 
 
 def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """A call with other arguments."""
+    function = place.value(call.func)
+    for keyword in call.keywords:
+        if f"keyword argument '{keyword.arg}'" in site.text:
+            yield from _to_construction(site, place, call, keyword)
     if 1 < len(call.args) < 5 and not place.distance:
         for a, b in itertools.combinations(call.args, 2):
             yield place.replaced(1.5, (a, place.text(b)), (b, place.text(a)))
+    for node in call.args if re.search("tuple of ints|not callable", site.text) else ():
+        value = place.value(node)
+        if "tuple" in site.text and type(value) is int:
+            yield place.replaced(0.5, (node, f"({place.text(node)},)"))
+        elif "float" in site.text and type(value) is float and isinstance(function, type):
+            yield place.replaced(0.5, (node, f"lambda epoch: {place.text(node)} ** epoch"))
     if re.search(r"takes .*positional arguments? but \d+ w", site.text):
         rest = [place.text(each) for each in call.keywords]
         for whole in (each for each in call.args if isinstance(each, ast.Starred)):

@@ -19,17 +19,23 @@ from nanlab.explanations.site import (
     Tensor,
     bound_by,
     callee,
+    function_around,
     lines_as,
     names_in,
     rows_of,
     spelled,
+    spliced,
     swapped,
 )
 
 
 def is_cut(site: Site) -> bool:
     """Whether the error says that nothing leads back to what should learn."""
-    return bool(re.search("does not require grad|inf checks|empty parameter list", site.text))
+    told = (
+        "does(n't| not) require grad|inf checks|empty parameter list|have been used in the graph"
+        "|'float' object has no attribute 'backward'"
+    )
+    return bool(re.search(told, site.text))
 
 
 def in_graph(site: Site, place: Place) -> Iterator[Candidate]:
@@ -130,7 +136,7 @@ def on_last_round(site: Site, place: Place) -> Iterator[Candidate]:
 GRADIENTS_OFF = re.compile(r"(torch\.)?(no_grad|inference_mode|set_grad_enabled)\([^)]*\)")
 
 
-_LEAVES = "detach item tolist numpy float long int bool round sign cpu".split()
+_LEAVES = "detach requires_grad_ item tolist numpy float long int bool round sign cpu".split()
 
 
 _ANEW = "tensor as_tensor from_numpy array asarray".split()
@@ -155,25 +161,43 @@ def uncut(site: Site, place: Place) -> Iterator[Candidate]:
             inner, count = deeper, count + 1
             yield place.replaced(0.5 - 0.05 * count, (node, place.text(inner)))
         if count:
-            yield place.replaced(0.6, (node, f"torch.stack(list({place.text(inner)}))"))
-            for call in ast.walk(place.source.tree):  # a list of what was cut before
+            for call in place.source.nodes:  # a list of what was cut before
                 listed = getattr(getattr(call, "func", None), "value", None)
                 if callee(call) == "append" and spelled(listed or call) == (spelled(inner) or None):
                     new = f"torch.stack({place.text(inner)})"
                     for given in call.args[:1]:  # type: ignore[attr-defined]
                         if (whole := _inside(given)) is not None:
                             yield place.replaced(0.45, (given, place.text(whole)), (node, new))
-        name = callee(node)
-        if name == "sample":
-            head = place.text(node.func)[: -len(name)]  # type: ignore[attr-defined]
-            yield place.replaced(0.5, (node, f"{head}rsample()"))
-        elif (
-            name == "argmax" and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        ):
-            of, d = place.text(node.func.value), place.text(node.args[0]) if node.args else "-1"
-            yield place.replaced(
-                0.9, (node, f"({of}.softmax({d}) * torch.arange({of}.shape[{d}])).sum({d})")
-            )
+
+
+def all_uncut(site: Site) -> Iterator[Candidate]:
+    """The numbers that a function reads of tensors, all left in the graph."""
+    for source in site.program.texts if is_cut(site) else ():
+        groups: dict[int, list[tuple[ast.AST, str]]] = {}
+        for node in source.nodes:
+            if callee(node) == "item" and (inner := _inside(node)) is not None:
+                around = function_around(source, node)
+                groups.setdefault(id(around), []).append((node, source.part(inner)))
+        for pairs in groups.values():
+            yield Candidate(0.6, spliced(source, pairs))
+
+
+def in_one_group(site: Site) -> Iterator[Candidate]:
+    """The parameters of a whole model without those of its parts that have a group of their own."""
+    if "more than one parameter group" not in site.text:
+        return
+    nodes = [(p, n) for p in site.statements() for n in p.parts()]
+    owners = [(p, n) for p, n in nodes if callee(n) == "parameters"]
+    modules = [(p, n, p.value(n.func.value)) for p, n in owners]  # type: ignore[attr-defined]
+    for place, node, whole in modules:
+        others = {id(module) for _, _, module in modules if module is not whole}
+        parts = [*whole.named_children()] if isinstance(whole, nn.Module) else []
+        left = [name for name, part in parts if id(part) not in others]
+        if len(left) < len(parts):
+            head = place.text(node)[: -len("parameters()")]
+            lists = (f"*{head}{name}.parameters()" for name in left)
+            many = f"[{', '.join(lists)}]"
+            yield place.replaced(0.4, (node, many if len(left) != 1 else many[2:-1]))
 
 
 def switched(site: Site) -> Iterator[Candidate]:
@@ -181,7 +205,7 @@ def switched(site: Site) -> Iterator[Candidate]:
     if not is_cut(site):
         return
     for place in site.fault:
-        for node in ast.walk(place.source.tree):
+        for node in place.source.nodes:
             line, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
             parts = [item.context_expr for item in getattr(node, "items", [])]
             parts += getattr(node, "decorator_list", [])
@@ -207,7 +231,7 @@ def switched(site: Site) -> Iterator[Candidate]:
 def ordered(site: Site) -> Iterator[Candidate]:
     """What names the parameters of a model, after the model has its last layer."""
     for source in site.program.texts if is_cut(site) else ():
-        for block in ast.walk(source.tree):
+        for block in source.nodes:
             rows = rows_of(block) if isinstance(block, (ast.Module, ast.FunctionDef)) else []
             for a, first in enumerate(rows):
                 for later in rows[a + 1 :]:
@@ -277,12 +301,47 @@ def with_gradient(site: Site, place: Place) -> Iterator[Candidate]:
         read = any(re.search(rf"(?<![\w.]){name}\.grad\b", s.text) for s in site.program.texts)
         if made.requires_grad and not made.is_leaf and read:
             yield place.written(0.2, f"{{}}\n{name}.retain_grad()")
-        elif made.is_floating_point() and not made.requires_grad and (read or learned):
+        elif (
+            made.is_floating_point()
+            and not made.requires_grad
+            and (read or learned or "register a hook" in site.text)
+        ):
             value = place.statement.value  # type: ignore[attr-defined]
             yield place.replaced(0.2, (value, f"{place.text(value)}.requires_grad_()"))
 
 
+def differentiated(site: Site) -> Iterator[Candidate]:
+    """The loss differentiated, where that was forgotten."""
+    raised = site.raising[0].text(site.raising[0].statement)
+    scaler = re.search(r"\b(\w+)\.step\(", raised)
+    scaled = scaler is not None and re.search("No inf checks|_scale is None", site.text)
+    if not scaled and not ("NoneType" in site.text and ".grad" in raised):
+        return
+    forgotten = not any(".backward(" in source.text for source in site.program.texts)
+    for other in site.statements():
+        value: Any = getattr(other.statement, "value", None)
+        if isinstance(other.statement, ast.Expr) and callee(value) == "scale":  # and thrown away
+            yield other.replaced(0.2, (value, f"{other.text(value)}.backward()"))
+        made = other.result() if forgotten else None
+        if isinstance(made, Tensor) and made.grad_fn is not None and made.numel() == 1:
+            (name,) = bound_by(other.statement)
+            loss = f"{scaler[1]}.scale({name})" if scaler is not None and scaled else name
+            yield other.written(0.3, f"{{}}\n{loss}.backward()")
+
+
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+
+
+_OPPOSITE = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
+
+
+def derivative(site: Site) -> Iterator[Candidate]:
+    """A derivative that is written by hand and was found wrong, with another sign."""
+    for place in site.statements() if type(site.error).__name__ == "GradcheckError" else ():
+        for node in place.parts() if getattr(place.function, "name", "") == "backward" else ():
+            if isinstance(node, ast.BinOp) and (other := _OPPOSITE.get(type(node.op))):
+                new = ast.BinOp(node.left, other(), node.right)
+                yield place.replaced(0.8, (node, ast.unparse(new)))
 
 
 def in_place(site: Site, place: Place) -> Iterator[Candidate]:

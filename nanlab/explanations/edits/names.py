@@ -60,10 +60,24 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                     yield place.replaced(0.4 + 0.02 * at, (node.slice, f"{quote}{other}{quote}"))
 
 
+def without_dots(site: Site, place: Place) -> Iterator[Candidate]:
+    """Names of layers without the dots that they may not hold, wherever they are looked up."""
+    for node in place.parts() if 'contain "."' in site.text else ():
+        owner = place.text(node.value) if isinstance(node, ast.Subscript) else ""
+        pairs: list[tuple[ast.AST, str]] = []
+        for each in (n for n in place.source.nodes if owner and isinstance(n, ast.Subscript)):
+            if place.text(each.value) == owner:
+                pairs.append((each.slice, f'{place.text(each.slice)}.replace(".", "_")'))
+        if isinstance(node, ast.Call) and node.args:
+            pairs = [(node.args[0], f'{place.text(node.args[0])}.replace(".", "_")')]
+        if pairs:
+            yield place.replaced(0.4, *pairs)
+
+
 def those_that_have_it(site: Site, place: Place) -> Iterator[Candidate]:
     """Of what a loop or a comprehension goes through, what has the attribute."""
     lacking = site.error.name if isinstance(site.error, AttributeError) else None
-    loops = [n for n in ast.walk(place.source.tree) if isinstance(n, ast.For)]
+    loops = [n for n in place.source.nodes if isinstance(n, ast.For)]
     for node in place.parts():
         if isinstance(node, ast.Attribute) and node.attr == lacking:
             name = place.text(node.value)
@@ -106,7 +120,7 @@ def methods_without_self(site: Site) -> Iterator[Candidate]:
     told = re.search(r"(\w+)\.(\w+)\(\) takes .* but \d+ w", site.text)
     names = told.groups() if told is not None else ()
     for source in site.program.texts:
-        for kind in (n for n in ast.walk(source.tree) if isinstance(n, ast.ClassDef)):
+        for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
             for each in (n for n in kind.body if isinstance(n, ast.FunctionDef)):
                 first = [a.arg for a in each.args.args[:1]]
                 if (kind.name, each.name) == names and first not in (["self"], ["cls"]):
@@ -122,7 +136,7 @@ def more_parameters(site: Site) -> Iterator[Candidate]:
         return
     called = {callee(call) for call in site.raising[0].calls()}
     for source in site.program.texts:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             named = getattr(node, "name", "lambda") == told[1]
             taken = node.args.args if named and isinstance(node, Function | ast.Lambda) else []
             if len(taken) != int(told[2]):
@@ -131,17 +145,25 @@ def more_parameters(site: Site) -> Iterator[Candidate]:
             cost = 1.4 if told[1] in called else 0.6
             for at in range(len(names), -1 + (names[:1] == ["self"]), -1):
                 old, last = taken[min(at, len(names) - 1)], at == len(names)
-                text = ast.get_source_segment(source.text, old) or ""
+                text = source.part(old)
                 edits = spliced(source, [(old, f"{text}, _" if last else f"_, {text}")])
                 yield Candidate(cost + 0.02 * last, edits)
 
 
 def of_function_around(site: Site, place: Place) -> Iterator[Candidate]:
-    """A name that a function changes and that belongs to the scope around it."""
+    """A name that a loop adds to, bound before it; one that belongs to the scope around it."""
     told = re.search(r"'(\w+)'", site.text)
     lacking, inner = told[1] if told is not None else "", place.function
+    changed, first = place.statement, None
+    if isinstance(changed, ast.AugAssign) and spelled(changed.target) == lacking:
+        for row in inner.body if inner is not None else place.source.tree.body:
+            if row.lineno <= changed.lineno <= (row.end_lineno or 0):
+                first = replace(place, statement=row)
+    if first is not None and isinstance(changed.op, (ast.Add, ast.Mult)):  # type: ignore[attr-defined]
+        start = int(isinstance(changed.op, ast.Mult))  # type: ignore[attr-defined]
+        yield first.written(0.45, f"{lacking} = {start}\n{{}}")
     if isinstance(site.error, UnboundLocalError) and inner is not None:
-        outer = function_around(place.source.tree, inner)
+        outer = function_around(place.source, inner)
         bound = {n for row in ast.walk(outer or place.source.tree) for n in bound_by(row)}
         if lacking in bound:
             word = "global" if outer is None else "nonlocal"
@@ -155,7 +177,7 @@ def shadowed(site: Site, place: Place) -> Iterator[Candidate]:
     for name in {n.id for n in called}.intersection(bound_by(place.statement)):
         if "not callable" in site.text:
             nodes: list[ast.expr] = []
-            for node in ast.walk(place.source.tree):
+            for node in place.source.nodes:
                 if isinstance(node, ast.Assign) and node is not place.statement:
                     nodes += [t for t in node.targets if spelled(t) == name]
                 elif isinstance(node, ast.Call) and spelled(node.func) == name:
@@ -171,7 +193,7 @@ def named_parts(site: Site) -> Iterator[Candidate]:
     names = [name for model in models for name, _ in model.named_parameters()]
     parts = [name for model in models for name, _ in model.named_children()]
     for source in site.program.texts:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             asked = callee(node) in ("startswith", "endswith") or isinstance(node, ast.Compare)
             for text in ast.iter_child_nodes(node) if asked else ():
                 value = getattr(text, "value", None)
@@ -184,7 +206,7 @@ def named_parts(site: Site) -> Iterator[Candidate]:
 def near_methods(site: Site) -> Iterator[Candidate]:
     """Methods whose name nearly is one that their class should have."""
     for source in site.program.texts:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             kind = site.program.names.get(getattr(node, "name", ""))
             if not isinstance(node, ast.ClassDef) or not isinstance(kind, type):
                 continue
@@ -192,7 +214,8 @@ def near_methods(site: Site) -> Iterator[Candidate]:
             asked = {*dir(kind.__base__), "__getitem__", "__len__", "__iter__", "__call__"}
             asked -= {each.name for each in own}
             for each in own:
-                for near in difflib.get_close_matches(each.name, list(asked), 1, 0.75):
+                said = [n for n in asked if n[2:-2] in each.name and f"{n[2:-2]}(" in site.text]
+                for near in (*difflib.get_close_matches(each.name, list(asked), 1, 0.75), *said):
                     if each.name not in dir(kind.__base__):
                         old = source.lines[each.lineno - 1]
                         new = old.replace(each.name, near, 1)

@@ -24,6 +24,7 @@ from nanlab.explanations.site import (
     spelled,
     spliced,
 )
+from nanlab.explanations.trial import Source
 from nanlab.operators import having
 
 
@@ -34,11 +35,10 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
     read = [site.raising[0].value(node) for node in site.raising[0].parts()]
     near_sizes = {n for value in read if isinstance(value, Tensor) for n in value.shape}
     for source in site.program.texts:
-        made = {id(n) for call in ast.walk(source.tree) if _is_data(call) for n in ast.walk(call)}
-        drawn = {id(n) for call in ast.walk(source.tree) if _is_drawn(call) for n in ast.walk(call)}
-        loaders = (call for call in ast.walk(source.tree) if callee(call) == "DataLoader")
-        loads = {id(n) for call in loaders for n in ast.walk(call)}
-        slices = (node for node in ast.walk(source.tree) if isinstance(node, ast.Slice))
+        made = {id(n) for call in source.nodes if _is_data(call) for n in ast.walk(call)}
+        drawn = {id(n) for call in source.nodes if _is_drawn(call) for n in ast.walk(call)}
+        loads = _of_batches(source)
+        slices = (node for node in source.nodes if isinstance(node, ast.Slice))
         bounds = {id(each.upper) for each in slices}
         written: dict[int, list[ast.expr]] = {}
         for node in _literals(source.tree):
@@ -47,7 +47,7 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
         for value, nodes in written.items():
             told = value in site.told or value in site.sizes
             for node in nodes:
-                statement = innermost(source.tree, node.lineno)
+                statement = innermost(source, node.lineno)
                 distance = near.get(id(statement))
                 if statement is None or (distance is None and not (told and value > 1)):
                     continue
@@ -56,6 +56,7 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                 more += 1.8 * (id(node) in drawn)
                 words = site.roles.get(id(node), "").split("_")
                 more -= 0.15 * any(len(word) > 4 and word in site.text for word in words)
+                more += 0.6 * ("kernel" in words)  # what it leaves of a picture fits seldom
                 if id(node) in bounds and value in near_sizes:
                     more += 0.5  # it is a size of what it is computed with
                 for cost, size in _instead(value, site):
@@ -63,7 +64,7 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                     yield place.replaced(cost + more + shared, (node, str(size)))
             together: dict[int, list[ast.AST]] = {}
             for node in nodes:
-                together.setdefault(id(innermost(source.tree, node.lineno)), []).append(node)
+                together.setdefault(id(innermost(source, node.lineno)), []).append(node)
             for at, group in together.items():
                 if len(group) > 1 and at in near:
                     for cost, size in _instead(value, site):
@@ -78,6 +79,22 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                     yield Candidate(cost + more, edits)
 
 
+def _of_batches(source: Source) -> set[int]:
+    """The nodes that say how many samples are taken at once: their number is no size."""
+    nodes: list[ast.AST] = []
+    for call in source.nodes:
+        if callee(call) == "DataLoader":
+            nodes += ast.walk(call)
+        elif isinstance(call, ast.Call) and callee(call) in ("split", "range"):
+            nodes += call.args[2 * (callee(call) == "range") :]
+    names = {spelled(node) for node in nodes} - {""}
+    for row in source.nodes:
+        value = getattr(row, "value", None) if isinstance(row, ast.Assign) else None
+        parts = value.elts if isinstance(value, ast.Tuple) else [value]
+        nodes += [v for n, v in zip(bound_by(row), parts, strict=False) if n in names and v]
+    return {id(node) for node in nodes}
+
+
 def other_sizes(site: Site, place: Place) -> Iterator[Candidate]:
     """Sizes that a call is given, computed in another way."""
     for call in place.calls():
@@ -87,6 +104,14 @@ def other_sizes(site: Site, place: Place) -> Iterator[Candidate]:
                 if value is MISSING or type(value) is int:
                     for cost, new in _reckoned(place, argument, value, site):
                         yield place.replaced(cost, (argument, new))
+
+
+def whole(site: Site, place: Place) -> Iterator[Candidate]:
+    """Sizes and bounds divided to whole numbers."""
+    nodes = [n for n in place.parts() if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
+    if nodes and re.search("integer|of ints|float", site.text):
+        texts = (f"{place.text(n.left)} // {place.text(n.right)}" for n in nodes)
+        yield place.replaced(0.4, *zip(nodes, texts, strict=True))
 
 
 def left_open(site: Site, place: Place) -> Iterator[Candidate]:
@@ -120,7 +145,8 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
     told = list(dict.fromkeys(n for n in site.told if n > 1))[:6]
     for a in told if value is MISSING else [value]:
         for at, b in enumerate(told if value is MISSING else site.sizes[:12]):
-            cost = 1.0 + 0.3 * (value is MISSING) + 0.02 * at
+            cost = 1.0 + 0.3 * (value is MISSING) + 0.02 * at + 1.3 * (b == 1)
+            cost -= 0.5 * ((a, b) in site.confronted)
             if b > a and b % a == 0:
                 yield cost, f"{loose} * {b // a}"
             elif b < a and a % b == 0:
@@ -128,12 +154,12 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
             elif b != a:
                 yield cost + 0.1, f"{text} {'+' if b > a else '-'} {abs(b - a)}"
     yield 1.3, f"{text} + 1"
-    for name in _unread(function_around(place.source.tree, node)):
+    for name in _unread(function_around(place.source, node)):
         yield 0.75, f"{text} + {name}"
         yield 0.8, f"{loose} * {name}"
         yield 0.85, name
     if value in site.told:
-        for loop in ast.walk(site.raising[0].source.tree):
+        for loop in site.raising[0].source.nodes:
             if isinstance(loop, ast.For) and hasattr(site.raising[-1].value(loop.iter), "__len__"):
                 if loop.lineno < site.raising[0].statement.lineno <= (loop.end_lineno or 0):
                     yield 0.7, f"{loose} * len({ast.unparse(loop.iter)})"
@@ -152,7 +178,7 @@ def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:
     from what the loop goes through."""
     function, line = place.function, place.statement.lineno
     names = [each.arg for each in function.args.args] if function is not None else []
-    loops = [n for n in ast.walk(place.source.tree) if isinstance(n, ast.For)]
+    loops = [n for n in place.source.nodes if isinstance(n, ast.For)]
     loops = [n for n in loops if n.lineno < line <= (n.end_lineno or 0)]
     names += [name for loop in loops for name in bound_by(loop)]
     given = {n: v for n in names if isinstance(v := place.frame.f_locals.get(n), Tensor)}
@@ -179,7 +205,7 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
         value: Any = getattr(statement, "value", None)
         beyond: list[str] = []
         if isinstance(statement, ast.Return) and getattr(length, "name", "") == "__len__":
-            kinds = [n for n in ast.walk(place.source.tree) if isinstance(n, ast.ClassDef)]
+            kinds = [n for n in place.source.nodes if isinstance(n, ast.ClassDef)]
             own = [each for kind in kinds if length in kind.body for each in kind.body]
             for each in own:
                 if isinstance(each, ast.FunctionDef) and each.name == "__getitem__":

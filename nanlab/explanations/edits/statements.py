@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from torch import nn
@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from nanlab.explanations.edits.gradients import GRADIENTS_OFF, is_cut
 from nanlab.explanations.site import (
+    MISSING,
     Candidate,
     Place,
     Site,
@@ -45,10 +46,25 @@ def without_repeated(site: Site, place: Place) -> Iterator[Candidate]:
     """Without a statement that does again what was done, or takes a name that is taken."""
     if "has already been" in site.text:
         yield place.written(0.6, "")
+        yield from _in_branch(place)
     for other in site.statements() if "already exists" in site.text else ():
         names = (name.removeprefix("self.") for name in bound_by(other.statement))
         if any(f"'{name}'" in site.text for name in names):
             yield other.replaced(1.0, (other.statement, "pass"))
+
+
+def _in_branch(place: Place) -> Iterator[Candidate]:
+    """The statement and those after it within the next branch that goes on with its object."""
+    rows = place.block[place.block.index(place.statement) :]
+    at = next((at for at, row in enumerate(rows) if not isinstance(row, ast.Expr)), 0)
+    branch, function = rows[at], getattr(getattr(place.statement, "value", None), "func", None)
+    owner = spelled(getattr(function, "value", place.statement))
+    if isinstance(branch, ast.If) and owner and owner in names_in(branch):
+        lines, first = place.source.lines, place.statement.lineno
+        body = branch.body[0].lineno
+        inner = (" " * 4 + line for line in lines[first - 1 : branch.lineno - 1])
+        text = "\n".join((*lines[branch.lineno - 1 : body - 1], *inner))
+        yield Candidate(0.4, (lines_as(place.source, first, body - 1, text),))
 
 
 def earlier(site: Site, place: Place) -> Iterator[Candidate]:
@@ -129,7 +145,7 @@ def gradient_for_each(site: Site) -> Iterator[Candidate]:
 def module_initialised(site: Site) -> Iterator[Candidate]:
     """Modules that call their base before anything else, and register what they learn."""
     for source in site.program.texts:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.ClassDef) and "Module" in "".join(map(ast.unparse, node.bases)):
                 yield from _initialised(source, node, site)
 
@@ -152,7 +168,7 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
         ):
             top = site.raising[-1]
             learns = "backward(" in "\n".join(top.source.lines[top.statement.lineno - 1 :])
-            above = [s for s in ast.walk(place.source.tree) if isinstance(s, ast.With)]
+            above = [s for s in place.source.nodes if isinstance(s, ast.With)]
             off = any(
                 s.lineno < call.lineno <= (s.end_lineno or 0)
                 and GRADIENTS_OFF.search(ast.unparse(s))
@@ -174,7 +190,7 @@ def _is_smaller(last: int, size: int, site: Site) -> bool:
 
 def whole_batches(site: Site, place: Place) -> Iterator[Candidate]:
     """A loop that takes a part of the data each time, without the last part, which is smaller."""
-    for node in ast.walk(place.source.tree):
+    for node in place.source.nodes:
         if not isinstance(node, ast.For) or callee(node.iter) != "range":
             continue
         bounds: list[ast.expr] = node.iter.args  # type: ignore[attr-defined]
@@ -186,10 +202,26 @@ def whole_batches(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.85, (bounds[1], f"{whole} - {text} + 1"))
 
 
+def called(site: Site) -> Iterator[Candidate]:
+    """A function that a statement only names, or binds anew, called."""
+    for place in site.statements():
+        value: Any = getattr(place.statement, "value", None)
+        named = isinstance(place.statement, ast.Expr) and isinstance(value, ast.Attribute)
+        if named and not isinstance(place.value(value), (Tensor, nn.Module)):
+            yield place.replaced(0.3, (value, f"{place.text(value)}()"))
+        for target in getattr(place.statement, "targets", []):
+            owner = place.value(target.value) if isinstance(target, ast.Attribute) else MISSING
+            if isinstance(owner, (Tensor, nn.Module)) and callable(
+                getattr(type(owner), target.attr, None)
+            ):
+                new = f"{place.text(target)}({place.text(value)})"
+                yield place.replaced(0.4, (place.statement, new))
+
+
 def returned(site: Site) -> Iterator[Candidate]:
     """What a function computed last, returned: it gave None."""
     for source in site.program.texts if "NoneType" in site.text else ():
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             rows = rows_of(node) if isinstance(node, ast.FunctionDef) else []
             last = site.place(source, rows[-1], 0.0) if rows else None
             value = getattr(rows[-1], "value", None) if rows else None
@@ -214,11 +246,15 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
         own = place.value(of)
         if callee(call) != "load_state_dict" or not isinstance(own, nn.Module) or not call.args:
             continue
-        state: Any = place.value(call.args[0])
+        loading = [f for f in site.inner if f.f_code.co_name == "load_state_dict"]
+        state: Any = loading[-1].f_locals.get("state_dict") if loading else None
         for name, inner in own.named_modules() if isinstance(state, dict) else ():
             if name and inner.state_dict().keys() == state.keys():
                 text = f"{place.text(of)}.{name}.load_state_dict"
                 yield place.replaced(0.4, (call.func, text))
+        for text, prefix in _states(place.text(call.args[0]), state, own.state_dict().keys()):
+            names = f"{{n.removeprefix({prefix!r}): v for n, v in {text}.items()}}"
+            yield place.replaced(0.3, (call.args[0], names if prefix else text))
         if wrong and "key(s)" not in site.text:
             last = list(own.state_dict())[-1].rpartition(".")[0]
             if {name.rpartition(".")[0] for name in wrong} == {last}:
@@ -226,6 +262,16 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
                 fits = f"v.shape == {model}state_dict()[n].shape"
                 part = f"{{n: v for n, v in {given}.items() if {fits}}}"
                 yield place.replaced(0.5, (call, f"{place.text(call.func)}({part}, strict=False)"))
+
+
+def _states(text: str, state: Any, wanted: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The parts of a checkpoint that have the names of a module, and the prefix of those names."""
+    if isinstance(state, dict) and all(isinstance(name, str) for name in state):
+        for prefix in ("", *{name.partition(".")[0] + "." for name in state}):
+            if {name.removeprefix(prefix) for name in state} == {*wanted}:
+                yield text, prefix
+        for name, inner in state.items():
+            yield from _states(f"{text}[{name!r}]", inner, wanted)
 
 
 def within_sequence(site: Site, place: Place) -> Iterator[Candidate]:
@@ -265,7 +311,9 @@ def padded(rows: list[Any], name: str) -> str:
 
 def chosen(site: Site, place: Place) -> Iterator[Candidate]:
     """A branch on a tensor as a choice between its elements."""
-    if not re.search("data-dependent|Boolean value of Tensor|traced", site.text):
+    if not re.search(
+        r"data-dependent|Boolean value of Tensor|traced|calling \.item\(\)", site.text
+    ):
         return
     branch = place.statement
     if isinstance(branch, ast.If) and len(branch.body) == 1:
@@ -276,7 +324,7 @@ def chosen(site: Site, place: Place) -> Iterator[Candidate]:
         kept = bound_by(one) if last is branch else []
         other = (head, kept[0]) if kept else _result(place, last)
         if head == other[0] and len(branch.orelse) < 2:
-            choice = f"torch.where({place.text(branch.test)}, {value}, {other[1]})"
+            choice = f"torch.where({_of_tensors(place, branch.test)}, {value}, {other[1]})"
             text, end = f"{branch.col_offset * ' '}{head}{choice}", last.end_lineno or 0
             yield Candidate(0.4, (lines_as(place.source, branch.lineno, end, text),))
     if isinstance(branch, (ast.If, ast.While, ast.Assert)):
@@ -284,8 +332,13 @@ def chosen(site: Site, place: Place) -> Iterator[Candidate]:
         yield place.replaced(0.6, (test, f"({place.text(test)}).any()"))
     for node in place.parts():
         if isinstance(node, ast.IfExp):
-            parts = ", ".join(map(place.text, (node.test, node.body, node.orelse)))
+            parts = ", ".join(_of_tensors(place, n) for n in (node.test, node.body, node.orelse))
             yield place.replaced(0.4, (node, f"torch.where({parts})"))
+
+
+def _of_tensors(place: Place, node: ast.expr) -> str:
+    """The text of an expression, its tensors not read as numbers."""
+    return place.text(node).replace(".item()", "")
 
 
 def _result(place: Place, statement: ast.stmt) -> tuple[str, str]:
@@ -312,7 +365,11 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
     elif isinstance(statement, ast.For):
         target = statement.target
     if isinstance(target, ast.Tuple) and "too many values to unpack" in site.text:
-        parts = [place.text(part) for part in target.elts]
+        parts, whole = [place.text(part) for part in target.elts], getattr(statement, "value", None)
+        rows = place.value(whole) if whole is not None else MISSING
+        for d, size in enumerate(rows.shape if isinstance(rows, Tensor) else ()):
+            if whole is not None and size == len(parts):
+                yield place.replaced(0.2, (whole, f"{place.text(whole)}.unbind({d})"))
         yield place.replaced(0.4 + place.distance, (target, f"{', '.join(parts)}, *_"))
         if not place.distance:
             read = dict.fromkeys(n for row in rows_of(statement) for n in _data_in(place, row))
@@ -327,7 +384,9 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
         return
     value = place.value(ast.copy_location(ast.Name(spelled(target), ast.Load()), target))
     listed = isinstance(value, list) and isinstance(statement, ast.For)
-    if (listed or isinstance(value, tuple)) and 2 <= len(value) <= 4:
+    parted = re.search(rf"(?<![\w.]){spelled(target)}\[\d\]", place.source.text)
+    plain = listed or (isinstance(value, tuple) and not hasattr(value, "_fields"))
+    if plain and 2 <= len(value) <= 4 and not parted:
         if any(isinstance(each, Tensor) for each in value):
             yield place.replaced(0.3, (target, spelled(target) + ", _" * (len(value) - 1)))
 

@@ -35,7 +35,7 @@ def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
     own = {ast.dump(e): e for e, _ in place.operands}
     inside = {id(node) for node in ast.walk(place.statement)}
     for source in site.program.texts:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             given = getattr(getattr(node, "func", None), "value", None)
             same = own.get(ast.dump(given)) if given is not None else None
             if same is None or id(node) in inside or callee(node) in (*ASKED, "detach"):
@@ -43,8 +43,8 @@ def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
             if isinstance(place.value(same), ModuleType) or spelled(same) == "self":
                 continue
             named = isinstance(same, ast.Name)
-            if not named or function_around(source.tree, node) is place.function:
-                text = ast.get_source_segment(source.text, node) or ""
+            if not named or function_around(source, node) is place.function:
+                text = source.part(node)
                 yield place.replaced(0.45 + 0.3 * named, (same, text))
 
 
@@ -52,33 +52,41 @@ def other_part(site: Site, place: Place) -> Iterator[Candidate]:
     """The part of a sequence that is left where the program reads ``x[:, :-1]``: ``x[:, 1:]``."""
     own = {ast.dump(e): e for e, _ in place.operands if isinstance(e, ast.Name)}
     for source in site.program.texts if re.search("size|shape", site.text) else ():
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             same = own.get(ast.dump(node.value)) if isinstance(node, ast.Subscript) else None
             for part in ast.walk(node.slice) if isinstance(node, ast.Subscript) else ():
                 if same is not None and isinstance(part, ast.Slice) and not part.step:
-                    text = ast.get_source_segment(source.text, node) or ""
-                    old = ast.get_source_segment(source.text, part) or ""
+                    text = source.part(node)
+                    old = source.part(part)
                     cut = re.fullmatch(r":\s*-(\w+)|(\w+)\s*:", old)
                     if cut is not None:
                         other = f"{cut[1]}:" if cut[1] else f":-{cut[2]}"
                         start = text.rindex(old)
                         new = text[:start] + other + text[start + len(old) :]
                         yield place.replaced(0.6, (same, new))
-                        yield place.replaced(0.75, (same, text))
 
 
 def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
-    """As many rows written as there are."""
+    """As many rows written as there are, or as there is room for."""
     target = getattr(place.statement, "targets", [None])[0]
     value = getattr(place.statement, "value", None)
     if isinstance(target, ast.Subscript) and isinstance(value, ast.Name):
         index = f"{place.text(target.slice)}, : len({place.text(value)})"
         yield place.replaced(0.6, (target, f"{place.text(target.value)}[{index}]"))
+    longer = re.search(r"size of .*? \((\d+)\) must match .*? \((\d+)\) at .*?(\d+)\.", site.text)
+    if isinstance(target, ast.Subscript) and longer and int(longer[1]) < int(longer[2]):
+        index = f"{':, ' * int(longer[3])}: {place.text(target)}.size({longer[3]})"
+        old = place.text(value)  # type: ignore[arg-type]
+        loose = f"({old})" if isinstance(value, ast.BinOp) else old
+        yield place.replaced(0.6, (value, f"{loose}[{index}]"))  # type: ignore[arg-type]
 
 
 def allowed(site: Site, place: Place) -> Iterator[Candidate]:
     """A parameter of a distribution mapped into what the distribution takes."""
     refused = re.search(r"Expected parameter (\w+) (?s:.*)the constraint (\w+)", site.text)
+    whole = "\n".join(source.text for source in site.program.texts)
+    logarithms = re.search(r"(?i)log_?\w*(std|sigma|scale|dev|var|rate)", whole)  # by their names
+    half = logarithms is not None and "var" in logarithms[1].lower() and "stddev" not in whole
     for call in place.calls() if refused is not None else ():
         keywords = {id(each.value): each for each in call.keywords}
         others = signature(place.value(call.func))
@@ -87,7 +95,9 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
             if refused is None or name != refused[1]:
                 continue
             if refused[2].startswith("Greater"):
-                yield place.replaced(0.3 if "log" in text else 0.5, (node, f"{text}.exp()"))
+                squared = half and name == "scale"
+                new = f"(0.5 * {text}).exp()" if squared else f"{text}.exp()"
+                yield place.replaced(0.3 if logarithms or "log" in text else 0.5, (node, new))
                 yield place.replaced(0.4, (node, f"torch.nn.functional.softplus({text})"))
             elif name == "probs" and "logits" in others:
                 yield place.replaced(0.3, (keywords.get(id(node), node), f"logits={text}"))
@@ -104,7 +114,10 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
     value = place.value(expression)
     if value is MISSING and role == "value":
         value = place.result()
+    written = {id(c.func.value) for c in place.calls() if _in_place(c)}  # type: ignore[attr-defined]
     for cost, new in _forms(place, expression, value, tensors, site):
+        if id(expression) in written and "detach" not in new:  # a copy would be written
+            continue
         plain = isinstance(
             expression, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Tuple)
         )
@@ -131,6 +144,27 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
                 yield place.replaced(cost + more + apart, *pairs)
 
 
+def _in_place(call: ast.Call) -> bool:
+    return (
+        isinstance(call.func, ast.Attribute) and re.search(r"[a-z]_$", call.func.attr) is not None
+    )
+
+
+def compared(site: Site, place: Place) -> Iterator[Candidate]:
+    """Comparisons joined by ``&`` or ``|``, each in brackets: these bind more tightly."""
+    for node in place.parts():
+        parts = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        text, at = place.text(node), 0
+        for part in parts:
+            if isinstance(part, ast.BinOp) and isinstance(part.op, (ast.BitAnd, ast.BitOr)):
+                at = text.index(place.text(part), at) + len(place.text(part.left))
+                sign = "&" if isinstance(part.op, ast.BitAnd) else "|"
+                a, b = text[:at].strip(), text[at:].strip().removeprefix(sign).strip()
+                first = f"({a})" if part is not parts[0] else a
+                last = f"({b})" if part is not parts[-1] else b
+                yield place.replaced(0.3, (node, f"{first} {sign} {last}"))
+
+
 def _forms(
     place: Place, node: ast.expr, value: Any, others: dict[str, Tensor], site: Site
 ) -> Iterator[tuple[float, str]]:
@@ -150,9 +184,6 @@ def _forms(
         yield 0.5, f"{old}.values()"
     if isinstance(value, Iterator) and (bound := site.binding(place, node)) is not None:
         yield 0.4, bound.text(bound.statement.value)  # type: ignore[attr-defined]
-    if isinstance(value, list) and len(value) in site.told and isinstance(node, ast.List):
-        for more in (n - len(value) for n in site.told if n > len(value)):
-            yield 1.4, f"{old[:-1]}{more * (', ' + place.text(node.elts[-1]))}]"
     for kind in re.findall(r"\bnot an? (\w+)", site.text):
         for name, other in place.names().items():
             if kind in (base.__name__ for base in type(other).__mro__) and name != old:
@@ -162,7 +193,6 @@ def _forms(
     if isinstance(value, np.ndarray):
         yield 0.7, f"torch.from_numpy({old})"
         yield 0.8, f"{old}.copy()"
-        yield 1.0, f'{old}.astype("float32")'
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield 1.2, f"torch.tensor({old})"
     if isinstance(value, list) and value and all(type(v) in (int, float, bool) for v in value):
@@ -178,14 +208,18 @@ def _forms(
         for name in dir(value):  # of a named tuple
             if isinstance(getattr(value, name), Tensor):
                 yield 0.8 - 0.1 * (name in site.text), f"{old}.{name}"
+        if isinstance(value[0], Tensor):
+            yield 0.5 if _in_parts(place, old) else 1.2, f"{old}[0]"
         if all(isinstance(v, Tensor) for v in value):
-            if isinstance(value, tuple):
-                yield 1.2, f"{old}[0]"
             yield 1.2, f"torch.stack({old})"
+            if "except in dim" in site.text and len({v.dim() for v in value}) == 1:
+                parts = old[1:-1] if isinstance(node, (ast.List, ast.Tuple)) else f"*{old}"
+                yield 0.6, f"torch.broadcast_tensors({parts})"
     if isinstance(value, type) or (callable(value) and not isinstance(value, nn.Module)):
         yield 0.5, f"{old}()"
     if value is MISSING:
-        yield 1.4, f"*{old}"
+        if re.search("list|tuple|generator|iterable|Module", site.text):
+            yield 1.4, f"*{old}"
         if "tuple" in site.text:
             yield 1.6, f"{old}[0]"
     elif isinstance(value, nn.Module) and len({p.dtype for p in value.parameters()}) == 1:
@@ -216,7 +250,8 @@ def _forms(
     if "non-leaf" in site.text and whole:
         yield 0.5, f"{old}.detach().requires_grad_()"
     elif re.search("scalar (outputs|Tensor)", site.text):
-        yield 0.5 - 0.3 * whole, f"{old}.mean()"
+        summed = "grad(" in place.text(place.statement)  # each element by its own
+        yield 0.5 - 0.3 * (whole or summed), f"{old}.{'sum' if summed else 'mean'}()"
     elif graph and not re.search("does not require grad|second time|non-leaf", site.text):
         yield 0.8, f"{old}.detach()"
         yield 1.0, f"{old}.clone()"
@@ -232,6 +267,11 @@ def _forms(
             yield cost + 0.02, text + dtype
         elif kinds and value is not MISSING and is_whole(value):
             yield cost + 0.5, f"{text}.float()"
+
+
+def _in_parts(place: Place, name: str) -> bool:
+    """Whether the program takes a part of a name by its number somewhere."""
+    return re.search(rf"(?<![\w.]){re.escape(name)}\[\d+\]", place.source.text) is not None
 
 
 def _wanted(role: str, value: Any, site: Site) -> str:
@@ -291,6 +331,9 @@ def _cast(
     if dtype != torch.int64:
         loses = floats and not all(map(float.is_integer, elements(value)))
         yield cost + 0.2 * floats + 0.8 * loses, f"{old}.long()"
+        low = min(elements(value), default=0) if floats and not loses else 0
+        if low > 0:  # they count from another number than 0
+            yield cost + 0.25, f"({old}.long() - {int(low)})"
     if dtype != torch.bool:
         flags = "bool" in site.text.lower() and dtype is not None and elements(value) == {0, 1}
         yield cost + (-0.2 if flags else 0.6), f"{old}.bool()"
@@ -360,6 +403,8 @@ def _shaped(
     for name, other in others.items():
         if not name or name == old:
             continue
+        if shape and rank == 1 and other.dim() > 1 and shape[0] % (other.shape[-1] or 1) == 0:
+            yield more + 0.75, f"{old}.view({name}.size(-1), -1)"
         if shape and other.dim() and len(other) < shape[0]:  # the last batch may be smaller
             yield more + 1.25, f"{old}[: len({name})]"
         if shape and other.dim() == rank and len(other) > shape[0] == 1:
