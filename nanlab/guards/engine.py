@@ -45,7 +45,6 @@ from nanlab.guards.window import (
     silenced,
     suspects,
     turns_of,
-    twice,
 )
 from nanlab.stats.memory import local_part
 from nanlab.trace import Trace
@@ -636,7 +635,10 @@ class Guard:
             if not alike:
                 reason = f"the replay raised {type(error).__name__}: {error}{suspects(window)}"
         finally:
-            twice(self._return, now, looks, replaying)
+            try:
+                self._return(now, looks, replaying)
+            finally:  # once more, for an interrupt may have ended it
+                self._return(now, looks, replaying)
         return watching.trace, reason
 
     def _return(self, now: Now, looks: bool, replaying: contextlib.ExitStack) -> None:

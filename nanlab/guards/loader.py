@@ -21,7 +21,7 @@ from nanlab.guards import loops
 from nanlab.guards.engine import Guard
 from nanlab.guards.loops import TURNS, Loop, cells_of, loop_at, repeat
 from nanlab.guards.outcome import outcome
-from nanlab.guards.window import Turn, Window, twice
+from nanlab.guards.window import Turn, Window
 
 # functions that hand on the items of what they are given
 _HANDING_ON = frozenset(("tqdm", "track", "progress_bar", "alive_it", "iter"))
@@ -91,7 +91,10 @@ class guard:
                 yield item
                 count += 1
         finally:
-            twice(end, running)
+            try:
+                end(running)
+            finally:  # once more, for an interrupt may have ended it
+                end(running)
 
     def _began(self, item: Any, count: int, frame: FrameType | None) -> None:
         if frame is None or self._guard.off:
@@ -189,7 +192,10 @@ class Loops:
             if error is not None and not isinstance(error, Stop):
                 self.guard.refused(error, [frame for frame, _ in walk_tb(traceback)])
         finally:
-            twice(self._end)
+            try:
+                self._end()
+            finally:  # once more, for an interrupt may have ended it
+                self._end()
 
     def _end(self) -> None:
         if self._began in loops.began:
@@ -264,14 +270,20 @@ class _Again:
             try:
                 repeat(loop, frame, at_head, items, target)
             finally:
-                twice(_fill, frame, before)
+                try:
+                    _fill(frame, before)
+                finally:  # once more, for an interrupt may have ended it
+                    _fill(frame, before)
             return
         now = {n: values.get(n, _ABSENT) for n in loop.stored} | {TURNS: _ABSENT}
         try:
             _bind(values, {n: at_head.get(n, _ABSENT) for n in self.carried})
             repeat(loop, frame, at_head, items, target)
         finally:
-            twice(_bind, values, now)
+            try:
+                _bind(values, now)
+            finally:  # once more, for an interrupt may have ended it
+                _bind(values, now)
 
 
 def _fill(frame: FrameType, contents: dict[str, Any]) -> None:

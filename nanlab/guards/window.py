@@ -109,14 +109,6 @@ class Replay:
     weights: list[OptimizerCopy] = field(default_factory=list)  # before the step that failed
 
 
-def twice(undo: Callable[..., object], *given: Any) -> None:
-    """Undo something, and once more: an interrupt may have ended it."""
-    try:
-        undo(*given)
-    finally:
-        undo(*given)
-
-
 def number_steps(recording: Recording, replay: Replay) -> None:
     """Number the steps of a replay as in the run."""
     last = len(recording.starts) - 1 if not replay.skips else 0
