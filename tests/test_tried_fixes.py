@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -153,7 +154,9 @@ def test_a_largest_exponent_is_not_taken_out_of_what_nothing_divides_by() -> Non
         rec = -(x * torch.log(recon) + (1 - x) * torch.log(1 - recon)).sum()
         loss = rec - 0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
         loss.backward()
-    assert trace.cure is not None and trace.cure.verified
+    # the exact loss is 2e109, which float32 does not hold: bounded is all that it can be
+    assert trace.cure is not None and trace.cure.verdict == "finite"
+    assert re.fullmatch(r"the loss is \S+, its limit \S+e\+109", trace.cure.why)
     assert "logvar(x).clamp" in trace.cure.code and "logsigmoid" in trace.cure.code
     assert "amax" not in trace.cure.code
 

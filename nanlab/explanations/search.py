@@ -233,7 +233,8 @@ def _alike(source: Source) -> dict[tuple[str, int, int], list[ast.stmt]]:
 def _twins(site: Site, candidate: Candidate, alike: Sequence[ast.stmt]) -> Iterator[Candidate]:
     """The same edit of statements of the block that differ by their names alone, too."""
     edit, edits = candidate.edits[0], [candidate.edits[0]]
-    lines = site.program.source(edit.file).lines if len(alike) > 1 else []  # type: ignore[union-attr]
+    source = site.program.source(edit.file)
+    lines = source.lines if source is not None and len(alike) > 1 else []
     own = next((row for row in alike if row.lineno == edit.first), None)
     for row in alike:
         names = _renaming(own, row) if own is not None and row is not own else {}

@@ -35,8 +35,8 @@ _PARTIAL = re.compile(
 # Switches that silence an error and leave its cause, or are out of use.
 _NO_CURES = (
     "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
-    " track_running_stats training is_grads_batched full_graph drop_last differentiable capturable"
-    " maximize foreach fused recurse raise_exception"
+    " retain_graph track_running_stats training is_grads_batched full_graph drop_last"
+    " differentiable capturable maximize foreach fused recurse raise_exception"
 ).split()
 
 
@@ -62,7 +62,8 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             continue
         switch = given is not None and isinstance(getattr(given.value, "value", None), bool)
         told = re.search(rf"\b{re.escape(name)}\W*(=|set to )\W*(True|False)\b", site.text)
-        if told is not None and given is None and not isinstance(default, bool):
+        apart = given is None and not isinstance(default, bool) and name not in _NO_CURES
+        if told is not None and apart:
             yield place.added(0.3, call, f"{name}={told[2]}")
         elif (isinstance(default, bool) or switch) and (lacks or name not in _NO_CURES):
             kept = name == "keepdim" and "must match the size" in site.text

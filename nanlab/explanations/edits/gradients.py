@@ -161,6 +161,7 @@ def uncut(site: Site, place: Place) -> Iterator[Candidate]:
             inner, count = deeper, count + 1
             yield place.replaced(0.5 - 0.05 * count, (node, place.text(inner)))
         if count:
+            yield place.replaced(0.6, (node, f"torch.stack(list({place.text(inner)}))"))
             for call in place.source.nodes:  # a list of what was cut before
                 listed = getattr(getattr(call, "func", None), "value", None)
                 if callee(call) == "append" and spelled(listed or call) == (spelled(inner) or None):
@@ -168,6 +169,17 @@ def uncut(site: Site, place: Place) -> Iterator[Candidate]:
                     for given in call.args[:1]:  # type: ignore[attr-defined]
                         if (whole := _inside(given)) is not None:
                             yield place.replaced(0.45, (given, place.text(whole)), (node, new))
+        name = callee(node)
+        if name == "sample":
+            head = place.text(node.func)[: -len(name)]  # type: ignore[attr-defined]
+            yield place.replaced(0.5, (node, f"{head}rsample()"))
+        elif (
+            name == "argmax" and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        ):
+            of, d = place.text(node.func.value), place.text(node.args[0]) if node.args else "-1"
+            yield place.replaced(
+                0.9, (node, f"({of}.softmax({d}) * torch.arange({of}.shape[{d}])).sum({d})")
+            )
 
 
 def all_uncut(site: Site) -> Iterator[Candidate]:

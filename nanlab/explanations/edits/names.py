@@ -159,8 +159,9 @@ def of_function_around(site: Site, place: Place) -> Iterator[Candidate]:
         for row in inner.body if inner is not None else place.source.tree.body:
             if row.lineno <= changed.lineno <= (row.end_lineno or 0):
                 first = replace(place, statement=row)
-    if first is not None and isinstance(changed.op, (ast.Add, ast.Mult)):  # type: ignore[attr-defined]
-        start = int(isinstance(changed.op, ast.Mult))  # type: ignore[attr-defined]
+    op = getattr(changed, "op", None)
+    if first is not None and isinstance(op, (ast.Add, ast.Mult)):
+        start = int(isinstance(op, ast.Mult))
         yield first.written(0.45, f"{lacking} = {start}\n{{}}")
     if isinstance(site.error, UnboundLocalError) and inner is not None:
         outer = function_around(place.source, inner)

@@ -64,6 +64,7 @@ def other_part(site: Site, place: Place) -> Iterator[Candidate]:
                         start = text.rindex(old)
                         new = text[:start] + other + text[start + len(old) :]
                         yield place.replaced(0.6, (same, new))
+                        yield place.replaced(0.75, (same, text))
 
 
 def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
@@ -114,7 +115,8 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
     value = place.value(expression)
     if value is MISSING and role == "value":
         value = place.result()
-    written = {id(c.func.value) for c in place.calls() if _in_place(c)}  # type: ignore[attr-defined]
+    in_place: Iterator[Any] = filter(_in_place, place.calls())
+    written = {id(c.func.value) for c in in_place}
     for cost, new in _forms(place, expression, value, tensors, site):
         if id(expression) in written and "detach" not in new:  # a copy would be written
             continue
@@ -184,6 +186,9 @@ def _forms(
         yield 0.5, f"{old}.values()"
     if isinstance(value, Iterator) and (bound := site.binding(place, node)) is not None:
         yield 0.4, bound.text(bound.statement.value)  # type: ignore[attr-defined]
+    if isinstance(value, list) and len(value) in site.told and isinstance(node, ast.List):
+        for more in (n - len(value) for n in site.told if n > len(value)):
+            yield 1.4, f"{old[:-1]}{more * (', ' + place.text(node.elts[-1]))}]"
     for kind in re.findall(r"\bnot an? (\w+)", site.text):
         for name, other in place.names().items():
             if kind in (base.__name__ for base in type(other).__mro__) and name != old:
@@ -193,6 +198,7 @@ def _forms(
     if isinstance(value, np.ndarray):
         yield 0.7, f"torch.from_numpy({old})"
         yield 0.8, f"{old}.copy()"
+        yield 1.0, f'{old}.astype("float32")'
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield 1.2, f"torch.tensor({old})"
     if isinstance(value, list) and value and all(type(v) in (int, float, bool) for v in value):
@@ -208,8 +214,9 @@ def _forms(
         for name in dir(value):  # of a named tuple
             if isinstance(getattr(value, name), Tensor):
                 yield 0.8 - 0.1 * (name in site.text), f"{old}.{name}"
-        if isinstance(value[0], Tensor):
-            yield 0.5 if _in_parts(place, old) else 1.2, f"{old}[0]"
+        taken = _in_parts(place, old)
+        if isinstance(value[0], Tensor) and (taken or isinstance(value, tuple)):
+            yield 0.5 if taken else 1.2, f"{old}[0]"
         if all(isinstance(v, Tensor) for v in value):
             yield 1.2, f"torch.stack({old})"
             if "except in dim" in site.text and len({v.dim() for v in value}) == 1:
@@ -218,8 +225,7 @@ def _forms(
     if isinstance(value, type) or (callable(value) and not isinstance(value, nn.Module)):
         yield 0.5, f"{old}()"
     if value is MISSING:
-        if re.search("list|tuple|generator|iterable|Module", site.text):
-            yield 1.4, f"*{old}"
+        yield 1.4, f"*{old}"
         if "tuple" in site.text:
             yield 1.6, f"{old}[0]"
     elif isinstance(value, nn.Module) and len({p.dtype for p in value.parameters()}) == 1:
