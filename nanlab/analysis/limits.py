@@ -854,7 +854,6 @@ class _Path:
     outside: Tensor  # bool: not finite along the whole of it, as outside of the domain
     scale: Tensor  # limits along two directions that differ by less than SAME of it are one
     near: Tensor  # the value close by
-    beyond: Tensor  # bool: infinite along it, perhaps for the range of float64
 
 
 def _path_exact(seen: Tensor) -> _Path:
@@ -878,8 +877,7 @@ def _path_exact(seen: Tensor) -> _Path:
     value = torch.where(settled, last, value)
     value = torch.where(vanishes, torch.zeros_like(last), value)
     outside = ~seen[-2:].isfinite().all(0) & ~beyond
-    scale = 1e-3 * far.abs().nan_to_num(0, 0, 0)
-    return _Path(value, outside, scale, last, torch.zeros_like(outside))
+    return _Path(value, outside, 1e-3 * far.abs().nan_to_num(0, 0, 0), last)
 
 
 def _path(seen: Tensor) -> _Path:
@@ -912,8 +910,7 @@ def _path(seen: Tensor) -> _Path:
     value = torch.where(rises | logs, seen[-1].sign() * math.inf, value)
     near = seen[len(seen) // 2 :].isfinite()
     outside = 2 * near.sum(0) < len(near)  # finite far off alone is no approach
-    beyond = seen[len(seen) // 2 :].isinf().any(0)
-    return _Path(value, outside, 0.1 * scale, seen[len(seen) // 2], beyond)
+    return _Path(value, outside, 0.1 * scale, seen[len(seen) // 2])
 
 
 def _agreed(paths: list[_Path]) -> Limit:
@@ -935,8 +932,7 @@ def _agreed(paths: list[_Path]) -> Limit:
     value = torch.where(known & one, middle, torch.full_like(middle, math.nan))
     bound = torch.where(any_used & (low <= high), size, torch.full_like(size, math.inf))
     bound = torch.where(missing, torch.full_like(size, math.inf), bound)
-    beyond = torch.stack([p.beyond for p in paths]).any(0)
-    return Limit(value, ~known & ~differ, known & outside.any(0), bound, ~any_used & ~beyond)
+    return Limit(value, ~known & ~differ, known & outside.any(0), bound, ~any_used)
 
 
 # --- a fix against the limit ---------------------------------------------------------------------
