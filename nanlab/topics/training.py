@@ -26,7 +26,6 @@ from nanlab.findings.fault import Fault, plural
 from nanlab.findings.rule import Finding, Fix, Rule, rule
 from nanlab.formats import format_of
 from nanlab.operators import having
-from nanlab.stats import TensorStats
 from nanlab.topics.clipping import USUAL, clipping
 from nanlab.trace.frames import parameter_columns
 from nanlab.trace.history import OptimizerStep, Place
@@ -199,19 +198,16 @@ def _finite(rate: float | None) -> bool:
 
 def _state_is_sane(recording: Recording, origin: Origin) -> bool:
     """Whether the operands of an optimizer's operation are of ordinary size."""
-    return max((s.largest for s in _read(recording, origin.position)), default=0.0) < 1e15
-
-
-def _read(recording: Recording, position: int) -> list[TensorStats]:
-    """The known statistics of what an operation read."""
-    return [s for p, _ in recording.operands(position) if (s := recording.stats(p)) is not None]
+    read = [recording.stats(p) for p, _ in recording.operands(origin.position)]
+    return max((s.largest for s in read if s is not None), default=0.0) < 1e15
 
 
 def overflowed(recording: Recording, position: int) -> bool:
     """Whether an operand was so large that its result overflowed: no matter of a domain."""
-    read, dtype = _read(recording, position), recording.at(position).dtype
+    read = [recording.stats(p) for p, _ in recording.operands(position)]
+    dtype = recording.at(position).dtype
     limit = format_of(dtype).max if dtype.is_floating_point else math.inf
-    return any(s.posinf or s.neginf or s.largest > limit**0.25 for s in read)
+    return any(s.posinf or s.neginf or s.largest > limit**0.25 for s in read if s is not None)
 
 
 def blame_update(fault: Fault, away: Runaway, told_by: Rule) -> Finding:

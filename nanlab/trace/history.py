@@ -146,12 +146,6 @@ class Dead:
     numel: int = 0  # elements of what died
     blockers: tuple[str, ...] = ()  # parameters that are zero, and that it is multiplied by
 
-    @property
-    def starved(self) -> bool:
-        """Whether it was for several steps, and an operation is to blame for each."""
-        lasts = self.steps >= (FEWEST_ZERO_LATE if self.lived else FEWEST_ZERO)
-        return lasts and not self.alive and not self.unknown and self.at is not None
-
 
 @dataclass(slots=True)
 class Drive:
@@ -360,8 +354,13 @@ class History:
 
     @property
     def starved(self) -> list[int]:
-        """Parameters of all-zero gradient for several steps, and where the signal died."""
-        return [owner for owner, dead in self.dead.items() if dead.starved]
+        """Parameters of all-zero gradient for several steps, an operation to blame for each."""
+        return [
+            owner
+            for owner, dead in self.dead.items()
+            if dead.steps >= (FEWEST_ZERO_LATE if dead.lived else FEWEST_ZERO)
+            and not (dead.alive or dead.unknown or dead.at is None)
+        ]
 
     @property
     def scaled(self) -> bool:
