@@ -110,7 +110,8 @@ class Judge:
     _truths: dict[int, Truth | None] = field(default_factory=dict)
     _slices: dict[Any, Slice] = field(default_factory=dict)
     _local: dict[tuple[int, int], tuple[Slice, int, Truth | None]] = field(default_factory=dict)
-    _wide: dict[int, list[Evaluation]] = field(default_factory=dict)  # by the identity of a line
+    # by the identity of a line's slice, which is kept with it: another would get the same number
+    _wide: dict[int, tuple[Slice, list[Evaluation]]] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], Judgement] = field(default_factory=dict)  # by edits
     _beginnings: dict[int, Beginning] = field(default_factory=dict)  # by the first call after
     _askers: int = 0  # that are in ``sharing``
@@ -324,7 +325,8 @@ class Judge:
         if found.kind == "gradient" and (narrow := _narrow(whole)):
             with Wide():
                 exact = evaluate(new, [_widened(t) for t in operands], None, whole.differentiated)
-            if self._held(whole, exact, true, compared(exact, whole.evaluated, true)).kind in _FINE:
+            agrees_wide = self._held(whole, exact, true, compared(exact, whole.evaluated, true))
+            if agrees_wide.kind == "agrees":
                 found = replace(found, why=f"{ROUNDED} {narrow} {found.why}")
         if not all(bool(value.exists.all()) for value in true.values):
             off = _off_in_range(old, new, operands, whole.differentiated)
@@ -333,7 +335,8 @@ class Judge:
         return found
 
     def _held(self, whole: Slice, got: Evaluation, true: Truth, otherwise: Agreement) -> Agreement:
-        """The first parameter whose gradient differs from exact, healthy elements included."""
+        """The first parameter whose gradient differs from exact, healthy elements included;
+        otherwise: where none does."""
         names = self.recording.program.names
         for value, limit in zip(got.values, true.values, strict=True):
             off = _off(value, limit.value)
@@ -505,8 +508,8 @@ class Judge:
                 ]
             if part.extent > LOCAL:
                 return found
-            self._wide[id(part)] = found
-        return self._wide[id(part)]
+            self._wide[id(part)] = part, found
+        return self._wide[id(part)][1]
 
     def _arriving(self, region: Region) -> Sequence[Tensor | None]:
         """The gradients of the losses by what a line gives: not finite at elements that something
@@ -602,9 +605,6 @@ def _truth_of(part: Slice) -> Truth | None:
     except Exception:
         return None
     return truth(part.function(), operands, None, part.differentiated)
-
-
-_FINE = ("agrees", "unknown")
 
 
 ROUNDED = "right in float64; in"  # why a fix is finite only
