@@ -788,6 +788,12 @@ def test_a_wrong_argument_is_refused(make: Callable[[], Any]) -> None:
         make()
 
 
+def test_a_guard_entered_as_a_block_is_told_to_go_around_a_loop() -> None:
+    told = pytest.raises(nanlab.NanlabError, match=r"for batch in nanlab\.guard\(")
+    with told, nanlab.guard(batches(), net()):
+        pass
+
+
 def test_files_are_written_where_they_are_asked_for(tmp_path: Any) -> None:
     model = net()
     opt = torch.optim.Adam(model.parameters())

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import IPython.lib.pretty
 import pytest
 import torch
 
@@ -191,6 +192,7 @@ def test_two_faults_of_one_line_are_cured_by_one_edit_of_the_line_as_it_stands()
     (edit,) = trace.cure.edits
     assert edit.old.strip() == "loss = (torch.log(var) + y**2 / var).mean()"
     assert f"-{edit.old.rstrip()}" in trace.cure.diff()
+    assert IPython.lib.pretty.pretty(trace.cure.diff()) == trace.cure.diff(), "line by line"
     told = str(trace.report())
     assert told.index("cure (") < told.index("  fix (")
 

@@ -72,3 +72,13 @@ def test_an_index_outside_is_refused(index: object, error: type[Exception]) -> N
         torch.ones(2, 3).exp()
     with pytest.raises(error, match="expected"):
         trace.why(row_of(trace, "exp"), index)
+
+
+def test_without_an_index_the_first_bad_element_is_asked_for_else_the_largest() -> None:
+    with nanlab.watch() as trace:
+        scale = torch.tensor([1.0, -3.0, 2.0], requires_grad=True)
+        (scale * 2).sum().backward()
+        torch.log(scale).sum()
+    assert trace.why(row_of(trace, "log"))[0].index == (1,)
+    assert trace.why(row_of(trace, "mul"))[0].index == (1,)
+    assert trace.why(row_of(trace, "sum"))[0].index == ()

@@ -123,7 +123,11 @@ class FaultFound(Stop):
         self.has_report = False  # whether the report stands below the line
 
     def _render_traceback_(self) -> list[str]:
-        return [self.place if self.place and self.has_report else str(self)]
+        if not self.place:
+            return [str(self)]
+        if self.has_report:
+            return [self.place]
+        return [str(self), "nanlab.last.report() shows why, and the fixes that were tried"]
 
 
 def stopped(culprit: Any) -> FaultFound:

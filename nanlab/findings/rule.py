@@ -198,7 +198,14 @@ def diff_of(edits: Sequence[Edit]) -> str:
             parts.append(f"@@ -{edit.first},{len(old)} +{edit.first + moved},{len(new)} @@")
             parts += [f"-{row}" for row in old] + [f"+{row}" for row in new]
             moved += len(new) - len(old)
-    return "\n".join(parts)
+    return Diff("\n".join(parts))
+
+
+class Diff(str):
+    """A unified diff, which a notebook shows line by line."""
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
 
 @dataclass(frozen=True)

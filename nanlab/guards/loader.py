@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from traceback import walk_tb
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -76,6 +76,14 @@ class guard:
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
+
+    def __enter__(self) -> NoReturn:
+        raise TypeMismatchError(
+            "nanlab.guard is no block, but goes around the loader of a loop; try:"
+            " for batch in nanlab.guard(loader, model, optimizer): ..."
+        )
+
+    def __exit__(self, *_: object) -> None: ...
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["loader"], name)

@@ -68,11 +68,12 @@ class _Held:
     results: list[Tensor]
 
 
-def why(trace: Trace, position: int, index: Any) -> Origin:
+def why(trace: Trace, position: int, index: Any = None) -> Origin:
     """Where one element of a row came from.
 
-    index: the element, as an index of each dimension or as its number in the flattened tensor. A
-    bad element is followed to where it was born, a finite one to the operation that computed it.
+    index: the element, as an index of each dimension or as its number in the flattened tensor;
+    None: the first bad one, without any the largest. A bad element is followed to where it was
+    born, a finite one to the operation that computed it.
     Raises NotReplayable, UsageError, TypeMismatchError.
     """
     recording = trace.recording
@@ -169,6 +170,9 @@ def _result(recording: Recording, held: dict[int, _Held], position: int) -> Tens
 def _number(result: Tensor, index: Any) -> int:
     """The place of an element in the flattened tensor. Raises UsageError, TypeMismatchError."""
     shape = tuple(result.shape)
+    if index is None:
+        bad = (~torch.isfinite(result.reshape(-1))).nonzero()
+        return int(bad[0]) if len(bad) else largest(result)
     given = tuple(index) if isinstance(index, (tuple, list)) else index
     if isinstance(given, tuple):
         fits = len(given) == len(shape) and all(isinstance(i, int) for i in given)
@@ -180,6 +184,13 @@ def _number(result: Tensor, index: Any) -> int:
     if not 0 <= given < result.numel():
         raise UsageError(f"expected a number from 0 to {result.numel() - 1}, got {given}")
     return given
+
+
+def largest(tensor: Tensor) -> int:
+    """The place, in the flattened tensor, of its largest finite element."""
+    flat = tensor.detach().reshape(-1)
+    sizes = torch.where(torch.isfinite(flat), flat.abs().double(), -1.0)
+    return int(sizes.argmax()) if len(flat) else 0
 
 
 def _made_of(

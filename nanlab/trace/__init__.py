@@ -432,12 +432,12 @@ class Trace:
 
         return tensor_at(self.recording, self._position(position))
 
-    def why(self, position: int, index: Any) -> Origin:
+    def why(self, position: int, index: Any = None) -> Origin:
         """The elements behind one element of a row of ``ops``, copies skipped, back to its birth
         if it is bad.
 
-        index: of each dimension, or the number in the flattened tensor. Raises NotReplayable,
-        UsageError.
+        index: of each dimension, or the number in the flattened tensor; None: the first bad
+        element, without any the largest. Raises NotReplayable, UsageError.
         """
         from nanlab.program.why import why
 

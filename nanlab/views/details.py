@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from nanlab.analysis.run_up import RunUp, run_up
 from nanlab.errors import NanlabError
-from nanlab.program.why import Element
+from nanlab.program.why import Element, largest
 from nanlab.rules import Finding, Fix
 from nanlab.trace import Trace
 from nanlab.trace.op import location
@@ -46,7 +45,8 @@ def clickable(text: str, position: Any, which: str) -> str:
 def whence(trace: Trace, position: int, which: str) -> str:
     """The path back from the first bad element of a row, or from its largest."""
     try:
-        found = trace.why(position, _index(trace.tensor(position), which))
+        index = None if which == FIRST_BAD else largest(trace.tensor(position))
+        found = trace.why(position, index)
     except NanlabError as reason:
         return f'<div class="nl-dim">Not known: {escape(reason)}</div>'
     shown = found[:ELEMENTS]
@@ -61,16 +61,6 @@ def whence(trace: Trace, position: int, which: str) -> str:
         f'<div class="nl-title" role="heading" aria-level="3">Where the {asked} came from{told}'
         f'</div><ol class="nl-path">{items}{more}</ol>'
     )
-
-
-def _index(tensor: torch.Tensor, which: str) -> int:
-    flat = tensor.detach().reshape(-1)
-    if not len(flat):
-        return 0
-    finite = torch.isfinite(flat)
-    if which == FIRST_BAD and not bool(finite.all()):
-        return int((~finite).nonzero()[0])
-    return int(torch.where(finite, flat.abs().double(), -1.0).argmax())
 
 
 def _element_station(element: Element) -> str:
