@@ -65,6 +65,7 @@ class Limit:
     bound: Tensor  # float64: largest magnitude along any direction; inf where it diverges
     # bool: no neighbour by what is differentiated has a value, so that there is none
     nowhere: Tensor
+    along: Tensor | None = None  # float64: limits of all elements, direction by direction
 
     @property
     def open(self) -> Tensor:
@@ -815,6 +816,7 @@ def _merged(now: Limit, new: Limit, where: Tensor) -> Limit:
         torch.where(where, new.one_sided, now.one_sided),
         torch.where(where, new.bound, now.bound),
         now.nowhere,
+        now.along if new.along is None else new.along,
     )
 
 
@@ -932,7 +934,7 @@ def _agreed(paths: list[_Path]) -> Limit:
     value = torch.where(known & one, middle, torch.full_like(middle, math.nan))
     bound = torch.where(any_used & (low <= high), size, torch.full_like(size, math.inf))
     bound = torch.where(missing, torch.full_like(size, math.inf), bound)
-    return Limit(value, ~known & ~differ, known & outside.any(0), bound, ~any_used)
+    return Limit(value, ~known & ~differ, known & outside.any(0), bound, ~any_used, values)
 
 
 # --- a fix against the limit ---------------------------------------------------------------------
@@ -1024,6 +1026,25 @@ def compared(
         unknown += verdict.unknown
     if unknown:
         return Agreement("unknown", "what is right there could not be computed", unknown)
+    return Agreement("agrees")
+
+
+def longer(new: Evaluation, old: Evaluation, true: Truth) -> Agreement:
+    """Whether values without a limit are together longer than along any direction.
+
+    (1, 1) is no unit vector, although each of its parts is one of some unit vector's.
+    """
+    for a, before, limit in zip(new.values, old.values, true.values, strict=True):
+        without = (limit.value.isnan() & ~limit.unknown & ~before.isfinite().cpu()).flatten()
+        if limit.along is None or int(without.sum()) < 2:
+            continue
+        rows = limit.along.flatten(1)[:, without].nan_to_num(0, 0, 0)
+        size = a.detach().double().cpu().flatten()[without].norm()
+        most = rows.norm(dim=1).max()
+        if bool(size > (1 + WITHIN) * most):
+            pair = _shown(size), _shown(most)
+            told = f"the values have the norm {pair[0]}, along no direction over {pair[1]}"
+            return Agreement("unbounded", told)
     return Agreement("agrees")
 
 

@@ -20,6 +20,7 @@ from nanlab.analysis.limits import (
     agrees,
     compared,
     evaluate,
+    longer,
     tolerance,
     truth,
 )
@@ -310,6 +311,8 @@ class Judge:
             elif found.kind == "agrees" and all(bool(v.unknown.all()) for v in true.values):
                 near = self._locally(edited)  # a loss without a limit tells no sign
                 found = near if near.kind == "sign" else found
+            elif found.kind == "agrees" and not any(bool(v.exists.any()) for v in true.values):
+                found = self._of_lines(edited)  # one within its bounds tells little of its parts
             if true is None or found.kind != "agrees":
                 return found, False
         return found, complete
@@ -409,6 +412,21 @@ class Judge:
             if found.kind != "agrees":
                 return found
         return found
+
+    def _of_lines(self, edited: Edited) -> Agreement:
+        """Whether edited lines give vectors that are longer than along any direction."""
+        for region in edited.regions[:MOST_REGIONS]:
+            with suppress(Exception):
+                part = self._line(region)
+                if part.extent > FEW or (true := _truth_of(part)) is None:
+                    continue
+                own = [p for p in edited.patches if p.segment == region.segment]
+                wanted = part.differentiated
+                new = evaluate(part.function(own), [*part.operands.values()], None, wanted)
+                found = longer(new, part.evaluated, true)
+                if not found.holds:
+                    return found
+        return Agreement("agrees")
 
     def _around(self, region: Region) -> tuple[Slice, int, Truth | None]:
         """What a line goes into by element, or its own results if many; last call; truth."""

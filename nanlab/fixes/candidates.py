@@ -21,7 +21,15 @@ from nanlab.fixes.removable import Removable, removables, series_text
 from nanlab.fixes.term import is_pure, term_of
 from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
-from nanlab.program.expression import all_but_last, names_in, parsed, replaced, span_of, whole_of
+from nanlab.program.expression import (
+    all_but_last,
+    names_in,
+    nodes_of,
+    parsed,
+    replaced,
+    span_of,
+    whole_of,
+)
 from nanlab.safe.series import NotRemovableError, Series, series
 from nanlab.trace.chunk import Span
 
@@ -180,7 +188,7 @@ def spelled_out(
 
     several: whether it is the call of a Sequential, of which that is the last layer.
     """
-    calls = [n for n in ast.walk(parsed(text)) if isinstance(n, ast.Call)]
+    calls = [n for n in nodes_of(parsed(text)) if isinstance(n, ast.Call)]
     call = next((n for n in calls if span_of(n) == span), None)
     line, begin, last, end = span
     if call is None or numbers is None or line != last or not hasattr(torch, name):

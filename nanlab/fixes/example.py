@@ -16,7 +16,7 @@ from nanlab.fixes.guards import Guard
 from nanlab.fixes.match import Scope, is_new, written_by
 from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, is_pure
 from nanlab.operators import CARDS, card
-from nanlab.program.expression import OBJECTS, parsed
+from nanlab.program.expression import OBJECTS, nodes_of, parsed
 from nanlab.trace.chunk import Span
 
 # One operation, whichever way a program writes it, and another in its place: both by example.
@@ -265,10 +265,19 @@ class Source:
         self.text = text
 
     def __call__(self, node: ast.AST) -> str:
-        own = ast.get_source_segment(self.text, node) or ast.unparse(node)
         if isinstance(node, ast.keyword):
-            own = f"{node.arg}={self(node.value)}"
-        return ast.unparse(node) if "\n" in own else own
+            return f"{node.arg}={self(node.value)}"
+        first = getattr(node, "lineno", 0)
+        if not first or first != node.end_lineno:  # type: ignore[attr-defined]
+            return ast.unparse(node)
+        row = _rows(self.text)[first - 1].encode()
+        return row[node.col_offset : node.end_col_offset].decode()  # type: ignore[attr-defined]
+
+
+@lru_cache(maxsize=16)
+def _rows(text: str) -> list[str]:
+    """The lines of a file as the parser counts them, for which a form feed ends none."""
+    return re.split(r"\r\n|\r|\n", text)
 
 
 # A statement with one operation of it guarded: a value bounded, a mask put on the argument.
@@ -578,7 +587,7 @@ def _aliases(text: str) -> dict[str, str]:
     """What a file calls the functions of modules, and their own names."""
     return {
         n.targets[0].id: n.value.attr
-        for n in ast.walk(parsed(text))
+        for n in nodes_of(parsed(text))
         if isinstance(n, ast.Assign)
         and isinstance(n.targets[0], ast.Name)
         and isinstance(n.value, ast.Attribute)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 from nanlab.fixes.catalogue import CATALOGUE, Rule
 from nanlab.fixes.logarithms import as_exponential, log_of
@@ -26,7 +26,7 @@ from nanlab.fixes.term import (
     text_of,
 )
 from nanlab.operators import having
-from nanlab.program.expression import copied, names_in, parsed
+from nanlab.program.expression import copied, names_in, nodes_of, parsed
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -76,20 +76,24 @@ class Scope:
     @classmethod
     def within_code(cls, text: str, tree: ast.Module, line: int, most: int) -> tuple[Scope, ...]:
         """The same of code that may be changed."""
-        functions = [n for n in ast.walk(tree) if isinstance(n, Function)]
+        nodes = nodes_of(tree) if tree is parsed(text) else (*ast.walk(tree),)
+        functions = [n for n in nodes if isinstance(n, Function)]
         holding = [n for n in functions if n.lineno <= line <= (n.end_lineno or 0)]
         chain = [max(holding, key=lambda n: n.lineno, default=None)]
         for callee in chain:
             name = callee.name if callee is not None else ""
             for each in functions if name and len(chain) < most else ():
-                if each not in chain and any(_calls(n, name) for n in ast.walk(each)):
+                if each not in chain and any(_calls(n, name) for n in nodes_of(each)):
                     chain.append(each)
         own, *callers = chain[:most]
-        return cls._of(text, tree, own, line), *(cls._of(text, tree, n) for n in callers)
+        return cls._of(text, nodes, own, line), *(cls._of(text, nodes, n) for n in callers)
 
     @classmethod
-    def _of(cls, text: str, tree: ast.Module, function: Function | None, line: int = 0) -> Scope:
+    def _of(
+        cls, text: str, nodes: Sequence[ast.AST], function: Function | None, line: int = 0
+    ) -> Scope:
         """A function as it stands; line: that it holds, none of one that calls it."""
+        tree = cast(ast.Module, nodes[0])
         if function is None:
             made = cls(text, tree.body, frozenset())
         else:
@@ -97,7 +101,7 @@ class Scope:
             given = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
             made = cls(text, function.body, frozenset(x.arg for x in given))
         made._read(made.body, ())
-        made.functions = _functions(tree, line or made.body[0].lineno)
+        made.functions = _functions(nodes, line or made.body[0].lineno)
         made.classes = {s.name: s for s in tree.body if isinstance(s, ast.ClassDef)}
         made.calls_it = not line
         return made
@@ -355,17 +359,18 @@ def _start(statement: ast.stmt) -> tuple[int, int]:
     return statement.lineno, statement.col_offset
 
 
-def _functions(tree: ast.Module, line: int) -> dict[str, Function]:
+def _functions(nodes: Sequence[ast.AST], line: int) -> dict[str, Function]:
     """Functions of the file by the names that calls have; ``self.f`` of the class that holds the
     line."""
+    tree = cast(ast.Module, nodes[0])
     found = {s.name: s for s in tree.body if isinstance(s, Function)}
-    for s in ast.walk(tree):
+    for s in nodes:
         match s:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda(args=args, body=value)):
                 given = ast.copy_location(ast.Return(value), value)
                 made = ast.FunctionDef(name=name, args=args, body=[given], decorator_list=[])
                 found.setdefault(name, ast.copy_location(made, value))
-    for owner in ast.walk(tree):
+    for owner in nodes:
         if isinstance(owner, ast.ClassDef) and owner.lineno <= line <= (owner.end_lineno or 0):
             found |= {f"self.{s.name}": s for s in owner.body if isinstance(s, Function)}
     return found

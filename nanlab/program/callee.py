@@ -31,6 +31,7 @@ from nanlab.program.expression import (
     is_silent,
     key_of,
     namespace_of,
+    nodes_of,
     parsed,
     reads_of,
     span_of,
@@ -254,7 +255,7 @@ def _literal(node: ast.AST, text: str) -> Iterator[Any]:
 def _assigned(text: str) -> dict[str, list[ast.expr | None]]:
     """What a file gives to each name or attribute; None for what no statement gives it alone."""
     found: dict[str, list[ast.expr | None]] = {}
-    for node in ast.walk(parsed(text)):
+    for node in nodes_of(parsed(text)):
         pairs: list[tuple[ast.AST, ast.expr | None]] = []
         if isinstance(node, ast.Assign):
             for target in node.targets:

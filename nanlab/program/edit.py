@@ -75,6 +75,7 @@ from nanlab.program.expression import (
     key_of,
     names_in,
     namespace_of,
+    nodes_of,
     numbers_in,
     parsed,
     postorder,
@@ -185,7 +186,7 @@ def _conversions(
         whole, given = whole_spans(text), names_assigned(old)
         inner = {
             span_of(node.func.value): node
-            for node in ast.walk(parsed(text))
+            for node in nodes_of(parsed(text))
             if isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and gives_dtype(node, node.func.attr)
@@ -402,7 +403,7 @@ class _Rewrite:
             self.shared.computing[self.edit.file] = own
         lines = self.shared.computing[self.edit.file]
         plain: dict[str, bool] = {}
-        for statement in ast.walk(function_around(self.text, self.edit.first)):
+        for statement in nodes_of(function_around(self.text, self.edit.first)):
             for name, value in assignments_in(statement):
                 rows = range(value.lineno, (value.end_lineno or value.lineno) + 1)
                 arithmetic = isinstance(value, ast.BinOp | ast.UnaryOp | ast.Constant)
@@ -468,7 +469,7 @@ class _Rewrite:
 
     def _given_to_last_layer(self, call: ast.Call, line: int, at: int, index: int) -> Ref:
         """What the last layer of a Sequential was given that a statement called before an index."""
-        for statement in ast.walk(parsed(self.text)):
+        for statement in nodes_of(parsed(self.text)):
             if isinstance(statement, ast.stmt) and statement.lineno == line:
                 for node in ast.walk(statement):
                     if key_of(node) == key_of(call):
@@ -826,7 +827,7 @@ class _Rewrite:
         key, tree = key_of(path), parsed(self.text)
         calls = [n for n in postorder(tree) if isinstance(n, ast.Call)]
         around = function_around(self.text, line or self.edit.first)
-        own = {span_of(n) for n in ast.walk(around) if isinstance(n, ast.Call)}
+        own = {span_of(n) for n in nodes_of(around) if isinstance(n, ast.Call)}
         for there, callee in self._callees(tree, set(map(called_name, calls))):
             those = [c for c in calls if called_name(c) == callee.name]
             if callee.args.vararg or not those or not own.issuperset(map(span_of, those)):
@@ -858,13 +859,13 @@ class _Rewrite:
     ) -> Iterator[tuple[_Rewrite, ast.FunctionDef]]:
         """The functions of the file, and those that it calls by name of others which call them
         nowhere, each with what reads its file."""
-        yield from ((self, n) for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
+        yield from ((self, n) for n in nodes_of(tree) if isinstance(n, ast.FunctionDef))
         for file in {place[0]: None for place in self.recording.places}:
             if file == self.edit.file:
                 continue
             with suppress(SyntaxError):
                 other = parsed(text_of(self.recording, file))
-                own = {called_name(n) for n in ast.walk(other) if isinstance(n, ast.Call)}
+                own = {called_name(n) for n in nodes_of(other) if isinstance(n, ast.Call)}
                 for callee in other.body:
                     if isinstance(callee, ast.FunctionDef) and callee.name in called - own:
                         at = callee.body[0].lineno

@@ -15,6 +15,7 @@ from nanlab.errors import NotReplayable
 from nanlab.program.expression import (
     functions_around,
     key_of,
+    nodes_of,
     parsed,
     shows_shape,
     span_of,
@@ -95,7 +96,7 @@ def named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
                 known[name] = value
             case _:
                 return {}
-    used = [n for n in ast.walk(parsed(text)) if isinstance(n, ast.Name) and n.id in known]
+    used = [n for n in nodes_of(parsed(text)) if isinstance(n, ast.Name) and n.id in known]
     read = [n.id for n in ast.walk(new) if isinstance(n, ast.Name) and n.id in known]
     if used or sorted(read) != sorted(known):  # each once
         return {}
@@ -126,7 +127,7 @@ def whole_expressions(nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
 def whole_spans(text: str) -> dict[Any, Any]:
     """Spans of method calls on own lines, as the interpreter has them, to the whole."""
     found = {}
-    for node in ast.walk(parsed(text)):
+    for node in nodes_of(parsed(text)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             name, line = node.func, node.func.end_lineno or 0
             if name.lineno != line:
@@ -163,7 +164,7 @@ def outward_of(
 
 def statements_with(key: str, text: str) -> Iterator[ast.stmt]:
     """The simple statements of a file that call an object."""
-    for statement in ast.walk(parsed(text)):
+    for statement in nodes_of(parsed(text)):
         if isinstance(statement, ast.stmt) and not hasattr(statement, "body"):
             if any(
                 key_of(part) == key
@@ -258,39 +259,42 @@ def comes_later(name: str, text: str, line: int) -> bool:
         return False
     own = {
         id(n)
-        for c in ast.walk(function)
+        for c in nodes_of(function)
         if isinstance(c, ast.comprehension)
         for n in ast.walk(c.target)
     }
     bound = [
         n.lineno
-        for n in ast.walk(function)
+        for n in nodes_of(function)
         if (isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store))
         and id(n) not in own
     ]
-    arguments = any(isinstance(n, ast.arg) and n.arg == name for n in ast.walk(function))
+    arguments = any(isinstance(n, ast.arg) and n.arg == name for n in nodes_of(function))
     return bool(bound) and not arguments and min(bound) >= line
 
 
 def readers_of(key: str, text: str, statement: ast.stmt) -> list[ast.stmt]:
     """The simple statements of the function around a statement that read a name, of the class
     around that read an attribute of ``self``: those before it first, the nearest first."""
+    return _readers_of(key, text, statement.lineno, statement.end_lineno or 0)
+
+
+@lru_cache(maxsize=1024)
+def _readers_of(key: str, text: str, first: int, last: int) -> list[ast.stmt]:
     tree = parsed(text)
     around: ast.AST = tree
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     of_self = key.startswith("Attribute(value=Name(id='self'")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef if of_self else kinds) and node.lineno <= statement.lineno:
-            if (node.end_lineno or 0) >= (statement.end_lineno or 0):
+    for node in nodes_of(tree):
+        if isinstance(node, ast.ClassDef if of_self else kinds) and node.lineno <= first:
+            if (node.end_lineno or 0) >= last:
                 around = node
     simple = [
         n
-        for n in ast.walk(around)
+        for n in nodes_of(around)
         if isinstance(n, ast.stmt) and not hasattr(n, "body") and reads_name(n, key)
     ]
-    return sorted(
-        simple, key=lambda n: (n.lineno >= statement.lineno, abs(n.lineno - statement.lineno))
-    )
+    return sorted(simple, key=lambda n: (n.lineno >= first, abs(n.lineno - first)))
 
 
 def called_name(call: ast.Call) -> str:
@@ -422,7 +426,7 @@ def statement_around(text: str, edit: EditLike) -> tuple[list[ast.stmt], list[as
         raise NotReplayable(f"the edit is no Python ({error.msg})") from None
     found = [
         n
-        for n in ast.walk(parsed(text))
+        for n in nodes_of(parsed(text))
         if isinstance(n, ast.stmt) and n.lineno <= edit.first and edit.last <= (n.end_lineno or 0)
     ]
     if not found:

@@ -55,11 +55,17 @@ def parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
+@lru_cache(maxsize=256)
+def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """What :func:`ast.walk` gives of code that nobody changes, walked once."""
+    return tuple(ast.walk(tree))
+
+
 @lru_cache(maxsize=16)
 def imports_of(text: str) -> list[tuple[str, str, str, str]]:
     """(name that it is given, module, name in it or "", what is imported) of a file's imports."""
     found = []
-    for node in ast.walk(parsed(text)):
+    for node in nodes_of(parsed(text)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 held = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -85,9 +91,9 @@ def namespace_of(text: str) -> dict[str, Any]:
                 held = importlib.import_module(module)
                 found[given] = getattr(held, name) if name else held
     own = Counter(stored_in(tree))
-    own.update(n.arg for n in ast.walk(tree) if isinstance(n, ast.arg))
+    own.update(n.arg for n in nodes_of(tree) if isinstance(n, ast.arg))
     top = set(map(id, tree.body))
-    for node in ast.walk(tree):  # `softplus = F.softplus`
+    for node in nodes_of(tree):  # `softplus = F.softplus`
         match node:
             case ast.Assign(targets=[ast.Name(id=alias)]) if id(node) in top or own[alias] == 1:
                 root, value = _root(node.value), node.value
@@ -100,12 +106,15 @@ def namespace_of(text: str) -> dict[str, Any]:
     return found
 
 
-def functions_around(tree: ast.AST, line: int) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions that hold a line, the innermost last."""
+@lru_cache(maxsize=256)
+def functions_around(
+    tree: ast.AST, line: int
+) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]:
+    """The functions that hold a line of code that nobody changes, the innermost last."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    functions = (n for n in ast.walk(tree) if isinstance(n, kinds))
+    functions = (n for n in nodes_of(tree) if isinstance(n, kinds))
     holding = (n for n in functions if n.lineno <= line <= (n.end_lineno or 0))
-    return sorted(holding, key=lambda n: n.lineno)
+    return tuple(sorted(holding, key=lambda n: n.lineno))
 
 
 def names_in(*nodes: ast.AST) -> set[str]:
