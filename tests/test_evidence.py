@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import nanlab
@@ -122,3 +123,21 @@ def test_a_step_that_gives_other_numbers_when_it_is_run_again_is_no_evidence() -
         x.log().sum()
     assert len(trace.recording.kept) == 0
     assert [note for note in trace.notes if note.startswith("no cause and no fixes for log")]
+
+
+def test_first_fault_is_kept_whole_where_its_step_calls_the_model_twice() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Linear(3, 4)
+    first, second = torch.randn(5, 3), torch.randn(5, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(6):
+            a, b = (F.normalize(net(view), dim=-1) for view in (first, second))
+            loss = torch.acos(1.5 * (a * b).sum(-1).abs().clamp_min(0.9)).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert trace.culprit is not None
+    assert trace.culprit.step == 0
+    assert trace.culprit.cause == "inverse-function-domain"
+    assert trace.culprit.fixes[0].verdict != "untried"

@@ -619,14 +619,20 @@ class ProgramRecorder:
     # -- memory
 
     def forget(
-        self, keep: int, recent: int, sure: int, wanted: Any = lambda segment, end: False
+        self,
+        keep: int,
+        recent: int,
+        sure: int,
+        held: int = 1 << 62,
+        wanted: Any = lambda segment, end: False,
     ) -> int:
         """Drop the segments of all but the last steps, and use their buffers again; the position
         from which the rest is kept. Turns of a loop that nothing can be differentiated in go, too.
 
         keep: how many steps that an optimizer, else a backward pass, has ended. recent: where the
         last boundaries begin. sure: the same without those that may be taken back, whose segments
-        go on being kept unless they hold more than the budget.
+        go on being kept unless they hold more than the budget. held: where the first step begins
+        that is kept in any case. wanted: whether a segment is, by itself and its end.
         """
         segments = self.program.segments
         if self._trained:
@@ -634,9 +640,7 @@ class ProgramRecorder:
         if self._weight > self.copies.budget or self._weighed > _CALLS_A_SEGMENT:
             sure = recent
         sure = min(sure, recent)
-        while len(segments) > 1 and segments[1].start <= sure:
-            if wanted(segments[0], segments[1].start):
-                break
+        while len(segments) > 1 and segments[1].start <= min(sure, held):
             self._drop(segments.pop(0))
             self.program.forgotten = segments[0].start
         for at in range(len(segments) - 2, max(len(segments) - 4 - keep, 0), -1):

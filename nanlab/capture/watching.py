@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, Literal
@@ -452,6 +452,7 @@ class watch:
                 self.keep,
                 recording.starts[max(last, 0)],
                 self._clock.begins(self.keep + 1),
+                self._first_birth(self._ops.program.program.segments[0].start),
                 self._has_birth,
             )
             last = min(last, recording.step_of(kept))
@@ -502,12 +503,20 @@ class watch:
         if recording.puts_off:
             self._looked = len(recording.sinks)
 
+    def _births(self, begin: int, end: int) -> Iterator[int]:
+        """Where bad values were born or first used between two positions: faults need these."""
+        status = self.recording.status
+        yield from (p for p in self.recording.guilty if begin <= p < end)
+        yield from (p for p in status if begin <= p < end and status[p] in (BORN, TURNED))
+
     def _has_birth(self, segment: Segment, end: int) -> bool:
-        """Whether a segment holds a bad value's birth or first use: then its fault needs it."""
-        status, guilty = self.recording.status, self.recording.guilty
-        return any(segment.start <= p < end for p in guilty) or any(
-            segment.start <= p < end and status[p] in (BORN, TURNED) for p in status
-        )
+        return next(self._births(segment.start, end), None) is not None
+
+    def _first_birth(self, begin: int) -> int:
+        """Where the first step begins that holds a birth from a position on, in whichever of its
+        segments."""
+        first = min(self._births(begin, 1 << 62), default=None)
+        return 1 << 62 if first is None else self.recording.starts[self.recording.step_of(first)]
 
     def _judge(self, kind: Kind, taken: Sequence[int | None] = ()) -> None:
         """Stop the program if a fault has done harm, here or in another process.
