@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.findings.rule import Finding
+from nanlab.findings.rule import Edit, Finding, Fix
 
 BAD = 3  # the step in which a fault is planted
 
@@ -250,3 +250,29 @@ def test_a_token_of_generate_is_a_step() -> None:
     found = culprit_of(trace)
     assert (found.cause, found.step) == ("div-by-zero", bad)
     assert found.source.endswith("# COOLED")
+
+
+def test_an_edit_is_tried_beside_a_file_whose_functions_have_long_docstrings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "steps_apart.py").write_text(
+        'def step(loss_of, w):\n    """Run one step.\n\n    Nothing else.\n    """\n'
+        "    loss_of(w).backward()\n"
+    )
+    text = (
+        "import steps_apart\n\ndef loss_of(w, bits=4):\n    q = w * 2.0\n    return q.sum()\n\n"
+        "steps_apart.step(loss_of, w)\n"
+    )
+    path = tmp_path / "program_apart.py"
+    path.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    w = torch.ones(3, requires_grad=True)
+    with nanlab.watch() as trace:
+        exec(compile(text, str(path), "exec"), {"w": w, "__name__": "program_apart"})
+
+    def edited(new: str) -> Fix:
+        return Fix(new, new, edits=(Edit(str(path), 4, 4, new, "    q = w * 2.0"),))
+
+    assert trace.replay(edited("q = w * 3.0")).loss == 9.0
+    with pytest.raises(nanlab.NotReplayable, match="bits is not known"):
+        trace.replay(edited("q = w * 2.0 ** bits"))

@@ -419,3 +419,23 @@ def test_a_variance_of_zero_is_bounded_where_it_is_made_and_no_fix_brings_in_a_f
     assert trace.cure.code == "return self.mean(x), self.var(x).relu().clamp_min(1e-3)"
     assert trace.cure.replay is not None and trace.cure.replay.loss > 0  # it tends to infinity
     assert {f.cause for f in trace.findings} == {"log-of-zero", "div-by-zero"}
+
+
+def test_a_signal_that_is_lost_in_every_step_is_mended_in_the_last_that_is_kept() -> None:
+    generator = torch.nn.Linear(3, 1)
+    with torch.no_grad():
+        generator.bias.fill_(-120.0)
+    optimizer = torch.optim.SGD(generator.parameters(), lr=1e-2)
+    noise = torch.randn(8, 3)
+    with nanlab.watch(generator, on_fault="record") as trace:
+        for _ in range(8):
+            optimizer.zero_grad()
+            score = generator(noise)
+            loss = torch.log(1 - torch.sigmoid(score)).mean()
+            loss.backward()
+            optimizer.step()
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.step) == ("dead-gradient", 0)
+    best = trace.culprit.fixes[0]
+    assert best.verified
+    assert "logsigmoid(-score)" in best.code

@@ -868,8 +868,9 @@ class _Rewrite:
                 own = {called_name(n) for n in nodes_of(other) if isinstance(n, ast.Call)}
                 for callee in other.body:
                     if isinstance(callee, ast.FunctionDef) and callee.name in called - own:
-                        at = callee.body[0].lineno
-                        there = _Rewrite(self.recording, Lines(file, at, at), self.shared)
+                        first = callee.body[0]  # of several lines, where it is a docstring
+                        lines = Lines(file, first.lineno, first.end_lineno or first.lineno)
+                        there = _Rewrite(self.recording, lines, self.shared)
                         there.results, there.calls = self.results, self.calls
                         yield there, callee
 

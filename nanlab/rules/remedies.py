@@ -65,9 +65,18 @@ class Clock:
         return self.left <= 0
 
 
+def _step_of(trace: Trace, finding: Finding) -> int:
+    """The step that fixes are tried in: the finding's own; the last, where a signal is lost in
+    every step and that one is no longer kept."""
+    recording = trace.recording
+    lasts = finding.symptom == "silent-underflow" and 0 <= finding.step < len(recording.starts)
+    gone = lasts and recording.starts[finding.step] < recording.program.forgotten
+    return -1 if gone else finding.step
+
+
 def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     """What to write instead, each tried on the whole step; what fails here becomes a note."""
-    judge = judge_of(trace, finding.step)
+    judge = judge_of(trace, _step_of(trace, finding))
     with nullcontext() if isinstance(judge, str) else judge.sharing():
         return _tried(trace, finding, clock)
 
@@ -173,7 +182,7 @@ def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
         why = "trying others took all the work that is allowed"
         return replace(fix, verdict="untried", why=why)
     started = work()
-    judge = judge_of(trace, finding.step)
+    judge = judge_of(trace, _step_of(trace, finding))
     if isinstance(judge, str):
         return replace(fix, verdict="untried", why=judge)
     found = judge.judge(fix.edits)
