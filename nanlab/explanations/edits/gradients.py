@@ -240,6 +240,21 @@ def switched(site: Site) -> Iterator[Candidate]:
                     yield place.replaced(0.8, (node, "True"))
 
 
+def switched_for_rest(site: Site) -> Iterator[Candidate]:
+    """Gradients off for the rest of a block alone, where a call switched them off for good."""
+    for place in site.statements() if is_cut(site) else ():
+        if not re.search(r"set_grad_enabled\(False\)$", place.text(place.statement)):
+            continue
+        rows = place.block[place.block.index(place.statement) + 1 :]
+        rows = list(itertools.takewhile(lambda row: ".backward(" not in ast.unparse(row), rows))
+        if rows and isinstance(place.statement, ast.Expr):
+            first, last = place.statement.lineno, rows[-1].end_lineno or 0
+            lines = place.source.lines[rows[0].lineno - 1 : last]
+            head = " " * place.statement.col_offset + "with torch.no_grad():"
+            text = "\n".join((head, *(" " * 4 + line for line in lines)))
+            yield Candidate(0.35, (lines_as(place.source, first, last, text),))
+
+
 def ordered(site: Site) -> Iterator[Candidate]:
     """What names the parameters of a model, after the model has its last layer."""
     for source in site.program.texts if is_cut(site) else ():
@@ -320,6 +335,34 @@ def with_gradient(site: Site, place: Place) -> Iterator[Candidate]:
         ):
             value = place.statement.value  # type: ignore[attr-defined]
             yield place.replaced(0.2, (value, f"{place.text(value)}.requires_grad_()"))
+
+
+def leaves(site: Site) -> Iterator[Candidate]:
+    """Gradients asked for what an expression gives, not for a part of it: only leaves have one."""
+    read = "NoneType" in site.text and ".grad" in site.raising[0].text(site.raising[0].statement)
+    blocks: dict[int, list[Candidate]] = {}
+    for place in site.statements() if read or "non-leaf" in site.text else ():
+        value: Any = getattr(place.statement, "value", None)
+        for part in ast.walk(value) if value is not None else ():
+            if part is value or not isinstance(part, ast.Call):
+                continue
+            asked = [k for k in part.keywords if k.arg == "requires_grad"]
+            plain = [place.text(n) for n in (*part.args, *part.keywords) if n not in asked]
+            old, new = place.text(part), f"{place.text(part.func)}({', '.join(plain)})"
+            if callee(part) == "Parameter" and plain:
+                whole = place.text(value).replace(old, plain[0], 1)
+                text = f"{place.text(part.func)}({whole})"
+            elif asked:
+                whole = place.text(value).replace(old, new, 1)
+                loose = f"({whole})" if isinstance(value, ast.BinOp) else whole
+                text = f"{loose}.requires_grad_()"
+            else:
+                continue
+            found = blocks.setdefault(id(place.function), [])
+            found.append(place.replaced(0.15, (value, text)))
+    for found in blocks.values():
+        yield from found
+        yield Candidate(0.14, tuple(edit for each in found for edit in each.edits))
 
 
 def differentiated(site: Site) -> Iterator[Candidate]:
