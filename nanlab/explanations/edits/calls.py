@@ -99,6 +99,9 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                 if size in site.told or name not in known:
                     more = f"{name}={number}"
                     yield place.added(0.9 + 0.02 * at, call, more)
+    for keyword in call.keywords if "Boolean value of Tensor" in site.text else ():
+        if keyword.arg == "reduction":  # one number is compared, not that of each sample
+            yield place.replaced(-0.3, (keyword, 'reduction="mean"'))
     for keyword in call.keywords:
         words = [word for word in (keyword.arg or "").split("_") if len(word) > 4]
         for text in site.rounds if any(word in site.text for word in words) else ():

@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -180,6 +181,26 @@ def uncut(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(
                 0.9, (node, f"({of}.softmax({d}) * torch.arange({of}.shape[{d}])).sum({d})")
             )
+
+
+def scores(site: Site, place: Place) -> Iterator[Candidate]:
+    """A loss of the scores, where it was given the choice that was made by them."""
+    for call in place.calls() if is_cut(site) else ():
+        for argument in call.args:
+            inner: ast.AST = argument
+            while (deeper := _inside(inner)) is not None:
+                inner = deeper
+            bound = site.binding(place, inner)
+            chosen: Any = getattr(bound.statement, "value", inner) if bound is not None else inner
+            if callee(chosen) not in ("argmax", "max", "topk") or chosen is call:
+                continue
+            of = chosen.func.value
+            if isinstance(place.value(of), ModuleType):
+                of = chosen.args[0]
+            plain = [(a, w) for a in call.args if a is not argument and (w := _inside(a))]
+            own = (argument, place.text(of))
+            yield place.replaced(0.3, own, *((a, place.text(whole)) for a, whole in plain))
+            yield place.replaced(0.32, own)
 
 
 def all_uncut(site: Site) -> Iterator[Candidate]:

@@ -40,7 +40,7 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
         made = {id(n) for call in source.nodes if _is_data(call) for n in ast.walk(call)}
         drawn = {id(n) for call in source.nodes if _is_drawn(call) for n in ast.walk(call)}
         named = _with_bindings(source, [n for n in source.nodes if id(n) in drawn]) - drawn
-        loads, rounds = _of_batches(source), _of_rounds(source, site)
+        loads, kept = _of_batches(source), _of_rounds(source, site) | drawn
         slices = (node for node in source.nodes if isinstance(node, ast.Slice))
         bounds = {id(each.upper) for each in slices}
         written: dict[int, list[ast.expr]] = {}
@@ -63,7 +63,7 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                 if id(node) in bounds and value in near_sizes:
                     more += 0.5  # it is a size of what it is computed with
                 for cost, size in _instead(value, site):
-                    if size < value and id(node) in rounds:  # the error would not be met
+                    if size < value and id(node) in kept:  # the error would not be met
                         continue
                     shared = 0.8 * (size in site.batch and id(node) not in made)
                     yield place.replaced(cost + more + shared, (node, str(size)))

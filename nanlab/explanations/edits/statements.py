@@ -420,6 +420,22 @@ def chosen(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.4, (node, f"torch.where({parts})"))
 
 
+def also_branched(site: Site) -> Iterator[Candidate]:
+    """A branch of a constructor taken too where an argument that it reads is not the default."""
+    for source in site.program.texts if re.search("size|shape", site.text) else ():
+        functions = [n for n in source.nodes if getattr(n, "name", "") == "__init__"]
+        for function in (n for n in functions if isinstance(n, ast.FunctionDef)):
+            names = [a.arg for a in function.args.args][-len(function.args.defaults) or None :]
+            defaults = dict(zip(names, function.args.defaults, strict=False))
+            for branch in (n for n in ast.walk(function) if isinstance(n, ast.If)):
+                read = {name for row in branch.body for name in names_in(row)}
+                for name in sorted((read & {*defaults}) - names_in(branch.test)):
+                    if isinstance(branch.test, ast.Compare):
+                        test = f"{source.part(branch.test)} or {name} != "
+                        text = test + source.part(defaults[name])
+                        yield Candidate(0.6, spliced(source, [(branch.test, text)]))
+
+
 def _of_tensors(place: Place, node: ast.expr) -> str:
     """The text of an expression, its tensors not read as numbers."""
     return place.text(node).replace(".item()", "")
@@ -461,6 +477,11 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
                 for at in reversed(range(len(parts))):
                     text = ", ".join((*parts[:at], name, *parts[at:]))
                     yield place.replaced(0.3 + 0.2 * (name == "_"), (target, text))
+    nested = [e for e in getattr(target, "elts", []) if isinstance(e, ast.Tuple)]
+    if isinstance(target, ast.Tuple) and nested and "to unpack" in site.text:
+        each = [e.elts if isinstance(e, ast.Tuple) else [e] for e in target.elts]
+        flat = ", ".join(place.text(part) for inner in each for part in inner)
+        yield place.replaced(0.35, (target, flat))
     if isinstance(target, ast.Tuple) and len(target.elts) > 2:  # a part has parts of its own
         first, *rest = map(place.text, target.elts)
         yield place.replaced(0.5, (target, f"{first}, ({', '.join(rest)})"))
