@@ -104,8 +104,10 @@ class Place:
     @property
     def block(self) -> list[ast.stmt]:
         """The statements of the block that it stands in."""
-        blocks = map(rows_of, self.source.nodes)
-        return next((rows for rows in blocks if self.statement in rows), [])
+        names = ("body", "orelse", "finalbody")
+        blocks = (getattr(node, name, []) for node in self.source.nodes for name in names)
+        lists = (rows for rows in blocks if isinstance(rows, list))
+        return next((rows for rows in lists if self.statement in rows), [])
 
     def parts(self) -> list[ast.AST]:
         """The nodes of a statement; of a block, those of its first line."""

@@ -194,9 +194,11 @@ def scores(site: Site, place: Place) -> Iterator[Candidate]:
             chosen: Any = getattr(bound.statement, "value", inner) if bound is not None else inner
             if callee(chosen) not in ("argmax", "max", "topk") or chosen is call:
                 continue
-            of = chosen.func.value
-            if isinstance(place.value(of), ModuleType):
-                of = chosen.args[0]
+            of = getattr(chosen.func, "value", None)
+            if of is None or isinstance(place.value(of), ModuleType):
+                of = (*chosen.args, None)[0]
+            if of is None:
+                continue
             plain = [(a, w) for a in call.args if a is not argument and (w := _inside(a))]
             own = (argument, place.text(of))
             yield place.replaced(0.3, own, *((a, place.text(whole)) for a, whole in plain))

@@ -153,11 +153,12 @@ def module_initialised(site: Site) -> Iterator[Candidate]:
 
 def with_closure(site: Site, place: Place) -> Iterator[Candidate]:
     """What an optimizer computes several times in one step, as a function that it is given."""
-    call: Any = getattr(place.statement, "value", None)
-    if "'closure'" not in site.text or callee(call) != "step" or call.args:
+    call: Any = getattr(place.statement, "value", place.statement)
+    owner = spelled(getattr(getattr(call, "func", call), "value", call))
+    if "'closure'" not in site.text or callee(call) != "step" or not owner:
         return
     rows = place.block[: place.block.index(place.statement)]
-    owner, texts = place.text(call.func.value), [place.text(row) for row in rows]
+    texts = [place.text(row) for row in rows]
     last = max((at for at, text in enumerate(texts) if ".backward(" in text), default=None)
     loss = texts[last].partition(".backward(")[0] if last is not None else ""
     if last is None or not loss.isidentifier():
