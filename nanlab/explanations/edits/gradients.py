@@ -192,7 +192,9 @@ def scores(site: Site, place: Place) -> Iterator[Candidate]:
                 inner = deeper
             bound = site.binding(place, inner)
             chosen: Any = getattr(bound.statement, "value", inner) if bound is not None else inner
-            if callee(chosen) not in ("argmax", "max", "topk") or chosen is call:
+            second = bound_by(bound.statement)[1:] if bound is not None else []
+            by_index = callee(chosen) in ("max", "topk") and spelled(inner) in second
+            if not by_index and callee(chosen) != "argmax":
                 continue
             of = getattr(chosen.func, "value", None)
             if of is None or isinstance(place.value(of), ModuleType):
@@ -363,29 +365,34 @@ def with_gradient(site: Site, place: Place) -> Iterator[Candidate]:
 def leaves(site: Site) -> Iterator[Candidate]:
     """Gradients asked for what an expression gives, not for a part of it: only leaves have one."""
     read = "NoneType" in site.text and ".grad" in site.raising[0].text(site.raising[0].statement)
-    blocks: dict[int, list[Candidate]] = {}
+    blocks: dict[Any, list[tuple[ast.AST, str]]] = {}
     for place in site.statements() if read or "non-leaf" in site.text else ():
         value: Any = getattr(place.statement, "value", None)
-        for part in ast.walk(value) if value is not None else ():
-            if part is value or not isinstance(part, ast.Call):
-                continue
-            asked = [k for k in part.keywords if k.arg == "requires_grad"]
-            plain = [place.text(n) for n in (*part.args, *part.keywords) if n not in asked]
-            old, new = place.text(part), f"{place.text(part.func)}({', '.join(plain)})"
-            if callee(part) == "Parameter" and plain:
-                whole = place.text(value).replace(old, plain[0], 1)
-                text = f"{place.text(part.func)}({whole})"
-            elif asked:
-                whole = place.text(value).replace(old, new, 1)
-                loose = f"({whole})" if isinstance(value, ast.BinOp) else whole
-                text = f"{loose}.requires_grad_()"
-            else:
-                continue
-            found = blocks.setdefault(id(place.function), [])
-            found.append(place.replaced(0.15, (value, text)))
-    for found in blocks.values():
-        yield from found
-        yield Candidate(0.14, tuple(edit for each in found for edit in each.edits))
+        for whole in getattr(value, "elts", [getattr(value, "elt", value)]):
+            calls = (n for n in ast.walk(whole or ast.Pass()) if n is not whole)
+            for part in (n for n in calls if isinstance(n, ast.Call)):
+                plain = [n for n in (*part.args, *part.keywords) if not _asks(n)]
+                texts = list(map(place.text, plain))
+                if callee(part) == "Parameter" and texts:
+                    inner, new = texts[0], f"{place.text(part.func)}({{}})"
+                elif len(plain) < len(part.args) + len(part.keywords):
+                    inner = f"{place.text(part.func)}({', '.join(texts)})"
+                    loose = isinstance(whole, ast.BinOp)
+                    new = f"{'({})' if loose else '{}'}.requires_grad_()"
+                else:
+                    continue
+                text = new.format(place.text(whole).replace(place.text(part), inner, 1))
+                blocks.setdefault((place.source, place.function), []).append((whole, text))
+                yield place.replaced(0.15, (whole, text))
+                break
+    for (source, _), pairs in blocks.items():
+        yield Candidate(0.14, spliced(source, pairs))
+
+
+def _asks(argument: ast.AST) -> bool:
+    """Whether an argument of a call asks for gradients."""
+    value = argument.value if isinstance(argument, ast.keyword) else argument
+    return getattr(argument, "arg", "") == "requires_grad" and getattr(value, "value", 0) is True
 
 
 def differentiated(site: Site) -> Iterator[Candidate]:

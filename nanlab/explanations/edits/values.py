@@ -160,12 +160,12 @@ _OF_LISTS = {"array": "stack", "asarray": "stack", "stack": "stack", "concatenat
 
 def in_torch(site: Site, place: Place) -> Iterator[Candidate]:
     """A function of NumPy as torch's, where it is given tensors that carry gradient."""
-    pairs: list[tuple[ast.AST, str]] = []
+    pairs, read = list[tuple[ast.AST, str]](), list[tuple[ast.AST, str]]()
     for call in place.calls() if "numpy() on Tensor that requires grad" in site.text else ():
         owner = getattr(call.func, "value", call)
         if place.value(owner) is not np or len(call.args) != 1:
             if callee(call) == "numpy" and not call.args:
-                pairs.append((call, place.text(owner)))
+                read.append((call, place.text(owner)))
             continue
         name, given = callee(call), place.value(call.args[0])
         if isinstance(given, list) and any(isinstance(each, Tensor) for each in given):
@@ -173,7 +173,7 @@ def in_torch(site: Site, place: Place) -> Iterator[Candidate]:
         if hasattr(torch, name):
             pairs.append((call, f"torch.{name}({place.text(call.args[0])})"))
     if pairs:
-        yield place.replaced(0.4, *pairs)
+        yield place.replaced(0.4, *pairs, *read)
 
 
 def compared(site: Site, place: Place) -> Iterator[Candidate]:
