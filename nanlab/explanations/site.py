@@ -619,7 +619,8 @@ def spelled(node: ast.AST) -> str:
     """``x`` or ``self.head``; empty for anything else."""
     if isinstance(node, ast.Name):
         return node.id
-    own = isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self"
+    of = node.value if isinstance(node, ast.Attribute) else None
+    own = getattr(of, "id", "") == "self" or getattr(of, "owner", False)
     return f"self.{node.attr}" if own else ""  # type: ignore[attr-defined]
 
 

@@ -105,12 +105,16 @@ def carried_on(site: Site) -> Iterator[Candidate]:
             attribute = name.removeprefix("self.")
             own = [vars(m)[attribute] for m in site.modules if attribute in vars(m)]
             value = own[-1] if own else place.names().get(name)
+            node = next(n for n in ast.walk(statement.value) if spelled(n) == name)
+            text = place.text(node)
             if isinstance(value, Tensor):
-                cut = f"{name} = {name}.detach()"
+                cut = f"{text} = {text}.detach()"
             elif isinstance(value, tuple) and all(isinstance(each, Tensor) for each in value):
-                cut = f"{name} = tuple(each.detach() for each in {name})"
+                cut = f"{text} = tuple(each.detach() for each in {text})"
             else:
                 continue
+            if own:  # where it is read: it may be what is returned
+                yield place.replaced(0.8, (node, cut.partition(" = ")[2]))
             after = place.block[place.block.index(statement) + 1 :]
             read = [row for row in after if name in names_in(row)]
             if attribute == name and read:  # the loss may be computed with it

@@ -263,11 +263,15 @@ def other_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
         if type(old) in (int, tuple):
             same.setdefault(old, []).append(number)
     reducing = {id(n) for c in place.calls() if callee(c) in _REDUCING for n in ast.walk(c)}
+    asked = re.search("must match the size", site.text)  # positions count along a dimension
+    ranges = [c for c in place.calls() if callee(c) == "arange"] if asked else []
+    counting = {id(n) for c in ranges for n in ast.walk(c)}
     for old, numbers in same.items():
         together = [numbers] if len(numbers) > 1 else []
         for group in (*([each] for each in numbers), *together):
             cost = 0.5 if all(id(each) in reducing for each in group) else 0.95
             cost += 0.3 * (id(group[0]) in site.returned) + 0.02 * (len(group) > 1)
+            cost -= 0.4 * all(id(each) in counting for each in group)
             for far, other in _instead_of(old):
                 yield place.replaced(cost + far, *((each, other) for each in group))
 
