@@ -59,6 +59,7 @@ _OF_PLACES = (
     ("places", statements.registered),
     ("places", statements.loaded),
     ("calls", calls.options),
+    ("calls", calls.reduced),
     ("calls", calls.siblings),
     ("calls", calls.equations),
     ("calls", calls.arguments),

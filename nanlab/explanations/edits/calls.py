@@ -99,9 +99,6 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                 if size in site.told or name not in known:
                     more = f"{name}={number}"
                     yield place.added(0.9 + 0.02 * at, call, more)
-    for keyword in call.keywords if "Boolean value of Tensor" in site.text else ():
-        if keyword.arg == "reduction":  # one number is compared, not that of each sample
-            yield place.replaced(-0.3, (keyword, 'reduction="mean"'))
     for keyword in call.keywords:
         words = [word for word in (keyword.arg or "").split("_") if len(word) > 4]
         for text in site.rounds if any(word in site.text for word in words) else ():
@@ -122,6 +119,13 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             for near in difflib.get_close_matches(keyword.arg, list(signature(function)), 2, 0.5):
                 if near != keyword.arg and "keyword" in site.text:
                     yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
+
+
+def reduced(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """One loss of all samples, where that of each sample was compared."""
+    for keyword in call.keywords if "Boolean value of Tensor" in site.text else ():
+        if keyword.arg == "reduction":
+            yield place.replaced(-0.3, (keyword, 'reduction="mean"'))
 
 
 def _to_construction(
