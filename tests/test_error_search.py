@@ -1432,6 +1432,20 @@ loss = F.smooth_l1_loss(chosen, expected)
     assert told.change[1] == 3
 
 
+def test_no_edit_lets_a_loop_run_less_often(tmp_path: Path) -> None:
+    text = """
+net = nn.Linear(2, 1)
+for _ in range(4):
+    loss = net(torch.ones(3, 2)).sum()
+    loss.backward()
+    torch._C._set_grad_enabled(False)
+"""
+    told = nanlab.explain(failed(tmp_path / "program.py", text))
+    torch.set_grad_enabled(True)
+    assert told is not None
+    assert not any("range(" in edit.text for fix in told.fixes for edit in fix.edits)
+
+
 def test_edit_that_others_of_its_kind_contradict_gives_way() -> None:
     texts = {"a": 0.5, "b": 0.55, "c": 0.6}
     edits = {name: (Edit("train.py", 1, 1, name),) for name in texts}

@@ -722,3 +722,12 @@ def test_trace_keeps_no_tensor_of_a_failed_program_alive() -> None:
         pass
     gc.collect()
     assert kept[0]() is None
+
+
+@pytest.mark.parametrize(("rows", "code"), [(6, "x[mask]"), (3, "x[:, mask]")])
+def test_mask_is_put_where_its_size_is(rows: int, code: str) -> None:
+    def program() -> object:
+        kept, table = torch.ones(rows, dtype=torch.bool), torch.zeros(6, 3)
+        return table[:, kept] if rows == 6 else table[kept]
+
+    assert explained(program).fixes[-1].code == code

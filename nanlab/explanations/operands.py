@@ -538,16 +538,16 @@ def impossible_shape(case: Case) -> Explanation | None:
 def mask_of_another_shape(case: Case) -> Explanation | None:
     """A boolean index that does not cover the dimensions that it stands for."""
     mask, sizes = (re.findall(r"\d+", group) for group in case.match.groups())
-    before = sizes.index(mask[0]) if len(mask) == 1 and mask[0] in sizes else 0
-    colons = ":, " * before
+    known = len(mask) == 1 and mask[0] in sizes
+    colons = ":, " * (sizes.index(mask[0]) if known else 1)
     return case.explain(
         "shape-mismatch",
         f"a mask of shape {shape_text(map(int, mask))} selects from a tensor of shape"
         f" {shape_text(map(int, sizes))}{case.inside}",
         "A mask covers the first dimensions, each at its full size.",
         evidence=operands_frame(case.failure.operands),
-        fixes=advice(("put the mask in the place of its dimension", f"x[{colons or ':, '}mask]")),
-        rewrite=((r"(\w)\[(\w[\w.]*)\]", rf"\1[{colons}\2]"),) if before else (),
+        fixes=advice(("put the mask in the place of its dimension", f"x[{colons}mask]")),
+        rewrite=((r"(\w)\[(\w[\w.]*)\]", rf"\1[{colons}\2]"),) if known and colons else (),
     )
 
 

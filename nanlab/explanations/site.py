@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import FrameType, FunctionType, TracebackType
-from typing import Any
+from typing import Any, get_overloads
 
 import numpy as np
 import torch
@@ -104,8 +104,10 @@ class Place:
     @property
     def block(self) -> list[ast.stmt]:
         """The statements of the block that it stands in."""
-        blocks = map(rows_of, self.source.nodes)
-        return next((rows for rows in blocks if self.statement in rows), [])
+        names = ("body", "orelse", "finalbody")
+        blocks = (getattr(node, name, []) for node in self.source.nodes for name in names)
+        lists = (rows for rows in blocks if isinstance(rows, list))
+        return next((rows for rows in lists if self.statement in rows), [])
 
     def parts(self) -> list[ast.AST]:
         """The nodes of a statement; of a block, those of its first line."""
@@ -410,6 +412,13 @@ class Site:
                 found |= {id(each.value): each.arg for each in call.keywords if each.arg}
         return found
 
+    def given(self, node: ast.AST) -> Any:
+        """What an argument was, by the frames below the line that raised; MISSING: of no call
+        there."""
+        name = self.roles.get(id(node))
+        below = (frame.f_locals for frame in self.inner)
+        return next((names[name] for names in below if name in names), MISSING)
+
     @cached_property
     def running(self) -> list[nn.Module]:
         """The modules whose ``forward`` the exception passed."""
@@ -549,11 +558,18 @@ def elements(value: Any) -> set[Any]:
     return set()
 
 
+def _defaults(function: Any) -> dict[str, Any]:
+    return {n: p.default for n, p in inspect.signature(function).parameters.items()}
+
+
 def signature(function: Any) -> dict[str, Any]:
     """The parameters of a function with their defaults; from its documentation if built in."""
     with suppress(Exception):
         target = function.forward if isinstance(function, nn.Module) else function
-        return {n: p.default for n, p in inspect.signature(target).parameters.items()}
+        made = getattr(target, "__init__", None) if isinstance(target, type) else None
+        for form in get_overloads(made)[:1] if made is not None else ():  # of an LSTM
+            return {n: default for n, default in _defaults(form).items() if n != "self"}
+        return _defaults(target)
     name, told = getattr(function, "__name__", ""), getattr(function, "__doc__", "") or ""
     forms = re.findall(rf"(?m)^(?:\.\. function:: )?(?:\w+\.)*{name}\((.*?)\)", told)
     parts = max(forms, key=len, default="").split(",")
@@ -603,7 +619,8 @@ def spelled(node: ast.AST) -> str:
     """``x`` or ``self.head``; empty for anything else."""
     if isinstance(node, ast.Name):
         return node.id
-    own = isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self"
+    of = node.value if isinstance(node, ast.Attribute) else None
+    own = getattr(of, "id", "") == "self" or getattr(of, "owner", False)
     return f"self.{node.attr}" if own else ""  # type: ignore[attr-defined]
 
 

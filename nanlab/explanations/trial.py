@@ -389,8 +389,20 @@ def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
 def _source(filename: str) -> Source | None:
     text = "".join(linecache.getlines(filename))
     with suppress(SyntaxError, ValueError):
-        return Source(filename, text, ast.parse(text)) if text else None
+        return Source(filename, text, _with_owners(ast.parse(text))) if text else None
     return None
+
+
+def _with_owners(tree: ast.Module) -> ast.Module:
+    """A tree in which the names of a method's own object are marked, however it calls it."""
+    for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for each in kind.body:
+            plain = isinstance(each, ast.FunctionDef) and not each.decorator_list
+            first = each.args.args[:1] if plain else []  # type: ignore[attr-defined]
+            for node in ast.walk(each) if first else ():
+                if isinstance(node, ast.Name) and node.id == first[0].arg:
+                    node.owner = True  # type: ignore[attr-defined]
+    return tree
 
 
 def _file(module: Any) -> str:

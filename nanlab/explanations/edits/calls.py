@@ -121,6 +121,13 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                     yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
 
 
+def reduced(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """One loss of all samples, where that of each sample was compared."""
+    for keyword in call.keywords if "Boolean value of Tensor" in site.text else ():
+        if keyword.arg == "reduction":
+            yield place.replaced(-0.3, (keyword, 'reduction="mean"'))
+
+
 def _to_construction(
     site: Site, place: Place, call: ast.Call, keyword: ast.keyword
 ) -> Iterator[Candidate]:
@@ -259,8 +266,27 @@ def equations(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     for at in range(len(right)):
         for other in sorted({*left} - {*right, ",", "."}):
             texts.append(f"{left}->{right[:at]}{other}{right[at + 1 :]}")
+    shapes = [getattr(place.value(given), "shape", ()) for given in call.args[1:]]
+    texts += (f"{','.join(each)}->{right}" for each in _other_letters(parts, right, shapes))
     for at, text in enumerate(texts):
         yield place.replaced(0.5 + 0.02 * at, (call.args[0], repr(text)))
+
+
+def _other_letters(parts: list[str], right: str, shapes: list[Any]) -> Iterator[list[str]]:
+    """The subscripts of operands with one other letter or two that changed places, where each
+    letter then stands for one size; those of the last operand first."""
+    for at, part in reversed(list(enumerate(parts))):
+        lacking = sorted({*right} - {*"".join(parts)})
+        others = [part[:n] + c + part[n + 1 :] for n in range(len(part)) for c in lacking]
+        for a, b in itertools.combinations(range(len(part)), 2):
+            swap = {part[a]: part[b], part[b]: part[a]}
+            others.append("".join(swap.get(c, c) for c in part))
+        for other in others:
+            new = [*parts[:at], other, *parts[at + 1 :]]
+            named = [(p, s) for p, s in zip(new, shapes, strict=False) if len(p) == len(s)]
+            pairs = {pair for p, s in named for pair in zip(p, s, strict=True)}
+            if len(pairs) == len({c for c, _ in pairs}) and {*right} <= {*"".join(new)}:
+                yield new
 
 
 _ALIKE = 0.6  # names that have less in common have nothing to do with each other

@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -104,12 +105,16 @@ def carried_on(site: Site) -> Iterator[Candidate]:
             attribute = name.removeprefix("self.")
             own = [vars(m)[attribute] for m in site.modules if attribute in vars(m)]
             value = own[-1] if own else place.names().get(name)
+            node = next(n for n in ast.walk(statement.value) if spelled(n) == name)
+            text = place.text(node)
             if isinstance(value, Tensor):
-                cut = f"{name} = {name}.detach()"
+                cut = f"{text} = {text}.detach()"
             elif isinstance(value, tuple) and all(isinstance(each, Tensor) for each in value):
-                cut = f"{name} = tuple(each.detach() for each in {name})"
+                cut = f"{text} = tuple(each.detach() for each in {text})"
             else:
                 continue
+            if own:  # where it is read: it may be what is returned
+                yield place.replaced(0.8, (node, cut.partition(" = ")[2]))
             after = place.block[place.block.index(statement) + 1 :]
             read = [row for row in after if name in names_in(row)]
             if attribute == name and read:  # the loss may be computed with it
@@ -182,6 +187,30 @@ def uncut(site: Site, place: Place) -> Iterator[Candidate]:
             )
 
 
+def scores(site: Site, place: Place) -> Iterator[Candidate]:
+    """A loss of the scores, where it was given the choice that was made by them."""
+    for call in place.calls() if is_cut(site) else ():
+        for argument in call.args:
+            inner: ast.AST = argument
+            while (deeper := _inside(inner)) is not None:
+                inner = deeper
+            bound = site.binding(place, inner)
+            chosen: Any = getattr(bound.statement, "value", inner) if bound is not None else inner
+            second = bound_by(bound.statement)[1:] if bound is not None else []
+            by_index = callee(chosen) in ("max", "topk") and spelled(inner) in second
+            if not by_index and callee(chosen) != "argmax":
+                continue
+            of = getattr(chosen.func, "value", None)
+            if of is None or isinstance(place.value(of), ModuleType):
+                of = (*chosen.args, None)[0]
+            if of is None:
+                continue
+            plain = [(a, w) for a in call.args if a is not argument and (w := _inside(a))]
+            own = (argument, place.text(of))
+            yield place.replaced(0.3, own, *((a, place.text(whole)) for a, whole in plain))
+            yield place.replaced(0.32, own)
+
+
 def all_uncut(site: Site) -> Iterator[Candidate]:
     """The numbers that a function reads of tensors, all left in the graph."""
     for source in site.program.texts if is_cut(site) else ():
@@ -238,6 +267,21 @@ def switched(site: Site) -> Iterator[Candidate]:
             if isinstance(node, ast.Constant) and node.value is False:
                 if "requires_grad" in place.text(place.statement):
                     yield place.replaced(0.8, (node, "True"))
+
+
+def switched_for_rest(site: Site) -> Iterator[Candidate]:
+    """Gradients off for the rest of a block alone, where a call switched them off for good."""
+    for place in site.statements() if is_cut(site) else ():
+        if not re.search(r"set_grad_enabled\(False\)$", place.text(place.statement)):
+            continue
+        rows = place.block[place.block.index(place.statement) + 1 :]
+        rows = list(itertools.takewhile(lambda row: ".backward(" not in ast.unparse(row), rows))
+        if rows and isinstance(place.statement, ast.Expr):
+            first, last = place.statement.lineno, rows[-1].end_lineno or 0
+            lines = place.source.lines[rows[0].lineno - 1 : last]
+            head = " " * place.statement.col_offset + "with torch.no_grad():"
+            text = "\n".join((head, *(" " * 4 + line for line in lines)))
+            yield Candidate(0.35, (lines_as(place.source, first, last, text),))
 
 
 def ordered(site: Site) -> Iterator[Candidate]:
@@ -320,6 +364,39 @@ def with_gradient(site: Site, place: Place) -> Iterator[Candidate]:
         ):
             value = place.statement.value  # type: ignore[attr-defined]
             yield place.replaced(0.2, (value, f"{place.text(value)}.requires_grad_()"))
+
+
+def leaves(site: Site) -> Iterator[Candidate]:
+    """Gradients asked for what an expression gives, not for a part of it: only leaves have one."""
+    read = "NoneType" in site.text and ".grad" in site.raising[0].text(site.raising[0].statement)
+    blocks: dict[Any, list[tuple[ast.AST, str]]] = {}
+    for place in site.statements() if read or "non-leaf" in site.text else ():
+        value: Any = getattr(place.statement, "value", None)
+        for whole in getattr(value, "elts", [getattr(value, "elt", value)]):
+            calls = (n for n in ast.walk(whole or ast.Pass()) if n is not whole)
+            for part in (n for n in calls if isinstance(n, ast.Call)):
+                plain = [n for n in (*part.args, *part.keywords) if not _asks(n)]
+                texts = list(map(place.text, plain))
+                if callee(part) == "Parameter" and texts:
+                    inner, new = texts[0], f"{place.text(part.func)}({{}})"
+                elif len(plain) < len(part.args) + len(part.keywords):
+                    inner = f"{place.text(part.func)}({', '.join(texts)})"
+                    loose = isinstance(whole, ast.BinOp)
+                    new = f"{'({})' if loose else '{}'}.requires_grad_()"
+                else:
+                    continue
+                text = new.format(place.text(whole).replace(place.text(part), inner, 1))
+                blocks.setdefault((place.source, place.function), []).append((whole, text))
+                yield place.replaced(0.15, (whole, text))
+                break
+    for (source, _), pairs in blocks.items():
+        yield Candidate(0.14, spliced(source, pairs))
+
+
+def _asks(argument: ast.AST) -> bool:
+    """Whether an argument of a call asks for gradients."""
+    value = argument.value if isinstance(argument, ast.keyword) else argument
+    return getattr(argument, "arg", "") == "requires_grad" and getattr(value, "value", 0) is True
 
 
 def differentiated(site: Site) -> Iterator[Candidate]:

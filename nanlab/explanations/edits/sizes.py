@@ -27,6 +27,8 @@ from nanlab.explanations.site import (
 from nanlab.explanations.trial import Source
 from nanlab.operators import having
 
+_BEYOND = re.compile("out of (range|bound)|equal size")
+
 
 def other_numbers(site: Site) -> Iterator[Candidate]:
     """Sizes that are written in the program, as what the operands need."""
@@ -37,7 +39,8 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
     for source in site.program.texts:
         made = {id(n) for call in source.nodes if _is_data(call) for n in ast.walk(call)}
         drawn = {id(n) for call in source.nodes if _is_drawn(call) for n in ast.walk(call)}
-        loads = _of_batches(source)
+        named = _with_bindings(source, [n for n in source.nodes if id(n) in drawn]) - drawn
+        loads, kept = _of_batches(source), _of_rounds(source, site) | drawn
         slices = (node for node in source.nodes if isinstance(node, ast.Slice))
         bounds = {id(each.upper) for each in slices}
         written: dict[int, list[ast.expr]] = {}
@@ -53,13 +56,15 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                     continue
                 place = Place(source, statement, top, min(distance or 0.0, 0.6))
                 more = (0.0 if distance is not None else 0.2) + 0.7 * (id(node) in made)
-                more += 1.8 * (id(node) in drawn)
+                more += 1.8 * (id(node) in drawn) + 0.5 * (id(node) in named)
                 words = site.roles.get(id(node), "").split("_")
                 more -= 0.15 * any(len(word) > 4 and word in site.text for word in words)
                 more += 0.6 * ("kernel" in words)  # what it leaves of a picture fits seldom
                 if id(node) in bounds and value in near_sizes:
                     more += 0.5  # it is a size of what it is computed with
                 for cost, size in _instead(value, site):
+                    if size < value and id(node) in kept:  # the error would not be met
+                        continue
                     shared = 0.8 * (size in site.batch and id(node) not in made)
                     yield place.replaced(cost + more + shared, (node, str(size)))
             together: dict[int, list[ast.AST]] = {}
@@ -87,6 +92,18 @@ def _of_batches(source: Source) -> set[int]:
             nodes += ast.walk(call)
         elif isinstance(call, ast.Call) and callee(call) in ("split", "range"):
             nodes += call.args[2 * (callee(call) == "range") :]
+    return _with_bindings(source, nodes)
+
+
+def _of_rounds(source: Source, site: Site) -> set[int]:
+    """The nodes that say how often a loop runs, where it does not read beyond an end."""
+    loops = [] if _BEYOND.search(site.text) else source.nodes
+    heads = [n.iter for n in loops if isinstance(n, ast.For) and callee(n.iter) == "range"]
+    return _with_bindings(source, [node for head in heads for node in ast.walk(head)])
+
+
+def _with_bindings(source: Source, nodes: list[ast.AST]) -> set[int]:
+    """Nodes, and what their names were bound to."""
     names = {spelled(node) for node in nodes} - {""}
     for row in source.nodes:
         value = getattr(row, "value", None) if isinstance(row, ast.Assign) else None
@@ -152,7 +169,8 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
             elif b < a and a % b == 0:
                 yield cost, f"{loose} // {a // b}"
             elif b != a:
-                yield cost + 0.1, f"{text} {'+' if b > a else '-'} {abs(b - a)}"
+                chance = 0.4 * (abs(b - a) > 2)  # any two sizes have a difference
+                yield cost + 0.1 + chance, f"{text} {'+' if b > a else '-'} {abs(b - a)}"
     yield 1.3, f"{text} + 1"
     for name in _unread(function_around(place.source, node)):
         yield 0.75, f"{text} + {name}"
@@ -198,7 +216,7 @@ def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:
 
 def shorter_data(site: Site) -> Iterator[Candidate]:
     """The length of a dataset, or of a loop, without the last items, which read beyond the end."""
-    if not re.search("out of (range|bound)|equal size", site.text):
+    if not _BEYOND.search(site.text):
         return
     for place in site.statements():
         statement, length = place.statement, place.function
@@ -245,13 +263,32 @@ def other_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
         if type(old) in (int, tuple):
             same.setdefault(old, []).append(number)
     reducing = {id(n) for c in place.calls() if callee(c) in _REDUCING for n in ast.walk(c)}
+    asked = re.search("must match the size", site.text)  # positions count along a dimension
+    ranges = [c for c in place.calls() if callee(c) == "arange"] if asked else []
+    counting = {id(n) for c in ranges for n in ast.walk(c)}
     for old, numbers in same.items():
         together = [numbers] if len(numbers) > 1 else []
         for group in (*([each] for each in numbers), *together):
             cost = 0.5 if all(id(each) in reducing for each in group) else 0.95
             cost += 0.3 * (id(group[0]) in site.returned) + 0.02 * (len(group) > 1)
+            cost -= 0.4 * all(id(each) in counting for each in group)
             for far, other in _instead_of(old):
                 yield place.replaced(cost + far, *((each, other) for each in group))
+
+
+def other_axes(site: Site, place: Place) -> Iterator[Candidate]:
+    """An index into another dimension: ``x[mask]`` for ``x[:, mask]``."""
+    for node in place.parts() if re.search("mask|out of bounds|too many ind", site.text) else ():
+        parts: Any = getattr(node, "slice", None)
+        if not isinstance(node, ast.Subscript) or isinstance(parts, ast.Slice):
+            continue
+        texts = list(map(place.text, parts.elts if isinstance(parts, ast.Tuple) else [parts]))
+        rank = getattr(place.value(node.value), "ndim", len(texts))
+        given = [text for text in texts if text not in (":", "...")]
+        for at in range(rank) if len(given) == 1 else ():
+            new = ", ".join((*at * [":"], *given))
+            if given != texts[at : at + 1] and new != place.text(parts):
+                yield place.replaced(0.5 + 0.02 * at, (parts, new))
 
 
 def _instead_of(dimension: Any) -> Iterator[tuple[float, str]]:

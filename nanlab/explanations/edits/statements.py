@@ -6,6 +6,7 @@ import ast
 import re
 import textwrap
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -25,6 +26,7 @@ from nanlab.explanations.site import (
     names_in,
     rows_of,
     spelled,
+    spliced,
     swapped,
 )
 from nanlab.explanations.trial import Source
@@ -105,8 +107,7 @@ def computed_anew(site: Site, place: Place) -> Iterator[Candidate]:
         if not between or len(chain) > _CHAIN:
             continue
         lines, first = place.source.lines, rows[at].lineno
-        parts = [lines[row.lineno - 1 : row.end_lineno] for row in chain]
-        again = "\n".join(line for part in parts for line in part)
+        again = "\n".join(_lines_of(place.source, chain))
         cost = 0.5 + 0.1 * len(chain)
         if changed and not any(_all_bound(chain) & names_in(row) for row in between):
             kept = lines[first - 1 : place.statement.end_lineno]
@@ -148,6 +149,72 @@ def module_initialised(site: Site) -> Iterator[Candidate]:
         for node in source.nodes:
             if isinstance(node, ast.ClassDef) and "Module" in "".join(map(ast.unparse, node.bases)):
                 yield from _initialised(source, node, site)
+
+
+def with_closure(site: Site, place: Place) -> Iterator[Candidate]:
+    """What an optimizer computes several times in one step, as a function that it is given."""
+    call: Any = getattr(place.statement, "value", place.statement)
+    owner = spelled(getattr(getattr(call, "func", call), "value", call))
+    if "'closure'" not in site.text or callee(call) != "step" or not owner:
+        return
+    rows = place.block[: place.block.index(place.statement)]
+    texts = [place.text(row) for row in rows]
+    last = max((at for at, text in enumerate(texts) if ".backward(" in text), default=None)
+    loss = texts[last].partition(".backward(")[0] if last is not None else ""
+    if last is None or not loss.isidentifier():
+        return
+    needed, inside = {loss}, {last}
+    for at in reversed(range(last)):
+        bound = _all_bound([rows[at]])
+        known = (place.names().get(name) for name in bound)
+        if needed & bound and any(isinstance(v, Tensor) and v.requires_grad for v in known):
+            needed |= names_in(rows[at])
+            inside.add(at)
+    inside |= {at for at, text in enumerate(texts) if "zero_grad(" in text or "clip_grad" in text}
+    again = [rows[at] for at in sorted(inside)]
+    others = [row for row in rows if row not in again and row.lineno > again[0].lineno]
+    reading = [row for row in others if _all_bound(again) & names_in(row)]
+    indent = place.statement.col_offset * " "
+    cleared = [] if "zero_grad(" in "".join(texts) else [f"{indent}{owner}.zero_grad()"]
+    body = [*cleared, *_lines_of(place.source, again), f"{indent}return {loss}"]
+    text = [
+        *_lines_of(place.source, [row for row in others if row not in reading]),
+        f"{indent}def closure():",
+        *("    " + line for line in body),
+        f"{indent}{loss} = {place.text(call)[:-1]}closure)",
+        *_lines_of(place.source, reading),
+    ]
+    last_line = place.statement.end_lineno or 0
+    edit = lines_as(place.source, again[0].lineno, last_line, "\n".join(text))
+    yield Candidate(0.3, (edit,))
+
+
+def _lines_of(source: Source, rows: list[ast.stmt]) -> list[str]:
+    """The lines of statements, one after the other."""
+    return [line for row in rows for line in source.lines[row.lineno - 1 : row.end_lineno]]
+
+
+def built_alike(site: Site) -> Iterator[Candidate]:
+    """An optimizer with the groups of another, whose state it loads."""
+    loads = (c for c in site.raising[0].calls() if callee(c) == "load_state_dict")
+    owners = [getattr(c.func, "value", c) for c in loads if "parameter group" in site.text]
+    for bound in (site.binding(site.raising[0], owner) for owner in owners):
+        own: Any = getattr(bound.statement, "value", None) if bound is not None else None
+        for place in site.statements():
+            other: Any = getattr(place.statement, "value", None)
+            if bound is None or other is own or callee(other) != callee(own):
+                continue
+            models, theirs = _models(own), _models(other)
+            if len(models) == len(theirs) == 1:
+                text = re.sub(rf"(?<![\w.]){theirs.pop()}\b", models.pop(), place.text(other))
+                yield bound.replaced(0.0, (own, text))
+
+
+def _models(call: ast.AST) -> set[str]:
+    """The names of what an optimizer is given parameters of."""
+    parts = [n for n in ast.walk(call) if isinstance(n, ast.Attribute)]
+    asked = [n.value for n in parts if n.attr in ("parameters", "named_parameters")]
+    return {n.id for each in asked for n in ast.walk(each) if isinstance(n, ast.Name)}
 
 
 def loaded(site: Site, place: Place) -> Iterator[Candidate]:
@@ -288,12 +355,30 @@ def within_sequence(site: Site, place: Place) -> Iterator[Candidate]:
                 text = f"{name}[{at}:]({name}[:{at}]({more})[0])"
                 yield place.replaced(0.5, (call, text))
         kinds = [type(each).__name__ for each in whole]
-        for other in site.statements() if isinstance(given, Tensor) and given.dim() > 2 else ():
+        for other in site.statements():
             for call in other.calls():
-                if callee(call) == "Sequential" and list(map(callee, call.args)) == kinds:
+                if callee(call) != "Sequential" or list(map(callee, call.args)) != kinds:
+                    continue
+                part = call.args[at]
+                if isinstance(given, tuple) and isinstance(whole[at - 1], nn.RNNBase):
+                    yield _of_output(other.source, call.args[at - 1])
+                elif isinstance(given, Tensor) and given.dim() > 2:
                     text = other.text(call.func)[: -len("Sequential")] + "Flatten()"
-                    part = call.args[at]
                     yield other.replaced(0.7, (part, f"{text}, {other.text(part)}"))
+
+
+def _of_output(source: Source, layer: Any) -> Candidate:
+    """A layer as one of a class of its own, which gives the first of its parts alone."""
+    name, kind = f"{callee(layer)}Output", source.part(layer.func)
+    top = next(row for row in source.tree.body if (row.end_lineno or 0) >= layer.lineno)
+    rows = (f"class {name}({kind}):", "    def forward(self, x):")
+    head = "\n".join((*rows, "        return super().forward(x)[0]\n\n\n"))
+    first = min(row.lineno for row in (top, *getattr(top, "decorator_list", [])))
+    (edit,) = spliced(source, [(layer.func, name)])
+    if edit.first == first:
+        return Candidate(0.45, (replace(edit, text=head + edit.text),))
+    old = source.lines[first - 1]
+    return Candidate(0.45, (edit, lines_as(source, first, first, head + old)))
 
 
 def padded(rows: list[Any], name: str) -> str:
@@ -334,6 +419,22 @@ def chosen(site: Site, place: Place) -> Iterator[Candidate]:
         if isinstance(node, ast.IfExp):
             parts = ", ".join(_of_tensors(place, n) for n in (node.test, node.body, node.orelse))
             yield place.replaced(0.4, (node, f"torch.where({parts})"))
+
+
+def also_branched(site: Site) -> Iterator[Candidate]:
+    """A branch of a constructor taken too where an argument that it reads is not the default."""
+    for source in site.program.texts if re.search("size|shape", site.text) else ():
+        functions = [n for n in source.nodes if getattr(n, "name", "") == "__init__"]
+        for function in (n for n in functions if isinstance(n, ast.FunctionDef)):
+            names = [a.arg for a in function.args.args][-len(function.args.defaults) or None :]
+            defaults = dict(zip(names, function.args.defaults, strict=False))
+            for branch in (n for n in ast.walk(function) if isinstance(n, ast.If)):
+                read = {name for row in branch.body for name in names_in(row)}
+                for name in sorted((read & {*defaults}) - names_in(branch.test)):
+                    if isinstance(branch.test, ast.Compare):
+                        test = f"{source.part(branch.test)} or {name} != "
+                        text = test + source.part(defaults[name])
+                        yield Candidate(0.6, spliced(source, [(branch.test, text)]))
 
 
 def _of_tensors(place: Place, node: ast.expr) -> str:
@@ -377,6 +478,11 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
                 for at in reversed(range(len(parts))):
                     text = ", ".join((*parts[:at], name, *parts[at:]))
                     yield place.replaced(0.3 + 0.2 * (name == "_"), (target, text))
+    nested = [e for e in getattr(target, "elts", []) if isinstance(e, ast.Tuple)]
+    if isinstance(target, ast.Tuple) and nested and "to unpack" in site.text:
+        each = [e.elts if isinstance(e, ast.Tuple) else [e] for e in target.elts]
+        flat = ", ".join(place.text(part) for inner in each for part in inner)
+        yield place.replaced(0.35, (target, flat))
     if isinstance(target, ast.Tuple) and len(target.elts) > 2:  # a part has parts of its own
         first, *rest = map(place.text, target.elts)
         yield place.replaced(0.5, (target, f"{first}, ({', '.join(rest)})"))

@@ -115,6 +115,8 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
     value = place.value(expression)
     if value is MISSING and role == "value":
         value = place.result()
+    if value is MISSING and isinstance(given := site.given(expression), list):
+        value = given
     in_place: Iterator[Any] = filter(_in_place, place.calls())
     written = {id(c.func.value) for c in in_place}
     for cost, new in _forms(place, expression, value, tensors, site):
@@ -150,6 +152,28 @@ def _in_place(call: ast.Call) -> bool:
     return (
         isinstance(call.func, ast.Attribute) and re.search(r"[a-z]_$", call.func.attr) is not None
     )
+
+
+# Functions of NumPy that torch has under another name, where they take a list of tensors.
+_OF_LISTS = {"array": "stack", "asarray": "stack", "stack": "stack", "concatenate": "cat"}
+
+
+def in_torch(site: Site, place: Place) -> Iterator[Candidate]:
+    """A function of NumPy as torch's, where it is given tensors that carry gradient."""
+    pairs, read = list[tuple[ast.AST, str]](), list[tuple[ast.AST, str]]()
+    for call in place.calls() if "numpy() on Tensor that requires grad" in site.text else ():
+        owner = getattr(call.func, "value", call)
+        if place.value(owner) is not np or len(call.args) != 1:
+            if callee(call) == "numpy" and not call.args:
+                read.append((call, place.text(owner)))
+            continue
+        name, given = callee(call), place.value(call.args[0])
+        if isinstance(given, list) and any(isinstance(each, Tensor) for each in given):
+            name = _OF_LISTS.get(name, "")
+        if hasattr(torch, name):
+            pairs.append((call, f"torch.{name}({place.text(call.args[0])})"))
+    if pairs:
+        yield place.replaced(0.4, *pairs, *read)
 
 
 def compared(site: Site, place: Place) -> Iterator[Candidate]:
@@ -201,8 +225,10 @@ def _forms(
         yield 1.0, f'{old}.astype("float32")'
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield 1.2, f"torch.tensor({old})"
-    if isinstance(value, list) and value and all(type(v) in (int, float, bool) for v in value):
+    if isinstance(value, list) and value and (of := _of_numbers(value)):
         yield 0.7, f"torch.tensor({old})"
+        if of is not float:
+            yield 0.72, f"torch.tensor({old}, dtype=torch.float32)"
     if isinstance(value, str):  # a number that was read from a file
         yield 0.5, f"float({old})"
         yield 0.52, f"int({old})"
@@ -273,6 +299,17 @@ def _forms(
             yield cost + 0.02, text + dtype
         elif kinds and value is not MISSING and is_whole(value):
             yield cost + 0.5, f"{text}.float()"
+
+
+def _of_numbers(rows: Any) -> type | None:
+    """The type of the numbers of a list of numbers, or of lists of one length; None: it has
+    others."""
+    while isinstance(rows, list) and rows and isinstance(rows[0], list):
+        if not all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows):
+            return None
+        rows = [each for row in rows for each in row]
+    kinds = set(map(type, rows))
+    return max(kinds, key=(bool, int, float).index) if kinds <= {bool, int, float} else None
 
 
 def _in_parts(place: Place, name: str) -> bool:
