@@ -82,8 +82,13 @@ class Scope:
         chain = [max(holding, key=lambda n: n.lineno, default=None)]
         for callee in chain:
             name = callee.name if callee is not None else ""
-            for each in functions if name and len(chain) < most else ():
-                if each not in chain and any(_calls(n, name) for n in nodes_of(each)):
+            if not name or len(chain) >= most:
+                continue
+            calls = [n.lineno for n in nodes if isinstance(n, ast.Call) and _calls(n, name)]
+            for each in functions:
+                if each not in chain and any(
+                    each.lineno <= c <= (each.end_lineno or 0) for c in calls
+                ):
                     chain.append(each)
         own, *callers = chain[:most]
         return cls._of(text, nodes, own, line), *(cls._of(text, nodes, n) for n in callers)
