@@ -52,7 +52,9 @@ def with_change(
 
 
 def _line(edit: Edit, file: str) -> str:
-    return f"line {edit.first}" if edit.file == file else f"{edit.file}:{edit.first}"
+    if edit.file != file:
+        return f"{edit.file}:{edit.first}"
+    return f"line {edit.first}" if edit.first == edit.last else f"lines {edit.first} to {edit.last}"
 
 
 def _unknown(failure: Failure, edit: Edit, error: BaseException | None) -> Explanation:

@@ -193,7 +193,7 @@ MESSAGES: list[Meaning] = [
         r"(\w+)(?:\.__init__)?\(\) missing \d+ required (?:positional|keyword-only) arguments?:"
         r" (.+)",
         "missing-argument",
-        "{1} is called without {2}{inside}",
+        "{1}() is called without {2}{inside}",
         "It has no default for what is missing.",
     ),
     says(
