@@ -1446,6 +1446,29 @@ for _ in range(4):
     assert not any("range(" in edit.text for fix in told.fixes for edit in fix.edits)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        """
+table, at = torch.zeros(3, 2), torch.tensor([0, 1])
+table[at] = torch.ones(2, 2).bfloat16()
+""",
+        """
+rows = [None] * 3
+for i in range(2):
+    rows[i] = torch.ones(2)
+whole = torch.stack(rows)
+""",
+    ],
+)
+def test_no_edit_writes_into_a_copy_or_drops_what_was_never_filled(
+    text: str, tmp_path: Path
+) -> None:
+    told = nanlab.explain(failed(tmp_path / "program.py", text))
+    edits = [edit.text for fix in told.fixes for edit in fix.edits] if told is not None else []
+    assert not any("table.bfloat16()[" in edit or "is not None" in edit for edit in edits)
+
+
 def test_edit_that_others_of_its_kind_contradict_gives_way() -> None:
     texts = {"a": 0.5, "b": 0.55, "c": 0.6}
     edits = {name: (Edit("train.py", 1, 1, name),) for name in texts}

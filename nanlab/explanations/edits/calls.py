@@ -50,6 +50,8 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     elsewhere = {k.arg: place.text(k.value) for k in others if isinstance(k.value, ast.Constant)}
     for at, (name, default) in enumerate(signature(function).items()):
         if name not in own and at >= len(call.args):
+            if default is None and _hands_on(site, place, function, name):
+                yield place.added(0.2 - place.distance / 2, call, f"{name}={name}")
             for value in _given(site, place, name, default is None and isinstance(function, type)):
                 yield place.added(0.8, call, f"{name}={value}")
             if elsewhere.get(name) not in (None, repr(default)) and name not in _NO_CURES:
@@ -146,6 +148,14 @@ def _to_construction(
         if built is not call.func and owner.source is place.source:
             pairs.append((built, made))
         yield place.replaced(0.4, *pairs)
+
+
+def _hands_on(site: Site, place: Place, function: Any, name: str) -> bool:
+    """Whether the program has a tensor by the name of a parameter of its own function."""
+    own = getattr(function, "forward", function)
+    code = getattr(own, "__code__", None)
+    known = code is not None and site.program.source(code.co_filename) is not None
+    return known and isinstance(place.frame.f_locals.get(name), Tensor)
 
 
 def _given(site: Site, place: Place, name: str, builds: bool) -> list[str]:

@@ -223,6 +223,25 @@ def all_uncut(site: Site) -> Iterator[Candidate]:
             yield Candidate(0.6, spliced(source, pairs))
 
 
+def mapped(site: Site, place: Place) -> Iterator[Candidate]:
+    """Numbers that are read of tensors within ``vmap``, left as tensors; as an index, of one
+    element."""
+    if "calling .item()" not in site.text:
+        return
+    parts = place.parts()
+    indexed = {id(node.slice): node for node in parts if isinstance(node, ast.Subscript)}
+    pairs: list[tuple[ast.AST, str]] = []
+    for call in (node for node in parts if callee(node) in ("item", "int", "float")):
+        of: Any = [*call.args, getattr(call.func, "value", None)][0]  # type: ignore[attr-defined]
+        if of is not None and (whole := indexed.get(id(call))) is not None:
+            one = f"{place.text(whole.value)}[{place.text(of)}.unsqueeze(0)].squeeze(0)"
+            pairs.append((whole, one))
+        elif of is not None:
+            pairs.append((call, place.text(of)))
+    if pairs:
+        yield place.replaced(0.3, *pairs)
+
+
 def in_one_group(site: Site) -> Iterator[Candidate]:
     """The parameters of a whole model without those of its parts that have a group of their own."""
     if "more than one parameter group" not in site.text:

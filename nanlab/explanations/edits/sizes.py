@@ -98,8 +98,12 @@ def _of_batches(source: Source) -> set[int]:
 def _of_rounds(source: Source, site: Site) -> set[int]:
     """The nodes that say how often a loop runs, where it does not read beyond an end."""
     loops = [] if _BEYOND.search(site.text) else source.nodes
-    heads = [n.iter for n in loops if isinstance(n, ast.For) and callee(n.iter) == "range"]
-    return _with_bindings(source, [node for head in heads for node in ast.walk(head)])
+    heads = [n.iter for n in loops if isinstance(n, ast.For)]
+    for each in (n for n in loops if isinstance(n, (ast.ListComp, ast.GeneratorExp))):
+        if any(map(_is_drawn, ast.walk(each.elt))):  # how much data there is
+            heads += [generator.iter for generator in each.generators]
+    ranges = [head for head in heads if callee(head) == "range"]
+    return _with_bindings(source, [node for head in ranges for node in ast.walk(head)])
 
 
 def _with_bindings(source: Source, nodes: list[ast.AST]) -> set[int]:
@@ -176,11 +180,13 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
         yield 0.75, f"{text} + {name}"
         yield 0.8, f"{loose} * {name}"
         yield 0.85, name
-    if value in site.told:
-        for loop in site.raising[0].source.nodes:
-            if isinstance(loop, ast.For) and hasattr(site.raising[-1].value(loop.iter), "__len__"):
-                if loop.lineno < site.raising[0].statement.lineno <= (loop.end_lineno or 0):
-                    yield 0.7, f"{loose} * len({ast.unparse(loop.iter)})"
+    raised = site.raising[0]
+    for loop in raised.source.nodes if value is MISSING or value in site.told else ():
+        if isinstance(loop, ast.For) and hasattr(through := raised.value(loop.iter), "__len__"):
+            if loop.lineno < raised.statement.lineno <= (loop.end_lineno or 0):
+                alike = (name for name, v in place.names().items() if v is through)
+                for name in dict.fromkeys((ast.unparse(loop.iter), *alike)):
+                    yield 0.7, f"{loose} * len({name})"
 
 
 def _unread(function: ast.AST | None) -> list[str]:
@@ -272,6 +278,7 @@ def other_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
             cost = 0.5 if all(id(each) in reducing for each in group) else 0.95
             cost += 0.3 * (id(group[0]) in site.returned) + 0.02 * (len(group) > 1)
             cost -= 0.4 * all(id(each) in counting for each in group)
+            cost += 0.8 * (re.search("dtypes? match|same dtype", site.text) is not None)
             for far, other in _instead_of(old):
                 yield place.replaced(cost + far, *((each, other) for each in group))
 

@@ -245,6 +245,46 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(cost, (call.func, f"{name}.eval()"))
 
 
+def without_none(site: Site, place: Place) -> Iterator[Candidate]:
+    """The samples of a batch without those that are None, where a function joins them."""
+    if "NoneType" not in site.text:
+        return
+    for argument in place.function.args.args if place.function is not None else ():
+        if _lacks_some(place.frame.f_locals.get(name := argument.arg)):
+            kept = f"{name} = [each for each in {name} if each is not None]"
+            yield place.written(0.4, f"{kept}\n{{}}")
+    batches = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
+    for other in site.statements() if any(map(_lacks_some, batches)) else ():
+        for call in (c for c in other.calls() if callee(c) == "DataLoader"):
+            rows = "[each for each in rows if each is not None]"
+            text = f"collate_fn=lambda rows: torch.utils.data.default_collate({rows})"
+            yield other.added(0.4, call, text)
+
+
+def _lacks_some(rows: Any) -> bool:
+    """Whether some of a list, not all, are None."""
+    return isinstance(rows, list) and 0 < sum(row is None for row in rows) < len(rows)
+
+
+def with_none(site: Site, place: Place) -> Iterator[Candidate]:
+    """What is computed with a gradient that may be None, left as it was where it is."""
+    if "NoneType" not in site.text or "allow_unused=True" not in place.source.text:
+        return
+    for node in place.parts():
+        if isinstance(node, ast.BinOp) and spelled(node.left):
+            own, whole = place.text(node.left), place.text(node)
+            for name in sorted(names_in(node.right)):
+                value = place.value(ast.Name(name))
+                if name != own and (value is None or value is MISSING):
+                    text = f"({own} if {name} is None else {whole})"
+                    yield place.replaced(0.4, (node, text))
+    if isinstance(place.statement, (ast.AugAssign, ast.Expr)):
+        for name in sorted(names_in(place.statement)):
+            if place.value(ast.Name(name)) is None:
+                first = " " * 4 + place.text(place.statement).replace("\n", "\n" + " " * 4)
+                yield place.written(0.4, f"if {name} is not None:\n{first}")
+
+
 def _ends_short(loader: Any, site: Site) -> bool:
     """Whether the message speaks of the last batch of a loader, which has fewer samples."""
     size = loader.batch_size if isinstance(loader, DataLoader) else None

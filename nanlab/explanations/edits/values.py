@@ -25,6 +25,7 @@ from nanlab.explanations.site import (
     elements,
     function_around,
     is_whole,
+    names_in,
     signature,
     spelled,
 )
@@ -65,6 +66,26 @@ def other_part(site: Site, place: Place) -> Iterator[Candidate]:
                         new = text[:start] + other + text[start + len(old) :]
                         yield place.replaced(0.6, (same, new))
                         yield place.replaced(0.75, (same, text))
+
+
+def cut_alike(site: Site, place: Place) -> Iterator[Candidate]:
+    """A tensor cut as data of its shape is: a mask as the labels, ``x[:, 1:]``."""
+    for node in place.source.nodes if re.search("size|shape", site.text) else ():
+        if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
+            continue
+        cut = any(isinstance(part, ast.Slice) for part in ast.walk(node.slice))
+        data = place.value(node.value) if cut else MISSING
+        if not isinstance(data, Tensor) or data.requires_grad:
+            continue
+        for own, _ in place.operands:
+            value = place.value(own) if isinstance(own, ast.Name) else MISSING
+            if isinstance(value, Tensor) and value is not data and value.shape == data.shape:
+                name = place.text(own)
+                part = f"{name}[{place.text(node.slice)}]"
+                yield place.replaced(0.4, (own, part))
+                after = place.block[place.block.index(place.statement) + 1 :]
+                if place.function is not None and any(name in names_in(row) for row in after):
+                    yield place.written(0.38, f"{name} = {part}\n{{}}")
 
 
 def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
@@ -119,6 +140,8 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
         value = given
     in_place: Iterator[Any] = filter(_in_place, place.calls())
     written = {id(c.func.value) for c in in_place}
+    stored = (n for n in place.parts() if isinstance(getattr(n, "ctx", None), ast.Store))
+    written |= {id(n.value) for n in stored if isinstance(n, ast.Subscript)}
     for cost, new in _forms(place, expression, value, tensors, site):
         if id(expression) in written and "detach" not in new:  # a copy would be written
             continue
@@ -129,8 +152,12 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
         text = new if plain or not new.startswith(old) else f"({old}){new[len(old) :]}"
         more = 0.0 if value is not MISSING else 0.3
         more += 0.2 if role == "value" else 0.0
-        if callee(expression) == "from_numpy" and text == f"{old}.float()":
-            more = -0.4  # data is cast where it is read
+        if text == f"{old}.float()":  # data is cast where it is read
+            double = torch.float64 in (getattr(v, "dtype", None) for v in (value, place.result()))
+            made = callee(expression) in ("tensor", "as_tensor") and double
+            if made or callee(expression) == "from_numpy":
+                more = -0.4
+            more += 0.7 * (double and _is_argument(place, expression))
         yield place.replaced(cost + more, (expression, text))
         if not isinstance(expression, ast.Name) or not isinstance(value, Tensor):
             continue
@@ -138,6 +165,7 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
             other
             for other, _ in operands
             if isinstance(other, ast.Name)
+            and id(other) not in written
             and getattr(place.value(other), "shape", None) == value.shape
         ]
         same = [other for other in alike if place.text(other) == old]
@@ -146,6 +174,13 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
             if len(group) > 1:
                 pairs = [(other, each.sub(place.text(other), new)) for other in group]
                 yield place.replaced(cost + more + apart, *pairs)
+
+
+def _is_argument(place: Place, expression: ast.expr) -> bool:
+    """Whether an expression is what the function of a module was given."""
+    function = place.function
+    names = [each.arg for each in function.args.args] if function is not None else []
+    return names[:1] == ["self"] and spelled(expression) in names[1:]
 
 
 def _in_place(call: ast.Call) -> bool:
