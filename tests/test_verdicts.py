@@ -744,3 +744,18 @@ def test_a_probability_of_half_precision_is_rewritten_before_its_conversion(
     clamped = [f for f in trace.culprit.fixes if "clamp" in f.code]
     assert clamped
     assert all(f.why.startswith("the loss is") for f in clamped)
+
+
+def test_a_number_that_the_program_read_and_went_on_with_leaves_a_fix_untried() -> None:
+    policy = torch.nn.Linear(3, 1)
+    with nanlab.watch(policy, on_fault="record") as trace:
+        returns = torch.tensor([2.0])
+        scale = returns.std().item()
+        loss = (policy(torch.ones(1, 3)) * ((returns - 1) / (scale + 1e-6))).mean()
+        loss.backward()
+    assert trace.culprit is not None
+    assert trace.culprit.fixes
+    for fix in trace.culprit.fixes:
+        if "std" in fix.code:
+            assert fix.verdict == "untried"
+            assert "goes on with the NaN that the program read" in fix.why

@@ -49,7 +49,7 @@ from nanlab.program.rerun import Window
 from nanlab.program.values import Values
 from nanlab.trace import Trace
 from nanlab.trace.op import CARRIED, INTENDED, OK, location
-from nanlab.trace.program import Call, EngineRun, Ref, Segment, refs_in
+from nanlab.trace.program import Call, EngineRun, Look, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
@@ -83,6 +83,7 @@ class Judgement:
     distortion: float | None = None
     gradient_max: float | None = None
     replay: Replay | None = None
+    read: str = ""  # why what fails may be right: a bad number that the program has read
 
     @property
     def verified(self) -> bool:
@@ -249,7 +250,7 @@ class Judge:
         if not replay.finite:
             why = self._what_fails(replay, graph, edited)
             largest = largest if math.isfinite(largest or math.nan) else None
-            return Judgement("fails", why, None, largest, replay)
+            return Judgement("fails", why, None, largest, replay, self._bad_number_read(replay))
         self._fetch(edited)
         moved = [self._distortion(edited, *part) for part in self._changed(edited)]
         distortion = max((d for d in moved if d is not None), default=None)
@@ -270,14 +271,27 @@ class Judge:
 
     def _shows_more(self, replay: Replay) -> bool:
         """Whether the program has read another value than its losses that is now another."""
-        losses = {ref.storage for _, run in self._runs() for ref in refs_in(run.roots)}
-        others = {
-            place_of(self.recording, look.place)
-            for segment in self.where.segments
-            for look in segment.looks
-            if not {ref.storage for ref in refs_in(look.ref)} <= losses
-        }
+        others = {place_of(self.recording, look.place) for look in self._looks()}
         return not others.isdisjoint(replay.looked_at)
+
+    def _bad_number_read(self, replay: Replay) -> str:
+        """What is told where the program computed on with a bad number that it had read, and that
+        is another now: the calls of the replay still hold the bad one."""
+        for look in self._looks():
+            place = place_of(self.recording, look.place)
+            number = isinstance(look.value, float) and not math.isfinite(look.value)
+            if number and place in replay.looked_at:
+                bad = "NaN" if math.isnan(look.value) else f"{look.value}"
+                return f"the replay goes on with the {bad} that the program read at {place}"
+        return ""
+
+    def _looks(self) -> Iterator[Look]:
+        """Where the program read another value than a loss."""
+        losses = {ref.storage for _, run in self._runs() for ref in refs_in(run.roots)}
+        for segment in self.where.segments:
+            for look in segment.looks:
+                if not {ref.storage for ref in refs_in(look.ref)} <= losses:
+                    yield look
 
     # -- the truth
 

@@ -187,6 +187,8 @@ def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
         return replace(fix, verdict="untried", why=judge)
     found = judge.judge(fix.edits)
     clock.left -= work() - started
+    if found.read:
+        return replace(fix, verdict="untried", why=found.read)
     return replace(
         fix,
         verdict=found.verdict,
