@@ -439,3 +439,20 @@ def test_a_signal_that_is_lost_in_every_step_is_mended_in_the_last_that_is_kept(
     best = trace.culprit.fixes[0]
     assert best.verified
     assert "logsigmoid(-score)" in best.code
+
+
+def test_of_fixes_alike_the_one_at_the_line_of_the_fault_comes_first() -> None:
+    poles, signal = torch.nn.Parameter(-torch.arange(4.0)), torch.rand(2, 4)
+    with nanlab.watch(on_fault="record") as trace:
+        decay = torch.exp(poles * 0.1)
+        gain = (decay - 1) / poles
+        state = torch.zeros(2, 4)
+        for k in range(3):
+            state = decay * state + gain * signal[:, k : k + 1]
+        (state - 1).square().mean().backward()
+    assert trace.culprit is not None
+    alike = [fix for fix in trace.culprit.fixes if fix.title == "nanlab.safe.removable"]
+    assert len(alike) > 1
+    assert all(fix.verified for fix in alike)
+    assert alike[0].edits[0].first == trace.culprit.line
+    assert sorted(alike[1:], key=lambda fix: len(fix.code)) == alike[1:]

@@ -103,7 +103,22 @@ def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.edits and not fix.title.startswith(_PATCH))
         return sorted(found, key=lambda fix: {"verified": 0, "fails": 3}.get(fix.verdict, 1))
-    return sorted(found, key=_rank)
+    return _nearest_first(sorted(found, key=_rank), finding)
+
+
+def _nearest_first(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
+    """Of fixes of one kind that are as good, the one at the finding's line first, and the shorter
+    first; each kind keeps its places."""
+    groups: dict[object, list[Fix]] = {}
+    for fix in fixes:
+        groups.setdefault((fix.title, _rank(fix)), []).append(fix)
+
+    def size(fix: Fix) -> tuple[bool, int]:
+        here = (e.file == finding.file and e.first <= finding.line <= e.last for e in fix.edits)
+        return not any(here), len(fix.code)
+
+    ordered = {kind: iter(sorted(group, key=size)) for kind, group in groups.items()}
+    return [next(ordered[fix.title, _rank(fix)]) for fix in fixes]
 
 
 def _beyond(trace: Trace, finding: Finding) -> list[Fix]:
