@@ -421,24 +421,40 @@ def test_a_variance_of_zero_is_bounded_where_it_is_made_and_no_fix_brings_in_a_f
     assert {f.cause for f in trace.findings} == {"log-of-zero", "div-by-zero"}
 
 
-def test_a_signal_that_is_lost_in_every_step_is_mended_in_the_last_that_is_kept() -> None:
+def lost(bias: float, steps: int = 8) -> Trace:
+    """A generator's gradient that 1 - sigmoid takes away, in every step."""
     generator = torch.nn.Linear(3, 1)
     with torch.no_grad():
-        generator.bias.fill_(-120.0)
-    optimizer = torch.optim.SGD(generator.parameters(), lr=1e-2)
-    noise = torch.randn(8, 3)
+        generator.bias.fill_(bias)
+    optimizer = torch.optim.SGD(generator.parameters(), lr=1e-9)
+    noise = torch.zeros(8, 3)
     with nanlab.watch(generator, on_fault="record") as trace:
-        for _ in range(8):
+        for _ in range(steps):
             optimizer.zero_grad()
             score = generator(noise)
-            loss = torch.log(1 - torch.sigmoid(score)).mean()
-            loss.backward()
+            gate = 1 - torch.sigmoid(score)
+            (gate * 1e30).sum().backward()
             optimizer.step()
+    return trace
+
+
+def test_a_signal_that_is_lost_in_every_step_is_mended_in_the_last_that_is_kept() -> None:
+    trace = lost(30.0)
     assert trace.culprit is not None
     assert (trace.culprit.cause, trace.culprit.step) == ("dead-gradient", 0)
     best = trace.culprit.fixes[0]
     assert best.verified
-    assert "logsigmoid(-score)" in best.code
+    assert trace.cure is not None
+    assert trace.cure.fixes == [best]
+    assert bool(trace.replay(best).gradients["bias"].any())
+
+
+def test_a_right_gradient_that_is_still_zero_revives_nothing() -> None:
+    trace = lost(250.0)
+    assert trace.culprit is not None
+    assert trace.culprit.cause == "dead-gradient"
+    assert not any(fix.verified for fix in trace.culprit.fixes)
+    assert trace.cure is None or trace.cure.verdict != "verified"
 
 
 def test_of_fixes_alike_the_one_at_the_line_of_the_fault_comes_first() -> None:

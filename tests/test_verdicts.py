@@ -759,3 +759,16 @@ def test_a_number_that_the_program_read_and_went_on_with_leaves_a_fix_untried() 
         if "std" in fix.code:
             assert fix.verdict == "untried"
             assert "goes on with the NaN that the program read" in fix.why
+
+
+def test_a_direction_that_is_longer_than_a_unit_vector_is_not_right() -> None:
+    torch.manual_seed(0)
+    head = torch.nn.Parameter(torch.zeros(4))
+    true = torch.nn.functional.normalize(torch.randn(10, 4), dim=-1)
+    with nanlab.watch(on_fault="record") as trace:
+        q = head.expand(10, 4)
+        unit = q / q.norm(dim=-1, keepdim=True)
+        (1 - (unit * true).sum(-1) ** 2).mean().backward()
+    assert trace.culprit is not None
+    both = [fix for fix in trace.culprit.fixes if "both" in fix.title]
+    assert not any(fix.verified for fix in [*both, *trace.culprit.fixes])

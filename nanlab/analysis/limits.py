@@ -816,7 +816,7 @@ def _merged(now: Limit, new: Limit, where: Tensor) -> Limit:
         torch.where(where, new.one_sided, now.one_sided),
         torch.where(where, new.bound, now.bound),
         now.nowhere,
-        now.along if new.along is None else new.along,
+        now.along if new.along is None else torch.where(where, new.along, math.nan),
     )
 
 
@@ -1035,14 +1035,17 @@ def longer(new: Evaluation, old: Evaluation, true: Truth) -> Agreement:
     (1, 1) is no unit vector, although each of its parts is one of some unit vector's.
     """
     for a, before, limit in zip(new.values, old.values, true.values, strict=True):
-        without = (limit.value.isnan() & ~limit.unknown & ~before.isfinite().cpu()).flatten()
+        without = limit.value.isnan() & ~limit.unknown & ~before.isfinite().cpu()
         if limit.along is None or int(without.sum()) < 2:
             continue
-        rows = limit.along.flatten(1)[:, without].nan_to_num(0, 0, 0)
-        size = a.detach().double().cpu().flatten()[without].norm()
-        most = rows.norm(dim=1).max()
-        if bool(size > (1 + WITHIN) * most):
-            pair = _shown(size), _shown(most)
+        rows = limit.along[:, without]
+        known = rows.isfinite()  # a direction that leaves the domain tells of the others alone
+        got = a.detach().double().cpu()[without].expand_as(rows)
+        sizes, most = (torch.where(known, t, 0.0).norm(dim=1) for t in (got, rows))
+        told_by = known.any(1)
+        if bool(told_by.any()) and bool((sizes > (1 + WITHIN) * most)[told_by].all()):
+            at = int(most.argmax())
+            pair = _shown(sizes[at]), _shown(most[at])
             told = f"the values have the norm {pair[0]}, along no direction over {pair[1]}"
             return Agreement("unbounded", told)
     return Agreement("agrees")

@@ -66,6 +66,7 @@ SMALL = 1e-3  # of the largest element: what is below is compared with that
 WHOLE = 60_000  # elements of a step whose truth is sought in exact numbers, and as a whole
 LOCAL = 400_000  # elements of the expression and what it is made of, where the step is larger
 LARGE = 1 << 24  # of the same where some of its rows stand for all
+STILL_ZERO = "the gradient stays 0: the right one is too small for the dtype"
 FEW = 2_000  # elements of operands that need no narrowing
 NARROW = 256  # of those that are narrowed, for their truth
 NOT_COMPUTED = "what is right there could not be computed"
@@ -107,6 +108,7 @@ class Judge:
     """Holds edits against the truth of one step, which is found out once."""
 
     where: Window
+    revives: bool = False  # a gradient that is all zero has to become another
     _wrong: list[tuple[int, EngineRun]] | None = None
     _parts: dict[tuple[int, int, SumsBefore], Slice] = field(default_factory=dict)
     _truths: dict[int, Truth | None] = field(default_factory=dict)
@@ -133,6 +135,8 @@ class Judge:
         if key not in self._known:
             try:
                 found = self._judged(edits)
+                if self.revives and found.verified and not self._has_revived(found.replay):
+                    found = replace(found, verdict="finite", why=STILL_ZERO)
             except Exception as error:  # it accuses no edit
                 told = f"{type(error).__name__}: {_first_line(error)}"
                 found = Judgement("untried", f"nanlab could not tell whether it is right ({told})")
@@ -140,6 +144,16 @@ class Judge:
             first = found.verified and not any(each.verified for each in self._known.values())
             self._known[key] = found if first else replace(found, replay=None)
         return self._known[key]
+
+    def _has_revived(self, replay: Replay | None) -> bool:
+        after = replay.gradients if replay is not None else {}
+        return any(name in after and bool(after[name].any()) for name in self._dead)
+
+    @cached_property
+    def _dead(self) -> list[str]:
+        """The parameters whose gradient is all zero in the step as it was."""
+        before = self.replayed(()).gradients
+        return [name for name, gradient in before.items() if not bool(gradient.any())]
 
     def observed(self, edits: Sequence[EditLike], updates: bool) -> Trace:
         """What a watch sees of the step with these edits. Raises NotReplayable."""

@@ -619,12 +619,7 @@ class ProgramRecorder:
     # -- memory
 
     def forget(
-        self,
-        keep: int,
-        recent: int,
-        sure: int,
-        held: int = 1 << 62,
-        wanted: Any = lambda segment, end: False,
+        self, keep: int, recent: int, sure: int, held: int, wanted: Callable[[Segment, int], bool]
     ) -> int:
         """Drop the segments of all but the last steps, and use their buffers again; the position
         from which the rest is kept. Turns of a loop that nothing can be differentiated in go, too.

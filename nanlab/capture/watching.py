@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, Literal
@@ -503,14 +503,15 @@ class watch:
         if recording.puts_off:
             self._looked = len(recording.sinks)
 
-    def _births(self, begin: int, end: int) -> Iterator[int]:
-        """Where bad values were born or first used between two positions: faults need these."""
-        status = self.recording.status
-        yield from (p for p in self.recording.guilty if begin <= p < end)
-        yield from (p for p in status if begin <= p < end and status[p] in (BORN, TURNED))
+    def _births(self, begin: int, end: int) -> list[int]:
+        """Where bad values were first born or used between two positions: faults need these."""
+        status, guilty = self.recording.status, self.recording.guilty
+        born = (p for p in status if status[p] in (BORN, TURNED))
+        firsts = (next((p for p in each if begin <= p < end), None) for each in (guilty, born))
+        return [first for first in firsts if first is not None]
 
     def _has_birth(self, segment: Segment, end: int) -> bool:
-        return next(self._births(segment.start, end), None) is not None
+        return bool(self._births(segment.start, end))
 
     def _first_birth(self, begin: int) -> int:
         """Where the first step begins that holds a birth from a position on, in whichever of its

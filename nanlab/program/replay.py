@@ -37,6 +37,7 @@ from nanlab.program.rerun import (
     Window,
     operate_call,
     rerun,
+    step_that_shows,
     window,
     written_by,
 )
@@ -429,11 +430,13 @@ def replay(
     without: Any = None,
 ) -> Replay:
     """``trace.replay``; see there."""
+    first = trace.recording.first_step
     if step is None:
         culprit = trace.culprit
-        step = culprit.step if culprit is not None and culprit.step >= 0 else None
-    first = trace.recording.first_step
-    if first and type(step) is int:  # numbered as in the longer run that this is a replay of
+        if culprit is not None and culprit.step >= 0:
+            shown = step_that_shows(trace.recording, culprit.step - first, culprit.symptom)
+            step = shown if shown >= 0 else None
+    elif first and type(step) is int:  # numbered as in the longer run that this is a replay of
         step -= first
     edits = edits_of(fix)
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):

@@ -548,6 +548,13 @@ class Window:
         raise NotReplayable(f"the call of row {position} was not recorded")
 
 
+def step_that_shows(recording: Recording, step: int, symptom: str) -> int:
+    """The step to run again for a finding of a step: that one; the last, as -1, where a signal is
+    lost in every step and that one is no longer kept."""
+    lasts = symptom == "silent-underflow" and 0 <= step < len(recording.starts)
+    return -1 if lasts and recording.starts[step] < recording.program.forgotten else step
+
+
 def window(recording: Recording, step: int | None = None) -> Window:
     """Segments of a training step: the failing one, else the last. Raises NotReplayable."""
     program = recording.program

@@ -14,7 +14,7 @@ from nanlab.analysis.exact import work
 from nanlab.analysis.verdict import Judge, Judgement
 from nanlab.findings.rule import Edit, Finding, Fix, Verdict, diff_of
 from nanlab.program.replay import Replay
-from nanlab.rules.remedies import file_text, judge_of, proposed
+from nanlab.rules.remedies import file_text, judge_for, proposed
 from nanlab.trace import Trace
 from nanlab.trace.frames import ops_frame
 from nanlab.trace.op import location
@@ -85,7 +85,7 @@ class Chain:
 def chain(trace: Trace, culprit: Finding) -> Chain:
     """The faults of the culprit's step, each shown by mending those before it; the cure."""
     first = trace.recording.first_step  # by which a replay of a longer run is numbered
-    judge = judge_of(trace, culprit.step - first if culprit.step >= 0 else culprit.step)
+    judge = judge_for(trace, culprit, first)
     with nullcontext() if isinstance(judge, str) else judge.sharing():
         told = [fix for fix in culprit.fixes if fix.edits]
         best = next((fix for fix in told if fix.verified), None)

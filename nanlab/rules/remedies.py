@@ -34,7 +34,7 @@ from nanlab.fixes.proposals import (
     reads_probabilities,
 )
 from nanlab.program.edit import text_of as source_text
-from nanlab.program.rerun import window
+from nanlab.program.rerun import step_that_shows, window
 from nanlab.rules.advice import advised
 from nanlab.rules.settings import tried_settings
 from nanlab.trace import Trace
@@ -65,18 +65,17 @@ class Clock:
         return self.left <= 0
 
 
-def _step_of(trace: Trace, finding: Finding) -> int:
-    """The step that fixes are tried in: the finding's own; the last, where a signal is lost in
-    every step and that one is no longer kept."""
-    recording = trace.recording
-    lasts = finding.symptom == "silent-underflow" and 0 <= finding.step < len(recording.starts)
-    gone = lasts and recording.starts[finding.step] < recording.program.forgotten
-    return -1 if gone else finding.step
+def judge_for(trace: Trace, finding: Finding, first: int = 0) -> Judge | str:
+    """The judge of the step in which a finding shows; first: the number of the trace's first step,
+    by which that of the finding counts."""
+    step = finding.step - first if finding.step >= 0 else finding.step
+    shown = step_that_shows(trace.recording, step, finding.symptom)
+    return judge_of(trace, shown, finding.cause == "dead-gradient")
 
 
 def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     """What to write instead, each tried on the whole step; what fails here becomes a note."""
-    judge = judge_of(trace, _step_of(trace, finding))
+    judge = judge_for(trace, finding)
     with nullcontext() if isinstance(judge, str) else judge.sharing():
         return _tried(trace, finding, clock)
 
@@ -197,7 +196,7 @@ def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
         why = "trying others took all the work that is allowed"
         return replace(fix, verdict="untried", why=why)
     started = work()
-    judge = judge_of(trace, _step_of(trace, finding))
+    judge = judge_for(trace, finding)
     if isinstance(judge, str):
         return replace(fix, verdict="untried", why=judge)
     found = judge.judge(fix.edits)
@@ -213,14 +212,15 @@ def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
     )
 
 
-def judge_of(trace: Trace, step: int) -> Judge | str:
+def judge_of(trace: Trace, step: int, revives: bool = False) -> Judge | str:
     """The judge of a step, which finds out its truth once; why there is none."""
-    return trace._cached(f"judge {step}", lambda recording: _judge_of(recording, step))
+    name = f"judge {step} {revives}"
+    return trace._cached(name, lambda recording: _judge_of(recording, step, revives))
 
 
-def _judge_of(recording: Recording, step: int) -> Judge | str:
+def _judge_of(recording: Recording, step: int, revives: bool) -> Judge | str:
     try:
-        return Judge(window(recording, step if step >= 0 else None))
+        return Judge(window(recording, step if step >= 0 else None), revives)
     except NanlabError as error:
         return str(error)
 

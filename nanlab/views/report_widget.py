@@ -13,6 +13,7 @@ from IPython.display import display
 
 from nanlab.errors import NanlabError
 from nanlab.program.replay import Replay
+from nanlab.program.rerun import step_that_shows
 from nanlab.rules import Finding, Fix
 from nanlab.rules.cure import Cure
 from nanlab.trace import Place, Trace
@@ -54,13 +55,15 @@ def attempt_of(trace: Trace, key: str) -> Attempt | None:
 
 def tried(trace: Trace, attempt: Attempt) -> str:
     """The step with the fix beside the step as it ran; or why it cannot be replayed."""
-    step = attempt.finding.step if attempt.finding.step >= 0 else None
+    finding, first = attempt.finding, trace.recording.first_step
+    shown = step_that_shows(trace.recording, finding.step - first, finding.symptom)
+    step = shown + first if shown >= 0 else None
     cure, culprit = cure_of(trace), trace.culprit
     try:
         runs = [("as it ran", trace.replay(step=step))]
         name = "with the cure" if attempt.what is cure else "with the fix"
         runs.append((name, trace.replay(attempt.what, step=step)))
-        if cure and culprit and attempt.what is not cure and step == culprit.step:
+        if cure and culprit and attempt.what is not cure and finding.step == culprit.step:
             runs.append(("with all edits of the cure", trace.replay(cure, step=step)))
     except NanlabError as reason:
         return f'<div class="nl-dim">Not tried: {escape(reason)}</div>'
