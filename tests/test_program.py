@@ -265,6 +265,33 @@ def test_a_step_that_is_no_longer_kept_is_refused() -> None:
         trace.replay(step=9)
 
 
+def test_of_a_run_that_goes_on_poisoned_the_first_faults_step_and_the_last_are_kept(
+    tmp_path: Any,
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(net.parameters())
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(300):
+            optimizer.zero_grad()
+            out = net(torch.randn(16, 8))
+            (out.square() * (i != 5)).sum().sqrt().backward()
+            optimizer.step()
+    program = trace.recording.program
+    assert trace.culprit is not None and trace.culprit.step == 5
+    assert trace.recording.step_of(program.segments[0].start) == 5
+    assert len(program.segments) < 150  # of the steps that were not folded yet all are there
+    assert len(program.runs()) == 2
+    trace.save(tmp_path / "poisoned.nanlab")
+    loaded = nanlab.load(tmp_path / "poisoned.nanlab")
+    for each in (trace, loaded):
+        assert each.replay(step=5).identical and each.replay().identical
+        assert each.replay(step=299).identical
+        with pytest.raises(nanlab.NotReplayable, match="keep="):
+            each.replay(step=50)
+        assert each.culprit is not None and each.culprit.cause == "sqrt-at-zero"
+
+
 @pytest.mark.parametrize("loop", ["cells", "noise"])
 def test_a_step_whose_loops_look_like_steps_until_backward_reaches_over_them_runs_again(
     loop: str,

@@ -531,11 +531,11 @@ def _takes_argument(step: Callable[..., Any]) -> bool:
 
 
 def _everything(recording: Recording) -> Window:
-    """All that was recorded."""
-    segments = recording.program.between(0, 1 << 62)
+    """All that was recorded, as far as it goes without a gap."""
     if recording.program.reason:
         raise NotReplayable(f"the step was not recorded: {recording.program.reason}")
-    return Window(recording, 0, 0, 1 << 62, segments)
+    runs = recording.program.runs()
+    return Window(recording, 0, 0, 1 << 62, runs[-1] if runs else [])
 
 
 def _is_compared(call: Call, op: Op) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ class ProgramRecorder:
         self._weight = self._weighed = 0
         # called before what a segment began with is overwritten
         self.losing: Callable[[], None] = lambda: None
-        self.segment = Segment(0, torch.get_num_threads())
+        self.segment = Segment(0, threads=torch.get_num_threads())
 
     def begin(self, position: int) -> None:
         """Begin a segment at a position; an empty one is replaced."""
@@ -88,11 +89,12 @@ class ProgramRecorder:
         ):
             self.program.segments.pop()
         else:
+            self.segment.end = position
             self._weigh(self.segment)
             self._stepped_in |= bool(self.segment.optimizers)
             if self.segment.optimizers or (self.segment.engine and not self._stepped_in):
                 self._trained.append(self.segment.start)
-        self.segment = Segment(position, torch.get_num_threads())
+        self.segment = Segment(position, threads=torch.get_num_threads())
         self.ledger.promised.clear()
         self.program.segments.append(self.segment)
         self.shared.clear()
@@ -618,30 +620,32 @@ class ProgramRecorder:
 
     # -- memory
 
-    def forget(
-        self, keep: int, recent: int, sure: int, held: int, wanted: Callable[[Segment, int], bool]
-    ) -> int:
+    def forget(self, keep: int, recent: int, sure: int, held: Sequence[tuple[int, int]]) -> int:
         """Drop the segments of all but the last steps, and use their buffers again; the position
-        from which the rest is kept. Turns of a loop that nothing can be differentiated in go, too.
+        from which the last are kept. Turns of a loop that nothing can be differentiated in go, too.
 
         keep: how many steps that an optimizer, else a backward pass, has ended. recent: where the
         last boundaries begin. sure: the same without those that may be taken back, whose segments
-        go on being kept unless they hold more than the budget. held: where the first step begins
-        that is kept in any case. wanted: whether a segment is, by itself and its end.
+        go on being kept unless they hold more than the budget. held: (begin, end) of earlier steps
+        that are kept, the first in any case, the others within the budget.
         """
         segments = self.program.segments
         if self._trained:
             sure = min(sure, self._trained[max(len(self._trained) - 1 - keep, 0)])
         if self._weight > self.copies.budget or self._weighed > _CALLS_A_SEGMENT:
-            sure = recent
+            sure, held = recent, held[:1]
         sure = min(sure, recent)
-        while len(segments) > 1 and segments[1].start <= min(sure, held):
-            self._drop(segments.pop(0))
-            self.program.forgotten = segments[0].start
-        for at in range(len(segments) - 2, max(len(segments) - 4 - keep, 0), -1):
-            segment, end = segments[at], segments[at + 1].start
-            if end <= recent and self._is_idle(segment) and not wanted(segment, end):
-                self._drop(segments.pop(at))
+        for segment in segments[:-1]:
+            if segment.end > recent or _reaches_into(held, segment):
+                continue
+            idle = self._is_idle(segment)
+            if segment.end > sure and not idle:
+                continue
+            self._drop(segment)
+            segments.remove(segment)
+            if segment.end <= sure:
+                self.program.forget(segment.start, segment.end)
+            else:
                 sure = recent
         return sure
 
@@ -709,6 +713,12 @@ def _rule_of(optimizer: torch.optim.Optimizer) -> str:
     found = getattr(module, own.__name__, None) is own
     installed = is_installed(getattr(module, "__file__", None) or "")
     return f"{own.__module__}.{own.__name__}" if found and installed else ""
+
+
+def _reaches_into(spans: Sequence[tuple[int, int]], segment: Segment) -> bool:
+    """Whether a segment does, of spans in their order."""
+    before = bisect_left(spans, segment.end, key=itemgetter(0))
+    return before > 0 and spans[before - 1][1] > segment.start
 
 
 def _held(t: Tensor) -> Held:

@@ -30,7 +30,6 @@ from nanlab.capture.training import TrainingRecorder
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
 from nanlab.trace.op import BORN, TURNED, location
-from nanlab.trace.program import Segment
 from nanlab.trace.ranks import ARRIVED, as_sent
 from nanlab.trace.recording import Recording
 
@@ -452,8 +451,7 @@ class watch:
                 self.keep,
                 recording.starts[max(last, 0)],
                 self._clock.begins(self.keep + 1),
-                self._first_birth(self._ops.program.program.segments[0].start),
-                self._has_birth,
+                self._held(),
             )
             last = min(last, recording.step_of(kept))
         if position - recording.chunks[-1].start >= CHUNK_ROWS:
@@ -503,21 +501,15 @@ class watch:
         if recording.puts_off:
             self._looked = len(recording.sinks)
 
-    def _births(self, begin: int, end: int) -> list[int]:
-        """Where bad values were first born or used between two positions: faults need these."""
-        status, guilty = self.recording.status, self.recording.guilty
-        born = (p for p in status if status[p] in (BORN, TURNED))
-        firsts = (next((p for p in each if begin <= p < end), None) for each in (guilty, born))
-        return [first for first in firsts if first is not None]
-
-    def _has_birth(self, segment: Segment, end: int) -> bool:
-        return bool(self._births(segment.start, end))
-
-    def _first_birth(self, begin: int) -> int:
-        """Where the first step begins that holds a birth from a position on, in whichever of its
-        segments."""
-        first = min(self._births(begin, 1 << 62), default=None)
-        return 1 << 62 if first is None else self.recording.starts[self.recording.step_of(first)]
+    def _held(self) -> list[tuple[int, int]]:
+        """Begin and end of the steps that faults need: in which the first bad values behind a
+        symptom were born or used, and of those not judged yet each in which one was."""
+        recording, last = self.recording, len(self.recording.starts) - 1
+        born = (p for p, status in recording.status.items() if status in (BORN, TURNED))
+        steps = {recording.step_of(p) for p in (*recording.guilty, *born) if p >= 0}
+        held = recording.whole | {s for s in steps if s >= len(recording.folded)}
+        starts = recording.starts
+        return [(starts[s], starts[s + 1]) for s in sorted(held | {*sorted(steps)[:1]}) if s < last]
 
     def _judge(self, kind: Kind, taken: Sequence[int | None] = ()) -> None:
         """Stop the program if a fault has done harm, here or in another process.

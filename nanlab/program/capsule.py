@@ -54,7 +54,7 @@ from nanlab.trace.program import (
 )
 from nanlab.trace.recording import PHASES, NodeRuns, Nodes, Recording
 
-FORMAT = 3
+FORMAT = 4
 BUDGET = 64 << 20  # bytes of tensors that no call overwrote
 _MOST_TEXT = 8 << 20  # characters of source
 _ROOM = 256 << 20  # bytes that a small file may hold
@@ -305,14 +305,14 @@ class _Writer:
 
     def program(self, program: Program) -> dict[str, Any]:
         complete(program, program.segments)
-        made = handed_over(program.segments)
         return {
             "segments": [
                 self.segment(segment, program.names, unmade)
-                for segment, unmade in zip(program.segments, made, strict=True)
+                for run in program.runs()
+                for segment, unmade in zip(run, handed_over(run), strict=True)
             ],
             "names": self.pack(program.names),
-            "forgotten": program.forgotten,
+            "forgotten": self.pack(program.forgotten),
             "reason": program.reason,
         }
 
@@ -332,6 +332,7 @@ class _Writer:
                 leaves.append([number, key])
         packed: dict[str, Any] = {
             "start": segment.start,
+            "end": segment.end,
             "threads": segment.threads,
             "calls": [part.call(index, call) for index, call in enumerate(segment.calls)],
             "leaves": leaves,
@@ -761,11 +762,13 @@ class _Reader:
         if self.foreign:
             for segment in segments:
                 segment.lost = 0, f"it ran on {self.foreign}, which this machine does not have"
-        names, forgotten = self.unpack(head["names"]), _whole(head["forgotten"])
+        names, forgotten = self.unpack(head["names"]), self.unpack(head["forgotten"])
         return _conforming(Program(segments, names, forgotten, head["reason"]))
 
     def segment(self, head: dict[str, Any]) -> Segment:
-        made = Segment(_whole(head["start"]), _whole(head["threads"], 1, _MOST_THREADS))
+        made = Segment(
+            _whole(head["start"]), _whole(head["end"]), _whole(head["threads"], 1, _MOST_THREADS)
+        )
         made.leaves = {_whole(number): self.storage(key) for number, key in head["leaves"]}
         # the program of this process writes none of them: a replay has its own copies
         made.saved = dict(made.leaves)

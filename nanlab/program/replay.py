@@ -471,6 +471,8 @@ def try_rate(recording: Recording, first: int, last: int, position: int, rate: f
     Raises NotReplayable.
     """
     begin, end = window(recording, first), window(recording, last)
+    if recording.program.lacks(begin.start, end.end):
+        raise NotReplayable("the steps between are no longer kept")
     segments = recording.program.between(begin.start, end.end)
     where = Window(recording, last, begin.start, end.end, segments)
     at, index, output = where.find(position)

@@ -338,13 +338,15 @@ def handed_over(segments: Sequence[Segment]) -> list[set[int]]:
 
 def complete(program: Program, wanted: Sequence[Segment]) -> None:
     """Make the storages of these segments that a capsule left to a replay."""
-    lacking = [s for s in wanted if s.unmade]
-    if not lacking:
-        return
-    last = max(at for at, s in enumerate(program.segments) if any(s is each for each in lacking))
+    for run in program.runs():
+        lacking = [at for at, s in enumerate(run) if s.unmade and any(s is w for w in wanted)]
+        if lacking:
+            _complete(run[: lacking[-1] + 1])
 
+
+def _complete(segments: Sequence[Segment]) -> None:
     def reached(at: int, memory: Memory) -> None:
-        segment = program.segments[at]
+        segment = segments[at]
         for number in segment.unmade:
             made = memory.storages.get(number)
             if made is None or made.nbytes() != segment.leaves[number].nbytes():
@@ -354,10 +356,10 @@ def complete(program: Program, wanted: Sequence[Segment]) -> None:
 
     reason = "what it begins with is not in the file"
     try:
-        _run_through(program.segments[: last + 1], reached)
+        _run_through(segments, reached)
     except Exception as error:
         reason = str(error)
-    for segment in lacking:
+    for segment in segments:
         if segment.unmade:
             segment.unmade, segment.lost = set(), (0, reason)
 
@@ -552,7 +554,13 @@ def step_that_shows(recording: Recording, step: int, symptom: str) -> int:
     """The step to run again for a finding of a step: that one; the last, as -1, where a signal is
     lost in every step and that one is no longer kept."""
     lasts = symptom == "silent-underflow" and 0 <= step < len(recording.starts)
-    return -1 if lasts and recording.starts[step] < recording.program.forgotten else step
+    return -1 if lasts and recording.program.lacks(*_bounds(recording, step)) else step
+
+
+def _bounds(recording: Recording, step: int) -> tuple[int, int]:
+    """The positions in which a step begins and ends; the last goes on."""
+    starts = recording.starts
+    return starts[step], starts[step + 1] if step + 1 < len(starts) else 1 << 62
 
 
 def window(recording: Recording, step: int | None = None) -> Window:
@@ -568,9 +576,8 @@ def window(recording: Recording, step: int | None = None) -> Window:
         raise TypeMismatchError(f"expected the number of a training step, got {step!r}")
     if not 0 <= step < len(recording.starts):
         raise UsageError(f"no step {step}; the watch saw steps 0 to {len(recording.starts) - 1}")
-    start = recording.starts[step]
-    end = recording.starts[step + 1] if step + 1 < len(recording.starts) else 1 << 62
-    if start < program.forgotten:
+    start, end = _bounds(recording, step)
+    if program.lacks(start, end):
         raise NotReplayable(
             f"step {step} is no longer kept: the last steps and those of the first faults are; try"
             f" keep={len(recording.starts) - step}"

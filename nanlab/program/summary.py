@@ -62,8 +62,7 @@ def _summarise(recording: Recording, segment: Segment, judge: Judge | None) -> N
 
 def _end(recording: Recording, segment: Segment) -> int:
     """Position after the last row of a segment."""
-    later = (each.start for each in recording.program.segments if each.start > segment.start)
-    return min(later, default=recording.end)
+    return min(segment.end, recording.end)
 
 
 def fetch(recording: Recording, judge: Judge) -> None:

@@ -248,6 +248,7 @@ class Segment:
     """The calls between two boundaries of training steps."""
 
     start: int  # position in the trace
+    end: int = 1 << 62  # position of the next; this while the segment is the last
     threads: int = 1  # of torch: sums are split between them, and round accordingly
     calls: Calls = field(default_factory=Calls)
     leaves: dict[int, Any] = field(default_factory=dict)  # storage -> it, as it is now
@@ -287,16 +288,36 @@ class Program:
 
     segments: list[Segment] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)  # storage -> parameter or buffer
-    forgotten: int = 0  # position up to which the segments were dropped
+    # (begin, end) of what was dropped, in their order; turns of a loop without gradients are not in
+    forgotten: list[tuple[int, int]] = field(default_factory=list)
     reason: str = ""  # why nothing was recorded
 
     def between(self, start: int, end: int) -> list[Segment]:
         """The segments that reach into these positions."""
-        found = []
-        for at, segment in enumerate(self.segments):
-            stop = self.segments[at + 1].start if at + 1 < len(self.segments) else 1 << 62
-            if segment.start < end and stop > start:
-                found.append(segment)
+        return [each for each in self.segments if each.start < end and each.end > start]
+
+    def lacks(self, start: int, end: int) -> bool:
+        """Whether anything between these positions was dropped."""
+        return any(begin < end and stop > start for begin, stop in self.forgotten)
+
+    def forget(self, start: int, end: int) -> None:
+        """Note that what lies between these positions was dropped."""
+        spans: list[tuple[int, int]] = []
+        for begin, stop in sorted([*self.forgotten, (start, end)]):
+            if spans and begin <= spans[-1][1]:
+                begin, stop = spans[-1][0], max(stop, spans[-1][1])
+                spans.pop()
+            spans.append((begin, stop))
+        self.forgotten = spans
+
+    def runs(self) -> list[list[Segment]]:
+        """The segments, those together of which each goes on from what the one before left."""
+        found: list[list[Segment]] = []
+        for segment in self.segments:
+            if found and not self.lacks(found[-1][-1].end, segment.start):
+                found[-1].append(segment)
+            else:
+                found.append([segment])
         return found
 
     def calls(self, start: int, end: int) -> Iterator[Call]:
