@@ -127,12 +127,12 @@ FORMS = {
     "div-by-zero": (*AWAY_FROM_ZERO, *APART),
     "div-by-tiny": AWAY_FROM_ZERO,
     "norm-at-zero": AWAY_FROM_ZERO[::-1],
-    "sqrt-at-zero": AWAY_FROM_ZERO[::-1],
+    "sqrt-at-zero": (*AWAY_FROM_ZERO[::-1], *APART),
     "sqrt-of-negative": AWAY_FROM_ZERO,
     "pow-fraction-at-zero": AWAY_FROM_ZERO,
     "pow-negative-base": AWAY_FROM_ZERO,
     "infeasible-likelihood": (*AWAY_FROM_ZERO, *INSIDE),
-    "inverse-function-at-edge": INSIDE[::-1],
+    "inverse-function-at-edge": (*INSIDE[::-1], *APART),
     "inverse-function-domain": INSIDE[::-1],
     "std-of-constant": APART,
     "exp-overflow": SMALLER,
@@ -261,7 +261,8 @@ def _fed(
 ) -> Iterator[Rewriting]:
     """Arguments of the call, kept where the library's function has a value and a derivative."""
     forms = FORMS.get(cause, ())
-    for form in sorted(forms, key=lambda each: each != INSIDE[0]) if probable else forms:
+    kept = [INSIDE[0]] if probable and INSIDE[0] in forms else []
+    for form in (*kept, *(each for each in forms if each != INSIDE[0])):
         for call in calls:
             if ast.unparse(call.func).startswith("torch."):
                 continue
@@ -271,6 +272,10 @@ def _fed(
                     continue
                 plain = isinstance(argument, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
                 shown = form.format(x=name if plain else f"({name})")
+                if form in APART and any(isinstance(n, ast.Call) for n in ast.walk(argument)):
+                    taken = names_in(tree)  # what is called is called once
+                    once = next((n for n in ("out", "made", "given") if n not in taken), "_out")
+                    shown = form.replace("{x}", f"({once} := {name})", 1).format(x=once)
                 yield _in_place(text, f"pass {shown}", call, argument, shown)
 
 

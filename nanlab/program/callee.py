@@ -28,6 +28,7 @@ from nanlab.program.expression import (
     autocast,
     casts,
     imports_of,
+    inside,
     is_silent,
     key_of,
     namespace_of,
@@ -66,12 +67,27 @@ class Live:
         for held, ref in self.tensors:
             own = held.detach().clone().requires_grad_(held.requires_grad)
             memo[id(held)] = own if ref is None else get(ref)
-        made = copy.deepcopy(self.object, memo)
+        try:
+            made = copy.deepcopy(self.object, dict(memo))
+        except TypeError:  # a module with a way of its own to be copied wants parameters
+            made = self._with_parameters(memo)
         for path, value in self.settings.items():
             owner = made
             for name in path[:-1]:
                 owner = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
             setattr(owner, path[-1], value)
+        return made
+
+    def _with_parameters(self, values: dict[int, Any]) -> Any:
+        memo, standing = dict(values), dict[int, Any]()
+        for held, _ in self.tensors:
+            if isinstance(held, nn.Parameter):
+                own = memo[id(held)] = nn.Parameter(held.detach(), held.requires_grad)
+                standing[id(own)] = values[id(held)]
+        made = copy.deepcopy(self.object, memo)
+        for module in made.modules() if isinstance(made, nn.Module) else ():
+            parameters = module._parameters
+            parameters.update({n: standing.get(id(p), p) for n, p in parameters.items()})
         return made
 
 
@@ -104,7 +120,8 @@ def runs_of(
     code = Code(node, {key: f"_part{i}" for i, key in enumerate([*leaves, *objects])}, (), names)
     code.check()
     found: list[Run] = []
-    rest = list(made)
+    opaque = [span_of(n) for n in ast.walk(node) if isinstance(n, ast.Call) and key_of(n) in leaves]
+    rest = [each for each in made if not any(inside(each.span, span) for span in opaque)]
     while rest:
         found.append(_first(code, leaves, objects, rest, segment, device, value))
         rest = rest[len(found[-1].calls) :]
@@ -211,21 +228,24 @@ def _parts(
             leaves.setdefault(key_of(part), [*_literal(part, text)])
             return
         if isinstance(part, ast.Call):
-            called(part.func)
+            if not called(part.func) and part is not node:
+                leaves.setdefault(key_of(part), [])  # of the program's own: its value was recorded
+                return
             for each in (*part.args, *part.keywords):
                 visit(each)
             return
         for child in ast.iter_child_nodes(part):
             visit(child)
 
-    def called(function: Any) -> None:
+    def called(function: Any) -> bool:
+        """Whether the function can be called here."""
         if _root(function) in names:
-            return
+            return True
         owner = function
         for _ in range(2):  # `norm(x)`, `norm.inverse(x)`
             if found := _objects(owner, text, packages):
                 objects[key_of(owner)] = found
-                return
+                return True
             if not isinstance(owner, ast.Attribute):
                 break
             owner = owner.value
@@ -233,11 +253,11 @@ def _parts(
         if not (method and hasattr(Tensor, function.attr)):
             if found := _meant(function, text, packages):
                 objects[key_of(function)] = found
-                return
-        if method:
-            visit(function.value)
-            return
-        raise NotReplayable(f"what {ast.unparse(function)} is, is not known")
+                return True
+            if not method or not isinstance(function.value, ast.Call):
+                return False
+        visit(function.value)
+        return True
 
     visit(node)
     return leaves, objects
@@ -279,9 +299,13 @@ def _assigned(text: str) -> dict[str, list[ast.expr | None]]:
 def _objects(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
     """The objects of this process that a path may stand for: of the classes whose calls the file
     assigns to it."""
+    keys = {key_of(ast.parse(ast.unparse(path), mode="eval").body)}
+    if isinstance(path, ast.Attribute):  # `self.norm` is `model.norm` elsewhere
+        keys.add(key_of(ast.Attribute(ast.Name("self", ast.Load()), path.attr, ast.Load())))
     kinds = [
         kind
-        for given in _assigned(text).get(key_of(ast.parse(ast.unparse(path), mode="eval").body), ())
+        for key in keys
+        for given in _assigned(text).get(key, ())
         if isinstance(given, ast.Call)
         for kind in _meant(given.func, text, packages)
         if isinstance(kind, type) and not issubclass(kind, Tensor)
