@@ -104,6 +104,14 @@ MESSAGES: list[Meaning] = [
         ("or optimize what it was computed from", "torch.optim.SGD([weight], lr=0.1)"),
     ),
     says(
+        r"unscale_\(\) is being called after step\(\)"
+        r"|step\(\) has already been called since the last",
+        "scaler-misuse",
+        "the scaler was not updated after its last step",
+        "scaler.update() ends the step; it comes once, after scaler.step() of every optimizer.",
+        ("end each step", "scaler.step(optimizer)\nscaler.update()"),
+    ),
+    says(
         r"unscale_\(\) has already been called on this optimizer since the last update\(\)",
         "scaler-misuse",
         "unscale_ was called twice in one step",

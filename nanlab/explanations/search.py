@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from nanlab.explanations.edits import calls, gradients, names, sizes, statements, values
+from nanlab.explanations.edits import batches, calls, gradients, names, sizes, statements, values
 from nanlab.explanations.site import Candidate, Site, bound_by, rows_of
 from nanlab.explanations.trial import Outcome, Program, Source, difference, edited
 from nanlab.findings.rule import Edit
@@ -48,8 +48,8 @@ _OF_PLACES = (
     ("at_error", statements.with_closure),
     ("raising", statements.fitting),
     ("raising", statements.within_sequence),
-    ("raising", statements.whole_batches),
-    ("raising", statements.without_none),
+    ("raising", batches.whole_batches),
+    ("raising", batches.without_none),
     ("at_error", statements.with_none),
     ("raising", gradients.on_last_round),
     ("bound", sizes.size_of_argument),
@@ -59,9 +59,11 @@ _OF_PLACES = (
     ("places", statements.joined_lists),
     ("places", statements.unpacked),
     ("places", statements.registered),
-    ("places", statements.loaded),
+    ("places", batches.loaded),
     ("calls", calls.options),
     ("calls", calls.reduced),
+    ("calls", calls.near_options),
+    ("calls", calls.mapped_axes),
     ("calls", calls.siblings),
     ("calls", calls.equations),
     ("calls", calls.arguments),
@@ -79,11 +81,17 @@ _OF_PLACES = (
     ("at_error", gradients.mapped),
     ("bound", gradients.scores),
     ("bound", gradients.out_of_place),
-    ("bindings", gradients.in_place),
+    ("at_error", gradients.counts_copied),
     ("bindings", gradients.with_gradient),
 )
 # Those that look for their statements themselves.
 _OF_PROGRAM = (
+    batches.collated,
+    batches.taken_by_key,
+    batches.channels_first,
+    batches.evaluated,
+    calls.parametrized,
+    calls.told_instead,
     names.near_methods,
     names.methods_without_self,
     names.more_parameters,
@@ -98,6 +106,10 @@ _OF_PROGRAM = (
     gradients.switched,
     gradients.switched_for_rest,
     gradients.leaves,
+    gradients.in_place,
+    gradients.update_ended,
+    gradients.with_memory,
+    gradients.as_probabilities,
     gradients.derivative,
     gradients.all_uncut,
     gradients.in_one_group,
@@ -237,7 +249,9 @@ def _alike(source: Source) -> dict[tuple[str, int, int], list[ast.stmt]]:
         forms: dict[str, list[ast.stmt]] = {}
         for row in rows_of(block):
             if isinstance(row, (ast.Assign, ast.AugAssign)):
-                forms.setdefault(re.sub(r"id='\w+'", "", ast.dump(row)), []).append(row)
+                forms.setdefault(re.sub(r"(?<!func=Name\()id='\w+'", "", ast.dump(row)), []).append(
+                    row
+                )
         for rows in forms.values():
             found |= {(source.shown, row.lineno, row.end_lineno or 0): rows for row in rows}
     return found
@@ -257,7 +271,7 @@ def _twins(site: Site, candidate: Candidate, alike: Sequence[ast.stmt]) -> Itera
             old = "\n".join(lines[row.lineno - 1 : row.end_lineno])
             edits.append(Edit(edit.file, row.lineno, row.end_lineno or 0, text, old))
     if len(edits) > 1:
-        yield Candidate(candidate.cost + 0.03, tuple(edits))
+        yield replace(candidate, cost=candidate.cost + 0.03, edits=tuple(edits))
 
 
 def _renaming(one: ast.stmt, other: ast.stmt) -> dict[str, str]:

@@ -294,16 +294,10 @@ class Site:
         ]
         places = (*self.raising, *self.bindings)
         called = [at.value(call.func) for at in places for call in at.calls()]
-        called = [type(v).forward if isinstance(v, nn.Module) else v for v in called]
-        known = [getattr(each, "__func__", each) for each in called]
-        known = [*self._given, *(each for each in known if isinstance(each, FunctionType))]
-        for code in (each.__code__ for each in known):
-            for place in self.statements() if self.program.source(code.co_filename) else ():
-                first = getattr(place.function, "lineno", 0)
-                if is_return(place.statement) and first == code.co_firstlineno:
-                    made = (self.binding(place, node) for node in place.parts())
-                    own = [place, *(each for each in made if each is not None)]
-                    found += [replace(each, distance=0.3) for each in own]
+        for place in (each for one in (*self._given, *called) for each in self.returns(one)):
+            made = (self.binding(place, node) for node in place.parts())
+            own = [place, *(each for each in made if each is not None)]
+            found += [replace(each, distance=0.3) for each in own]
         held = [v for f in self.inner for v in f.f_locals.values() if isinstance(v, Tensor)]
         for module in self.modules:  # what a module holds on to
             for name, value in vars(module).items():
@@ -315,6 +309,17 @@ class Site:
                         and not isinstance(getattr(place.statement, "value", None), ast.Constant)
                     ]
         return found
+
+    def returns(self, function: Any) -> Iterator[Place]:
+        """The statements by which a function, or a module, of the program gives its result."""
+        known = type(function).forward if isinstance(function, nn.Module) else function
+        code = getattr(getattr(known, "__func__", known), "__code__", None)
+        if code is not None and self.program.source(code.co_filename):
+            for place in self.statements():
+                heads = [place.function, *getattr(place.function, "decorator_list", [])]
+                lines = {getattr(head, "lineno", 0) for head in heads}
+                if is_return(place.statement) and code.co_firstlineno in lines:
+                    yield place
 
     @property
     def _given(self) -> list[FunctionType]:
@@ -482,6 +487,11 @@ class Site:
     def text(self) -> str:
         return str(self.error)
 
+    @property
+    def raised(self) -> str:
+        """The text of the statement that raised."""
+        return self.raising[0].text(self.raising[0].statement)
+
     @cached_property
     def batch(self) -> set[int]:
         """Leading sizes that several tensors of data share: no layer is built for them."""
@@ -606,6 +616,14 @@ def function_around(source: Source, statement: Any) -> Function | None:
     return max(around, key=_start, default=None)
 
 
+def unread(function: ast.AST | None) -> list[str]:
+    """Arguments that a function takes and never reads."""
+    if not isinstance(function, Function):
+        return []
+    read = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+    return [a.arg for a in function.args.args if a.arg not in read | {"self", "cls"}]
+
+
 def _holding(source: Source, line: int, kind: Any) -> list[Any]:
     found = (node for node in source.nodes if isinstance(node, kind))
     return [node for node in found if node.lineno <= line <= (node.end_lineno or 0)]
@@ -642,6 +660,15 @@ def bound_by(statement: ast.AST) -> list[str]:
         return [f"self.{getattr(call.args[0], 'value', '')}"] if own else []
     parts = [e for t in targets for e in (t.elts if isinstance(t, (ast.Tuple, ast.List)) else [t])]
     return [name for part in parts if (name := spelled(part))]
+
+
+def bound_value(place: Place | None, name: str) -> Any:
+    """The expression that a statement binds a name to: all of several names, without a name."""
+    statement: Any = place.statement if place is not None else None
+    value = getattr(statement, "value", None)
+    if name and isinstance(value, ast.Tuple) and isinstance(statement.targets[0], ast.Tuple):
+        return dict(zip(bound_by(statement), value.elts, strict=False)).get(name)
+    return value
 
 
 def rows_of(block: ast.AST) -> list[ast.stmt]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nanlab.explanations.edits.statements import padded
+from nanlab.explanations.edits.batches import padded
 from nanlab.explanations.site import (
     MISSING,
     Candidate,
@@ -24,6 +24,7 @@ from nanlab.explanations.site import (
     callee,
     signature,
     spelled,
+    spliced,
 )
 
 # A checkpoint that fits, but for layers that it or the module has and the other has not.
@@ -124,10 +125,102 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
 
 
 def reduced(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
-    """One loss of all samples, where that of each sample was compared."""
+    """One loss of all samples, where that of each sample was compared or differentiated."""
     for keyword in call.keywords if "Boolean value of Tensor" in site.text else ():
         if keyword.arg == "reduction":
             yield place.replaced(-0.3, (keyword, 'reduction="mean"'))
+    function = place.value(call.func)
+    learned = isinstance(function, nn.Module) and any(True for _ in function.parameters())
+    alone = len(call.args) + len(call.keywords) < 2
+    if "scalar outputs" not in site.text or ".backward(" not in site.raised or learned or alone:
+        return
+    for node in place.source.nodes:  # elsewhere it is to give one for each sample
+        if callee(node) in ("mean", "sum") and f"{place.text(call.func)}(" in place.source.part(
+            node
+        ):
+            return
+    for other in site.returns(function):
+        value: Any = getattr(other.statement, "value", None)
+        if not isinstance(value, ast.Tuple):
+            text = other.text(value)
+            loose = f"({text})" if isinstance(value, ast.BinOp) else text
+            yield other.replaced(0.3, (value, f"{loose}.mean()"))
+
+
+def mapped_axes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """An argument of what ``vmap`` gives that is the same for all."""
+    function = place.value(call.func)
+    if "in_dims" not in signature(function) or "mapped" not in site.text:
+        return
+    own = next((k.value for k in call.keywords if k.arg == "in_dims"), None)
+    names = bound_by(place.statement)
+    calls = [each for other in site.raising for each in other.calls()]
+    for each in (c for c in calls if c.func is call or spelled(c.func) in names):
+        count = len(each.args)
+        axes = list(map(place.text, getattr(own, "elts", [own or ast.Constant(0)] * count)))
+        axes = axes if all(axes) and len(axes) == count else ["0"] * count
+        ranks = [getattr(site.raising[0].value(given), "ndim", 9) for given in each.args]
+        for far, at in enumerate(sorted(range(count), key=ranks.__getitem__)):
+            text = ", ".join("None" if n == at else axis for n, axis in enumerate(axes))
+            if axes[at] != "None" and own is not None:
+                yield place.replaced(0.2 + 0.02 * far, (own, f"({text})"))
+            elif own is None:
+                yield place.added(0.2 + 0.02 * far, call, f"in_dims=({text})")
+
+
+def near_options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """An option that nearly is one that the function knows."""
+    for given in (*call.args, *(keyword.value for keyword in call.keywords)):
+        old = getattr(given, "value", None)
+        if isinstance(old, str) and re.fullmatch(r"[-+]?(inf|nan|\d+(\.\d*)?)", old):
+            yield place.replaced(0.3, (given, f'float("{old}")'))
+        if isinstance(given, ast.Constant) and isinstance(old, str) and old and old in site.text:
+            known = {word for f in site.inner for word in _texts(f.f_code.co_consts)}
+            known |= set(re.findall(r"[A-Za-z_]\w+", site.text))
+            near = {word.lower(): word for word in known - {old}}
+            for at, word in enumerate(difflib.get_close_matches(old.lower(), near, 3, 0.55)):
+                yield place.replaced(0.2 + 0.02 * at, (given, f'"{near[word]}"'))
+
+
+def _texts(constants: Any) -> Iterator[str]:
+    """The words among the constants of a function."""
+    for each in constants if isinstance(constants, (tuple, frozenset)) else (constants,):
+        if isinstance(each, str) and each.isidentifier():
+            yield each
+        elif isinstance(each, (tuple, frozenset)):
+            yield from _texts(each)
+
+
+def told_instead(site: Site) -> Iterator[Candidate]:
+    """The function that the message names in the place of another."""
+    names = r"(?i)use `?([\w.]+)(?:\(\))?`? instead of `?([\w.]+)"
+    for new, old in re.findall(names, site.text):
+        for source in site.program.texts:
+            calls = (node for node in source.nodes if isinstance(node, ast.Call))
+            pairs = [(call.func, new) for call in calls if source.part(call.func) == old]
+            yield Candidate(0.3, spliced(source, pairs))
+
+
+# Layers that compute their weight anew each time, which a copy cannot take along.
+_RENEWED = ("weight_norm", "spectral_norm")
+
+
+def parametrized(site: Site) -> Iterator[Candidate]:
+    """A weight that is computed anew, in the form that can be copied."""
+    for source in site.program.texts if "deepcopy protocol" in site.text else ():
+        pairs: list[tuple[ast.AST, str]] = []
+        for node in source.nodes:
+            if isinstance(node, ast.ImportFrom) and node.module == "torch.nn.utils":
+                taken = [a for a in node.names if a.name in _RENEWED]
+                rest = [a for a in node.names if a.name not in _RENEWED]
+                froms = [(f"{node.module}.parametrizations", taken), (node.module, rest)]
+                rows = [ast.unparse(ast.ImportFrom(name, of, 0)) for name, of in froms if of]
+                pairs += [(node, "\n".join(rows))] * bool(taken)
+            elif isinstance(node, ast.Attribute) and node.attr in _RENEWED:
+                if source.part(node.value).endswith("utils"):
+                    new = f"{source.part(node.value)}.parametrizations.{node.attr}"
+                    pairs.append((node, new))
+        yield Candidate(-0.1, spliced(source, pairs))
 
 
 def _to_construction(
@@ -218,13 +311,6 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if isinstance(given, Tensor) and given.requires_grad:  # how much of each row
         rows = f"{place.text(call.args[0])} @ {place.text(call.func)}.weight"
         yield place.replaced(0.5, (call, rows))
-    if "in_dims" in signature(function):  # of what it is called with, one is the same for all
-        names = bound_by(place.statement)
-        calls = (each for other in site.raising for each in other.calls())
-        for each in (c for c in calls if c.func is call or spelled(c.func) in names):
-            for at in range(len(each.args)):
-                axes = ", ".join("None" if n == at else "0" for n in range(len(each.args)))
-                yield place.added(0.9 + 0.02 * at, call, f"in_dims=({axes})")
     for family in _FAMILIES:
         for other in family if name in family else ():
             if other != name:
@@ -311,10 +397,14 @@ def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if 1 < len(call.args) < 5 and not place.distance:
         for a, b in itertools.combinations(call.args, 2):
             yield place.replaced(1.5, (a, place.text(b)), (b, place.text(a)))
-    for node in call.args if re.search("tuple of ints|not callable", site.text) else ():
+    for node in (
+        call.args if re.search("tuple of ints|not callable|not iterable", site.text) else ()
+    ):
         value = place.value(node)
         if "tuple" in site.text and type(value) is int:
             yield place.replaced(0.5, (node, f"({place.text(node)},)"))
+        elif "not iterable" in site.text and type(value) in (int, float):
+            yield place.replaced(0.5, (node, f"[{place.text(node)}]"))
         elif "float" in site.text and type(value) is float and isinstance(function, type):
             yield place.replaced(0.5, (node, f"lambda epoch: {place.text(node)} ** epoch"))
     if re.search(r"takes .*positional arguments? but \d+ w", site.text):
@@ -337,13 +427,14 @@ def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             continue
         like = difflib.SequenceMatcher(None, name, lacking[1]).ratio()
         like *= like > _ALIKE
-        number = isinstance(value, Tensor) and value.numel() == 1
+        number = isinstance(value, float) or (isinstance(value, Tensor) and value.numel() == 1)
+        judged = lacking[1] == "metrics" and re.search("val|dev|eval|test", name) is not None
         late = order[name] / len(order)
         cost = (
             1.6
             - 0.5 * like
             - 0.3 * late
-            - (0.4 if number else 0)
+            - (0.4 + 0.4 * judged if number else 0)
             + (0 if isinstance(value, (Tensor, int, float)) else 0.5)
         )
         yield place.added(cost, call, name)

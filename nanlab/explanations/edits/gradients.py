@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from nanlab.explanations.site import (
+    MISSING,
     Candidate,
     Place,
     Site,
@@ -21,6 +22,7 @@ from nanlab.explanations.site import (
     bound_by,
     callee,
     function_around,
+    is_return,
     lines_as,
     names_in,
     rows_of,
@@ -452,16 +454,139 @@ def derivative(site: Site) -> Iterator[Candidate]:
                 yield place.replaced(0.8, (node, ast.unparse(new)))
 
 
-def in_place(site: Site, place: Place) -> Iterator[Candidate]:
-    """A tensor that was bound anew, written in place: it stays a leaf, with its gradient."""
-    at = site.raising[0]
-    if "NoneType" not in site.text or ".grad" not in at.text(at.statement):
+def in_place(site: Site) -> Iterator[Candidate]:
+    """Tensors that an update by hand bound anew, as leaves with a gradient: written in place
+    where their gradient is set to zero, else as new leaves."""
+    if not is_cut(site) and not ("NoneType" in site.text and ".grad" in site.raised):
         return
-    value = getattr(place.statement, "value", None)
-    if isinstance(value, ast.BinOp) and spelled(value.left) in bound_by(place.statement):
-        if sign := _SIGNS.get(type(value.op)):
-            text = f"{place.text(value.left)} {sign}= {place.text(value.right)}"
-            yield place.written(0.4, text)
+    for place in site.statements():
+        value = getattr(place.statement, "value", None)
+        whole = getattr(value, "elt", value)
+        left = place.text(whole.left) if isinstance(whole, ast.BinOp) else ""
+        if not left or f"{left}.grad" not in place.text(whole.right):  # type: ignore[union-attr]
+            continue
+        zeroed = 0.3 * (".grad.zero_(" in place.source.text)
+        sign = _SIGNS.get(type(whole.op))  # type: ignore[union-attr]
+        if left in bound_by(place.statement) and sign:
+            text = f"{left} {sign}= {place.text(whole.right)}"  # type: ignore[union-attr]
+            yield place.written(0.4 - zeroed, text)
+            yield place.written(0.42 - zeroed, f"with torch.no_grad():\n    {text}")
+        text = f"({place.text(whole)}).detach().requires_grad_()"  # type: ignore[arg-type]
+        yield place.replaced(0.15, (whole, text))  # type: ignore[arg-type]
+
+
+def update_ended(site: Site) -> Iterator[Candidate]:
+    """A step of a scaler ended after its last optimizer, so that the next may begin."""
+    told = re.search(r"(unscale_|step)\(\) (is being called|has already been called)", site.text)
+    owners = [
+        place.text(call.func)[: -len(callee(call)) - 1]
+        for place in site.raising[:1]
+        for call in place.calls()
+        if callee(call) in ("unscale_", "step")
+    ]
+    for owner in owners[:1] if told is not None else ():
+        if not any(f"{owner}.update(" in source.text for source in site.program.texts):
+            steps = [
+                place
+                for place in site.statements()
+                if place.text(place.statement).startswith(f"{owner}.step(")
+            ]
+            for at, place in enumerate(reversed(steps)):
+                yield place.written(0.1 + 0.02 * at, f"{{}}\n{owner}.update()")
+
+
+def with_memory(site: Site) -> Iterator[Candidate]:
+    """Parameters that were built without memory, given that of the state which is loaded."""
+    if not re.search(r"\bmeta\b", site.text):
+        return
+    filled = 0
+    for place in site.statements():
+        for call in place.calls():
+            if callee(call) == "load_state_dict":
+                filled = max(filled, call.lineno)
+                if "assign" not in {k.arg for k in call.keywords}:
+                    yield place.added(0.2, call, "assign=True")
+            elif callee(call) in ("apply", "reset_parameters"):
+                filled = max(filled, call.lineno)
+    for place in site.raising:
+        for call in place.calls():
+            if callee(call) in ("to", "cpu") and call.lineno < filled:
+                owner = place.text(call.func).rpartition(".")[0]
+                device = place.text(call.args[0]) if call.args else '"cpu"'
+                yield place.replaced(0.3, (call, f"{owner}.to_empty(device={device})"))
+
+
+def counts_copied(site: Site, place: Place) -> Iterator[Candidate]:
+    """An average of a state, whose whole numbers (how many batches there were) are copied."""
+    if not re.search("can't be cast to the desired output type|lerp", site.text):
+        return
+    at = place.block.index(place.statement)
+    rows = list(itertools.takewhile(_writes, place.block[at:])) or [place.statement]
+    target: Any = getattr(rows[0], "target", [*getattr(rows[0], "targets", []), None][0])
+    target = target or getattr(rows[0], "value", None)
+    while isinstance(target, ast.Call):
+        target = getattr(target.func, "value", None)
+    own = place.value(target) if target is not None else None
+    loops = [n for n in place.source.nodes if isinstance(n, ast.For)]
+    around = [n for n in loops if n.lineno < place.statement.lineno <= (n.end_lineno or 0)]
+    turns = {name for loop in around for name in bound_by(loop)}
+    if not isinstance(own, Tensor) or own.is_floating_point() or not turns & names_in(target):
+        return
+    name = place.text(target)
+    parts = [n for row in rows for n in ast.walk(row) if isinstance(n, (ast.Name, ast.Subscript))]
+    others = [
+        place.text(n)
+        for n in parts
+        if isinstance(v := place.value(n), Tensor) and (v.shape, v.dtype) == (own.shape, own.dtype)
+    ]
+    lines = place.source.lines[rows[0].lineno - 1 : rows[-1].end_lineno]
+    indent = " " * place.statement.col_offset
+    text = [f"{indent}if {name}.is_floating_point():", *("    " + line for line in lines)]
+    for other in [each for each in others if each != name][:1]:
+        text += [f"{indent}else:", f"{indent}    {name}.copy_({other})"]
+    edit = lines_as(place.source, rows[0].lineno, rows[-1].end_lineno or 0, "\n".join(text))
+    yield Candidate(0.2, (edit,))
+
+
+def as_probabilities(site: Site) -> Iterator[Candidate]:
+    """The last layer of a model followed by its sigmoid, where the program takes what the model
+    gives for probabilities."""
+    known = {callee(node).lower() for source in site.program.texts for node in source.nodes}
+    if "input should be between 0 and 1" not in site.text or "sigmoid" in known:
+        return
+    halved: list[Any] = [(s, n) for s in site.program.texts for n in s.nodes if _halved(n)]
+    if not any(_given_by_model(site.place(s, n, 0.0), n) for s, n in halved):
+        return
+    for place in site.statements():
+        for call in place.calls():
+            if callee(call) == "Sequential" and call.args:
+                head = place.text(call.func)[: -len("Sequential")]
+                yield place.added(-0.12, call, f"{head}Sigmoid()")
+        if is_return(place.statement):
+            value: Any = place.statement.value  # type: ignore[attr-defined]
+            whole = [*getattr(value, "elts", []), value][0]
+            yield place.replaced(-0.1, (whole, f"torch.sigmoid({place.text(whole)})"))
+
+
+def _halved(node: Any) -> bool:
+    """Whether an expression is compared with a half, rounded, or made a grey value."""
+    numbers = [getattr(n, "value", None) for n in ast.iter_child_nodes(node)]
+    compared = isinstance(node, ast.Compare) and 0.5 in numbers
+    scaled = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and 255 in numbers
+    return compared or scaled or callee(node) == "round"
+
+
+def _given_by_model(place: Place, node: Any) -> bool:
+    """Whether an expression is computed by a model, as far as it can be seen."""
+    root = [*getattr(node, "args", []), node][0]
+    while not isinstance(root, ast.Name):
+        inner = [getattr(root, name, None) for name in ("left", "func", "value")]
+        root = next((each for each in inner if isinstance(each, ast.expr)), None)
+        if root is None:
+            return False
+    value = place.value(root)
+    learned = isinstance(value, Tensor) and value.requires_grad
+    return learned or value is MISSING or isinstance(value, nn.Module)
 
 
 def _moved_into(place: Place, loop: ast.AST, carried: set[str]) -> Iterator[Candidate]:

@@ -43,6 +43,10 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.3, (node, f"{place.text(node.value)}[{node.attr!r}]"))
             for cost, near in _attributes(site, place, node):
                 yield place.replaced(cost, (node, f"{place.text(node.value)}.{near}"))
+            if error.name == "get" and hasattr(error.obj, "__getitem__"):
+                for call in (c for c in place.calls() if c.func is node and c.args):
+                    text = f"{place.text(node.value)}[{place.text(call.args[0])}]"
+                    yield place.replaced(0.3, (call, text))
         elif isinstance(error, NameError) and isinstance(node, ast.Name):
             if node.id == error.name:
                 yield from _known_names(place, node)
@@ -147,7 +151,8 @@ def more_parameters(site: Site) -> Iterator[Candidate]:
                 old, last = taken[min(at, len(names) - 1)], at == len(names)
                 text = source.part(old)
                 edits = spliced(source, [(old, f"{text}, _" if last else f"_, {text}")])
-                yield Candidate(cost + 0.02 * last, edits)
+                given = re.match("in|arg", names[-1]) is not None  # what it gives comes after
+                yield Candidate(cost + 0.02 * (last != given), edits)
 
 
 def of_function_around(site: Site, place: Place) -> Iterator[Candidate]:

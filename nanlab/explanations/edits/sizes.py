@@ -9,20 +9,23 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from torch import nn
+
 from nanlab.explanations.site import (
     MISSING,
     Candidate,
-    Function,
     Place,
     Site,
     Tensor,
     bound_by,
+    bound_value,
     callee,
     function_around,
     innermost,
     number_of,
     spelled,
     spliced,
+    unread,
 )
 from nanlab.explanations.trial import Source
 from nanlab.operators import having
@@ -125,14 +128,51 @@ def other_sizes(site: Site, place: Place) -> Iterator[Candidate]:
                 if value is MISSING or type(value) is int:
                     for cost, new in _reckoned(place, argument, value, site):
                         yield place.replaced(cost, (argument, new))
+                    if value is MISSING and hasattr(nn, callee(call)):
+                        for cost, new in _other_parameters(place, argument):
+                            yield place.replaced(cost, (argument, new))
+                    bound = site.binding(place, argument)
+                    made = bound_value(bound, spelled(argument))
+                    if bound is None or not isinstance(made, ast.Call) or callee(made) != "len":
+                        continue
+                    for cost, new in _reckoned(place, made, value, site):
+                        yield bound.replaced(cost - 0.32, (made, new))
+                        more = new.removeprefix(bound.text(made))
+                        both = getattr(bound_value(bound, ""), "elts", [])
+                        alike = [(e, bound.text(e) + more) for e in both if callee(e) == "len"]
+                        if len(alike) > 1:
+                            yield bound.replaced(cost - 0.3, *alike)
+
+
+def _other_parameters(place: Place, node: ast.expr) -> Iterator[tuple[float, str]]:
+    """Another parameter of the function that builds a layer, for one of the layer's sizes: one
+    that the function reads less often."""
+    function, own = place.function, spelled(node)
+    reads = [spelled(n) for n in ast.walk(function or node)]
+    for each in function.args.args[1:] if function is not None and own else ():
+        if 0 < reads.count(each.arg) < reads.count(own):
+            yield 0.45, each.arg
 
 
 def whole(site: Site, place: Place) -> Iterator[Candidate]:
     """Sizes and bounds divided to whole numbers."""
-    nodes = [n for n in place.parts() if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
-    if nodes and re.search("integer|of ints|float", site.text):
-        texts = (f"{place.text(n.left)} // {place.text(n.right)}" for n in nodes)
-        yield place.replaced(0.4, *zip(nodes, texts, strict=True))
+    if not re.search("integer|of ints|float", site.text):
+        return
+    nodes = [n for n in place.parts() if isinstance(n, ast.BinOp)]
+    pairs = [
+        (n, f"{place.text(n.left)} // {place.text(n.right)}")
+        for n in nodes
+        if isinstance(n.op, ast.Div)
+    ]
+    pairs += [(n, f"int({place.text(n)})") for n in nodes if _is_share(n)]
+    if pairs:
+        yield place.replaced(0.4, *pairs)
+
+
+def _is_share(node: ast.BinOp) -> bool:
+    """Whether an expression is a number times a fraction of it."""
+    sides = (getattr(side, "value", None) for side in (node.left, node.right))
+    return isinstance(node.op, ast.Mult) and any(type(side) is float for side in sides)
 
 
 def left_open(site: Site, place: Place) -> Iterator[Candidate]:
@@ -164,7 +204,7 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
     text = place.text(node)
     loose = f"({text})" if isinstance(node, ast.BinOp) else text
     told = list(dict.fromkeys(n for n in site.told if n > 1))[:6]
-    for a in told if value is MISSING else [value]:
+    for a in told if value is MISSING else [value] * (value > 0):
         for at, b in enumerate(told if value is MISSING else site.sizes[:12]):
             cost = 1.0 + 0.3 * (value is MISSING) + 0.02 * at + 1.3 * (b == 1)
             cost -= 0.5 * ((a, b) in site.confronted)
@@ -174,9 +214,10 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
                 yield cost, f"{loose} // {a // b}"
             elif b != a:
                 chance = 0.4 * (abs(b - a) > 2)  # any two sizes have a difference
+                chance += 0.02 * min(abs(b - a), 10)
                 yield cost + 0.1 + chance, f"{text} {'+' if b > a else '-'} {abs(b - a)}"
     yield 1.3, f"{text} + 1"
-    for name in _unread(function_around(place.source, node)):
+    for name in unread(function_around(place.source, node)):
         yield 0.75, f"{text} + {name}"
         yield 0.8, f"{loose} * {name}"
         yield 0.85, name
@@ -187,14 +228,6 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
                 alike = (name for name, v in place.names().items() if v is through)
                 for name in dict.fromkeys((ast.unparse(loop.iter), *alike)):
                     yield 0.7, f"{loose} * len({name})"
-
-
-def _unread(function: ast.AST | None) -> list[str]:
-    """Arguments that a function takes and never reads."""
-    if not isinstance(function, Function):
-        return []
-    read = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
-    return [a.arg for a in function.args.args if a.arg not in read | {"self", "cls"}]
 
 
 def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:

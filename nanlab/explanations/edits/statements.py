@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from torch import nn
-from torch.utils.data import DataLoader
 
-from nanlab.explanations.edits.gradients import GRADIENTS_OFF, is_cut
+from nanlab.explanations.edits.gradients import is_cut
 from nanlab.explanations.site import (
     MISSING,
     Candidate,
@@ -217,55 +216,6 @@ def _models(call: ast.AST) -> set[str]:
     return {n.id for each in asked for n in ast.walk(each) if isinstance(n, ast.Name)}
 
 
-def loaded(site: Site, place: Place) -> Iterator[Candidate]:
-    """Batches made in another way, and modules that are not trained."""
-    rows = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
-    for call in place.calls():
-        name = place.text(call.func)
-        short = "when training" in site.text or _ends_short(place.result(), site)
-        if callee(call) == "DataLoader" and short:
-            yield place.added(0.9, call, "drop_last=True")
-        elif callee(call) == "DataLoader" and rows and isinstance(rows[0], list):
-            more = f"collate_fn=lambda rows: {padded(rows[0], 'rows')}"
-            yield place.added(0.9, call, more)
-        elif (
-            isinstance(place.value(call.func), nn.Module)
-            and "when training" in site.text
-            and not name.startswith("self.")  # it would stay so, in training too
-        ):
-            top = site.raising[-1]
-            learns = "backward(" in "\n".join(top.source.lines[top.statement.lineno - 1 :])
-            above = [s for s in place.source.nodes if isinstance(s, ast.With)]
-            off = any(
-                s.lineno < call.lineno <= (s.end_lineno or 0)
-                and GRADIENTS_OFF.search(ast.unparse(s))
-                for s in above
-            )
-            cost = (0.4 if off else 1.0 + learns) + (place.frame is not site.frames[-1][0])
-            yield place.replaced(cost, (call.func, f"{name}.eval()"))
-
-
-def without_none(site: Site, place: Place) -> Iterator[Candidate]:
-    """The samples of a batch without those that are None, where a function joins them."""
-    if "NoneType" not in site.text:
-        return
-    for argument in place.function.args.args if place.function is not None else ():
-        if _lacks_some(place.frame.f_locals.get(name := argument.arg)):
-            kept = f"{name} = [each for each in {name} if each is not None]"
-            yield place.written(0.4, f"{kept}\n{{}}")
-    batches = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
-    for other in site.statements() if any(map(_lacks_some, batches)) else ():
-        for call in (c for c in other.calls() if callee(c) == "DataLoader"):
-            rows = "[each for each in rows if each is not None]"
-            text = f"collate_fn=lambda rows: torch.utils.data.default_collate({rows})"
-            yield other.added(0.4, call, text)
-
-
-def _lacks_some(rows: Any) -> bool:
-    """Whether some of a list, not all, are None."""
-    return isinstance(rows, list) and 0 < sum(row is None for row in rows) < len(rows)
-
-
 def with_none(site: Site, place: Place) -> Iterator[Candidate]:
     """What is computed with a gradient that may be None, left as it was where it is."""
     if "NoneType" not in site.text or "allow_unused=True" not in place.source.text:
@@ -283,30 +233,6 @@ def with_none(site: Site, place: Place) -> Iterator[Candidate]:
             if place.value(ast.Name(name)) is None:
                 first = " " * 4 + place.text(place.statement).replace("\n", "\n" + " " * 4)
                 yield place.written(0.4, f"if {name} is not None:\n{first}")
-
-
-def _ends_short(loader: Any, site: Site) -> bool:
-    """Whether the message speaks of the last batch of a loader, which has fewer samples."""
-    size = loader.batch_size if isinstance(loader, DataLoader) else None
-    return size is not None and _is_smaller(len(loader.dataset) % size, size, site)
-
-
-def _is_smaller(last: int, size: int, site: Site) -> bool:
-    return last > 0 and {last, size} <= {*site.told}
-
-
-def whole_batches(site: Site, place: Place) -> Iterator[Candidate]:
-    """A loop that takes a part of the data each time, without the last part, which is smaller."""
-    for node in place.source.nodes:
-        if not isinstance(node, ast.For) or callee(node.iter) != "range":
-            continue
-        bounds: list[ast.expr] = node.iter.args  # type: ignore[attr-defined]
-        if len(bounds) == 3 and callee(bounds[1]) == "len":
-            given: Any = bounds[1]
-            rows, step = place.value(given.args[0]), place.value(bounds[2])
-            if type(step) is int and _is_smaller(len(rows) % step, step, site):
-                whole, text = place.text(bounds[1]), place.text(bounds[2])
-                yield place.replaced(0.85, (bounds[1], f"{whole} - {text} + 1"))
 
 
 def called(site: Site) -> Iterator[Candidate]:
@@ -421,19 +347,6 @@ def _of_output(source: Source, layer: Any) -> Candidate:
     return Candidate(0.45, (edit, lines_as(source, first, first, head + old)))
 
 
-def padded(rows: list[Any], name: str) -> str:
-    """An expression of a batch of ``rows``, those of unequal size padded."""
-    first = rows[0]
-    if isinstance(first, tuple):
-        parts = (
-            padded([r[i] for r in rows], f"[r[{i}] for r in {name}]") for i in range(len(first))
-        )
-        return f"({', '.join(parts)})"
-    if isinstance(first, Tensor) and len({r.shape for r in rows}) > 1:
-        return f"torch.nn.utils.rnn.pad_sequence({name}, batch_first=True)"
-    return f"torch.utils.data.default_collate({name})"
-
-
 def chosen(site: Site, place: Place) -> Iterator[Candidate]:
     """A branch on a tensor as a choice between its elements."""
     if not re.search(
@@ -500,6 +413,9 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.4, (statement.value, place.text(statement.value.elts[0])))
         for at, part in enumerate(statement.value.elts):
             yield place.replaced(0.9 + 0.1 * at, (statement.value, place.text(part)))
+    if isinstance(statement, ast.For) and "'int' object is not iterable" in site.text:
+        if type(place.value(statement.iter)) is int or callee(statement.iter) == "len":
+            yield place.replaced(0.3, (statement.iter, f"range({place.text(statement.iter)})"))
     target: ast.expr | None = None
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]
@@ -568,12 +484,9 @@ def _initialised(source: Source, node: ast.ClassDef, site: Site) -> Iterator[Can
         if isinstance(method, ast.FunctionDef) and method.name == "__init__":
             written = "\n".join(map(ast.unparse, method.body))
             if "super()" not in written and "__init__(self" not in written:
-                first = method.body[0]
-                old = source.lines[first.lineno - 1]
-                indent = old[: len(old) - len(old.lstrip())]
-                edit = lines_as(
-                    source, first.lineno, first.lineno, f"{indent}super().__init__()\n{old}"
-                )
+                line, column = method.body[0].lineno - 1, method.body[0].col_offset
+                text = f"{source.lines[line - 1]}\n{' ' * column}super().__init__()"
+                edit = lines_as(source, line, line, text)
                 yield Candidate(0.3, (edit,))
             for statement in method.body:
                 if isinstance(statement, ast.Assign) and "param" in site.text:

@@ -28,6 +28,7 @@ from nanlab.explanations.site import (
     names_in,
     signature,
     spelled,
+    unread,
 )
 
 
@@ -170,7 +171,9 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
         ]
         same = [other for other in alike if place.text(other) == old]
         each = re.compile(rf"\b{old}\b")
+        bound = 0.6 * (", None" in new and site.binding(place, expression) is not None)
         for apart, group in ((0.02, same), (0.1, alike)):  # all of its name, all of its shape
+            apart += bound * (len(group) == len(same))  # it is changed once, where it is bound
             if len(group) > 1:
                 pairs = [(other, each.sub(place.text(other), new)) for other in group]
                 yield place.replaced(cost + more + apart, *pairs)
@@ -235,6 +238,10 @@ def _forms(
         return
     if isinstance(node, ast.Call) and callee(node) in ("half", "bfloat16", "double"):
         yield 0.7, place.text(node.func).rpartition(".")[0]
+    if callee(node) == "size" and not node.args:  # type: ignore[attr-defined]
+        yield 0.4, f"{old[:-1]}0)"
+    if isinstance(node, ast.Attribute) and node.attr == "shape":
+        yield 0.4, f"{old}[0]"
     if isinstance(node, ast.Subscript) and "0-dim" in site.text:
         yield 0.4, place.text(node.value)
     if isinstance(value, nn.Module) and "not iterable" in site.text:
@@ -328,7 +335,7 @@ def _forms(
     far = 1.5 if graph or indexed or learned else 0.0
     if "dtype" in site.text and not re.search(r"size|shape|dim|\dx\d", site.text):
         far += 0.5
-    for cost, text in _shaped(node, old, value, others, site, far):
+    for cost, text in _shaped(place, node, old, value, others, site, far):
         yield cost, text
         if dtype:
             yield cost + 0.02, text + dtype
@@ -435,10 +442,22 @@ _SHAPES = (
 
 
 def _shaped(
-    node: ast.expr, old: str, value: Any, others: dict[str, Tensor], site: Site, more: float
+    place: Place,
+    node: ast.expr,
+    old: str,
+    value: Any,
+    others: dict[str, Tensor],
+    site: Site,
+    more: float,
 ) -> Iterator[tuple[float, str]]:
     shape = tuple(value.shape) if value is not MISSING else None
     rank = len(shape) if shape is not None else 2
+    apart = re.search(r"must match the size of .* dimension ([2-9])", site.text)
+    if apart is not None and (shape is None or rank == 1):  # a number for each sample
+        for name in unread(function_around(place.source, node)):
+            count = f"len({name})" if re.search("shape|size", name) else f"{name}.dim()"
+            yield more + 0.1, f"{old}.reshape(-1, *[1] * ({count} - 1))"
+        yield more + 0.4, f"{old}[:{int(apart[1]) * ', None'}]"
     for d in range(rank):
         if shape is None or shape[d] == 1:
             yield more + 0.8, f"{old}.squeeze({d})"
@@ -466,6 +485,10 @@ def _shaped(
     for cost, fewest, most, text in _SHAPES:
         if fewest <= rank <= most or (shape is None and most > rank):
             yield more + cost, text.format(old)
+    joined = re.search(r"Expected size (\d+) but got size (\d+)", site.text)
+    lengths = [int(size) for size in joined.groups()] if joined is not None else []
+    if lengths and min(lengths) > 1 and shape and {*lengths} <= {*shape}:
+        yield 0.5, f"{old}.transpose({', '.join(str(shape.index(size)) for size in lengths)})"
     last = [d for name, v in others.items() if name != old for d in v.shape[-1:] if v.dim() > 1]
     product = re.search("mat1|matmul|mat2|bmm", site.text) and old != next(iter(others), "")
     if product and shape and shape[-1] in last:  # the second of two is the one to turn

@@ -1,0 +1,254 @@
+"""How samples are loaded, joined to batches, and taken apart again."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from torch.utils.data import DataLoader
+
+from nanlab.explanations.edits.gradients import GRADIENTS_OFF
+from nanlab.explanations.site import (
+    Candidate,
+    Function,
+    Place,
+    Site,
+    Tensor,
+    bound_by,
+    bound_value,
+    callee,
+    is_return,
+    spliced,
+)
+from nanlab.explanations.trial import Source
+
+
+def collated(site: Site) -> Iterator[Candidate]:
+    """A function that joins samples, which the program has and gives to no loader."""
+    calls = [(p, c) for p in site.statements() for c in p.calls() if callee(c) == "DataLoader"]
+    open_ = [(p, c) for p, c in calls if "collate_fn" not in {k.arg for k in c.keywords}]
+    for source in site.program.texts if open_ else ():
+        for name in _joining(source, site):
+            text = name if "." not in name else f"{{}}{name}"
+            cost = 0.1 if re.search("collat|pad|batch", name.lower()) else 0.4
+            given = [
+                p.added(cost, c, f"collate_fn={text.format(p.text(c.args[0]) if c.args else '')}")
+                for p, c in open_
+            ]
+            edits = tuple(edit for each in given for edit in each.edits)
+            yield from [Candidate(cost, edits), *(replace(e, cost=cost + 0.1) for e in given)]
+
+
+def _joining(source: Source, site: Site) -> Iterator[str]:
+    """What takes one argument and is read nowhere: functions, objects, and as ``.name`` methods
+    of a dataset."""
+    nodes = [node for each in site.program.texts for node in each.nodes]
+    read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    read |= {n.attr for n in nodes if isinstance(n, ast.Attribute)}
+    for row in source.tree.body:
+        own = [each for each in getattr(row, "body", []) if isinstance(each, Function)]
+        call = next((each for each in own if each.name == "__call__"), None)
+        if isinstance(row, Function) and row.name not in read and _takes(row) == 1:
+            yield row.name
+        elif isinstance(row, ast.ClassDef) and call and row.name not in read:
+            yield f"{row.name}()"
+        elif isinstance(row, ast.Assign) and not read & {*bound_by(row)}:
+            value = site.program.names.get(bound_by(row)[0]) if bound_by(row) else None
+            if callable(value) and not isinstance(value, (nn.Module, type)):
+                yield bound_by(row)[0]
+        for each in own if isinstance(row, ast.ClassDef) else ():
+            if each.name not in read and "collate" in each.name and _takes(each) in (1, 2):
+                yield f".{each.name}"
+
+
+def _takes(function: Any) -> int:
+    """How many arguments a function needs."""
+    return len(function.args.args) - len(function.args.defaults)
+
+
+def taken_by_key(site: Site) -> Iterator[Candidate]:
+    """Batches that are dicts, taken apart by their keys: as a tuple they give these."""
+    if not re.search(r"\bstr\b|to unpack", site.text):
+        return
+    returns = (n.value for s in site.program.texts for n in s.nodes if isinstance(n, ast.Return))
+    dicts = (n for value in returns if value for n in ast.walk(value) if isinstance(n, ast.Dict))
+    made: list[Any] = [[getattr(key, "value", None) for key in each.keys] for each in dicts]
+    for place in site.statements():
+        row = place.statement
+        targets = [*getattr(row, "targets", []), getattr(row, "target", None)]
+        parts = [n for t in targets if t is not None for n in ast.walk(t)]
+        for part in (n for n in parts if isinstance(n, ast.Tuple)):
+            names = [place.text(e) for e in part.elts]
+            values = [place.names().get(name) for name in names]
+            told = [values] if all(isinstance(v, str) for v in values) else []
+            for keys in (k for k in (*made, *told) if len(k) >= len(names)):
+                if not all(isinstance(key, str) for key in keys) or len({*keys}) < len(keys):
+                    continue
+                items = ", ".join(f'batch["{key}"]' for key in _by_name(names, keys))
+                taken = f"{', '.join(names)} = {items}"
+                if isinstance(row, ast.Assign) and part is row.targets[0]:
+                    yield place.written(0.2, f"batch = {place.text(row.value)}\n{taken}")
+                elif isinstance(row, ast.For) and part.end_lineno == row.body[0].lineno - 1:
+                    (edit,) = spliced(place.source, [(part, "batch")])
+                    indent = " " * (row.body[0].col_offset - row.col_offset)
+                    yield Candidate(0.2, (replace(edit, text=f"{edit.text}\n{indent}{taken}"),))
+
+
+def _by_name(names: list[str], keys: list[str]) -> list[str]:
+    """The key for each name: its own, one that is written nearly so, else the next that is left."""
+    found, left = dict[str, str](), list(keys)
+    for cutoff in (1.0, 0.5, 0.0):
+        for name in (n for n in names if n not in found):
+            whole = [key for key in left if cutoff == 0.5 and (key in name or name in key)]
+            near = whole or difflib.get_close_matches(name, left, 1, cutoff) if cutoff else left
+            for key in near[:1]:
+                found[name] = key
+                left.remove(key)
+    return [found[name] for name in names]
+
+
+def channels_first(site: Site) -> Iterator[Candidate]:
+    """Pictures with their channels first where they are loaded, or given to the model."""
+    told = re.search(r"input\[(\d+(?:, \d+){3,4})\] to have (\d+) channels", site.text)
+    if told is None or told[1].split(", ")[-1] != told[2]:
+        return
+    rank = told[1].count(",") + 1
+    turned = f"{rank - 2}, {', '.join(map(str, range(rank - 2)))}"
+    for place in site.statements():
+        value: Any = getattr(place.statement, "value", None)
+        if is_return(place.statement) and getattr(place.function, "name", "") == "__getitem__":
+            for part in getattr(value, "elts", getattr(value, "values", [value])):
+                made = site.binding(place, part)
+                own = made if made is not None and made.function is place.function else place
+                node = part if own is place else getattr(own.statement, "value", part)
+                text = own.text(node)
+                loose = f"({text})" if isinstance(node, ast.BinOp) else text
+                for method in ("permute", "transpose"):  # of an array of NumPy
+                    new = f"{loose}.{method}({turned})"
+                    yield replace(own, distance=0.0).replaced(0.3, (node, new))
+    order = f"0, {rank - 1}, {', '.join(map(str, range(1, rank - 1)))}"
+    for place in site.statements():  # what a program reads at once
+        read: Any = place.result()
+        if isinstance(read, Tensor) and read.dim() == rank and read.shape[-1] == int(told[2]):
+            value = bound_value(place, "")
+            cost = 0.38 if callee(value) in ("from_numpy", "tensor", "stack") else 0.45
+            yield place.replaced(cost, (value, f"{place.text(value)}.permute({order})"))
+    models = [(p, c) for p in site.raising for c in p.calls()]
+    models = [(p, c) for p, c in models if isinstance(p.value(c.func), nn.Module)]
+    for place, call in models[-1:]:
+        for given in call.args:
+            text = f"{place.text(given)}.permute({order})"
+            yield replace(place, distance=0.0).replaced(0.4, (given, text))
+
+
+def loaded(site: Site, place: Place) -> Iterator[Candidate]:
+    """Batches made in another way, and modules that are not trained."""
+    rows = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
+    for call in place.calls():
+        short = "when training" in site.text or _ends_short(place.result(), site)
+        if callee(call) == "DataLoader" and short:
+            yield place.added(0.9, call, "drop_last=True")
+        elif callee(call) == "DataLoader" and rows and isinstance(rows[0], list):
+            more = f"collate_fn=lambda rows: {padded(rows[0], 'rows')}"
+            yield place.added(0.9, call, more)
+
+
+def evaluated(site: Site) -> Iterator[Candidate]:
+    """A model that predicts, as it is then: where its state was loaded, or where it is called."""
+    top = site.raising[-1]
+    learns = "backward(" in "\n".join(top.source.lines[top.statement.lineno - 1 :])
+    for place in site.raising if "when training" in site.text else ():
+        line, off = place.statement.lineno, False
+        for node in place.source.nodes:
+            if getattr(node, "lineno", line) < line <= (getattr(node, "end_lineno", 0) or 0):
+                heads = [*getattr(node, "items", []), *getattr(node, "decorator_list", [])]
+                off = off or any(GRADIENTS_OFF.search(ast.unparse(head) + "()") for head in heads)
+        kinds = [n for n in place.source.nodes if isinstance(n, ast.ClassDef)]
+        own = [n for n in kinds if n.lineno < line <= (n.end_lineno or 0)]
+        trained = any("backward(" in ast.unparse(each) for each in own)
+        for call in place.calls():
+            name, within = place.text(call.func), place.frame is not site.frames[-1][0]
+            if not isinstance(place.value(call.func), nn.Module):
+                continue
+            trains = [p for p in site.statements() if _trains(p, name)] if off else []
+            if trains and place.frame is not site.frames[-1][0]:  # again and again
+                turns = [place.written(0.0, f"{name}.eval()\n{{}}")]
+                turns += [p.written(0.0, f"{name}.train()\n{{}}") for p in trains]
+                yield Candidate(0.35, tuple(edit for each in turns for edit in each.edits))
+            for other in site.statements() if off or not (learns or trained) else ():
+                value: Any = getattr(other.statement, "value", None)
+                if callee(value) == "load_state_dict" and other.text(value.func.value) == name:
+                    yield other.written(0.3, f"{{}}\n{name}.eval()")
+            if not name.startswith("self.") or (off and not trained):  # it stays so, in training
+                cost = (0.4 if off else 1.0 + learns) + within
+                yield place.replaced(cost, (call.func, f"{name}.eval()"))
+
+
+def _trains(place: Place, name: str) -> bool:
+    """Whether a statement calls a model in a function that trains it."""
+    text = ast.unparse(place.function) if place.function is not None else ""
+    called = any(place.text(call.func) == name for call in place.calls())
+    return called and ".backward(" in text
+
+
+def without_none(site: Site, place: Place) -> Iterator[Candidate]:
+    """The samples of a batch without those that are None, where a function joins them."""
+    if "NoneType" not in site.text:
+        return
+    for argument in place.function.args.args if place.function is not None else ():
+        if _lacks_some(place.frame.f_locals.get(name := argument.arg)):
+            kept = f"{name} = [each for each in {name} if each is not None]"
+            yield place.written(0.4, f"{kept}\n{{}}")
+    batches = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
+    for other in site.statements() if any(map(_lacks_some, batches)) else ():
+        for call in (c for c in other.calls() if callee(c) == "DataLoader"):
+            rows = "[each for each in rows if each is not None]"
+            text = f"collate_fn=lambda rows: torch.utils.data.default_collate({rows})"
+            yield other.added(0.4, call, text)
+
+
+def _lacks_some(rows: Any) -> bool:
+    """Whether some of a list, not all, are None."""
+    return isinstance(rows, list) and 0 < sum(row is None for row in rows) < len(rows)
+
+
+def _ends_short(loader: Any, site: Site) -> bool:
+    """Whether the message speaks of the last batch of a loader, which has fewer samples."""
+    size = loader.batch_size if isinstance(loader, DataLoader) else None
+    return size is not None and _is_smaller(len(loader.dataset) % size, size, site)
+
+
+def _is_smaller(last: int, size: int, site: Site) -> bool:
+    return last > 0 and {last, size} <= {*site.told}
+
+
+def whole_batches(site: Site, place: Place) -> Iterator[Candidate]:
+    """A loop that takes a part of the data each time, without the last part, which is smaller."""
+    for node in place.source.nodes:
+        if not isinstance(node, ast.For) or callee(node.iter) != "range":
+            continue
+        bounds: list[ast.expr] = node.iter.args  # type: ignore[attr-defined]
+        if len(bounds) == 3 and callee(bounds[1]) == "len":
+            given: Any = bounds[1]
+            rows, step = place.value(given.args[0]), place.value(bounds[2])
+            if type(step) is int and _is_smaller(len(rows) % step, step, site):
+                whole, text = place.text(bounds[1]), place.text(bounds[2])
+                yield place.replaced(0.85, (bounds[1], f"{whole} - {text} + 1"))
+
+
+def padded(rows: list[Any], name: str) -> str:
+    """An expression of a batch of ``rows``, those of unequal size padded."""
+    first = rows[0]
+    if isinstance(first, tuple):
+        parts = (
+            padded([r[i] for r in rows], f"[r[{i}] for r in {name}]") for i in range(len(first))
+        )
+        return f"({', '.join(parts)})"
+    if isinstance(first, Tensor) and len({r.shape for r in rows}) > 1:
+        return f"torch.nn.utils.rnn.pad_sequence({name}, batch_first=True)"
+    return f"torch.utils.data.default_collate({name})"
