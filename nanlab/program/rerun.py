@@ -338,10 +338,11 @@ def handed_over(segments: Sequence[Segment]) -> list[set[int]]:
 
 def complete(program: Program, wanted: Sequence[Segment]) -> None:
     """Make the storages of these segments that a capsule left to a replay."""
-    for run in program.runs():
-        lacking = [at for at, s in enumerate(run) if s.unmade and any(s is w for w in wanted)]
-        if lacking:
-            _complete(run[: lacking[-1] + 1])
+    lacking = [s for s in wanted if s.unmade]
+    for run in program.runs() if lacking else ():
+        ends = [at for at, s in enumerate(run) if any(s is each for each in lacking)]
+        if ends:
+            _complete(run[: ends[-1] + 1])
 
 
 def _complete(segments: Sequence[Segment]) -> None:
@@ -410,7 +411,7 @@ def is_by_sample(run: EngineRun) -> bool:
     """Whether gradients have a dimension that neither their tensors nor the roots' have more."""
     pairs = zip(run.inputs, run.results, strict=False)
     sizes = [(x.size, g.size) for x, g in pairs if x.__class__ is g.__class__ is Ref]
-    return not is_batched(run) and any(len(g) > len(x) for x, g in sizes)
+    return any(len(g) > len(x) for x, g in sizes) and not is_batched(run)
 
 
 def is_batched(run: EngineRun) -> bool:
@@ -553,14 +554,10 @@ class Window:
 def step_that_shows(recording: Recording, step: int, symptom: str) -> int:
     """The step to run again for a finding of a step: that one; the last, as -1, where a signal is
     lost in every step and that one is no longer kept."""
-    lasts = symptom == "silent-underflow" and 0 <= step < len(recording.starts)
-    return -1 if lasts and recording.program.lacks(*_bounds(recording, step)) else step
-
-
-def _bounds(recording: Recording, step: int) -> tuple[int, int]:
-    """The positions in which a step begins and ends; the last goes on."""
-    starts = recording.starts
-    return starts[step], starts[step + 1] if step + 1 < len(starts) else 1 << 62
+    if symptom != "silent-underflow" or not 0 <= step < len(recording.starts):
+        return step
+    starts = [*recording.starts, 1 << 62]
+    return -1 if recording.program.lacks(starts[step], starts[step + 1]) else step
 
 
 def window(recording: Recording, step: int | None = None) -> Window:
@@ -576,7 +573,8 @@ def window(recording: Recording, step: int | None = None) -> Window:
         raise TypeMismatchError(f"expected the number of a training step, got {step!r}")
     if not 0 <= step < len(recording.starts):
         raise UsageError(f"no step {step}; the watch saw steps 0 to {len(recording.starts) - 1}")
-    start, end = _bounds(recording, step)
+    start = recording.starts[step]
+    end = recording.starts[step + 1] if step + 1 < len(recording.starts) else 1 << 62
     if program.lacks(start, end):
         raise NotReplayable(
             f"step {step} is no longer kept: the last steps and those of the first faults are; try"

@@ -298,7 +298,8 @@ class Program:
 
     def lacks(self, start: int, end: int) -> bool:
         """Whether anything between these positions was dropped."""
-        return any(begin < end and stop > start for begin, stop in self.forgotten)
+        at = bisect_left(self.forgotten, end, key=itemgetter(0))  # of those that begin before it
+        return at > 0 and self.forgotten[at - 1][1] > start
 
     def forget(self, start: int, end: int) -> None:
         """Note that what lies between these positions was dropped."""
