@@ -1228,8 +1228,10 @@ def differentiate(run: EngineRun, graph: Graph) -> None:
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are equal, NaN to NaN and -0 to 0."""
-    if a.shape != b.shape or a.dtype != b.dtype:
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
         return False
+    if a.layout is not torch.strided:  # torch compares these nowhere
+        a, b = a.to_dense(), b.to_dense()
     if a._is_zerotensor() or b._is_zerotensor():  # without memory: comparing it ends the process
         return a._is_zerotensor() == b._is_zerotensor()
     if a.dtype is torch.complex32:  # which torch does not compare
