@@ -66,6 +66,8 @@ _OF_PLACES = (
     ("calls", calls.mapped_axes),
     ("calls", calls.siblings),
     ("calls", calls.equations),
+    ("calls", calls.told_shapes),
+    ("calls", calls.by_name),
     ("calls", calls.arguments),
     ("operands", values.other_forms),
     ("bound", values.in_torch),

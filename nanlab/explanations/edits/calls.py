@@ -6,6 +6,7 @@ import ast
 import difflib
 import inspect
 import itertools
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -355,9 +356,20 @@ def equations(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     left, _, right = equation.replace(" ", "").partition("->")
     parts, texts = left.split(","), list[str]()
     if "number of subscripts" in site.text:
-        values = map(place.value, call.args[1:])
-        pairs = zip(parts, (getattr(value, "ndim", 0) for value in values), strict=False)
-        more = ["..." * (n > len(part)) + part for part, n in pairs]
+        given = [v for v in map(place.value, call.args[1:]) if isinstance(v, Tensor)]
+        pairs = [(p, v.shape) for p, v in zip(parts, given, strict=False) if len(p) == v.ndim]
+        sizes = {c: n for part, shape in pairs for c, n in zip(part, shape, strict=True)}
+        own = getattr(place.frame.f_locals.get("self"), "__dict__", {}).items()
+        known = [*place.frame.f_locals.items(), *((f"self.{name}", n) for name, n in own)]
+        numbers = {n: name for name, n in known if type(n) is int}
+        for part, node in zip(parts, call.args[1:], strict=False):
+            value = place.value(node)
+            fits = isinstance(value, Tensor) and value.ndim < len(part) and {*part} <= {*sizes}
+            if fits and math.prod(sizes[c] for c in part) == value.numel():
+                rest = [str(numbers.get(sizes[c], sizes[c])) for c in part[1:]]
+                yield place.replaced(0.3, (node, f"{place.text(node)}.view(-1, {', '.join(rest)})"))
+        ranks = [(part, value.ndim) for part, value in zip(parts, given, strict=False)]
+        more = ["..." * (n > len(part)) + part for part, n in ranks]
         texts.append(f"{','.join(more)}->...{right}")
     for at in range(len(right)):
         for other in sorted({*left} - {*right, ",", "."}):
@@ -383,6 +395,35 @@ def _other_letters(parts: list[str], right: str, shapes: list[Any]) -> Iterator[
             pairs = {pair for p, s in named for pair in zip(p, s, strict=True)}
             if len(pairs) == len({c for c, _ in pairs}) and {*right} <= {*"".join(new)}:
                 yield new
+
+
+def told_shapes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """Arguments in the shape that the message wants, ``Nx2x3``."""
+    one = r"(?:[A-Z*]|\d+)"
+    told = re.findall(rf"(?<![\w.]){one}(?:(?: ?x ?|, ?){one})+(?![\w.])", site.text)
+    wanted = [[int(n) if n.isdigit() else -1 for n in re.findall(one, each)] for each in told]
+    for given in call.args:
+        value = place.value(given)
+        for sizes in wanted if isinstance(value, Tensor) else ():
+            size = -math.prod(sizes)
+            if sizes.count(-1) == 1 and len(sizes) != value.ndim and size > 1:
+                if value.numel() % size == 0 and str([*value.shape]) in site.text:
+                    text = f"{place.text(given)}.view({', '.join(map(str, sizes))})"
+                    yield place.replaced(0.3, (given, text))
+
+
+def by_name(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """The last argument, given to another parameter than its place means."""
+    known = signature(place.value(call.func))
+    at, taken = len(call.args) - 1, {keyword.arg for keyword in call.keywords}
+    if not 0 < at < len(known) or isinstance(call.args[at], ast.Starred) or place.distance:
+        return
+    names, text = [*known], place.text(call.args[at])
+    words = re.findall("[a-z]{3,}", text.lower())
+    for name in names[at + 1 :] if known[names[at]] is None else ():
+        if known[name] is None and name not in taken:
+            cost = 0.3 if any(word in name for word in words) else 0.9
+            yield place.replaced(cost, (call.args[at], f"{name}={text}"))
 
 
 _ALIKE = 0.6  # names that have less in common have nothing to do with each other
