@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -214,3 +216,64 @@ def test_call_that_looks_at_values_on_its_way_is_made_again() -> None:
 
     found = culprit(x, loss)
     assert "verified" in _verdicts(found, "log_prob(x + 1e-6)")
+
+
+class Doubled(nn.Module):
+    """A model of the program's own, whose result a library is given at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+def test_what_an_own_model_returns_into_a_library_has_its_fixes_tried() -> None:
+    from torchmetrics.functional.image import spectral_angle_mapper
+
+    torch.manual_seed(0)
+    model, clean = Doubled(), torch.rand(1, 3, 4, 4)
+    noisy = clean + 0.1 * torch.rand(1, 3, 4, 4)
+    noisy[:, :, 0, 0] = clean[:, :, 0, 0] = 1.0
+    found = culprit(model.scale, lambda: spectral_angle_mapper(model(noisy), clean))
+    passed = {each.title: each for each in found.fixes if each.title.startswith("pass ")}
+    once = passed["pass (out := model(noisy)) + 1e-3 * torch.randn_like(out)"]
+    assert once.verdict in ("verified", "finite")  # the model is called once
+    assert passed["pass clean.clamp(1e-6, 1 - 1e-6)"].verdict != "untried"
+    assert not any("randn_like(model(" in each for each in passed)
+
+
+LAYER = """
+import copy
+from torch import nn, ones
+
+class Lengths(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(ones(3))
+
+    def __deepcopy__(self, memo):
+        made = Lengths()
+        made.weight = copy.deepcopy(self.weight, memo)
+        return made
+
+    def forward(self, x):
+        return (x * self.weight).square().sum(1).sqrt()
+"""
+
+
+def test_a_librarys_layer_with_a_way_of_its_own_to_be_copied_has_its_fixes_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site-packages" / "lengths_of_rows"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(LAYER)
+    monkeypatch.syspath_prepend(package.parent)
+    lengths_of_rows = importlib.import_module("lengths_of_rows")
+    layer = lengths_of_rows.Lengths()
+    x = torch.tensor([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]])
+    found = culprit(layer.weight, lambda: layer(x).sum())
+    assert found.library is not None
+    passed = {each.title: each.verdict for each in found.fixes if each.title.startswith("pass ")}
+    assert passed["pass x + 1e-6"] in ("verified", "finite")
