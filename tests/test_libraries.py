@@ -258,8 +258,9 @@ class Lengths(nn.Module):
         made.weight = copy.deepcopy(self.weight, memo)
         return made
 
-    def forward(self, x):
-        return (x * self.weight).square().sum(1).sqrt()
+    def forward(self, x, near):
+        apart = near @ x
+        return (apart * self.weight).square().sum(1).sqrt(), near.sum()
 """
 
 
@@ -272,8 +273,8 @@ def test_a_librarys_layer_with_a_way_of_its_own_to_be_copied_has_its_fixes_tried
     monkeypatch.syspath_prepend(package.parent)
     lengths_of_rows = importlib.import_module("lengths_of_rows")
     layer = lengths_of_rows.Lengths()
-    x = torch.tensor([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]])
-    found = culprit(layer.weight, lambda: layer(x).sum())
+    x, near = torch.tensor([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]), torch.eye(2)
+    found = culprit(layer.weight, lambda: sum(part.sum() for part in layer(x, near)))
     assert found.library is not None
     passed = {each.title: each.verdict for each in found.fixes if each.title.startswith("pass ")}
     assert passed["pass x + 1e-6"] in ("verified", "finite")
