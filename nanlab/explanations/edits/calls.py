@@ -414,15 +414,16 @@ def told_shapes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]
 
 def by_name(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """The last argument, given to another parameter than its place means."""
-    known = signature(place.value(call.func))
+    function = place.value(call.func)
+    known = signature(getattr(Tensor, callee(call), None) if function is MISSING else function)
     at, taken = len(call.args) - 1, {keyword.arg for keyword in call.keywords}
     if not 0 < at < len(known) or isinstance(call.args[at], ast.Starred) or place.distance:
         return
     names, text = [*known], place.text(call.args[at])
-    words = re.findall("[a-z]{3,}", text.lower())
-    for name in names[at + 1 :] if known[names[at]] is None else ():
-        if known[name] is None and name not in taken:
-            cost = 0.3 if any(word in name for word in words) else 0.9
+    words, refused = re.findall("[a-z]{3,}", text.lower()), "positional argument" in site.text
+    for name in names[at:] if refused else names[at + 1 :] if known[names[at]] is None else ():
+        if (refused or known[name] is None) and name not in taken:
+            cost = 0.3 if refused or any(word in name for word in words) else 0.9
             yield place.replaced(cost, (call.args[at], f"{name}={text}"))
 
 

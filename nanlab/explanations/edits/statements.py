@@ -416,6 +416,13 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
     if isinstance(statement, ast.For) and "'int' object is not iterable" in site.text:
         if type(place.value(statement.iter)) is int or callee(statement.iter) == "len":
             yield place.replaced(0.3, (statement.iter, f"range({place.text(statement.iter)})"))
+    loops = [n for n in ast.walk(statement) if isinstance(n, (ast.For, ast.comprehension))]
+    around = [p for p in site.raising if p.statement is statement] or [place]
+    for loop in loops if "to unpack" in site.text else ():
+        for node in (loop.iter, *getattr(loop.iter, "args", ())):  # of `zip`, `enumerate`
+            known = any(isinstance(p.value(node), dict) for p in around)
+            if known and isinstance(loop.target, ast.Tuple):
+                yield place.replaced(0.2, (node, f"{place.text(node)}.items()"))
     target: ast.expr | None = None
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]
