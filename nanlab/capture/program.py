@@ -39,7 +39,6 @@ NUMBERS: frozenset[Any] = frozenset(
     {int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout}
     | {torch.memory_format}
 )
-_NAMESPACES = frozenset({"aten", "_foreach"})  # run again; the results of others are leaves
 _ZEROS = frozenset({"_efficientzerotensor"})  # makes zeros without memory
 _MOST_LOADS = 64  # copies of memory that was read before it was written, of one segment
 _FAR = 2_000  # calls before it that are looked through for what made a storage

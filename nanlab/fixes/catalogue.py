@@ -17,7 +17,6 @@ from functools import cached_property
 from nanlab.fixes.term import Term, calls_in, term_of
 
 LOG2 = repr(math.log(2))
-ROOT2 = repr(math.sqrt(2))
 PI = repr(math.pi)
 TINY = "tiny($p)"
 
