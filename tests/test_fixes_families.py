@@ -335,3 +335,31 @@ def test_a_divisor_that_underflowed_is_no_norm_of_a_zero_vector(tmp_path: Path) 
     assert "underflows float32: no operand of it is 0" in finding.explanation
     zero = diagnosed("w * a / (a.norm() * a.norm() ** 2)", {"a": z(2)}, tmp_path)
     assert zero.cause == "norm-at-zero"
+
+
+def _distance(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.sqrt((x * w).pow(2).sum())
+
+
+def _weights(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    s = 200 * x * w
+    e = torch.exp(s)
+    return e / e.sum()
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(
+    ("function", "cause", "rewritten"),
+    [(_distance, "sqrt-at-zero", "vector_norm"), (_weights, "exp-overflow", "torch.softmax(s")],
+)
+def test_a_line_that_sums_each_sample_under_vmap_is_rewritten_and_tried(
+    function: Any, cause: str, rewritten: str, dim: int
+) -> None:
+    w = torch.tensor([0.5, -1.0, 2.0], requires_grad=True)
+    x = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0], [-1.0, 0.5, 1.0]])[[0, 1, 2, 0]]
+    with nanlab.watch(on_fault="record") as trace:
+        out = torch.func.vmap(function, (dim, None))(x if dim == 0 else x.t().contiguous(), w)
+        out.reshape(4, -1)[:, 0].sum().backward()
+    assert trace.culprit is not None and trace.culprit.cause == cause
+    fix = next(fix for fix in trace.culprit.fixes if rewritten in fix.code)
+    assert fix.verified, fix.why

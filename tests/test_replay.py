@@ -257,3 +257,12 @@ def test_the_update_rule_of_an_installed_package_is_tried_with_another_epsilon(
     loaded = nanlab.load(trace.save(tmp_path / "foreign.nanlab"))
     with pytest.raises(nanlab.NotReplayable, match="no class of torch"):
         loaded.replay(lr=1e-3)
+
+
+def test_an_operator_that_computes_less_without_autograd_is_not_run_again() -> None:
+    graph = torch.eye(3).to_sparse_csr()
+    x = torch.ones(3, 2, requires_grad=True)
+    with nanlab.watch() as trace:
+        torch.sparse.mm(graph, x, "amax").sum().backward()
+    with pytest.raises(nanlab.NotReplayable, match="has shape"):
+        trace.replay()

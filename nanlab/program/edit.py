@@ -64,11 +64,11 @@ from nanlab.program.expression import (
     Dual,
     Expression,
     Made,
+    Mapped,
     all_but_last,
     autocast,
     bind,
     by_sides,
-    differentiated,
     form_of,
     inside,
     is_silent,
@@ -83,6 +83,7 @@ from nanlab.program.expression import (
     sides_taken,
     solved,
     span_of,
+    transformed,
     whole_of,
 )
 from nanlab.program.rebuild import Patch
@@ -522,8 +523,8 @@ class _Rewrite:
         extra = [key_of(path) for path in code.free]
         self.calls = bound.calls
         for path in code.free:
-            values[key_of(path)] = self._elsewhere(path, at, bound.calls[0])
-            self._check_tangent(path, values[key_of(path)], bound)
+            found = self._elsewhere(path, at, bound.calls[0])
+            values[key_of(path)] = self._transformed(path, found, bound)
         if extra:
             used += extra
             code = _with(contexts, new, used, before, self.names, computed)
@@ -537,11 +538,11 @@ class _Rewrite:
 
         def run(get: Get) -> Any:
             given = {
-                key: part.of(get) if isinstance(part := values[key], Dual) else get(part)
+                key: part.of(get) if isinstance(part := values[key], Dual | Mapped) else get(part)
                 for key in used
             }
             with autocast(device, cast):
-                made = differentiated(code, given)
+                made = transformed(code, given)
             if bound.tangent is None:
                 return made
             if not isinstance(made, Dual):
@@ -552,11 +553,16 @@ class _Rewrite:
         out = bound.out if bound.tangent is None else (bound.out, bound.tangent)
         return region, Patch(at, bound.calls[-1], skipped, out, run)
 
-    def _check_tangent(self, path: ast.expr, value: Any, bound: Bound) -> None:
-        """Raise NotReplayable where a value of another line may have had a tangent here."""
-        known = value.__class__ is not Ref or value.storage in self.recording.program.names
-        if bound.tangent is not None and not known:
+    def _transformed(self, path: ast.expr, value: Any, bound: Bound) -> Any:
+        """A value of another line as the expression sees it, where a transform runs: each part of
+        it under vmap. Raises NotReplayable where it may have had a tangent."""
+        if value.__class__ is not Ref:
+            return value
+        if bound.tangent is not None and value.storage not in self.recording.program.names:
             raise NotReplayable(f"the derivative of {ast.unparse(path)} is not known at this line")
+        # vmap's is the first dimension; of what was whole the values would be others, as is tried
+        batched = bound.is_mapped and value.size[:1] == bound.out.size[:1]
+        return Mapped(value, 0) if batched else value
 
     def _apart(
         self,

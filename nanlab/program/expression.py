@@ -350,16 +350,33 @@ class Dual:
         return Dual(get(self.value), get(self.tangent))
 
 
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A value of which each run under ``vmap`` sees one part along a dimension."""
+
+    value: Any
+    dim: int
+
+    def of(self, get: Get) -> Mapped:
+        """The tensor of its reference."""
+        return Mapped(get(self.value), self.dim)
+
+
 @dataclass(frozen=True)
 class Bound:
     """The values behind the parts of an expression in one of its runs."""
 
     calls: tuple[int, ...]  # indices of its calls in the segment
     out: Any  # Ref of its value; a tuple of them where it is one
-    parts: dict[str, Any]  # key of a part -> Ref, Dual of two, or a plain value
+    parts: dict[str, Any]  # key of a part -> Ref, Dual of two, Mapped, or a plain value
     cast: torch.dtype | None  # of the autocast that it ran under
     computing: int  # how many of its calls compute something
     tangent: Ref | None = None  # of its value, where it was differentiated forward
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it ran under ``vmap``."""
+        return any(isinstance(part, Mapped) for part in self.parts.values())
 
 
 _BARE = (ast.Constant, ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop)
@@ -622,9 +639,14 @@ def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[B
     found: list[Bound] = []
     rest = list(made)
     while rest:
-        bound = _first_run(
-            expression, code, keys, leaves, rest, value, found[-1] if found else None
-        )
+        run = partial(_first_run, expression, code, keys, leaves, rest, value)
+        before = found[-1] if found else None
+        try:
+            bound = run(before, before is not None and before.is_mapped)
+        except NotReplayable:
+            if before is not None:
+                raise
+            bound = run(None, True)
         found.append(bound)
         rest = rest[len(bound.calls) :]
     return found
@@ -638,6 +660,7 @@ def _first_run(
     made: Sequence[Made],
     value: ValueAt,
     before: Bound | None,
+    mapped: bool,
 ) -> Bound:
     if before is None:
         length = _guess(expression, made)
@@ -667,12 +690,14 @@ def _first_run(
         choices = _choices(group, keys, places, expression.numbers, lists)
         if forward:
             choices = _with_tangents(choices, group)
+        elif mapped:
+            choices = _mapped(choices, outs[0].size)
         for chosen in itertools.islice(choices, MOST_TRIES - tries):
             tries += 1
             parts = dict(zip(keys, chosen, strict=True)) | operators
             for cast in lowered:
                 given = _gives(code, parts, partial(value, at), group, expression.device, cast)
-                if given is not None:
+                if given is not None and not (mapped and given[0].shape != outs[0].size):
                     while size < len(made) and is_silent(made[size].call.func):
                         if made[size].span != group[-1].span:
                             break
@@ -775,6 +800,19 @@ def _with_tangents(
         every = itertools.product(*map(duals, chosen))
         yield from (each for each in every if any(isinstance(v, Dual) for v in each))
     yield from again
+
+
+def _mapped(choices: Iterable[tuple[Any, ...]], size: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+    """The same values, each as one that vmap takes apart or as it is, in all ways. size: of the
+    result, whose first dimension vmap made."""
+
+    def forms(value: Any) -> list[Any]:
+        sizes = value.size if value.__class__ is Ref else ()
+        return [*(Mapped(value, dim) for dim, n in enumerate(sizes) if n == size[0]), value]
+
+    for chosen in choices if size else ():
+        every = itertools.product(*map(forms, chosen))
+        yield from (each for each in every if any(isinstance(v, Mapped) for v in each))
 
 
 def _lists_in(node: ast.AST) -> dict[str, Span]:
@@ -986,7 +1024,7 @@ def _gives(
             autocast(device, cast),
             following,
         ):
-            result = differentiated(code, values)
+            result = transformed(code, values)
     except Exception:
         return None
     if isinstance(result, Dual):
@@ -1001,7 +1039,7 @@ def _gives(
 
 def as_operand(part: Any, value: Get) -> Any:
     """A copy of the recorded value of a part, which autograd follows if it followed that."""
-    if isinstance(part, Dual):
+    if isinstance(part, Dual | Mapped):
         return part.of(partial(as_operand, value=value))
     if part.__class__ is tuple:
         return tuple(as_operand(each, value) for each in part)
@@ -1014,8 +1052,20 @@ def as_operand(part: Any, value: Get) -> Any:
     return found.requires_grad_() if follows else found
 
 
-def differentiated(code: Callable[[dict[str, Any]], Any], parts: dict[str, Any]) -> Any:
-    """What code makes of its parts; a Dual where some are."""
+def transformed(code: Callable[[dict[str, Any]], Any], parts: dict[str, Any]) -> Any:
+    """What code makes of its parts; under vmap where some are Mapped, a Dual where some are."""
+    mapped = {key: part for key, part in parts.items() if isinstance(part, Mapped)}
+    if not mapped:
+        return _differentiated(code, parts)
+
+    def each(*given: Tensor) -> Any:
+        return code({**parts, **dict(zip(mapped, given, strict=True))})
+
+    dims = tuple(part.dim for part in mapped.values())
+    return torch.func.vmap(each, dims)(*(part.value for part in mapped.values()))
+
+
+def _differentiated(code: Callable[[dict[str, Any]], Any], parts: dict[str, Any]) -> Any:
     duals = {key: part for key, part in parts.items() if isinstance(part, Dual)}
     if not duals:
         return code(parts)
