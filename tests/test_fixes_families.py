@@ -363,3 +363,28 @@ def test_a_line_that_sums_each_sample_under_vmap_is_rewritten_and_tried(
     assert trace.culprit is not None and trace.culprit.cause == cause
     fix = next(fix for fix in trace.culprit.fixes if rewritten in fix.code)
     assert fix.verified, fix.why
+
+
+def test_a_fix_before_gradients_of_each_sample_gives_what_the_program_with_it_gives() -> None:
+    x = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0], [-1.0, 0.5, 1.0]])[[0, 1, 2, 0]]
+
+    def loss(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.sqrt((x * w).pow(2).sum()) + (w * x).sum().exp()
+
+    def repaired(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.sqrt((x * w).pow(2).sum().clamp_min(1e-6)) + (w * x).sum().exp()
+
+    def step(function: Any, w: torch.Tensor) -> torch.Tensor:
+        taken = torch.func.vmap(torch.func.grad(function), (None, 0))(w, x)
+        w.grad = (taken / taken.norm(dim=1, keepdim=True).clamp_min(1.0)).sum(0).detach()
+        torch.optim.SGD([w], 0.1).step()
+        return w.detach()
+
+    w, other = (torch.tensor([0.5, -1.0, 2.0], requires_grad=True) for _ in range(2))
+    with nanlab.watch(on_fault="record") as trace:
+        step(loss, w)
+    assert trace.culprit is not None and trace.replay().identical
+    fix = next(fix for fix in trace.culprit.fixes if "clamp_min(1e-6)" in fix.code)
+    assert fix.verified, fix.why
+    (replayed,) = trace.replay(fix).parameters.values()
+    assert torch.equal(replayed, step(repaired, other))

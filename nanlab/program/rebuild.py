@@ -21,7 +21,6 @@ from nanlab.program.rerun import (
     Instead,
     Memory,
     Window,
-    is_batched,
     last_uses,
     operate,
     seed,
@@ -1076,12 +1075,13 @@ class _Building:
             self.functions.reached(index, first)
             run = passes.pop(index, None)
             if run is not None and run.unrolled:
-                if any(at == number and i < run.last for at, i in self.skipped):
+                edited = any(at == number and i < run.last for at, i in self.skipped)
+                if edited and run.forward:
                     raise NotReplayable(
-                        "gradients are taken for each sample by itself, as vmap(grad(...)) does, or"
-                        " differentiated forward, so what comes before them cannot be edited"
+                        "gradients are differentiated forward, so what comes before them cannot be"
+                        " edited"
                     )
-                run = None  # its calls are run as they are
+                run = run if edited else None  # its calls are run as they are
             if self.about_to_call is not None and index < len(calls):
                 self.about_to_call(number, index, calls[index], graph)
             if run is not None:
@@ -1210,20 +1210,41 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
 
 
 def differentiate(run: EngineRun, graph: Graph) -> None:
-    """A run of ``torch.autograd.grad`` whose results go on; under vmap, of a batch of gradients."""
+    """A run of ``torch.autograd.grad`` whose results go on; under vmap, of a batch of gradients or
+    for each sample by itself."""
     get = graph.get
-    found = torch.autograd.grad(
-        [get(r) for r in run.roots],
-        [get(i) for i in run.inputs],
-        [None if g is None else get(g) for g in run.gradients],
-        retain_graph=True,
-        create_graph=run.create_graph,
-        allow_unused=True,
-        is_grads_batched=is_batched(run),
-    )
-    for ref, gradient in zip(run.results, found, strict=False):
+    roots, inputs = [get(r) for r in run.roots], [get(i) for i in run.inputs]
+    gradients = [None if g is None else get(g) for g in run.gradients]
+
+    def taken(of: list[Tensor], given: Sequence[Tensor | None], batched: bool) -> Sequence[Any]:
+        return torch.autograd.grad(
+            roots,
+            of,
+            given,
+            retain_graph=True,
+            create_graph=run.create_graph,
+            allow_unused=True,
+            is_grads_batched=batched,
+        )
+
+    apart = run.by_sample
+    if any(apart):  # the samples' gradients, those of all but one zero in each
+        whole = zip(roots, gradients, strict=True)
+        each = [_diagonal(torch.ones_like(root) if g is None else g) for root, g in whole]
+        made = [
+            taken([x], each if own else gradients, own)[0]
+            for x, own in zip(inputs, apart, strict=True)
+        ]
+    else:
+        made = [*taken(inputs, gradients, run.is_batched)]
+    for ref, gradient in zip(run.results, made, strict=False):
         if ref is not None and gradient is not None:
             graph.bind(ref, gradient)
+
+
+def _diagonal(each: Tensor) -> Tensor:
+    """A batch of tensors, the i-th of which has the i-th row of another, and else zeros."""
+    return torch.diag_embed(each.movedim(0, -1)).movedim((-2, -1), (0, 1))
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

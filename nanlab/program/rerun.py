@@ -403,26 +403,12 @@ def follow(segment: Segment) -> None:
     what an operator read that computes with the zeros of forward-mode derivatives."""
     for run in segment.engine:
         inputs = [ref for ref in refs_in(run.inputs) if not ref.tracked]
-        run.unrolled = is_by_sample(run) or _gives_more(segment, run)
-        if inputs and not run.unrolled:
+        run.forward = _gives_more(segment, run)
+        if inputs and not run.forward:
             followed = _Followed(segment, run, inputs)
             run.inputs, run.roots = followed.marked(run.inputs), followed.marked(run.roots)
     if any(call.func in ZEROS for call in segment.calls):
         _follow_zeros(segment)
-
-
-def is_by_sample(run: EngineRun) -> bool:
-    """Whether gradients have a dimension that neither their tensors nor the roots' have more."""
-    pairs = zip(run.inputs, run.results, strict=False)
-    sizes = [(x.size, g.size) for x, g in pairs if x.__class__ is g.__class__ is Ref]
-    return any(len(g) > len(x) for x, g in sizes) and not is_batched(run)
-
-
-def is_batched(run: EngineRun) -> bool:
-    """Whether gradients came in for each of a batch of vectors, as ``jacrev`` makes them."""
-    pairs = zip(run.roots, run.gradients, strict=True)
-    given = [(root.size, g.size) for root, g in pairs if root.__class__ is g.__class__ is Ref]
-    return bool(given) and all(g[1:] == root != g for root, g in given)
 
 
 def _gives_more(segment: Segment, run: EngineRun) -> bool:

@@ -172,7 +172,28 @@ class EngineRun:
     before: dict[Ref, Any] = field(default_factory=dict)  # leaf -> the gradient that it had
     after: dict[Ref, Any] = field(default_factory=dict)  # leaf -> the gradient that it has
     results: tuple[Any, ...] = ()  # of torch.autograd.grad
-    unrolled: bool = False  # its calls are run one by one: its results do not tell all they gave
+    forward: bool = False  # it is differentiated forward: its results do not tell all it gave
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether gradients came in for each of a batch of vectors, as ``jacrev`` makes them."""
+        pairs = zip(self.roots, self.gradients, strict=True)
+        given = [(root.size, g.size) for root, g in pairs if root.__class__ is g.__class__ is Ref]
+        return bool(given) and all(g[1:] == root != g for root, g in given)
+
+    @property
+    def by_sample(self) -> tuple[bool, ...]:
+        """Of each input, whether its gradient has a dimension that neither it nor the roots have
+        more: that of the samples for each of which ``vmap(grad(...))`` takes it."""
+        pairs = [] if self.is_batched else zip(self.inputs, self.results, strict=False)
+        return tuple(
+            x.__class__ is g.__class__ is Ref and len(g.size) > len(x.size) for x, g in pairs
+        )
+
+    @property
+    def unrolled(self) -> bool:
+        """Whether its calls are run one by one, as long as what comes before stays as it was."""
+        return self.forward or any(self.by_sample)
 
 
 @dataclass(slots=True)
