@@ -365,6 +365,19 @@ def test_a_line_that_sums_each_sample_under_vmap_is_rewritten_and_tried(
     assert fix.verified, fix.why
 
 
+def test_a_line_under_two_vmaps_is_tried() -> None:
+    def cosine(a: torch.Tensor, b: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (a * b).sum() / (a.norm() * (b * w).norm())
+
+    w = torch.tensor([0.5, -1.0, 2.0], requires_grad=True)
+    a, b = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]), torch.eye(3)
+    with nanlab.watch(on_fault="record") as trace:
+        of_one = torch.func.vmap(cosine, (None, 0, None))
+        torch.func.vmap(of_one, (0, None, None))(a, b, w).sum().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "norm-at-zero"
+    assert any(fix.verified for fix in trace.culprit.fixes)
+
+
 def test_a_fix_before_gradients_of_each_sample_gives_what_the_program_with_it_gives() -> None:
     x = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0], [-1.0, 0.5, 1.0]])[[0, 1, 2, 0]]
 

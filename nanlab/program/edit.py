@@ -560,9 +560,10 @@ class _Rewrite:
             return value
         if bound.tangent is not None and value.storage not in self.recording.program.names:
             raise NotReplayable(f"the derivative of {ast.unparse(path)} is not known at this line")
-        # vmap's is the first dimension; of what was whole the values would be others, as is tried
-        batched = bound.is_mapped and value.size[:1] == bound.out.size[:1]
-        return Mapped(value, 0) if batched else value
+        # the first dimensions are vmap's; were it whole, the trial would see other values
+        maps = bound.maps
+        batched = maps and value.size[:maps] == bound.out.size[:maps]
+        return Mapped(value, (0,) * maps) if batched else value
 
     def _apart(
         self,

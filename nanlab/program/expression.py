@@ -30,6 +30,7 @@ from nanlab.trace.program import Call, Ref, refs_in
 Tensor = torch.Tensor
 # assignments of values to names that are tried until one gives the recorded result
 MOST_TRIES = 800
+MOST_MAPS = 2  # vmaps inside of each other
 _SHAPES = frozenset(
     {"shape", "ndim", "dtype", "device", "size", "numel", "dim", "new_zeros", "new_ones"}
 )
@@ -352,14 +353,15 @@ class Dual:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A value of which each run under ``vmap`` sees one part along a dimension."""
+    """A value of which each run under ``vmap`` sees one part along a dimension: for each vmap, the
+    outermost first, the dimension of what those around it leave; None: it takes nothing apart."""
 
     value: Any
-    dim: int
+    dims: tuple[int | None, ...]
 
     def of(self, get: Get) -> Mapped:
         """The tensor of its reference."""
-        return Mapped(get(self.value), self.dim)
+        return Mapped(get(self.value), self.dims)
 
 
 @dataclass(frozen=True)
@@ -374,9 +376,9 @@ class Bound:
     tangent: Ref | None = None  # of its value, where it was differentiated forward
 
     @property
-    def is_mapped(self) -> bool:
-        """Whether it ran under ``vmap``."""
-        return any(isinstance(part, Mapped) for part in self.parts.values())
+    def maps(self) -> int:
+        """Under how many ``vmap`` it ran."""
+        return next((len(p.dims) for p in self.parts.values() if isinstance(p, Mapped)), 0)
 
 
 _BARE = (ast.Constant, ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop)
@@ -641,14 +643,14 @@ def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[B
     while rest:
         run = partial(_first_run, expression, code, keys, leaves, rest, value)
         before = found[-1] if found else None
-        try:
-            bound = run(before, before is not None and before.is_mapped)
-        except NotReplayable:
-            if before is not None:
-                raise
-            bound = run(None, True)
-        found.append(bound)
-        rest = rest[len(bound.calls) :]
+        for maps in range(MOST_MAPS + 1) if before is None else (before.maps,):
+            with suppress(NotReplayable):
+                found.append(run(before, maps))
+                break
+        else:
+            text = ast.unparse(leaves[0]) if leaves else "the expression"
+            raise NotReplayable(f"the values behind the line could not be told apart ({text}, ...)")
+        rest = rest[len(found[-1].calls) :]
     return found
 
 
@@ -660,7 +662,7 @@ def _first_run(
     made: Sequence[Made],
     value: ValueAt,
     before: Bound | None,
-    mapped: bool,
+    maps: int,
 ) -> Bound:
     if before is None:
         length = _guess(expression, made)
@@ -690,14 +692,15 @@ def _first_run(
         choices = _choices(group, keys, places, expression.numbers, lists)
         if forward:
             choices = _with_tangents(choices, group)
-        elif mapped:
-            choices = _mapped(choices, outs[0].size)
-        for chosen in itertools.islice(choices, MOST_TRIES - tries):
+        elif maps:
+            choices = _mapped(choices, outs[0].size[:maps], maps)
+        most = MOST_TRIES if not maps else MOST_TRIES // 8  # most lines run under none
+        for chosen in itertools.islice(choices, most - tries):
             tries += 1
             parts = dict(zip(keys, chosen, strict=True)) | operators
             for cast in lowered:
                 given = _gives(code, parts, partial(value, at), group, expression.device, cast)
-                if given is not None and not (mapped and given[0].shape != outs[0].size):
+                if given is not None and not (maps and given[0].shape != outs[0].size):
                     while size < len(made) and is_silent(made[size].call.func):
                         if made[size].span != group[-1].span:
                             break
@@ -711,8 +714,7 @@ def _first_run(
                         return Bound(calls, *made_of)
                     out = _several(given[0], group) or outs[0]
                     return Bound(calls, out, parts, cast, computing)
-    text = ast.unparse(leaves[0]) if leaves else "the expression"
-    raise NotReplayable(f"the values behind the line could not be told apart ({text}, ...)")
+    raise NotReplayable("none gives what was recorded")
 
 
 def _several(value: Any, group: Sequence[Made]) -> tuple[Any, ...]:
@@ -802,17 +804,29 @@ def _with_tangents(
     yield from again
 
 
-def _mapped(choices: Iterable[tuple[Any, ...]], size: Sequence[int]) -> Iterator[tuple[Any, ...]]:
-    """The same values, each as one that vmap takes apart or as it is, in all ways. size: of the
-    result, whose first dimension vmap made."""
+def _mapped(
+    choices: Iterable[tuple[Any, ...]], sizes: Sequence[int], maps: int
+) -> Iterator[tuple[Any, ...]]:
+    """The same values, each as one that vmaps take apart or as it is, in all ways. sizes: of the
+    dimensions that these add to the result."""
 
-    def forms(value: Any) -> list[Any]:
-        sizes = value.size if value.__class__ is Ref else ()
-        return [*(Mapped(value, dim) for dim, n in enumerate(sizes) if n == size[0]), value]
+    def forms(left: tuple[int, ...], sizes: Sequence[int]) -> Iterator[tuple[int | None, ...]]:
+        if not sizes:
+            yield ()
+            return
+        for dim in (*(dim for dim, n in enumerate(left) if n == sizes[0]), None):
+            rest = left if dim is None else left[:dim] + left[dim + 1 :]
+            yield from ((dim, *inner) for inner in forms(rest, sizes[1:]))
 
-    for chosen in choices if size else ():
-        every = itertools.product(*map(forms, chosen))
-        yield from (each for each in every if any(isinstance(v, Mapped) for v in each))
+    def mapped(value: Any) -> list[Any]:
+        every = forms(value.size, sizes) if value.__class__ is Ref else ()
+        return [*(Mapped(value, dims) for dims in every if any(d is not None for d in dims)), value]
+
+    for chosen in choices if len(sizes) == maps else ():
+        for each in itertools.product(*map(mapped, chosen)):
+            dims = zip(*(v.dims for v in each if isinstance(v, Mapped)), strict=True)
+            if sum(any(d is not None for d in level) for level in dims) == maps:
+                yield each
 
 
 def _lists_in(node: ast.AST) -> dict[str, Span]:
@@ -1061,8 +1075,10 @@ def transformed(code: Callable[[dict[str, Any]], Any], parts: dict[str, Any]) ->
     def each(*given: Tensor) -> Any:
         return code({**parts, **dict(zip(mapped, given, strict=True))})
 
-    dims = tuple(part.dim for part in mapped.values())
-    return torch.func.vmap(each, dims)(*(part.value for part in mapped.values()))
+    run: Callable[..., Any] = each
+    for dims in reversed([*zip(*(part.dims for part in mapped.values()), strict=True)]):
+        run = torch.func.vmap(run, dims)
+    return run(*(part.value for part in mapped.values()))
 
 
 def _differentiated(code: Callable[[dict[str, Any]], Any], parts: dict[str, Any]) -> Any:
