@@ -401,3 +401,23 @@ def test_a_fix_before_gradients_of_each_sample_gives_what_the_program_with_it_gi
     assert fix.verified, fix.why
     (replayed,) = trace.replay(fix).parameters.values()
     assert torch.equal(replayed, step(repaired, other))
+
+
+def test_a_quotient_without_a_limit_in_a_mean_is_held_against_what_each_element_may_be() -> None:
+    torch.manual_seed(0)
+    net = nn.Conv2d(1, 1, 3, padding=1)
+    x, y = torch.rand(2, 1, 12, 12), torch.rand(2, 1, 12, 12)
+    x[:, :, :6, :6] = y[:, :, :6, :6] = 0
+    with nanlab.watch(net, on_fault="record") as trace:
+        p = net(x) * x
+        mean, other = (nn.functional.avg_pool2d(t, 3, 1) for t in (p, y))
+        square = nn.functional.avg_pool2d(p * p, 3, 1) - mean * mean
+        wanted = nn.functional.avg_pool2d(y * y, 3, 1) - other * other
+        both = nn.functional.avg_pool2d(p * y, 3, 1) - mean * other
+        correlation = both * both / (square * wanted)
+        (1 - correlation.mean()).backward()
+    assert trace.culprit is not None and trace.culprit.cause == "div-by-zero"
+    held = {"clamp_min" in fix.code or "nanlab.safe.div" in fix.code for fix in trace.culprit.fixes}
+    assert True in held and trace.culprit.fixes[0].verified
+    # where both vanish the quotient may be what a correlation may be, and is 1 in no direction
+    assert not any(fix.verified for fix in trace.culprit.fixes if "(both * both) + 1e" in fix.code)

@@ -932,7 +932,9 @@ def _agreed(paths: list[_Path]) -> Limit:
     known = any_used & ~missing
     differ = any_used & ~one & (low <= high)
     value = torch.where(known & one, middle, torch.full_like(middle, math.nan))
-    bound = torch.where(any_used & (low <= high), size, torch.full_like(size, math.inf))
+    # a few directions seldom meet the extremes: between these lies much of what there is, not all
+    beyond = torch.where(differ, size + (high - low) / 2, size)
+    bound = torch.where(any_used & (low <= high), beyond, torch.full_like(size, math.inf))
     bound = torch.where(missing, torch.full_like(size, math.inf), bound)
     return Limit(value, ~known & ~differ, known & outside.any(0), bound, ~any_used, values)
 

@@ -341,6 +341,8 @@ class Judge:
                 found = near if near.kind == "sign" else found
             elif found.kind == "agrees" and not any(bool(v.exists.any()) for v in true.values):
                 found = self._of_lines(edited)  # one within its bounds tells little of its parts
+            elif found.kind == "unbounded" and self._of_lines(edited, each=True).kind == "agrees":
+                found = Agreement("agrees")  # a sum goes seldom as far as each of its parts may
             if true is None or found.kind != "agrees":
                 return found, False
         return found, complete
@@ -441,20 +443,26 @@ class Judge:
                 return found
         return found
 
-    def _of_lines(self, edited: Edited) -> Agreement:
-        """Whether edited lines give vectors that are longer than along any direction."""
+    def _of_lines(self, edited: Edited, each: bool = False) -> Agreement:
+        """Whether edited lines give vectors that are longer than along any direction; each: also
+        whether all their elements, and the gradients of what they read, are what they may be."""
+        found = Agreement("unknown" if each else "agrees")
         for region in edited.regions[:MOST_REGIONS]:
             with suppress(Exception):
                 part = self._line(region)
-                if part.extent > FEW or (true := _truth_of(part)) is None:
+                if id(part) not in self._truths:
+                    self._truths[id(part)] = _truth_of(part) if part.size <= WHOLE else None
+                if (true := self._truths[id(part)]) is None:
                     continue
                 own = [p for p in edited.patches if p.segment == region.segment]
                 wanted = part.differentiated
                 new = evaluate(part.function(own), [*part.operands.values()], None, wanted)
                 found = longer(new, part.evaluated, true)
+                if each and found.holds:
+                    found = compared(new, part.evaluated, true)
                 if not found.holds:
                     return found
-        return Agreement("agrees")
+        return found
 
     def _around(self, region: Region) -> tuple[Slice, int, Truth | None]:
         """What a line goes into by element, or its own results if many; last call; truth."""
