@@ -29,7 +29,7 @@ from ranked_programs import (  # noqa: E402  # the processes import it by that n
 FEW = (
     "ddp ddp_gradients_are_views_of_buckets ddp_unused_parameters ddp_no_sync ddp_float16_hook"
     " fsdp1 fsdp2_bfloat16 fsdp2_fault_in_one_shard embeddings_gathered batch_sent_by_rank_0"
-    " only_rank_1_is_harmed"
+    " weights_broadcast_by_rank_0 only_rank_1_is_harmed"
 ).split()
 FOUR = ["ddp_many_buckets:stop:spoilt", "fsdp2:stop:spoilt"]
 

@@ -56,8 +56,8 @@ def make_operands(recording: Recording, step: int) -> None:
 def _tell(recording: Recording, position: int, reason: str) -> None:
     """Say once for each reason why a guilty call has no operands."""
     op = recording.at(position)
-    if not op or any(note.endswith(reason) for note in recording.notes):
-        return
+    if not op or op.arrived or any(note.endswith(reason) for note in recording.notes):
+        return  # what a collective brought was computed elsewhere
     recording.notes.append(
         f"no cause and no fixes for {op.name} (row {position}), for its operands are not known:"
         f" {reason}"
