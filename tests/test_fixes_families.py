@@ -421,3 +421,20 @@ def test_a_quotient_without_a_limit_in_a_mean_is_held_against_what_each_element_
     assert True in held and trace.culprit.fixes[0].verified
     # where both vanish the quotient may be what a correlation may be, and is 1 in no direction
     assert not any(fix.verified for fix in trace.culprit.fixes if "(both * both) + 1e" in fix.code)
+
+
+def test_of_several_statements_on_a_line_the_one_at_fault_is_rewritten(tmp_path: Path) -> None:
+    line = "z = w * x; pooled = (z * m).sum(1) / m.sum(1); return pooled.mean()"
+    code = f"def mean(w, x, m):\n    {line}\n"
+    path = tmp_path / "pooled.py"
+    path.write_text(code)
+    names: dict[str, Any] = {}
+    exec(compile(code, str(path), "exec"), names)
+    w, x, m = torch.ones((), requires_grad=True), torch.ones(3, 4), torch.ones(3, 4)
+    m[1] = 0
+    with nanlab.watch(on_fault="record") as trace:
+        names["mean"](w, x, m).backward()
+    assert trace.culprit is not None and trace.culprit.cause == "div-by-zero"
+    first = trace.culprit.fixes[0]
+    assert first.verified, first.why
+    assert first.code == line.replace("m.sum(1)", "m.sum(1).clamp_min(1)")

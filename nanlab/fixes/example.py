@@ -16,7 +16,7 @@ from nanlab.fixes.guards import Guard
 from nanlab.fixes.match import Scope, is_new, written_by
 from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, is_pure
 from nanlab.operators import CARDS, card
-from nanlab.program.expression import OBJECTS, nodes_of, parsed
+from nanlab.program.expression import OBJECTS, inside, nodes_of, parsed, span_of
 from nanlab.trace.chunk import Span
 
 # One operation, whichever way a program writes it, and another in its place: both by example.
@@ -397,7 +397,7 @@ class _Page:
 
     @classmethod
     def around(cls, text: str, place: Place) -> _Page | None:
-        found = _statement_at(text, place.line)
+        found = _statement_at(text, place.line, place.span)
         if found is None:
             return None
         page = cls(*found, place, Source(text))
@@ -499,8 +499,13 @@ class _Page:
             return None
 
     def candidate(self, title: str, text: str, last_resort: bool = False) -> Candidate:
-        last = self.statement.end_lineno or self.statement.lineno
-        return Candidate(title, self.statement.lineno, last, text, last_resort)
+        first, last = self.statement.lineno, self.statement.end_lineno or self.statement.lineno
+        own = (s for s in self.scope.order if not hasattr(s, "body"))
+        beside = [s for s in own if s.lineno == last or s.end_lineno == first]
+        if len(beside) > 1 and len(ast.parse(text).body) == 1:
+            texts = (text if s is self.statement else ast.unparse(s) for s in beside)
+            text = "\n".join(texts)
+        return Candidate(title, first, last, text, last_resort)
 
     # -- masks
 
@@ -541,16 +546,20 @@ class _Page:
 
 
 @lru_cache(maxsize=64)
-def _statement_at(text: str, line: int) -> tuple[Scope, ast.stmt, list[ast.expr]] | None:
-    """The statement on a line, in the function around it, and its expressions."""
+def _statement_at(
+    text: str, line: int, span: Span | None
+) -> tuple[Scope, ast.stmt, list[ast.expr]] | None:
+    """The statement on a line, in the function around it, and its expressions; of several that one
+    which holds a stretch of source."""
     try:
         (scope,) = Scope.within_code(text, ast.parse(text), line, 1)
     except SyntaxError:
         return None
-    for statement in scope.order:
-        inside = statement.lineno <= line <= (statement.end_lineno or 0)
-        if not inside or hasattr(statement, "body"):
-            continue
+    there = [
+        s for s in scope.order if s.lineno <= line <= (s.end_lineno or 0) and not hasattr(s, "body")
+    ]
+    holding = [s for s in there if span is not None and inside(span, span_of(s))]
+    for statement in holding or there:
         nodes = [n for n in ast.walk(statement) if isinstance(n, ast.BinOp | ast.Call)]
         _rename(nodes, text)
         if isinstance(statement, ast.AugAssign):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from nanlab.fixes.term import Term, called, multiplied, negated, number, summed
+from nanlab.fixes.term import Term, called, gathered, multiplied, negated, number, summed
 from nanlab.operators import having
 
 STEEP = 3  # an exponent above it makes numbers of 1e9 too large, and 1e-9 none
@@ -27,7 +27,7 @@ def log_of(t: Term) -> Term | None:
             return _of_call(t)
         case "product":
             if any(map(log_of, t.parts)) and all(map(_is_positive, t.parts)):
-                return _total([(int(m), _log(p)) for m, p in zip(t.marks, t.parts, strict=True)])
+                return gathered([(int(m), _log(p)) for m, p in zip(t.marks, t.parts, strict=True)])
         case "power":
             base = t.parts[0]
             if base.kind == "number" and base.value > 0:
@@ -102,17 +102,6 @@ def _log(t: Term) -> Term:
 def is_zeros(text: str) -> bool:
     """Whether an expression makes zeros."""
     return text.startswith(("torch.zeros(", "torch.zeros_like("))
-
-
-def _total(items: Sequence[tuple[int, Term]]) -> Term:
-    """The sum, its numbers added up."""
-    whole = summed(items)
-    if whole.kind != "sum":
-        return whole
-    parts = [(int(m), p) for m, p in zip(whole.marks, whole.parts, strict=True)]
-    constant = sum(m * float(p.value) for m, p in parts if p.kind == "number")
-    rest = [(m, p) for m, p in parts if p.kind != "number"]
-    return summed([*rest, (1, number(constant))] if abs(constant) > 1e-12 else rest)
 
 
 def _is_positive(t: Term) -> bool:
@@ -235,7 +224,7 @@ def _of_sum(items: Sequence[tuple[int, Term]]) -> Term | None:
         if rest_of_1 is not None:
             return log_of(rest_of_1)
     above, below = _log(up[0]), _log(less)
-    gap = called("expm1", [("input", summed([(1, below), (-1, above)]))])
+    gap = called("expm1", [("input", gathered([(1, below), (-1, above)]))])
     return summed([(1, above), (1, called("log", [("input", negated(gap))]))])
 
 

@@ -16,6 +16,7 @@ from nanlab.fixes.term import (
     Term,
     called,
     calls_in,
+    gathered,
     is_pure,
     multiplied,
     negated,
@@ -1017,6 +1018,10 @@ def filled(p: Term, bound: Binding) -> Term | None:
         return number(Fraction(str(math.sqrt(value))) if root else math.log(value))
     if p.name == "powers":
         return _powers(have[0], have[1].value)
+    if p.name == "expm1" and have[0].kind == "number":
+        return number(math.expm1(have[0].value))
+    if p.kind == "sum":
+        return gathered([(int(m), q) for m, q in zip(p.marks, have, strict=True)])
     return _with_parts(p, have)
 
 

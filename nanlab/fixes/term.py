@@ -96,6 +96,19 @@ def summed(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) -> T
     return Term("sum", parts=tuple(t for _, t in flat), marks=tuple(s for s, _ in flat), node=node)
 
 
+def gathered(items: Sequence[tuple[int, Term]]) -> Term:
+    """The sum, its numbers added up, without what is both added and taken off."""
+    constant, rest = 0.0, list[tuple[int, Term]]()
+    for sign, part in _items(summed(items)):
+        if part.kind == "number":
+            constant += sign * float(part.value)
+        elif (-sign, part) in rest:
+            rest.remove((-sign, part))
+        else:
+            rest.append((sign, part))
+    return summed([*rest, (1, number(constant))] if abs(constant) > 1e-12 else rest)
+
+
 def _items(t: Term) -> list[tuple[int, Term]]:
     if t.kind == "sum":
         return [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)]
