@@ -430,7 +430,7 @@ def test_of_several_statements_on_a_line_the_one_at_fault_is_rewritten(tmp_path:
     path.write_text(code)
     names: dict[str, Any] = {}
     exec(compile(code, str(path), "exec"), names)
-    w, x, m = torch.ones((), requires_grad=True), torch.ones(3, 4), torch.ones(3, 4)
+    w, x, m = torch.ones((), requires_grad=True), torch.arange(12.0).view(3, 4), torch.ones(3, 4)
     m[1] = 0
     with nanlab.watch(on_fault="record") as trace:
         names["mean"](w, x, m).backward()
