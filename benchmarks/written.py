@@ -7,7 +7,8 @@ that step have to have the bits of ``trace.replay(fix)``, and a second copy, in 
 run from the first step on, has to be finite in that step.
 
     same       so it is
-    finite     finite, and nothing to compare: the fix stands in no statement of its own
+    finite     finite, and nothing to compare: the fix stands in no statement of its own, or it draws
+               random numbers, others for real than by replay
     differs    loss or a gradient has other bits
     fails      something is not finite
     raises     the program as it was rewritten does not run
@@ -139,7 +140,7 @@ def outcome(path: Path, trace: Any, fix: Any, step: int) -> Outcome:
         try:
             if not finite(load(copy), step + 1):
                 return "fails", "loss or a gradient is not finite"
-            if not flagged and step > 0:
+            if (not flagged and step > 0) or "rand" in fix.code:
                 return "finite", ""
             _, real = watched(load(copy), step + 1, step)
             done = real.replay(step=step)

@@ -752,8 +752,6 @@ def _choices(
             for pool in (pools.setdefault(each.span, []), pools.setdefault(None, [])):
                 if not _holds(pool, a):
                     pool.append(a)
-    for pool in pools.values():  # `-beta * x` reads beta and computes with -beta
-        pool += [-a for a in pool if type(a) in (int, float) and -a not in pool]
     near = [
         [a for a in _near(pools, named, each) if a.__class__ is not Ref or key not in numbers]
         for key, each in zip(keys, places, strict=True)
@@ -764,7 +762,7 @@ def _choices(
             near[i] = [tuple(r for args in added for r in refs_in(args) if r.view not in inner)]
     if all(near):
         yield from itertools.product(*near)
-    pool = pools.get(None, [])
+    pool = _either_sign(pools.get(None, []))
     if len(keys) > 1 and all(map(_is_view, group)):  # x.expand_as(y) reads x alone
         pool = [*pool, *refs_in(group[-1].call.out)]
     yield from itertools.permutations(pool, len(keys))
@@ -850,6 +848,8 @@ def _near(
         pool = pools.get(each.span, []) if each.span is not None else []
         if each.form is not None:
             pool = solved(each.form, [a for a in pool if type(a) in (int, float)])
+        else:
+            pool = _either_sign(pool)
         first = named.get((each.span, each.argument)) or pool[each.order : each.order + 1]
         fitting.append([*first, *pool[: each.order], *pool[each.order + 1 :]])
     shared = [a for a in fitting[0] if all(_holds(other, a) for other in fitting[1:])]
@@ -858,6 +858,11 @@ def _near(
         if not _holds(found, a):
             found.append(a)
     return found
+
+
+def _either_sign(pool: Sequence[Any]) -> list[Any]:
+    """What calls read, and then their numbers negated: `a - b` may be computed as `a + -b`."""
+    return [*pool, *(-a for a in pool if type(a) in (int, float) and -a not in pool)]
 
 
 def _holds(pool: Sequence[Any], a: Any) -> bool:
@@ -871,10 +876,11 @@ def solved(form: Callable[[float], Any], results: Sequence[float]) -> list[Any]:
     guesses = [g for n in results for g in (n, -n, *_roots(form, n))]
     found: list[Any] = []
     whole = (int(g) for g in guesses if abs(g) < 1e3 and g == int(g))
-    for g in (*map(float, guesses), *whole):
-        with suppress(ArithmeticError, TypeError, ValueError):
-            if form(g) in results and not _holds(found, g):
-                found.append(g)
+    for sizes in ((*map(float, guesses), *whole), range(1, MOST_SIZE)):
+        for g in sizes if not found else ():
+            with suppress(ArithmeticError, TypeError, ValueError):
+                if form(g) in results and not _holds(found, g):
+                    found.append(g)
     return found
 
 
@@ -893,6 +899,7 @@ def _roots(form: Callable[[float], Any], result: float) -> list[float]:
 
 
 MOST_SECANTS = 12
+MOST_SIZE = 1025  # of a dimension that a form with a pole is asked for
 
 
 def reads_of(each: Made, others: Sequence[Made]) -> bool:
