@@ -278,3 +278,29 @@ def test_a_librarys_layer_with_a_way_of_its_own_to_be_copied_has_its_fixes_tried
     assert found.library is not None
     passed = {each.title: each.verdict for each in found.fixes if each.title.startswith("pass ")}
     assert passed["pass x + 1e-6"] in ("verified", "finite")
+
+
+def test_a_layer_made_without_an_epsilon_is_given_one_rather_than_noise(tmp_path: Path) -> None:
+    path = tmp_path / "normed.py"
+    path.write_text(
+        "import torch\n"
+        "from torch import nn\n\n\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, eps):\n"
+        "        super().__init__()\n"
+        "        self.inp = nn.Linear(4, 8, bias=False)\n"
+        "        self.norm = nn.LayerNorm(8, eps=eps)\n\n"
+        "    def forward(self, x):\n"
+        "        return self.norm(self.inp(x)).relu().sum(1)\n"
+    )
+    names: dict[str, Any] = {"__name__": "normed"}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    torch.manual_seed(0)
+    net, x = names["Net"](0.0), torch.randn(5, 4)
+    x[2] = 0
+    with nanlab.watch(net, on_fault="record") as trace:
+        net(x).mean().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "std-of-constant"
+    first, *others = trace.culprit.fixes
+    assert first.verified and first.code.startswith("self.norm.eps = 1e-6\n")
+    assert not any("randn" in fix.code for fix in others)

@@ -8,7 +8,7 @@ import linecache
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -151,6 +151,7 @@ class Rewriting:
     first: int
     last: int
     text: str  # without indentation
+    last_resort: bool = False  # worth its line only where no other is right
 
 
 def rewritings(
@@ -250,7 +251,7 @@ def _guarded(
                     f"{written[:-1]}{', ' if call.args or call.keywords else ''}{guard}={value})"
                 )
                 yield _in_place(text, title, call, call, changed)
-            elif of_self and name == "forward" and _is_made(tree, call.func, made_for):
+            elif _is_made(tree, call.func, made_for if of_self and name == "forward" else ""):
                 statement = f"{ast.unparse(call.func)}.{guard} = {value}"
                 row = text.splitlines()[call.lineno - 1].strip()
                 yield Rewriting(title, call.lineno, call.lineno, f"{statement}\n{row}")
@@ -276,7 +277,8 @@ def _fed(
                     taken = names_in(tree)  # what is called is called once
                     once = next((n for n in ("out", "made", "given") if n not in taken), "_out")
                     shown = form.replace("{x}", f"({once} := {name})", 1).format(x=once)
-                yield _in_place(text, f"pass {shown}", call, argument, shown)
+                made = _in_place(text, f"pass {shown}", call, argument, shown)
+                yield replace(made, last_resort=form in APART)  # noise where data is alike
 
 
 def _in_place(text: str, title: str, call: ast.Call, node: ast.expr, new: str) -> Rewriting:
@@ -292,12 +294,13 @@ def _in_place(text: str, title: str, call: ast.Call, node: ast.expr, new: str) -
 
 
 def _is_made(tree: ast.Module, path: ast.expr, kind: str) -> bool:
-    """Whether the file gives a name an object of this class."""
+    """Whether the file gives a name an object of this class; "": of any, which reads a guard of its
+    own and hands it to the library's function."""
     name = ast.unparse(path)
     return any(
         isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Call)
-        and _last(node.value.func) == kind
+        and (_last(node.value.func) == kind or (not kind and _last(node.value.func)[:1].isupper()))
         and any(ast.unparse(target) == name for target in node.targets)
         for node in ast.walk(tree)
     )

@@ -8,7 +8,7 @@ import math
 import tokenize
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -256,9 +256,7 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     line = pages.line(finding.file, finding.line)
     probable = reads_probabilities(recording, finding.position)
     found = rewritings(pages.text, line, library, library[0], finding.cause, probable, span)
-    return _as_fixes(
-        [Candidate(e.title, e.first, e.last, e.text) for e in found[:MOST_REWRITTEN]], pages
-    )
+    return _as_fixes([Candidate(*astuple(e)) for e in found[:MOST_REWRITTEN]], pages)
 
 
 def patched_library(trace: Trace, finding: Finding) -> list[Fix]:
