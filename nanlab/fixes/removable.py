@@ -126,9 +126,11 @@ def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable
             continue
         lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         first, last = statement.lineno, statement.end_lineno or statement.lineno
-        around = first, last, frozenset(lines), scope, statement, node, sums
-        for written in _written(reading, whole, variable, _splits_or_sums if sums else _splits):
-            yield Removable(*written, *around)
+        splits = _splits_or_sums if sums else _splits
+        for text, name, others in _written(reading, whole, variable, splits):
+            yield Removable(
+                text, name, others, first, last, frozenset(lines), scope, statement, node, sums
+            )
 
 
 def _is_where(node: ast.Call) -> bool:
