@@ -56,6 +56,7 @@ def test_infix_operations_are_written_otherwise() -> None:
     ]
     # by a plain number: not the culprit
     assert not written("y = x / 2", ("$x / $y", "f($x, $y)"))
+    assert not written("y = x / math.pi", ("$x / $y", "f($x, $y)"))
     # a number has no method
     assert written("y = 127.0 / x", ("$n / $x", "$n.float() / $x.float()")) == [
         "y = 127.0 / x.float()"

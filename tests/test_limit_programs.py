@@ -29,19 +29,20 @@ HEALTHY = [p for p in judge.programs() if p.name[0] == "h"]
 # that multiply what diverges by a constant 0; slopes that are a matter of choice (of |x| at 0, of a
 # real power of a negative number by its exponent); complex numbers; a density that vanishes faster
 # than any power; a product under autocast; what detach holds; a gradient of a gradient; a spread
-# that is positive; a convolution, of which there are no exact numbers
+# that is positive; a convolution, of which there are no exact numbers; a variable that meets itself
 NOT_KNOWN = {
     *("d215", "l178", "l351", "l327", "l328", "l331", "l340", "l357"),
     *("l404", "l405", "l420", "l433", "l456", "l514", "l530", "l540", "l543", "l544"),
     *("l619", "l624", "l653", "l671", "l695", "l700", "l734", "l740", "l752"),
+    *("d235", "l938"),
     *("l796", "l805", "l815", "l842", "l859", "l864", "l869", "l870"),
 }
 
 
 def test_there_are_as_many_as_were_asked_for() -> None:
-    assert sum(p.name[0] == "l" for p in FAULTY) >= 569
-    assert sum(p.name[0] == "d" for p in FAULTY) == 33
-    assert len(HEALTHY) == 10
+    assert sum(p.name[0] == "l" for p in FAULTY) >= 581
+    assert sum(p.name[0] == "d" for p in FAULTY) == 37
+    assert len(HEALTHY) == 13
 
 
 @pytest.mark.examples(every=5)

@@ -179,6 +179,15 @@ def test_a_divisor_is_not_moved_without_the_numerator_that_vanishes_with_it() ->
     assert bool(found.gradients[0].exists.all())
 
 
+def test_what_one_of_several_ways_to_the_singular_point_gives_is_no_limit() -> None:
+    def slopes(x: Tensor) -> Tensor:
+        gap = x.unsqueeze(0) - x.unsqueeze(1)
+        return (x.log().unsqueeze(0) - x.log().unsqueeze(1)) / gap
+
+    x = torch.tensor([0.5, 1.5], requires_grad=True)
+    assert agrees(lambda t: t * torch.eye(2), slopes, [x]).kind == "unknown"
+
+
 def test_a_constant_inside_of_the_expression_is_moved_too() -> None:
     def filter_of(f: Tensor) -> Tensor:
         n = torch.arange(-1.0, 2.0)
@@ -232,6 +241,8 @@ def test_a_large_tensor_is_judged_in_float64() -> None:
         lambda x: torch.einsum("ij,kj->ik", x, x),
         lambda x: torch.vmap(lambda row: row / row.norm())(x)[:, 0],
         lambda x: x.diff(dim=1) ** 2,
+        lambda x: torch.cdist(x, x[:2] ** 2),
+        lambda x: torch.cdist(x[None], x.exp(), p=1.5),
         lambda x: F.embedding(torch.tensor([0, 0, 2]), x) ** 2,
         lambda x: x.topk(2, 1)[0] ** 2,
     ],

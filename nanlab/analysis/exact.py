@@ -937,6 +937,32 @@ def _norm(
     return Exact(_reduced(_numbers(x), _axes(x, dim), keepdim, size))
 
 
+def _apart(a: Any, b: Any) -> np.ndarray:
+    """The differences of all pairs of rows."""
+    x, y = _numbers(a), _numbers(b)
+    return np.asarray(x[..., :, None, :] - y[..., None, :, :], dtype=object)
+
+
+@_runs("_cdist_forward")
+def _distances(func: Any, a: Any, b: Any, p: float, *mode: Any) -> Exact:
+    return _norm(func, Exact(_apart(a, b)), p, [-1])
+
+
+@_runs("_cdist_backward")
+def _derivative_of_distances(func: Any, g: Any, a: Any, b: Any, p: float, d: Any) -> Exact:
+    if not 1 <= p < math.inf:
+        raise NotExact(f"the derivative of cdist with p={p} has no exact numbers")
+
+    def slope(each: Any, gap: Any, whole: Any) -> Any:  # torch gives 0 at a distance of 0
+        ratio = abs(gap) / whole if whole else mpf(0)
+        return _multiply(each, mpmath.sign(gap) * _power(ratio, mpf(p) - 1) if gap else mpf(0))
+
+    gaps = _apart(a, b)
+    wide = (np.broadcast_to(_numbers(t)[..., None], gaps.shape) for t in (g, d))
+    slopes = _mapped(slope, next(wide), gaps, next(wide))
+    return Exact(np.asarray(slopes.sum(axis=-2), dtype=object))
+
+
 def _spread(root: bool) -> Callable[..., Any]:
     def run(func: Any, x: Any, dim: Any = None, *args: Any, **kwargs: Any) -> Exact:
         if isinstance(dim, bool):  # the overload with `unbiased` alone

@@ -519,7 +519,7 @@ class _Problem:
             if beside is None:
                 continue
             try:
-                found = self._moved_alone(arithmetic, place, limits)
+                found = alone = self._moved_alone(arithmetic, place, limits)
                 for each in beside:  # of one limit only where all have it
                     if found is None or not any(bool(limit.exists.any()) for limit in found):
                         break
@@ -530,6 +530,11 @@ class _Problem:
                     ]
             except NotExact:
                 break
+            if beside and alone is not None:  # there may be a limit, and this one need not be it
+                limits = [
+                    replace(now, nowhere=now.nowhere & ~one.exists)
+                    for now, one in zip(limits, alone, strict=True)
+                ]
             if found is None or not self._has_values(limits, found):
                 continue
             limits = [

@@ -351,16 +351,20 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
 
 def _in_nanlab(site: Removable) -> Iterator[Candidate]:
     """The expression by ``nanlab.safe.removable``, at a number or another operand."""
-    others = dict(zip(site.others, HEALTHY, strict=False))
+    others: dict[str, float] = dict(zip(site.others, HEALTHY, strict=False))
     if len(others) < len(site.others):
         return
+    others |= {name: True for name in others if name.strip("()") in site.conditions}
     fn = _function(site, others)
     if fn is None:
         return
     points: list[tuple[str, float]] = [(f"{at:g}", at) for at in singular_points(fn, site.numbers)]
     if not site.sums:
         met = (
-            (sign + name, float(f"{sign}{v}")) for name, v in others.items() for sign in ("", "-")
+            (sign + name, float(f"{sign}{v}"))
+            for name, v in others.items()
+            if v is not True
+            for sign in ("", "-")
         )
         points += [(name, at) for name, at in met if _is_singular(fn, at)]
     for name, at in points:
@@ -433,7 +437,11 @@ def _compiled(text: str, others: tuple[float, ...], sums: bool) -> Function | No
     tree = ast.parse(text, mode="eval")
     read = names_in(tree)
     given = {
-        f"_other{i}": torch.tensor(v, dtype=torch.float64) * (_FACTORS if sums else 1.0)
+        f"_other{i}": (
+            torch.tensor(True)  # by which ``where`` decides
+            if v is True
+            else torch.tensor(v, dtype=torch.float64) * (_FACTORS if sums else 1.0)
+        )
         for i, v in enumerate(others)
     }
     if not read <= {*_NAMES, *given, "_variable"}:

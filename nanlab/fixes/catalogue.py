@@ -145,6 +145,9 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("cosine_similarity",
          "sum($a * $b, $d) / (vector_norm($a, dim=$d) * vector_norm($b, dim=$d))",
          "cosine_similarity($a, $b, $d)", 0.2),
+    Rule("cosine_similarity",
+         "sum($a * $b, $d) / sqrt(sum($a**2, $d) * sum($b**2, $d))",
+         "cosine_similarity($a, $b, $d)", 0.2),
     Rule("sign", "$x / abs($x)", "sign($x)", 0.2),
     # moments
     Rule("var", "mean($x**2) - mean($x)**2", "var($x, correction=0)"),
@@ -186,6 +189,11 @@ ALTERNATIVES: tuple[Rule, ...] = (
          "sum($a * $b, $d) / (sqrt(sum($a**2, $d)) * sqrt(sum($b**2, $d)))",
          "cosine_similarity($a / amax(abs($a), $d, keepdim=True),"
          " $b / amax(abs($b), $d, keepdim=True), $d)", 0.2),
+    Rule("the vectors scaled first",
+         "sum($a * $b, $d) / sqrt(sum($a**2, $d) * sum($b**2, $d))",
+         "cosine_similarity($a / amax(abs($a), $d, keepdim=True),"
+         " $b / amax(abs($b), $d, keepdim=True), $d)", 0.2),
+    Rule("the power of the quotient", "1 / $x**$_n", "(1 / $x)**$_n", 0.2),
     Rule("the vector scaled first", "sqrt(sum($x**2, $d) / $_c)",
          "amax(abs($x), $d) * vector_norm($x / amax(abs($x), $d, keepdim=True), dim=$d)"
          " / math_sqrt($_c)", 0.2),

@@ -112,8 +112,13 @@ def is_module(node: ast.expr) -> bool:
 
 
 def is_number(node: ast.AST) -> bool:
-    """Whether an expression is a plain number: a literal, a length, part of a shape."""
+    """Whether an expression is a plain number: a literal, a length, part of a shape, what math
+    gives."""
     match node:
+        case ast.Attribute(value=ast.Name(id="math")):
+            return True
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="math"))):
+            return True
         case ast.Call(func=ast.Attribute(attr=name)):
             return name in ("numel", "size", "item", "dim")
         case ast.Call(func=ast.Name(id=name)):

@@ -79,7 +79,7 @@ class Scope:
         """The same of code that may be changed."""
         nodes = nodes_of(tree) if tree is parsed(text) else (*ast.walk(tree),)
         functions = [n for n in nodes if isinstance(n, Function)]
-        holding = [n for n in functions if n.lineno <= line <= (n.end_lineno or 0)]
+        holding = [n for n in functions if _holds(n, line)]
         chain = [max(holding, key=lambda n: n.lineno, default=None)]
         for callee in chain:
             name = callee.name if callee is not None else ""
@@ -366,8 +366,8 @@ def _start(statement: ast.stmt) -> tuple[int, int]:
 
 
 def _functions(nodes: Sequence[ast.AST], line: int) -> dict[str, Function]:
-    """Functions of the file by the names that calls have; ``self.f`` of the class that holds the
-    line."""
+    """Functions of the file by the names that calls have; of what holds the line those in a
+    function, and ``self.f`` of a class."""
     tree = cast(ast.Module, nodes[0])
     found = {s.name: s for s in tree.body if isinstance(s, Function)}
     for s in nodes:
@@ -377,9 +377,14 @@ def _functions(nodes: Sequence[ast.AST], line: int) -> dict[str, Function]:
                 made = ast.FunctionDef(name=name, args=args, body=[given], decorator_list=[])
                 found.setdefault(name, ast.copy_location(made, value))
     for owner in nodes:
-        if isinstance(owner, ast.ClassDef) and owner.lineno <= line <= (owner.end_lineno or 0):
-            found |= {f"self.{s.name}": s for s in owner.body if isinstance(s, Function)}
+        if isinstance(owner, ast.ClassDef | Function) and _holds(owner, line):
+            of = "self." if isinstance(owner, ast.ClassDef) else ""
+            found |= {of + s.name: s for s in owner.body if isinstance(s, Function)}
     return found
+
+
+def _holds(owner: Function | ast.ClassDef, line: int) -> bool:
+    return owner.lineno <= line <= (owner.end_lineno or 0)
 
 
 def written_by(node: ast.AST) -> ast.Name | None:

@@ -51,6 +51,12 @@ class Removable:
         return {abs(float(v)) for v in values if isinstance(v, int | float) and v}
 
     @property
+    def conditions(self) -> set[str]:
+        """What ``where`` decides by in it."""
+        calls = (n for n in ast.walk(ast.parse(self.expression)) if isinstance(n, ast.Call))
+        return {ast.unparse(n.args[0]) for n in calls if n.args and _is_where(n)}
+
+    @property
     def takes_lines(self) -> bool:
         """Whether lines before the statement can read the variable: it is not a lambda's own, nor
         assigned on the same line."""
@@ -118,15 +124,17 @@ def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable
         sums = apart[variable] < within[variable]
         if max(apart[variable], within[variable]) < 2:
             continue
-        written = _written(reading, whole, variable, _splits_or_sums if sums else _splits)
-        if written is None:
-            continue
-        expression, name, others = written
         lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         first, last = statement.lineno, statement.end_lineno or statement.lineno
-        yield Removable(
-            expression, name, others, first, last, frozenset(lines), scope, statement, node, sums
-        )
+        splits = _splits_or_sums if sums else _splits
+        for text, name, others in _written(reading, whole, variable, splits):
+            yield Removable(
+                text, name, others, first, last, frozenset(lines), scope, statement, node, sums
+            )
+
+
+def _is_where(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Attribute) and node.func.attr == "where"
 
 
 def _counted(variables: Iterator[Term]) -> Counter[Term]:
@@ -154,11 +162,13 @@ def _taken_apart(t: Term) -> tuple[Fraction | float, Term]:
 
 def _written(
     reading: Reading, whole: Term, variable: Term, splits: Splits
-) -> tuple[str, str, tuple[str, ...]] | None:
-    """The expression down to the variable, the variable, what else is read: texts."""
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """The expression down to the variable, the variable, what else is read: texts; also with those
+    names followed that are made of something else that is read."""
     name = reading.spelled(variable)
     opposite = negated(variable)
-    others: list[str] = []
+    others: dict[str, Term] = {}
+    followed = [variable]
 
     def spell(part: Term) -> str | None:
         factor, unit = _taken_apart(part)
@@ -167,23 +177,29 @@ def _written(
             if abs(factor) == 1:
                 return name if factor == 1 else f"-{name}"
             return f"{text_of(number(factor), level=1)} * ({name})"
-        named = isinstance(part.node, ast.Name | ast.Attribute) and not _holds(part, variable)
+        named = isinstance(part.node, ast.Name | ast.Attribute) and not any(
+            part != each and _holds(part, each) for each in followed
+        )
         if part.kind == "number" or (splits(part) and not named):
             return None
         own = reading.spelled(part)
         if own is None:
             raise LookupError
-        if own not in others and not is_constant(own):
-            others.append(own)
+        if not is_constant(own):
+            others.setdefault(own, part)
         return own
 
-    if name is None:
-        return None
-    try:
-        text = text_of(whole, spell)
-    except LookupError:
-        return None
-    return ast.unparse(ast.parse(text, mode="eval")), name, tuple(others)
+    before = ""
+    while name is not None:
+        others.clear()
+        try:
+            text = text_of(whole, spell)
+        except LookupError:
+            return
+        if text == before:
+            return
+        yield ast.unparse(ast.parse(text, mode="eval")), name, tuple(others)
+        before, followed = text, [variable, *others.values()]
 
 
 def is_constant(text: str) -> bool:

@@ -151,7 +151,9 @@ def _factors(t: Term) -> list[tuple[int, Term]]:
 
 
 def raised(base: Term, exponent: Term, node: ast.expr | None = None) -> Term:
-    """A power; the half is a square root."""
+    """A power; the half is a square root, one of e the exponential."""
+    if base.kind == "number" and base.value == _fraction(math.e):
+        return called("exp", [("input", exponent)], node)
     if exponent.kind == "number":
         if exponent.value == 1:
             return _noted(base, node)
@@ -374,25 +376,27 @@ class _Reader:
 
     def _einsum(self, node: ast.Call) -> Term | None:
         """``einsum("k,nk->n", w, x)`` as the sum of a product, where one operand has all letters
-        and the other broadcasts."""
+        and the other, if there is one, broadcasts."""
         match node:
             case ast.Call(
                 func=ast.Attribute(attr="einsum"),
-                args=[ast.Constant(value=str() as text), first, second],
+                args=[ast.Constant(value=str() as text), first, *second],
                 keywords=[],
             ):
                 given, _, out = text.replace(" ", "").partition("->")
             case _:
                 return None
         letters = given.split(",")
-        whole, part = sorted(letters, key=len, reverse=True) if len(letters) == 2 else ("", "")
+        if not len(letters) == 1 + len(second) <= 2:
+            return None
+        whole, part = sorted((*letters, ""), key=len, reverse=True)[:2]
         gone = [i for i, letter in enumerate(whole) if letter not in out]
         kept = "".join(letter for letter in whole if letter in out)
         if not whole.isalpha() or len(set(whole)) < len(whole) or kept != out or len(gone) > 1:
             return None
         if not whole.endswith(part):
             return None
-        product = _squared([(1, self.read(first)), (1, self.read(second))])
+        product = _squared([(1, self.read(each)) for each in (first, *second)])
         if not gone:
             return product
         return called("sum", [("input", product), ("dim", number(Fraction(gone[0])))], node)

@@ -760,12 +760,23 @@ def _choices(
         if key in lists:
             added = (each.call.args for each in group if each.span == lists[key])
             near[i] = [tuple(r for args in added for r in refs_in(args) if r.view not in inner)]
-    if all(near):
-        yield from itertools.product(*near)
+    if all(near):  # names of one value come last: by coincidence they may give the result too
+        late = []
+        for chosen in itertools.islice(itertools.product(*near), MOST_TRIES):
+            if _are_apart(chosen):
+                yield chosen
+            else:
+                late.append(chosen)
+        yield from late
     pool = _either_sign(pools.get(None, []))
     if len(keys) > 1 and all(map(_is_view, group)):  # x.expand_as(y) reads x alone
         pool = [*pool, *refs_in(group[-1].call.out)]
     yield from itertools.permutations(pool, len(keys))
+
+
+def _are_apart(values: Sequence[Any]) -> bool:
+    """Whether each value is another."""
+    return not any(_holds(values[:i], a) for i, a in enumerate(values))
 
 
 def _flags(call: Call) -> Iterator[tuple[str, bool]]:

@@ -14,7 +14,7 @@ from nanlab.analysis.exact import work
 from nanlab.analysis.verdict import Judge, Judgement
 from nanlab.findings.rule import Edit, Finding, Fix, Verdict, diff_of
 from nanlab.program.replay import Replay
-from nanlab.rules.remedies import file_text, judge_for, proposed
+from nanlab.rules.remedies import file_text, judge_for, nearest_first, proposed
 from nanlab.trace import Trace
 from nanlab.trace.frames import ops_frame
 from nanlab.trace.op import location
@@ -89,8 +89,10 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
     with nullcontext() if isinstance(judge, str) else judge.sharing():
         told = [fix for fix in culprit.fixes if fix.edits]
         best = next((fix for fix in told if fix.verified), None)
+        told = [fix for fix in told if fix.verdict != "untried" or isinstance(judge, str)]
         # what fails alone is told of few, and may yet show the next fault
-        more = [] if best is not None else [fix for fix in proposed(trace, culprit) if fix.edits]
+        more = [] if best is not None else nearest_first(proposed(trace, culprit), culprit)
+        more = [fix for fix in more if fix.edits]
         known = {fix.edits for fix in told}
         found = Chain([culprit], [[*told, *(fix for fix in more if fix.edits not in known)]])
         return found if isinstance(judge, str) else _completed(trace, judge, found, best)

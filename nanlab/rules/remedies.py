@@ -102,10 +102,10 @@ def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.edits and not fix.title.startswith(_PATCH))
         return sorted(found, key=lambda fix: {"verified": 0, "fails": 3}.get(fix.verdict, 1))
-    return _nearest_first(sorted(found, key=_rank), finding)
+    return nearest_first(sorted(found, key=_rank), finding)
 
 
-def _nearest_first(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
+def nearest_first(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
     """Of fixes of one kind that are as good, the one at the finding's line first, and the shorter
     first; each kind keeps its places."""
     groups: dict[object, list[Fix]] = {}
@@ -285,7 +285,9 @@ def rewritten(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     if dtype not in (torch.float16, torch.bfloat16, torch.float64):
         dtype = torch.float32
     line = pages.line(finding.file, finding.line)
-    found = [*candidates(pages.text, line, dtype)[:MOST_REWRITTEN]]
+    every = candidates(pages.text, line, dtype)
+    # the last takes the least of the program with it
+    found = [*every[: MOST_REWRITTEN - 1], *every[MOST_REWRITTEN - 1 :][-1:]]
     found += carried(trace.recording, finding.position, pages, dtype)
     return _as_fixes(found, pages)
 
