@@ -291,7 +291,7 @@ def test_a_layer_made_without_an_epsilon_is_given_one_rather_than_noise(tmp_path
         "        self.inp = nn.Linear(4, 8, bias=False)\n"
         "        self.norm = nn.LayerNorm(8, eps=eps)\n\n"
         "    def forward(self, x):\n"
-        "        return self.norm(self.inp(x)).relu().sum(1)\n"
+        "        return self.norm(self.inp(x)).tanh().sum(1)\n"
     )
     names: dict[str, Any] = {"__name__": "normed"}
     exec(compile(path.read_text(), str(path), "exec"), names)
