@@ -45,6 +45,7 @@ from nanlab.trace.mode import DispatchMode
 Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
 ROUNDING = 100  # units of the dtype's eps: of a sum that cancels out
 WITHIN = 0.01  # a fix may differ by that much from the limit
+BEYOND = 2.0  # of the largest along a few directions what may be there where there is no limit
 SAME = 1e-3  # limits along different directions that differ by no more are one
 # digits, and distances from the singular point, evenly spaced in their logarithm
 EXACT = ((80, (1e-4, 1e-8, 1e-12, 1e-16)), (MOST_DIGITS, (1e-12, 1e-20, 1e-28, 1e-36)))
@@ -1111,7 +1112,7 @@ def _compared(
         pair = _shown(got.flatten()[at]), _shown(limit.value.flatten()[at])
         return Agreement("sign", f"the {what} is {pair[0]}, it tends to {pair[1]}")
     without = limit.value.isnan() & ~limit.unknown & bad
-    off = got.abs() > (1 + WITHIN) * limit.bound + WITHIN / 10 * scale + limit.spread
+    off = got.abs() > BEYOND * limit.bound + WITHIN / 10 * scale + limit.spread
     if bool((off & without).any()):
         at = int((off & without).flatten().nonzero()[0])
         pair = _shown(got.flatten()[at]), _shown(limit.bound.flatten()[at])
