@@ -266,3 +266,35 @@ def test_an_operator_that_computes_less_without_autograd_is_not_run_again() -> N
         torch.sparse.mm(graph, x, "amax").sum().backward()
     with pytest.raises(nanlab.NotReplayable, match="has shape"):
         trace.replay()
+
+
+def test_what_an_optimizer_steps_with_gradients_set_by_hand_is_of_the_replay() -> None:
+    net = nn.Linear(3, 1)
+    optimizer, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.ones(4, 3)
+    with nanlab.watch(net, on_fault="record") as trace:
+        taken = torch.autograd.grad(net(x).pow(2).mean(), [*net.parameters()])
+        for parameter, gradient in zip(net.parameters(), taken, strict=True):
+            parameter.grad = gradient / 2
+        optimizer.step()
+    replay = trace.replay()
+    assert replay.identical
+    for name, parameter in net.named_parameters():
+        assert torch.equal(replay.parameters[name], parameter.detach())
+
+
+def test_a_fix_that_leaves_what_the_optimizer_writes_bad_fails(tmp_path: Path) -> None:
+    path = tmp_path / "twice.py"
+    path.write_text(
+        "import torch\n\n\ndef halved(g):\n    a = g / (g - g)\n    return a + (g - g) / (g - g)\n"
+    )
+    names: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    net = nn.Linear(3, 1)
+    optimizer, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.ones(4, 3)
+    with nanlab.watch(net, on_fault="record") as trace:
+        taken = torch.autograd.grad(net(x).pow(2).mean(), [*net.parameters()])
+        for parameter, gradient in zip(net.parameters(), taken, strict=True):
+            parameter.grad = names["halved"](gradient)
+        optimizer.step()
+    assert trace.culprit is not None and trace.culprit.line == 5
+    assert trace.culprit.fixes and not any(fix.verified for fix in trace.culprit.fixes)

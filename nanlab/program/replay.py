@@ -6,7 +6,7 @@ import math
 import operator
 import threading
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -830,7 +830,8 @@ def _number(loss: torch.Tensor) -> float:
 
 
 def _by_name(where: Window, get: Any, gradients: bool, own: bool = False) -> dict[str, Tensor]:
-    """Gradients, or values, of the leaves that the engine gave gradients to."""
+    """Gradients, or values, of the leaves that the engine gave gradients to, and of what optimizers
+    stepped with gradients that the program set itself."""
     names = where.recording.program.names
     found: dict[str, Tensor] = {}
     results = {id(run) for _, run in gradient_runs(where) if not run.accumulates}
@@ -845,4 +846,12 @@ def _by_name(where: Window, get: Any, gradients: bool, own: bool = False) -> dic
                 value = get(gradient if gradients else leaf)
                 name = names.get(number, f"leaf {abs(number)}")
                 found[name] = value.detach() if own else value.detach().clone()
+        groups = (group for run in segment.optimizers for group in run.groups)
+        for group in groups:
+            for leaf, gradient in zip(group.parameters, group.gradients, strict=True):
+                if leaf.__class__ is Ref and gradient.__class__ is Ref:
+                    name = names.get(leaf.storage, f"leaf {leaf.storage}")
+                    if name not in found:
+                        with suppress(NotReplayable):  # of a gradient that nothing holds any more
+                            found[name] = get(gradient if gradients else leaf).detach().clone()
     return found
