@@ -155,8 +155,15 @@ def outcome(path: Path, trace: Any, fix: Any, step: int) -> Outcome:
 
 
 def _pairs(said: Any, done: Any) -> dict[str, tuple[Any, Any]]:
-    names = said.gradients.keys() | done.gradients.keys()
-    return {n: (said.gradients.get(n), done.gradients.get(n)) for n in sorted(names)}
+    a, b = _numbered(said.gradients), _numbered(done.gradients)
+    return {n: (a.get(n), b.get(n)) for n in sorted(a.keys() | b.keys())}
+
+
+def _numbered(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those of leaves without a name by the order of these: their numbers are those of storages."""
+    leaves = [name for name in gradients if name.startswith("leaf ")]
+    named = {name: f"leaf {i}" for i, name in enumerate(leaves)}
+    return {named.get(name, name): gradient for name, gradient in gradients.items()}
 
 
 def _same(a: Any, b: Any) -> bool:
