@@ -155,15 +155,10 @@ def outcome(path: Path, trace: Any, fix: Any, step: int) -> Outcome:
 
 
 def _pairs(said: Any, done: Any) -> dict[str, tuple[Any, Any]]:
-    a, b = _numbered(said.gradients), _numbered(done.gradients)
-    return {n: (a.get(n), b.get(n)) for n in sorted(a.keys() | b.keys())}
-
-
-def _numbered(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those of leaves without a name by the order of these: their numbers are those of storages."""
-    leaves = [name for name in gradients if name.startswith("leaf ")]
-    named = {name: f"leaf {i}" for i, name in enumerate(leaves)}
-    return {named.get(name, name): gradient for name, gradient in gradients.items()}
+    """Gradients by name; a leaf without a name has the number of a storage, another for real."""
+    names = said.gradients.keys() | done.gradients.keys()
+    named = sorted(name for name in names if not name.startswith("leaf "))
+    return {n: (said.gradients.get(n), done.gradients.get(n)) for n in named}
 
 
 def _same(a: Any, b: Any) -> bool:
