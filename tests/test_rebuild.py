@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -287,3 +289,24 @@ def test_a_program_whose_tangents_are_zeros_without_memory_runs_under_a_watch() 
         assert torch.equal(torch.ops.aten.mul.Scalar(zeros, 2.0) + 1, torch.ones(3))
         assert torch.equal(torch.ops.aten.add.Scalar(zeros, 2.0), torch.full((3,), 2.0))
     assert trace.culprit is None
+
+
+def test_an_edit_of_a_view_of_a_parameter_leaves_the_recorded_one_alone(tmp_path: Path) -> None:
+    path = tmp_path / "beam.py"
+    path.write_text(
+        "import torch\n\n\ndef shape(k, d):\n    return torch.sinh(k[:, None] * d) / k[:, None]\n"
+    )
+    names: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    k, d = torch.nn.Parameter(torch.tensor([0.0, 0.9])), torch.linspace(0.5, 1.5, 3)
+    optimizer = torch.optim.SGD([k], lr=1e-6)
+    with nanlab.watch(on_fault="record") as trace:
+        names["shape"](k, d).sum().backward()
+        optimizer.step()
+    assert trace.culprit is not None
+    for fix in trace.culprit.fixes:
+        if fix.edits:
+            trace.replay(fix)
+    assert trace.cure is not None and trace.cure.verified
+    assert any("k[:, None].clamp_min" in fix.code for fix in trace.culprit.fixes)
+    assert trace.replay().identical

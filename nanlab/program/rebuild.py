@@ -483,11 +483,23 @@ class Graph:
         """Copy what is about to be written and others read."""
         for number in self.shared.intersection(storages):
             self.shared.discard(number)
+            lent = self.memory.storages[number].data_ptr()
             with _disable_current_modes():
                 self.memory.storages[number] = self.memory.storages[number].clone()
             for view in self._views.pop(number, ()):
-                self.live.pop(view, None)
-                self._unread.pop(view, None)
+                slot, unread = self.live.pop(view, None), self._unread.pop(view, None)
+                if number not in self.edited or slot is None:
+                    continue  # it is taken of the copy where it is read next
+                shown = next(found for found in slot if found is not None)
+                if shown.untyped_storage().data_ptr() == lent:
+                    ref = Ref((*view[:5], 0, view[5]))
+                    with _disable_current_modes():
+                        self.bind(ref, self.memory.tensor(ref))
+                    continue
+                self.live[view] = slot  # what an edit gave for a part
+                self._views.setdefault(number, []).append(view)
+                if unread is not None:
+                    self._unread[view] = unread
 
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor that a reference stands for."""
@@ -640,7 +652,6 @@ class Graph:
             return
         made = made.clone() if address in self._lent else made
         self.rebind(ref, made)
-        self.shared.discard(number)
         self.fresh.add(number)
         self.edited.add(number)
         self.bases[number] = _Base.of(ref, made)
