@@ -143,7 +143,9 @@ def test_numbers_read_easily(value: object, text: str) -> None:
         (float("-inf"), "-inf"),
         (None, "–"),
         (np.int64(1000), "1,000"),
-        (2e30, "2.00e30"),
+        (2e30, "2e30"),
+        (0.00099997, "0.001"),
+        (999.7, "1,000"),
     ],
 )
 def test_numbers_of_every_kind_have_a_text(value: object, text: str) -> None:
@@ -158,6 +160,23 @@ def test_a_long_table_sends_only_the_rows_in_view() -> None:
     made.want = 1_000
     assert made.block["first"] == 1_000
     assert len(str(made.get_state())) < 250_000
+
+
+@pytest.mark.parametrize("kind", ["steps", "parameters"])
+def test_a_long_table_of_steps_opens_at_that_of_the_culprit(kind: str) -> None:
+    trace = fake_trace()
+    assert trace.culprit is not None
+    made = browse(as_table(getattr(trace, kind), kind, trace))
+    assert made.frame["step"].iloc[made.selected] == trace.culprit.step
+    made.selected = 0  # a click
+    assert browse(as_table(fake_trace(faulty=False).steps, "steps", trace)).troubled is False
+
+
+def test_a_long_path_of_a_module_shows_its_end() -> None:
+    trace = fake_trace()
+    trace.ops["module"] = "backbone.layers." + "x" * 60 + ".projection"
+    html = as_table(trace.ops, "ops", trace)._repr_html_()
+    assert f">…{'x' * 28}.projection</span>" in html and 'title="backbone.layers.' in html
 
 
 def test_a_long_table_filters_and_sorts_in_the_kernel() -> None:

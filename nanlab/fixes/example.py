@@ -397,7 +397,7 @@ class _Page:
 
     @classmethod
     def around(cls, text: str, place: Place) -> _Page | None:
-        found = _statement_at(text, place.line)
+        found = _statement_at(text, place)
         if found is None:
             return None
         page = cls(*found, place, Source(text))
@@ -479,13 +479,14 @@ class _Page:
             return None
         try:
             if True in written and isinstance(self.statement, ast.Return):
-                return f"return {changes[0][1]}"
+                return self.scope.in_place(self.statement, f"return {changes[0][1]}")
             if True in written:
                 names = [ast.unparse(t) for t in getattr(self.statement, "targets", ())]
                 outer = changes[0][0]
                 owner: Any = outer
                 names.append(ast.unparse(written_by(outer) or owner.func.value))
-                return f"{' = '.join(names)} = {changes[0][1]}"
+                new = f"{' = '.join(names)} = {changes[0][1]}"
+                return self.scope.in_place(self.statement, new)
             if isinstance(self.statement, ast.AugAssign) and changes[0][0].lineno == (
                 self.statement.lineno
             ):
@@ -493,7 +494,8 @@ class _Page:
                     isinstance(changes[0][0], ast.BinOp)
                     and changes[0][0].right is self.statement.value
                 ):
-                    return f"{ast.unparse(self.statement.target)} = {changes[0][1]}"
+                    new = f"{ast.unparse(self.statement.target)} = {changes[0][1]}"
+                    return self.scope.in_place(self.statement, new)
             return self.scope.replaced(self.statement, list(changes))
         except SyntaxError:
             return None
@@ -541,15 +543,16 @@ class _Page:
 
 
 @lru_cache(maxsize=64)
-def _statement_at(text: str, line: int) -> tuple[Scope, ast.stmt, list[ast.expr]] | None:
-    """The statement on a line, in the function around it, and its expressions."""
+def _statement_at(text: str, place: Place) -> tuple[Scope, ast.stmt, list[ast.expr]] | None:
+    """The statement at a place, in the function around it, and its expressions."""
+    line = place.line
     try:
         (scope,) = Scope.within_code(text, ast.parse(text), line, 1)
     except SyntaxError:
         return None
     for statement in scope.order:
         inside = statement.lineno <= line <= (statement.end_lineno or 0)
-        if not inside or hasattr(statement, "body"):
+        if not inside or hasattr(statement, "body") or _is_before(statement, place):
             continue
         nodes = [n for n in ast.walk(statement) if isinstance(n, ast.BinOp | ast.Call)]
         _rename(nodes, text)
@@ -560,6 +563,12 @@ def _statement_at(text: str, line: int) -> tuple[Scope, ast.stmt, list[ast.expr]
             nodes.insert(0, ast.copy_location(whole, statement))
         return scope, statement, list(nodes)
     return None
+
+
+def _is_before(statement: ast.stmt, place: Place) -> bool:
+    """Whether a statement ends before the place begins, on the same line."""
+    ends = statement.end_lineno or 0, statement.end_col_offset or 0
+    return place.span is not None and ends <= place.span[:2]
 
 
 def _is_in_place(node: ast.Call) -> bool:

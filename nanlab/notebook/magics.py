@@ -258,7 +258,7 @@ class NanMagics(Magics):
         if telling and not run.options.quiet:
             self.shown(lambda: report_of(run.trace, crashed))
         if telling and run.options.save:
-            self.save(run.trace, run.options.save)
+            self.save(run.trace, run.options)
         if isinstance(error, FaultFound) and loses_outputs(self.shell):
             self.shown(lambda: leave_report(self.shell, run.trace, error))
         if not telling:
@@ -268,16 +268,18 @@ class NanMagics(Magics):
             _ = [list(finding.fixes) for finding in run.trace.findings]
         return telling and not run.options.quiet
 
-    def save(self, trace: Trace, file: str) -> None:
+    def save(self, trace: Trace, options: Namespace) -> None:
         """Save the run as ``--save`` asks; print a note if that fails."""
-        path = Path(file).expanduser()
+        path = Path(options.save).expanduser()
         try:
             if path.suffix.lower() == ".html":
                 trace.report().to_html(path)
             else:
                 trace.save(path)
         except (NanlabError, OSError) as error:
-            note(f"the run was not saved as {file} ({error}); try: trace.save(path)")
+            reason = getattr(error.__cause__ or error, "strerror", None) or error
+            retry = f"{options.name or 'nanlab.last'}.save(path)"
+            note(f"the run was not saved as {options.save} ({reason}); try: {retry}")
 
     def shown(self, make: Callable[[], Any]) -> None:
         """Display the result of ``make()``, if any; print a note if that fails."""

@@ -304,7 +304,8 @@ def shown_fix(finding: Finding, trace: Trace | None) -> Fix | None:
 def _numbers(fix: Any) -> str:
     parts = []
     if known(fix.distortion) != "" and fix.verdict != "fails":
-        parts.append(f"moves healthy elements by at most {100 * float(fix.distortion):.2g} %")
+        moved = f"moves healthy elements by at most {100 * float(fix.distortion):.2g} %"
+        parts.append(moved if fix.distortion else "leaves healthy elements as they were")
     if known(fix.gradient_max) != "" and fix.verdict != "fails" and fix.gradient_max:
         parts.append(f"largest gradient {number(float(fix.gradient_max))}")
     return f'<div class="nl-dim nl-numbers">{"; ".join(parts)}</div>' if parts else ""

@@ -98,9 +98,10 @@ def _float(value: float) -> str:
         return "NaN"
     if value == 0 or math.isinf(value):
         return f"{value:g}"
-    if not 1e-3 <= abs(value) < 1e5:
-        return f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if not 0.9995e-3 <= abs(value) < 1e5:
+        power = f"{value:.2e}".replace(".00e", "e").replace("e+", "e")
+        return power.replace("e-0", "e-").replace("e0", "e")
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def badge(word: str, tint: str | None = None) -> str:

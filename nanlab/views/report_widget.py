@@ -80,12 +80,11 @@ def tried(trace: Trace, attempt: Attempt) -> str:
         [f"gradient of <code>{escape(name)}</code>", "as it was", told, *blank]
         for name, told in _moved(before, after)
     ]
-    number_ = attempt.finding.step if step is not None else after.step
     table = data_table(
         ["", *(name for name, _ in runs)],
         rows,
         ["left", *["right"] * len(runs)],
-        f"Step {number_}, run again",
+        f"Step {after.step}, run again",
     )
     # the lines of the cure stand above already
     edits = () if attempt.what is cure else attempt.what.edits
