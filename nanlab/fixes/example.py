@@ -296,11 +296,16 @@ class Place:
 
 
 def guarded(
-    text: str, place: Place, guards: Sequence[Guard], numbers: Mapping[str, str]
+    text: str,
+    place: Place,
+    guards: Sequence[Guard],
+    numbers: Mapping[str, str],
+    alone: bool = False,
 ) -> list[Candidate]:
     """The statement with the operation guarded, in each way that it is known.
 
-    Of several operations alike in the statement the one at the place, and then all of them.
+    Of several operations alike in the statement the one at the place, and then all of them; with
+    ``alone`` that one and no other.
     """
     page = _Page.around(text, place)
     if page is None:
@@ -332,9 +337,9 @@ def guarded(
                 else:
                     changes.append((node, new))
     for key, changes in known.items():
-        if standing and key not in standing:
+        if (standing or alone) and key not in standing:
             continue  # of something else on the line
-        for chosen in (changes[:1] if key in standing else [], _apart(changes)):
+        for chosen in (changes[:1] if key in standing else [], [] if alone else _apart(changes)):
             new = page.changed(chosen) if chosen else None
             if new is not None:
                 made.setdefault(new, page.candidate(key.split("\0")[0], new, key in last))

@@ -39,6 +39,7 @@ from nanlab.notebook.options import KEYWORDS, chosen, described, keyword_options
 from nanlab.stats import load_early
 from nanlab.trace import Trace
 from nanlab.views import register_formatters
+from nanlab.views.html import escape
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
@@ -252,7 +253,7 @@ class NanMagics(Magics):
         if run.options.guard and run.trace.guarded is None:
             telling = False
             if not run.options.quiet and not crashed and not run.armed:
-                display({"text/plain": str(run.watching)}, raw=True)
+                tell(str(run.watching))
         if telling and run.options.name:
             self.shell.user_ns[run.options.name] = run.trace
         if telling and not run.options.quiet:
@@ -374,8 +375,14 @@ def report_of(trace: Trace, crashed: bool) -> Any:
     found = trace.culprit is not None or trace.own_findings
     if found or crashed:
         return report if found else None
-    display({"text/plain": repr(report)}, raw=True)
+    tell(repr(report))
     return None
+
+
+def tell(text: str) -> None:
+    """Display text that a page wraps between words."""
+    page = "<br>".join(map(escape, text.splitlines()))
+    display({"text/plain": text, "text/html": f"<div>{page}</div>"}, raw=True)
 
 
 def last() -> Trace | None:

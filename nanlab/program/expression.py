@@ -687,7 +687,7 @@ def _first_run(
                     out = _several(given[0], group) or outs[0]
                     return Bound(calls, out, parts, cast, computing)
     text = ast.unparse(leaves[0]) if leaves else "the expression"
-    raise NotReplayable(f"the values behind the line could not be told apart ({text}, ...)")
+    raise NotReplayable(f"nanlab could not tell which recorded values `{text}` stands for")
 
 
 def _several(value: Any, group: Sequence[Made]) -> tuple[Any, ...]:

@@ -129,6 +129,7 @@ def clipping_html(clipping: Clipping) -> str:
         lines, told, log=True, levels=levels, x_label="training step", y_label="gradient norm"
     )
     bounds = clipping.table().reset_index()
+    bounds["clipped"] = [f"{100 * share:.3g} %" for share in bounds["clipped"]]
     return _shown(clipping.told(), picture, _table(bounds), doors=(".history", ".parameters"))
 
 
