@@ -13,7 +13,7 @@ from fake_trace import big_trace, exponent_histogram, fake_trace
 
 import nanlab
 from nanlab.views.columns import blocks, sparkline
-from nanlab.views.html import number
+from nanlab.views.html import ended, near_end, number
 from nanlab.views.tables import BLOCK, as_table, browse
 
 
@@ -192,3 +192,20 @@ def test_a_long_table_filters_and_sorts_in_the_kernel() -> None:
     assert made.frame["status"].iloc[0] == "born"
     made.needle = "no such op"
     assert (made.total, made.block["rows"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("train.py:41", "train.py:41"),
+        (
+            "/home/somebody/" + "projects/" * 6 + "models/head.py:9",
+            "…/" + "projects/" * 4 + "models/head.py:9",
+        ),
+        ("/srv/" + "x" * 60 + ".py:9", "…" + "x" * 54 + ".py:9"),
+        ("layers." + "x" * 60 + ".weight", "…" + "x" * 52 + ".weight"),
+    ],
+)
+def test_of_a_long_path_or_name_the_end_is_shown(text: str, shown: str) -> None:
+    assert near_end(text) == shown
+    assert (text == shown) or f'title="{text}"' in ended(text)

@@ -16,7 +16,7 @@ from nanlab.trace.op import location
 from nanlab.trace.program import Ref, Segment
 from nanlab.views.charts import png
 from nanlab.views.columns import as_typed, excerpt, known
-from nanlab.views.html import TINTS, capital, escape, inline, module_name, plural, sentence
+from nanlab.views.html import TINTS, capital, ended, escape, inline, module_name, plural, sentence
 
 # Fixes and cures as blocks to copy and to try.
 
@@ -118,7 +118,7 @@ def difference(edits: Sequence[Edit]) -> str:
     rows = []
     for file in files:
         if len(files) > 1:
-            rows.append(f'<span class="nl-no">{escape(location(file, "").rstrip(":"))}</span>')
+            rows.append(f'<span class="nl-no">{ended(location(file, "").rstrip(":"))}</span>')
         for edit in sorted((e for e in edits if e.file == file), key=lambda e: e.first):
             rows += [_row("-", edit.first + i, row) for i, row in enumerate(edit.old.splitlines())]
             rows += [_row("+", edit.first + i, row) for i, row in enumerate(edit.rows())]
@@ -166,7 +166,7 @@ def card(finding: Finding, trace: Trace | None = None, which: int = -1, waiting:
 def headline(finding: Finding) -> str:
     """Place and title."""
     place = location(finding.file, finding.line)
-    where = f'<code class="nl-place">{escape(place)}</code> ' if place else ""
+    where = f'<code class="nl-place">{ended(place)}</code> ' if place else ""
     words = sentence(finding.title, finding.op)
     return f'<div class="nl-headline" role="heading" aria-level="2">{where}<b>{words}</b></div>'
 
@@ -229,7 +229,7 @@ def before(finding: Finding, trace: Trace | None) -> str:
     found = next(thrown, None)
     if found is None:
         return ""
-    place = f"<code>{escape(location(found.file, found.line))}</code> " if found.file else ""
+    place = f"<code>{ended(location(found.file, found.line))}</code> " if found.file else ""
     return f'<div class="nl-samples">Just before: {place}{sentence(found.title)}</div>'
 
 

@@ -17,7 +17,7 @@ import torch
 
 from nanlab.analysis.precision import format_bins
 from nanlab.trace import Trace
-from nanlab.views.html import TINTS, badge, escape, number, plural
+from nanlab.views.html import TINTS, badge, ended, escape, number, plural
 
 # The user's source lines as they were typed.
 
@@ -242,11 +242,7 @@ def _text(name: str, title: str = "") -> Column:
 
 
 def _module(row: Row, trace: Trace | None) -> str:
-    """The path of a module; of a long one its end, which tells it from others."""
-    name = str(known(row.module))
-    if len(name) <= LONGEST:
-        return escape(name)
-    return f'<span title="{escape(name)}">…{escape(name[1 - LONGEST :])}</span>'
+    return ended(str(known(row.module)), 40)
 
 
 def _texts(names: str) -> list[Column]:
@@ -300,7 +296,6 @@ def _histogram(name: str) -> Column:
     return Column("exponents", html, name, "left")
 
 
-LONGEST = 40  # characters of a module's path
 MODULE = Column("module", _module, "module", "left")
 WHERE = Column("where", _where, "file", "left")
 STATUS = Column("status", _status, "status", "left")

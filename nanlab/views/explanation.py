@@ -9,7 +9,7 @@ import pandas as pd
 from nanlab.trace.op import location
 from nanlab.views import card
 from nanlab.views.columns import as_typed
-from nanlab.views.html import data_table, escape, inline, module_name, sentence
+from nanlab.views.html import data_table, ended, escape, inline, module_name, sentence
 from nanlab.views.widget import style
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def to_change(explanation: Explanation) -> str:
 def as_html(explanation: Explanation) -> str:
     """A card like that of a finding: place, title, line, explanation, evidence, fixes."""
     where = location(explanation.file, explanation.line)
-    place_ = f'<code class="nl-place">{escape(where)}</code> ' if where else ""
+    place_ = f'<code class="nl-place">{ended(where)}</code> ' if where else ""
     name = escape(module_name(explanation.module))
     module = f"in <code>{name}</code> · " if name else ""
     head = (

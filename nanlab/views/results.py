@@ -14,7 +14,7 @@ from nanlab.trace.op import location
 from nanlab.views import card
 from nanlab.views.charts import AMBER, BLUE, GREEN, GREY, PURPLE, RED, Level, Line, chart
 from nanlab.views.columns import columns_for, floats
-from nanlab.views.html import capital, escape, fold, inline, number, plural, table
+from nanlab.views.html import capital, ended, escape, fold, inline, number, plural, table
 from nanlab.views.widget import style
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def comparison_html(comparison: Comparison) -> str:
         size=(560, 150),
     )
     rows = [
-        [escape(location(file, line)), number(error)]
+        [ended(location(file, line)), number(error)]
         for (file, line), error in zip(comparison.minimal, proof["error_without"], strict=True)
     ]
     heads = ["line to keep in float32", "largest error without it"]
