@@ -403,6 +403,7 @@ def test_the_card_names_the_update_that_threw_a_parameter_just_before() -> None:
     ("size", "told"),
     [
         # the ceiling of float16 is 65,504, just below 2^16; the floor 2^-14
+        (65_000.0, r"Room in float16: less than 0\.1 bits up to its maximum at test_views_report"),
         (2.0**12, r"Room in float16: 4\.0 bits up to its maximum at test_views_report.py:\d+"),
         (
             2.0**20,

@@ -379,7 +379,7 @@ def _choose(
     cost = f"it changes healthy elements by at most {float(distortion.iloc[best]):.2g}"
     last = f"; the largest gradient is {float(gradient_max):.2g}" if pd.notna(gradient_max) else ""
     if not harmless.empty:
-        return eps, f"the largest that is harmless: {cost} (limit {limit:.2g}){last}"
+        return eps, f"the largest that is harmless; {cost} (limit {limit:.2g}){last}"
     return (
         eps,
         (

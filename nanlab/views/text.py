@@ -99,6 +99,8 @@ def headroom_line(trace: Trace) -> str:
 
 
 def _bits(bits: float) -> str:
+    if abs(bits) < 0.05:
+        return "less than 0.1 bits"
     return f"{abs(bits):.{int(abs(bits) < 10)}f} bits"
 
 
