@@ -128,6 +128,14 @@ def test_what_does_not_clip_is_not_taken_for_clipping(clip: Clip | None) -> None
     assert (found.kind, found.share, found.bound, found.place) == ("", 0.0, None, None)
 
 
+def test_a_step_whose_norm_is_no_number_counts_for_no_bound() -> None:
+    found = train(None, steps=6)[0].clipping()
+    found.history.loc[found.history.index[-1], "before"] = float("nan")
+    largest = found.history["before"].max()
+    assert found.would_clip(largest) == 0.0
+    assert "none of 6 steps clipped" in repr(found)
+
+
 def test_without_clipping_the_table_says_what_each_bound_would_have_clipped() -> None:
     trace, real = train(None, steps=12)
     found, norms = trace.clipping(), np.array([b for b, _ in real])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import nanlab
 from nanlab.analysis.compare import compare_step, delta_debug
 from nanlab.errors import TypeMismatchError, UsageError
 
@@ -345,3 +346,10 @@ def test_a_step_that_converts_its_model_finds_it_as_it_was() -> None:
     compare_step(step)
     assert model.weight.dtype == torch.float16 and torch.equal(model.weight, before)
     assert model.weight.grad is None
+
+
+def test_the_run_of_a_comparison_does_not_become_the_last_trace() -> None:
+    layer = nn.Linear(4, 2)
+    before = nanlab.last
+    compare_step(lambda: layer(torch.ones(3, 4)).mean().backward(), search=False)
+    assert nanlab.last is before

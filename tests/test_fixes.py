@@ -69,6 +69,21 @@ def test_an_expression_over_several_lines_comes_back_in_one_piece() -> None:
     assert [(c.first, c.last, c.text) for c in found] == [(2, 4, "y = nanlab.safe.log(x)")]
 
 
+def test_of_several_statements_on_a_line_the_one_that_failed_is_rewritten_and_the_others_stay() -> (
+    None
+):
+    line = "a = 1; y = torch.log(x); z = y"
+    found = guarded(line, Place(1, (1, 11, 1, 23)), [Guard("", "log($x)", "f($x)")], {})
+    assert [c.text for c in found] == ["a = 1; y = f(x); z = y"]
+
+
+def test_what_stands_before_and_behind_an_augmented_assignment_stays() -> None:
+    guard = Guard("", "$x / $y", "f($x, $y)")
+    assert [
+        c.text for c in guarded("if n: x /= y; z = x", Place(1, (1, 6, 1, 12)), [guard], {})
+    ] == ["if n: x = f(x, y); z = x"]
+
+
 def test_a_line_that_does_not_parse_is_left_alone() -> None:
     assert not written("%time y = torch.log(x)", ("log($x)", "f($x)"))
 

@@ -274,6 +274,7 @@ def test_the_failing_step_of_a_long_run_is_replayed_and_cured_under_its_number_i
     )
     assert trace.culprit is not None and trace.culprit.step == LAST
     assert trace.replay().identical and trace.replay(step=LAST).identical
+    assert trace.replay().step == LAST
     assert trace.cure is not None and trace.cure.verified
 
 

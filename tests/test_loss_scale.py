@@ -198,7 +198,7 @@ def test_simulator_bears_the_table_of_skips() -> None:
 
 def test_note_says_at_which_scale_the_gradients_are_finite() -> None:
     (note,) = train(60).findings
-    assert "65536 → 2048, finite at 2^11" in note.title
+    assert "65,536 → 2,048, finite at 2^11" in note.title
 
 
 def test_a_nan_that_no_scale_cures_is_told_so_in_the_table() -> None:

@@ -104,7 +104,7 @@ def test_an_exponent_is_bounded_where_it_is_made_for_all_that_read_it() -> None:
         loss = (mu + spread).pow(2).mean() + (logvar.exp() - 1 - logvar).sum(1).mean()
         loss.backward()
     assert trace.culprit is not None and trace.culprit.cause == "exp-overflow"
-    found = [f for f in trace.culprit.fixes if "for all that read it" in f.title]
+    found = [f for f in trace.culprit.fixes if "for all its readers" in f.title]
     assert {f.code for f in found} <= {
         f'mu, logvar = net["mu"](x), net["logvar"](x).clamp({bounds})'
         for bounds in ("max=20", "-30, 20")

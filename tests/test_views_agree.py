@@ -16,6 +16,7 @@ from nanlab.rules import Finding
 from nanlab.trace import Trace
 from nanlab.trace.op import location
 from nanlab.views import details
+from nanlab.views.html import near_end
 from nanlab.views.report import report
 
 sys.path.insert(0, str(Path(__file__).parent / "corpus"))
@@ -68,7 +69,7 @@ def lines_told(trace: Trace, found: Finding) -> dict[str, str]:
     culprit = re.search(r" in (\S+:\d+), step", trace.stepper().culprit.get("text", ""))
     if culprit:
         places["stepper"] = culprit[1]
-    return {view: unescape(place) for view, place in places.items()}
+    return {view: near_end(text_of(place)) for view, place in places.items()}
 
 
 @sampled(FAULTS)
@@ -81,4 +82,4 @@ def test_every_view_names_the_line_of_the_culprit(name: str) -> None:
     assert {"print", "report", "stepper"} <= set(told)
     if len(trace.ops[(trace.ops["file"] == found.file).to_numpy(dtype=bool)]):
         assert "annotated source" in told
-    assert set(told.values()) == {location(found.file, found.line)}, told
+    assert set(told.values()) == {near_end(location(found.file, found.line))}, told

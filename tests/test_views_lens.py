@@ -8,7 +8,6 @@ from urllib.parse import unquote
 import torch
 
 import nanlab
-from nanlab.rules import Fix
 from nanlab.trace import Trace
 from nanlab.views.evidence import curve, lens, operand, quotient
 
@@ -37,17 +36,26 @@ def test_the_values_are_those_of_the_evidence() -> None:
 
 def test_a_fix_is_a_curve_of_the_operand_alone() -> None:
     grid = torch.tensor([0.0, 1.0, 4.0])
-    assert (
-        curve(Fix("t", "y = torch.sqrt(square + 1.0)", "verified"), "square", grid)
-        == torch.sqrt(grid + 1).tolist()
-    )
-    assert curve(Fix("t", "y = a * torch.sqrt(p.clamp_min(4))", "verified"), "p", grid) == [
+    assert curve("y = torch.sqrt(square + 1.0)", "square", grid) == torch.sqrt(grid + 1).tolist()
+    assert curve("y = a * torch.sqrt(p.clamp_min(4))", "p", grid) == [
         2.0,
         2.0,
         2.0,
     ]
-    assert curve(Fix("t", "y = other", "verified"), "p", grid) is None
-    assert curve(Fix("t", "not python (", "verified"), "p", grid) is None
+    assert curve("y = other", "p", grid) is None
+    assert curve("not python (", "p", grid) is None
+
+
+def test_a_quotient_of_functions_of_one_variable_is_drawn_with_both() -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        r = torch.tensor([0.0, 1.0]).requires_grad_()
+        sinc = torch.sin(r) / r
+        sinc.sum().backward()
+    assert trace.culprit is not None
+    subject = quotient(trace, trace.culprit)
+    assert subject is not None and subject.held == ""
+    grid = torch.tensor([-1.0, 2.0])
+    assert subject.function(grid).tolist() == (torch.sin(grid) / grid).tolist()
 
 
 def test_a_quotient_is_drawn_over_its_divisor_with_the_numerator_held() -> None:

@@ -63,7 +63,7 @@ def test_the_card_says_what_where_and_when_and_has_the_best_fix_and_the_samples(
     assert "in loss · step 2 · backward · NaN in a gradient · sqrt-at-zero" in card
     assert "verified nanlab.safe.sqrt, whose gradient at 0 is 0" in card
     assert "distance = nanlab.safe.sqrt(square)" in card
-    assert "In the batch: 3 of 512 samples: 0–2" in card
+    assert "In the batch: samples 0–2 (3 of 512)" in card
 
 
 def test_the_card_has_three_lines_of_code_the_middle_one_marked() -> None:
@@ -206,7 +206,7 @@ def test_a_forecast_is_the_headline_of_a_run_without_a_culprit() -> None:
     trace.findings[:] = [f for f in trace.findings if f.severity == "warning"]
     html = trace.report()._repr_html_()
     assert 'class="nl-card nl-warning"' in html
-    assert "Heading for overflow:" in text_of(card_of(html))
+    assert "on its way out of float16: " in text_of(card_of(html))
 
 
 def test_the_run_up_tells_how_the_operand_came_to_its_size_and_what_threw_it() -> None:
@@ -223,6 +223,20 @@ def test_the_run_up_tells_how_the_operand_came_to_its_size_and_what_threw_it() -
     assert told.startswith("rate reached ") and "at step 3" in told
     assert "exp overflows float32 above 88.7" in told
     assert "The update of step 2 moved" in told
+
+
+def test_the_run_up_of_exp_counts_only_values_that_could_overflow() -> None:
+    weight = torch.nn.Parameter(torch.tensor([0.1, 0.2]))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    with nanlab.watch(on_fault="record") as trace:
+        for push in (1.0, 1.0, 1.0, 1000.0):
+            optimizer.zero_grad()
+            rate = weight * torch.tensor([push, -4 * push])
+            rate.exp().sum().backward()
+            optimizer.step()
+    assert trace.culprit is not None
+    told = text_of(trace.report()._repr_html_().split(">Run-up</div>")[1])
+    assert told.startswith("rate reached 100 at step 3")
 
 
 def test_the_run_up_of_a_saturated_result_is_that_of_what_saturated_it() -> None:
@@ -389,6 +403,7 @@ def test_the_card_names_the_update_that_threw_a_parameter_just_before() -> None:
     ("size", "told"),
     [
         # the ceiling of float16 is 65,504, just below 2^16; the floor 2^-14
+        (65_000.0, r"Room in float16: less than 0\.1 bits up to its maximum at test_views_report"),
         (2.0**12, r"Room in float16: 4\.0 bits up to its maximum at test_views_report.py:\d+"),
         (
             2.0**20,

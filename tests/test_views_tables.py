@@ -13,7 +13,7 @@ from fake_trace import big_trace, exponent_histogram, fake_trace
 
 import nanlab
 from nanlab.views.columns import blocks, sparkline
-from nanlab.views.html import number
+from nanlab.views.html import ended, near_end, number
 from nanlab.views.tables import BLOCK, as_table, browse
 
 
@@ -143,7 +143,9 @@ def test_numbers_read_easily(value: object, text: str) -> None:
         (float("-inf"), "-inf"),
         (None, "–"),
         (np.int64(1000), "1,000"),
-        (2e30, "2.00e30"),
+        (2e30, "2e30"),
+        (0.00099997, "0.001"),
+        (999.7, "1,000"),
     ],
 )
 def test_numbers_of_every_kind_have_a_text(value: object, text: str) -> None:
@@ -160,6 +162,23 @@ def test_a_long_table_sends_only_the_rows_in_view() -> None:
     assert len(str(made.get_state())) < 250_000
 
 
+@pytest.mark.parametrize("kind", ["steps", "parameters"])
+def test_a_long_table_of_steps_opens_at_that_of_the_culprit(kind: str) -> None:
+    trace = fake_trace()
+    assert trace.culprit is not None
+    made = browse(as_table(getattr(trace, kind), kind, trace))
+    assert made.frame["step"].iloc[made.selected] == trace.culprit.step
+    made.selected = 0  # a click
+    assert browse(as_table(fake_trace(faulty=False).steps, "steps", trace)).troubled is False
+
+
+def test_a_long_path_of_a_module_shows_its_end() -> None:
+    trace = fake_trace()
+    trace.ops["module"] = "backbone.layers." + "x" * 60 + ".projection"
+    html = as_table(trace.ops, "ops", trace)._repr_html_()
+    assert f">…{'x' * 28}.projection</span>" in html and 'title="backbone.layers.' in html
+
+
 def test_a_long_table_filters_and_sorts_in_the_kernel() -> None:
     trace = fake_trace()
     made = browse(as_table(trace.ops, "ops", trace))
@@ -173,3 +192,20 @@ def test_a_long_table_filters_and_sorts_in_the_kernel() -> None:
     assert made.frame["status"].iloc[0] == "born"
     made.needle = "no such op"
     assert (made.total, made.block["rows"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("train.py:41", "train.py:41"),
+        (
+            "/home/somebody/" + "projects/" * 6 + "models/head.py:9",
+            "…/" + "projects/" * 4 + "models/head.py:9",
+        ),
+        ("/srv/" + "x" * 60 + ".py:9", "…" + "x" * 54 + ".py:9"),
+        ("layers." + "x" * 60 + ".weight", "…" + "x" * 52 + ".weight"),
+    ],
+)
+def test_of_a_long_path_or_name_the_end_is_shown(text: str, shown: str) -> None:
+    assert near_end(text) == shown
+    assert (text == shown) or f'title="{text}"' in ended(text)

@@ -139,6 +139,12 @@ def test_edits_that_leave_a_step_finite_and_wrong_are_not_called_a_cure() -> Non
     assert "cured together" in text_of(cure_block(Cure(parts, edits, "verified")))
 
 
+def test_the_cure_of_one_fault_is_called_as_its_fix() -> None:
+    fix = Fix("an epsilon", "y", edits=(Edit("train.py", 1, 1, "y", "x"),))
+    told = text_of(cure_block(Cure([fix], fix.edits, "verified")))
+    assert "An epsilon" in told and "in this step" not in told
+
+
 def test_the_card_is_shown_before_its_fixes_were_tried_and_again_when_they_were() -> None:
     InteractiveShell.instance()
     try:

@@ -344,10 +344,13 @@ class _Comparer:
             rewind = Rewind(self.step)
             modules, parameters = rewind.reached.modules, rewind.reached.parameters
             device = next((p.device.type for p in parameters), "cpu")
-            model = modules[0] if len(modules) == 1 else None
+            watching = watch(
+                modules[0] if len(modules) == 1 else None, on_fault="record", keep=1000
+            )
+            watching.is_last = False
             try:
                 with (
-                    watch(model, on_fault="record", keep=1000) as trace,
+                    watching as trace,
                     autocast(device, self.dtype, enabled),
                 ):
                     self.step(0) if _takes_argument(self.step) else self.step()

@@ -60,7 +60,7 @@ class Difference:
         if self.same:
             return [f"the runs do not part ({count})", *self.notes]
         where = f" at {self.place}" if self.place else ""
-        head = f"step {self.step}: {self.op}{where} parts: {self.what}"
+        head = f"the runs part in step {self.step}{where} ({self.op}): {self.what}"
         return [head, f"{count}; {calls}", *self.notes]
 
     def __repr__(self) -> str:

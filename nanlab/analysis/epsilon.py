@@ -376,16 +376,15 @@ def _choose(
     else:
         best = int(usable["eps"].searchsorted(harmless["eps"].max()))
     eps, gradient_max = float(usable["eps"].iloc[best]), usable["gradient_max"].iloc[best]
-    cost = f"it changes healthy elements by at most {float(distortion.iloc[best]):.1e}"
-    if pd.notna(gradient_max):
-        cost += f", and the largest gradient is {float(gradient_max):.1e}"
+    cost = f"it changes healthy elements by at most {float(distortion.iloc[best]):.2g}"
+    last = f"; the largest gradient is {float(gradient_max):.2g}" if pd.notna(gradient_max) else ""
     if not harmless.empty:
-        return eps, f"{eps:.2g} is the largest that is harmless (limit {limit:.1e}): {cost}"
+        return eps, f"the largest that is harmless; {cost} (limit {limit:.2g}){last}"
     return (
         eps,
         (
-            f"no epsilon that is finite in {limits.name} with headroom stays within {limit:.1e};"
-            f" {eps:.2g} distorts least: {cost}; {_CURE}"
+            f"no epsilon that is finite in {limits.name} with headroom stays within {limit:.2g};"
+            f" {eps:.2g} distorts least: {cost}{last}; {_CURE}"
         ),
     )
 

@@ -25,6 +25,7 @@ WIDE = 8  # operands of these that are looked at
 GROWN = 2.0  # bits above the typical step from which on a run-up is worth telling
 THROWN = 2.0  # update over value, root mean squares, from which on it threw the parameter
 _EXPONENTIALS = having("exponential", "softmax")
+_ONE_SIDED = {"exp", "exp2", "expm1"}  # that overflow for positive values alone
 _SQUARES = having("norm") | {"square"}
 
 
@@ -79,7 +80,7 @@ def limit_of(op: str, dtype: Any) -> float:
         return math.inf
     largest = format_of(dtype).max
     if op in _EXPONENTIALS:
-        return math.log(largest)
+        return math.log2(largest) if op == "exp2" else math.log(largest)
     return math.sqrt(largest) if op in _SQUARES else largest
 
 
@@ -118,7 +119,7 @@ def _history(
         for n, value in zip(steps, table.tolist(), strict=True)
         if n < step and np.isfinite(value) and value < 1024
     ]
-    known.append((step, stats.largest))
+    known.append((step, stats.max if op in _ONE_SIDED else stats.largest))
     values = [value for _, value in known]
     if len(known) < 3 or values[-1] <= 2**GROWN * float(np.median(values[:-1])):
         return None

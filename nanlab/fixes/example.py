@@ -301,11 +301,16 @@ class Place:
 
 
 def guarded(
-    text: str, place: Place, guards: Sequence[Guard], numbers: Mapping[str, str]
+    text: str,
+    place: Place,
+    guards: Sequence[Guard],
+    numbers: Mapping[str, str],
+    alone: bool = False,
 ) -> list[Candidate]:
     """The statement with the operation guarded, in each way that it is known.
 
-    Of several operations alike in the statement the one at the place, and then all of them.
+    Of several operations alike in the statement the one at the place, and then all of them; with
+    ``alone`` that one and no other.
     """
     page = _Page.around(text, place)
     if page is None:
@@ -337,9 +342,9 @@ def guarded(
                 else:
                     changes.append((node, new))
     for key, changes in known.items():
-        if standing and key not in standing:
+        if (standing or alone) and key not in standing:
             continue  # of something else on the line
-        for chosen in (changes[:1] if key in standing else [], _apart(changes)):
+        for chosen in (changes[:1] if key in standing else [], [] if alone else _apart(changes)):
             new = page.changed(chosen) if chosen else None
             if new is not None:
                 made.setdefault(new, page.candidate(key.split("\0")[0], new, key in last))
@@ -484,13 +489,14 @@ class _Page:
             return None
         try:
             if True in written and isinstance(self.statement, ast.Return):
-                return f"return {changes[0][1]}"
+                return self.scope.in_place(self.statement, f"return {changes[0][1]}")
             if True in written:
                 names = [ast.unparse(t) for t in getattr(self.statement, "targets", ())]
                 outer = changes[0][0]
                 owner: Any = outer
                 names.append(ast.unparse(written_by(outer) or owner.func.value))
-                return f"{' = '.join(names)} = {changes[0][1]}"
+                new = f"{' = '.join(names)} = {changes[0][1]}"
+                return self.scope.in_place(self.statement, new)
             if isinstance(self.statement, ast.AugAssign) and changes[0][0].lineno == (
                 self.statement.lineno
             ):
@@ -498,18 +504,14 @@ class _Page:
                     isinstance(changes[0][0], ast.BinOp)
                     and changes[0][0].right is self.statement.value
                 ):
-                    return f"{ast.unparse(self.statement.target)} = {changes[0][1]}"
+                    new = f"{ast.unparse(self.statement.target)} = {changes[0][1]}"
+                    return self.scope.in_place(self.statement, new)
             return self.scope.replaced(self.statement, list(changes))
         except SyntaxError:
             return None
 
     def candidate(self, title: str, text: str, last_resort: bool = False) -> Candidate:
         first, last = self.statement.lineno, self.statement.end_lineno or self.statement.lineno
-        own = (s for s in self.scope.order if not hasattr(s, "body"))
-        beside = [s for s in own if s.lineno == last or s.end_lineno == first]
-        if len(beside) > 1 and len(ast.parse(text).body) == 1:
-            texts = (text if s is self.statement else ast.unparse(s) for s in beside)
-            text = "\n".join(texts)
         return Candidate(title, first, last, text, last_resort)
 
     # -- masks

@@ -391,7 +391,7 @@ keep it at 1e-3 or more where softplus makes it [vanishes]
 keep it at 1e-3 or more where NAME makes it [vanishes zero]
     exp sigmoid relu square abs: NAME($x) -> $x.NAME() + 1e-3
     exp sigmoid relu square abs: NAME($x) -> $x.NAME().clamp_min(1e-3)
-clamp the exponent where it is made, for all that read it [grows too-large]
+clamp the exponent at its source, for all its readers [grows too-large]
     $f($x, ...) -> $f($x, ...).clamp(max=GROWTH)
     $x + $y -> ($x + $y).clamp(max=GROWTH)
     $x - $y -> ($x - $y).clamp(max=GROWTH)

@@ -273,12 +273,19 @@ class Scope:
         between = self.order[self.order.index(since) + after : self.order.index(until)]
         return not any(bound(s) & read or _written_in_place(s) & read for s in between)
 
+    def in_place(self, statement: ast.stmt, new: str) -> str:
+        """The statement's lines with another in its place: what else stands on them stays."""
+        rows, last = self.text.splitlines(), statement.end_lineno or statement.lineno
+        head = rows[statement.lineno - 1].encode()[: statement.col_offset].decode().lstrip()
+        tail = rows[last - 1].encode()[statement.end_col_offset or 0 :].decode().strip()
+        return f"{head}{new}{tail if tail.startswith(';') else ''}"
+
     def replaced(self, statement: ast.stmt, changes: list[tuple[ast.expr, str]]) -> str:
         """The statement's lines with expressions replaced, without their indentation."""
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         for node, new in changes:
             if node is self.joined.get(id(statement)):
-                return f"{_written_name(statement)} = {new}"
+                return self.in_place(statement, f"{_written_name(statement)} = {new}")
         part = [row.encode() for row in self.text.splitlines()[first - 1 : last]]
         for node, new in sorted(
             changes, key=lambda c: (c[0].lineno, c[0].col_offset), reverse=True

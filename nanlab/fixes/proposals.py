@@ -105,10 +105,7 @@ def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candida
         own = {"vanishes"} if _vanishes(recording, maker.position) else set()
         guards = [g for g in MAKERS if set(g.when.split()) <= facts | own]
         place = _place(recording, maker, pages)
-        if grows:  # of several calls alike in a statement only the one that makes the exponent
-            found += [c for g in guards for c in guarded(pages.text, place, [g], number)[:1]]
-        else:
-            found += guarded(pages.text, place, guards, number)
+        found += guarded(pages.text, place, guards, number, alone=grows)
     return found
 
 

@@ -595,8 +595,12 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
                     text += f" - {piece}" if sign < 0 else f" + {piece}"
             return f"({text})" if level > 0 else text
         case "product":
-            above = [text_of(p, spell, 1) for m, p in _factors(t) if m > 0]
+            factors = [p for m, p in _factors(t) if m > 0]
+            times = [_times_pi(p) for p in factors]
+            factors = [made or p for made, p in zip(times, factors, strict=True)]
+            above = [text_of(p, spell, 1) for p in factors if p.value != 1]
             below = [text_of(p, spell, 2) for m, p in _factors(t) if m < 0]
+            below += ["torch.pi" for made in times if made]
             text = " * ".join(above) or "1"
             text = " / ".join([text, *below])
             return f"({text})" if level > 1 else text
@@ -651,6 +655,15 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
     if home == ".":
         return f"{text_of(t.parts[0], spell, 4)}.{t.name}({', '.join(arguments[1:])})"
     return f"{home}{t.name}({', '.join(arguments)})"
+
+
+def _times_pi(t: Term) -> Term | None:
+    """A number times pi, where that is a simple one: the program is shown a division by pi."""
+    if t.kind != "number" or not isinstance(t.value, Fraction) or not t.value:
+        return None
+    simple = Fraction(float(t.value) * math.pi).limit_denominator(1000)
+    close = abs(float(simple) / math.pi / float(t.value) - 1) < 1e-14
+    return number(simple) if close else None
 
 
 def _level(tree: ast.expr) -> int:

@@ -39,6 +39,7 @@ from nanlab.notebook.options import KEYWORDS, chosen, described, keyword_options
 from nanlab.stats import load_early
 from nanlab.trace import Trace
 from nanlab.views import register_formatters
+from nanlab.views.html import escape
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
@@ -252,13 +253,13 @@ class NanMagics(Magics):
         if run.options.guard and run.trace.guarded is None:
             telling = False
             if not run.options.quiet and not crashed and not run.armed:
-                display({"text/plain": str(run.watching)}, raw=True)
+                tell(str(run.watching))
         if telling and run.options.name:
             self.shell.user_ns[run.options.name] = run.trace
         if telling and not run.options.quiet:
             self.shown(lambda: report_of(run.trace, crashed))
         if telling and run.options.save:
-            self.save(run.trace, run.options.save)
+            self.save(run.trace, run.options)
         if isinstance(error, FaultFound) and loses_outputs(self.shell):
             self.shown(lambda: leave_report(self.shell, run.trace, error))
         if not telling:
@@ -268,16 +269,18 @@ class NanMagics(Magics):
             _ = [list(finding.fixes) for finding in run.trace.findings]
         return telling and not run.options.quiet
 
-    def save(self, trace: Trace, file: str) -> None:
+    def save(self, trace: Trace, options: Namespace) -> None:
         """Save the run as ``--save`` asks; print a note if that fails."""
-        path = Path(file).expanduser()
+        path = Path(options.save).expanduser()
         try:
             if path.suffix.lower() == ".html":
                 trace.report().to_html(path)
             else:
                 trace.save(path)
         except (NanlabError, OSError) as error:
-            note(f"the run was not saved as {file} ({error}); try: trace.save(path)")
+            reason = getattr(error.__cause__ or error, "strerror", None) or error
+            retry = f"{options.name or 'nanlab.last'}.save(path)"
+            note(f"the run was not saved as {options.save} ({reason}); try: {retry}")
 
     def shown(self, make: Callable[[], Any]) -> None:
         """Display the result of ``make()``, if any; print a note if that fails."""
@@ -372,8 +375,14 @@ def report_of(trace: Trace, crashed: bool) -> Any:
     found = trace.culprit is not None or trace.own_findings
     if found or crashed:
         return report if found else None
-    display({"text/plain": repr(report)}, raw=True)
+    tell(repr(report))
     return None
+
+
+def tell(text: str) -> None:
+    """Display text that a page wraps between words."""
+    page = "<br>".join(map(escape, text.splitlines()))
+    display({"text/plain": text, "text/html": f"<div>{page}</div>"}, raw=True)
 
 
 def last() -> Trace | None:

@@ -55,7 +55,7 @@ def literals(hint: Any) -> Iterator[str]:
 def whole(text: str) -> int:
     """A whole number; argparse reports anything else."""
     if not text.isdecimal():
-        raise ArgumentTypeError(f"expected a whole number, got {text!r}")
+        raise ArgumentTypeError(f"expected a whole number of 0 or more, got {text!r}")
     return int(text)
 
 

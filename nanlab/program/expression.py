@@ -649,7 +649,7 @@ def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[B
                 break
         else:
             text = ast.unparse(leaves[0]) if leaves else "the expression"
-            raise NotReplayable(f"the values behind the line could not be told apart ({text}, ...)")
+            raise NotReplayable(f"nanlab could not tell which recorded values `{text}` stands for")
         rest = rest[len(found[-1].calls) :]
     return found
 

@@ -245,10 +245,11 @@ _HALF = (torch.float16, torch.bfloat16)
 class Replay:
     """A step run again.
 
-    identical: whether every result has the statistics, to the last bit, that were recorded; None
-    where something was changed. loss: what backward was called on last, without a loss scale.
-    gradients, parameters: as the step leaves them, by name. looked_at: the places where the program
-    read a value that is now another, so that it might have gone another way.
+    step: its number in the run. identical: whether every result has the statistics, to the last
+    bit, that were recorded; None where something was changed. loss: what backward was called on
+    last, without a loss scale. gradients, parameters: as the step leaves them, by name. looked_at:
+    the places where the program read a value that is now another, so that it might have gone
+    another way.
     """
 
     step: int
@@ -283,32 +284,27 @@ class Replay:
         if self.identical:
             return self.recorded if self.recorded is not None else Trace(recording)
         found = observed(self.where, self.change)
-        found.recording.first_step = recording.first_step + self.step
+        found.recording.first_step = self.step
         return found
 
     @property
     def ops(self) -> pd.DataFrame:
         """A row per output of each operation of the step, as ``trace.ops`` has them."""
         table = self.trace.ops
-        return table[table.step == self._number] if self.identical else table
+        return table[table.step == self.step] if self.identical else table
 
     @property
     def findings(self) -> list[Any]:
         """What is wrong with the step as it is now, most harmful first."""
         found = self.trace.findings
-        return type(found)(f for f in found if f.step == self._number) if self.identical else found
+        return type(found)(f for f in found if f.step == self.step) if self.identical else found
 
     @property
     def culprit(self) -> Any:
         """The harmful fault of the step as it is now; None if it is healthy."""
         found = self.trace.culprit
-        elsewhere = self.identical and found is not None and found.step != self._number
+        elsewhere = self.identical and found is not None and found.step != self.step
         return None if elsewhere else found
-
-    @property
-    def _number(self) -> int:
-        assert self.where is not None
-        return self.where.recording.first_step + self.step
 
     @property
     def finite(self) -> bool:
@@ -331,7 +327,7 @@ class Replay:
         for what, tensors in (("gradients", self.gradients), ("parameters", self.parameters)):
             bad = [name for name, t in tensors.items() if not are_finite([t])]
             if bad:
-                more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+                more = f" and {len(bad) - 3:,} more" if len(bad) > 3 else ""
                 told.append(f"{what} not finite: {', '.join(bad[:3])}{more}")
         return told
 
@@ -587,7 +583,7 @@ def _again(where: Window, change: Change, dtype: torch.dtype | None) -> Replay:
     seen = visit if unchanged else None
     rerun(change.segments, seen, memory=memory, looked=look, instead=change.instead)
     return Replay(
-        where.step,
+        where.recording.first_step + where.step,
         not different if unchanged else None,
         loss_of(where, get),
         _by_name(where, get, True),
@@ -763,7 +759,7 @@ def patched(
         if look.ref not in known and differs(look, now)
     ]
     found = Replay(
-        where.step,
+        where.recording.first_step + where.step,
         None,
         loss_of(where, graph.get),
         gate.found if gate and result.ended else _by_name(where, graph.get, True, True),

@@ -44,7 +44,8 @@ class Element:
     def __str__(self) -> str:
         at = f"[{', '.join(map(str, self.index))}]" if self.index else ""
         where = f"  ({self.place})" if self.place else ""
-        return f"{self.name}{at} = {self.value:.6g}{where}"
+        value = f"{self.value:.6g}".replace("nan", "NaN")
+        return f"{self.name}{at} = {value}{where}"
 
 
 class Origin(list[Element]):
@@ -53,8 +54,8 @@ class Origin(list[Element]):
     def __repr__(self) -> str:
         lines = []
         for element in self:
-            others = ", ".join(str(each).split("  (")[0] for each in element.made_of)
-            lines.append(f"{element}" + (f"\n    of {others}" if others else ""))
+            lines.append(f"{element}")
+            lines += [f"    of {str(each).split('  (')[0]}" for each in element.made_of]
         return "\n".join(lines)
 
 

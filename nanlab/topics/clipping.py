@@ -184,9 +184,10 @@ class Clipping:
     place: tuple[str, int] | None  # file and line that clips
 
     def would_clip(self, max_norm: float) -> float:
-        """Share of steps with a norm above ``max_norm``; one that is not finite counts."""
+        """Share of the steps with a finite norm in which it is above ``max_norm``."""
         norms = _known(self.history["before"])
-        return float((~(norms <= max_norm)).mean()) if len(norms) else 0.0
+        norms = norms[np.isfinite(norms)]
+        return float((norms > max_norm).mean()) if len(norms) else 0.0
 
     def table(self) -> pd.DataFrame:
         """What each ``max_norm`` does to the recorded norms: share clipped, median and smallest
@@ -215,13 +216,14 @@ class Clipping:
         """The shares of steps that were clipped, and that the advised bound would clip."""
         done = len(_known(self.history["after"]))
         if done:
-            steps = f"{self.share:.0%} of {done} step{'' if done == 1 else 's'} clipped"
+            share = f"{100 * self.share:.0f} %" if self.share else "none"
+            steps = f"{share} of {done} step{'' if done == 1 else 's'} clipped"
         else:
             steps = f"{len(self.history)} steps without an optimizer"
         bound = self.advised_max_norm
         if bound is None:
             return steps
-        return f"{steps}; max_norm={bound:g} would clip {self.would_clip(bound):.0%}"
+        return f"{steps}; max_norm={bound:g} would clip {100 * self.would_clip(bound):.0f} %"
 
     def __repr__(self) -> str:
         return f"<nanlab.Clipping: {self.told()}; try .table(), .plot(), .history, .parameters>"

@@ -420,9 +420,9 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
 
 
 def _shown(scale: float) -> str:
-    """A loss scale in words: ``65536``, ``2^24``."""
+    """A loss scale in words: ``65,536``, ``2^24``."""
     power = math.log2(scale) if scale > 0 else 0.5
-    return f"2^{power:.0f}" if scale >= 2.0**20 and power == round(power) else f"{scale:g}"
+    return f"2^{power:.0f}" if scale >= 2.0**20 and power == round(power) else f"{scale:,g}"
 
 
 def _lowered(entries: Sequence[Skip]) -> bool:

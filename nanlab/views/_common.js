@@ -40,7 +40,7 @@ const plural = (n, word) => `${counted(n)} ${word}${n === 1 ? "" : "s"}`;
 const number = (x) => {
   if (x === null || x === undefined) return "–";
   const size = Math.abs(x);
-  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return x.toExponential(2).replace("e+", "e");
+  if (size !== 0 && (size < 0.9995e-3 || size >= 1e5)) return x.toExponential(2).replace(".00e", "e").replace("e+", "e");
   return String(Number(x.toPrecision(3)));
 };
 const percent = (part, whole) => {

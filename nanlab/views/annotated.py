@@ -15,7 +15,7 @@ from nanlab.trace import Trace
 from nanlab.trace.op import location
 from nanlab.views.charts import span_of, strip
 from nanlab.views.columns import BAD, as_typed, bad_counts, severity
-from nanlab.views.html import escape, plural
+from nanlab.views.html import ended, escape, plural
 
 FILES = 3  # that are shown, the culprit's first
 WHOLE = 60  # lines up to which a cell or file is shown from its first to its last
@@ -175,7 +175,7 @@ def as_html(files: list[SourceFile]) -> str:
     """The lines with their gutter; numbered plain text where style sheets are stripped."""
     parts = []
     for file in files:
-        parts.append(f'<div class="nl-file">{escape(location(file.name, "").rstrip(":"))}</div>')
+        parts.append(f'<div class="nl-file">{ended(location(file.name, "").rstrip(":"), 70)}</div>')
         parts += [_line_html(line) for line in file.lines]
     return (
         '<div class="nl-lines" tabindex="0"'

@@ -89,6 +89,7 @@ function render({ model, el }) {
   for (const [name, action] of Object.entries(events)) model.on(name, action);
   keep();
   about();
+  requestAnimationFrame(selected);
   return () => {
     clearTimeout(timer);
     loosen();

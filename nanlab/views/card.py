@@ -16,7 +16,7 @@ from nanlab.trace.op import location
 from nanlab.trace.program import Ref, Segment
 from nanlab.views.charts import png
 from nanlab.views.columns import as_typed, excerpt, known
-from nanlab.views.html import TINTS, capital, escape, inline, module_name, plural, sentence
+from nanlab.views.html import TINTS, capital, ended, escape, inline, module_name, plural, sentence
 
 # Fixes and cures as blocks to copy and to try.
 
@@ -74,9 +74,10 @@ def fix_block(fix: Fix, number: int, which: int = -1, reason: bool = True) -> st
 
 def cure_block(cure: Cure) -> str:
     """The edits for all faults of a step, as a diff."""
-    what = "cured together" if cure.verified else "no cure known; these edits come nearest"
-    head = f"{plural(len(cure.fixes), 'fault')} in this step, {what}: {inline(cure.title)}"
-    return _block(cure, head, difference(cure.edits), CURE, cure.diff())
+    head = f"{plural(len(cure.fixes), 'fault')} in this step, "
+    head += "cured together: " if cure.verified else "no cure known; these edits come nearest: "
+    title = sentence(cure.title) if len(cure.fixes) == 1 else head + inline(cure.title)
+    return _block(cure, title, difference(cure.edits), CURE, cure.diff())
 
 
 def _block(
@@ -117,7 +118,7 @@ def difference(edits: Sequence[Edit]) -> str:
     rows = []
     for file in files:
         if len(files) > 1:
-            rows.append(f'<span class="nl-no">{escape(location(file, "").rstrip(":"))}</span>')
+            rows.append(f'<span class="nl-no">{ended(location(file, "").rstrip(":"))}</span>')
         for edit in sorted((e for e in edits if e.file == file), key=lambda e: e.first):
             rows += [_row("-", edit.first + i, row) for i, row in enumerate(edit.old.splitlines())]
             rows += [_row("+", edit.first + i, row) for i, row in enumerate(edit.rows())]
@@ -165,16 +166,9 @@ def card(finding: Finding, trace: Trace | None = None, which: int = -1, waiting:
 def headline(finding: Finding) -> str:
     """Place and title."""
     place = location(finding.file, finding.line)
-    where = f'<code class="nl-place">{escape(place)}</code> ' if place else ""
-    coming = HEADING.get(finding.symptom, "")
-    words = sentence(finding.title, "" if coming else finding.op)
-    return (
-        '<div class="nl-headline" role="heading"'
-        f' aria-level="2">{where}<b>{coming}{words}</b></div>'
-    )
-
-
-HEADING = {"trend-overflow": "Heading for overflow: ", "trend-underflow": "Heading for zero: "}
+    where = f'<code class="nl-place">{ended(place)}</code> ' if place else ""
+    words = sentence(finding.title, finding.op)
+    return f'<div class="nl-headline" role="heading" aria-level="2">{where}<b>{words}</b></div>'
 
 
 def facts(finding: Finding) -> str:
@@ -235,7 +229,7 @@ def before(finding: Finding, trace: Trace | None) -> str:
     found = next(thrown, None)
     if found is None:
         return ""
-    place = f"<code>{escape(location(found.file, found.line))}</code> " if found.file else ""
+    place = f"<code>{ended(location(found.file, found.line))}</code> " if found.file else ""
     return f'<div class="nl-samples">Just before: {place}{sentence(found.title)}</div>'
 
 
@@ -243,7 +237,7 @@ HIT = f' style="background:{TINTS["error"]}"'
 
 
 def samples(finding: Finding, trace: Trace | None) -> str:
-    """Samples that carry the fault: ``all 128 samples``, ``3 of 128 samples: 4, 7–9``."""
+    """Samples that carry the fault: ``all 128 samples``, ``samples 4, 7–8 (3 of 128)``."""
     if not finding.samples:
         return ""
     batch = batch_size(finding, trace)
@@ -251,8 +245,10 @@ def samples(finding: Finding, trace: Trace | None) -> str:
     if batch == count:
         told = "the only sample" if count == 1 else f"all {count:,} samples"
         return f'<div class="nl-samples">In the batch: {told}</div>'
-    of = f"{count:,} of {batch:,} samples" if batch > count else plural(count, "sample")
-    return f'<div class="nl-samples">In the batch: {of}: {ranges(finding.samples)}</div>'
+    of = f"{count:,}{f' of {batch:,}' if batch > count else ''}"
+    told = f"sample{'' if count == 1 else 's'} {ranges(finding.samples)}"
+    many = f" ({of})" if batch > count or count > 1 else ""
+    return f'<div class="nl-samples">In the batch: {told}{many}</div>'
 
 
 def batch_size(finding: Finding, trace: Trace | None) -> int:

@@ -264,9 +264,9 @@ def _ticks(frame: _Frame, log: bool) -> list[str]:
     if log:
         step = max(1, math.ceil((high - low) / 4))
         at = [float(e) for e in range(math.ceil(low), math.floor(high) + 1) if e % step == 0]
-        if not at:
+        if len(at) < 2:
             at = [low + (high - low) * part for part in (0.1, 0.9)]
-        texts = [f"1e{int(e)}" if e == int(e) else number(10**e) for e in at]
+        texts = [number(10.0**e) for e in at]
     else:
         at = _round_steps(low, high, 4)
         texts = [number(value) for value in at]

@@ -17,7 +17,7 @@ import torch
 
 from nanlab.analysis.precision import format_bins
 from nanlab.trace import Trace
-from nanlab.views.html import TINTS, badge, escape, number, plural
+from nanlab.views.html import TINTS, badge, ended, escape, number, plural
 
 # The user's source lines as they were typed.
 
@@ -241,6 +241,10 @@ def _text(name: str, title: str = "") -> Column:
     return Column(title or name, html, name, "left")
 
 
+def _module(row: Row, trace: Trace | None) -> str:
+    return ended(str(known(row.module)), 40)
+
+
 def _texts(names: str) -> list[Column]:
     return [_text(name) for name in names.split()]
 
@@ -292,18 +296,19 @@ def _histogram(name: str) -> Column:
     return Column("exponents", html, name, "left")
 
 
+MODULE = Column("module", _module, "module", "left")
 WHERE = Column("where", _where, "file", "left")
 STATUS = Column("status", _status, "status", "left")
 FP16_ZERO = _number("fp16_zero", "fp16 → 0")
 KINDS: dict[str, Sequence[Column]] = {
     "ops": [
-        *(STATUS, *_numbers("step position"), *_texts("phase op module"), WHERE, _number("nan")),
+        *(STATUS, *_numbers("step position"), *_texts("phase op"), MODULE, WHERE, _number("nan")),
         *(Column("inf", _inf, "posinf"), _histogram("position"), *_numbers("zero min max rms")),
         *(FP16_ZERO, _number("fp16_subnormal"), _number("fp16_inf", "fp16 → inf")),
         *_texts("shape dtype"),
     ],
     "backward": [
-        *(STATUS, *_numbers("step order"), *_texts("name parameter module"), WHERE),
+        *(STATUS, *_numbers("step order"), *_texts("name parameter"), MODULE, WHERE),
         *_numbers("in_nan in_inf out_nan out_inf", of="grad_"),
         *(_histogram("position_out"), *_numbers("in_rms out_rms", of="grad_"), _number("gain")),
         *(*_numbers("out_max out_zero", of="grad_"), FP16_ZERO, _number("node")),

@@ -31,7 +31,7 @@ from nanlab.views.columns import (
     without_batches,
 )
 from nanlab.views.evidence import evidence, operand_names
-from nanlab.views.html import data_table, escape, inline, number, plural, sentence
+from nanlab.views.html import data_table, ended, escape, inline, number, plural, sentence
 
 ELEMENTS = 12  # that are shown of the way back
 FIRST_BAD, LARGEST = "bad", "largest"  # which element of a row a number stands for
@@ -64,7 +64,7 @@ def whence(trace: Trace, position: int, which: str) -> str:
 
 
 def _element_station(element: Element) -> str:
-    place = f' <span class="nl-dim">{escape(element.place)}</span>' if element.place else ""
+    place = f' <span class="nl-dim">{ended(element.place)}</span>' if element.place else ""
     made = ", ".join(_named(each) for each in element.made_of)
     of = f'<div class="nl-dim">of {made}</div>' if made else ""
     return f'<li data-position="{element.position}">{_named(element)}{place}{of}</li>'
@@ -138,7 +138,7 @@ def path(finding: Finding) -> str:
     parts = [_station(each, left + 1) for each in shown]
     first = ""
     if finding.file and (stations[0]["file"], stations[0]["line"]) != (finding.file, finding.line):
-        where = escape(location(finding.file, finding.line))
+        where = ended(location(finding.file, finding.line))
         first = (
             f'<li data-position="{finding.position}"><code>{where}</code> culprit'
             ' <span class="nl-dim">its first bad value comes from the line below</span></li>'
@@ -156,7 +156,7 @@ def _station(station: dict[str, Any] | None, left: int) -> str:
     bad = station["nonfinite"]
     count = f" · {int(bad):,} bad" if known(bad) != "" and bad else ""
     return (
-        f'<li data-position="{station["position"]}"><code>{escape(where)}</code> {escape(names)} '
+        f'<li data-position="{station["position"]}"><code>{ended(where)}</code> {escape(names)} '
         f'<span class="nl-dim">{escape(station["phase"] or "")}{count}</span></li>'
     )
 
@@ -181,7 +181,7 @@ def ranks(trace: Trace) -> str:
         [
             str(row["rank"]),
             str(row["step"]),
-            f"<code>{escape(location(row['file'], row['line']))}</code>",
+            f"<code>{ended(location(row['file'], row['line']))}</code>",
             escape(row["cause"]),
             sentence(row["title"], row["op"]),
         ]
@@ -216,7 +216,7 @@ def _operations(rows: pd.DataFrame, at: int) -> str:
                 clickable(number(largest), position, LARGEST) if math.isfinite(largest) else "–",
             ]
         )
-    where = f"<code>{escape(location(str(first['file']), int(first['line'])))}</code>"
+    where = f"<code>{ended(location(str(first['file']), int(first['line'])))}</code>"
     told = f"{plural(len(rows), 'result')} of {where}"
     if bad.any():
         told += f", {int(bad.sum()):,} bad"
@@ -304,7 +304,8 @@ def shown_fix(finding: Finding, trace: Trace | None) -> Fix | None:
 def _numbers(fix: Any) -> str:
     parts = []
     if known(fix.distortion) != "" and fix.verdict != "fails":
-        parts.append(f"moves healthy elements by at most {100 * float(fix.distortion):.2g} %")
+        moved = f"moves healthy elements by at most {100 * float(fix.distortion):.2g} %"
+        parts.append(moved if fix.distortion else "leaves healthy elements as they were")
     if known(fix.gradient_max) != "" and fix.verdict != "fails" and fix.gradient_max:
         parts.append(f"largest gradient {number(float(fix.gradient_max))}")
     return f'<div class="nl-dim nl-numbers">{"; ".join(parts)}</div>' if parts else ""
@@ -331,7 +332,7 @@ def _summary(finding: Finding) -> str:
     place = location(finding.file, finding.line)
     return (
         f"{tag} {sentence(finding.title, finding.op)}"
-        f" {f'<code>{escape(place)}</code>' if place else ''}"
+        f" {f'<code>{ended(place)}</code>' if place else ''}"
     )
 
 
@@ -457,6 +458,6 @@ def _where(row: Any) -> str:
     if not known(row.file):
         return ""
     return (
-        f"{escape(location(str(row.file), int(known(row.line) or 0)))}"
+        f"{ended(location(str(row.file), int(known(row.line) or 0)))}"
         f" <code>{escape(shortened(as_typed(str(known(row.source)))))}</code>"
     )

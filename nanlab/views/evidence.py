@@ -170,10 +170,13 @@ def lens(trace: Trace, finding: Finding) -> str:
     grid = _grid(finite, finding.op, limit).to(values.dtype)
     lines = [Line(finding.op, grid.tolist(), _numbers(function(grid)), BLUE)]
     chosen = [fix for fix in finding.fixes if fix.verified] or _of_cure(trace, finding)
-    for fix, colour in zip(chosen, FIXES, strict=False):
-        drawn = curve(fix, subject.name, grid)
-        if drawn is not None:
-            lines.append(Line(_short(fix), grid.tolist(), drawn, colour))
+    drawn: dict[str, list[float]] = {}
+    for fix in chosen:
+        y = curve(fix.edits[0].text if fix.edits else fix.code, subject.name, grid)
+        if y is not None:
+            drawn.setdefault(_short(fix), y)
+    for (name, y), colour in zip(drawn.items(), FIXES, strict=False):
+        lines.append(Line(name, grid.tolist(), y, colour))
     bad = finite[:SHOWN]
     dots = _numbers(function(bad.to(values.dtype)))
     known_ = [y for y in lines[0].y if math.isfinite(y)] or [1.0]
@@ -220,7 +223,8 @@ def function_of_one(trace: Trace, finding: Finding) -> Subject | None:
 
 
 def quotient(trace: Trace, finding: Finding) -> Subject | None:
-    """A division as a function of its divisor, with the numerator fixed; None for others."""
+    """A division as a function of its divisor, with the numerator fixed unless it is a function of
+    the divisor too; None for others."""
     frame = finding.evidence
     function = getattr(torch, finding.op, None)
     if frame is None or not len(frame) or function is None or finding.op not in _QUOTIENTS:
@@ -235,6 +239,15 @@ def quotient(trace: Trace, finding: Finding) -> Subject | None:
     numerator, divisor = names if len(names) == 2 and all(names) else ("the numerator", "divisor")
     dtype = _dtype(trace, finding)
     top = torch.tensor(float(above), dtype=dtype)
+    nodes = (n for tree in _parsed(numerator) for n in ast.walk(tree))
+    read = {n.id for n in nodes if isinstance(n, ast.Name)}
+    if read - _LIBRARIES == {divisor}:
+        text = f"({numerator}) / ({divisor})"
+        return Subject(
+            divisor,
+            torch.tensor(divisors, dtype=dtype),
+            lambda grid: torch.tensor(curve(text, divisor, grid) or [math.nan] * len(grid)),
+        )
     return Subject(
         divisor,
         torch.tensor(divisors, dtype=dtype),
@@ -297,9 +310,8 @@ def _numbers(values: torch.Tensor) -> list[float]:
     return [float(v) for v in values.double().tolist()]
 
 
-def curve(fix: Fix, name: str, grid: torch.Tensor) -> list[float] | None:
-    """The largest part of a fix's code that depends on the operand alone, over the grid."""
-    text = fix.edits[0].text if fix.edits else fix.code
+def curve(text: str, name: str, grid: torch.Tensor) -> list[float] | None:
+    """The largest part of some code that depends on the operand alone, over the grid."""
     try:
         tree, target = ast.parse(text.strip()), ast.dump(ast.parse(name, mode="eval").body)
     except (SyntaxError, ValueError):

@@ -9,7 +9,7 @@ import pandas as pd
 from nanlab.trace.op import location
 from nanlab.views import card
 from nanlab.views.columns import as_typed
-from nanlab.views.html import data_table, escape, module_name, sentence
+from nanlab.views.html import data_table, ended, escape, inline, module_name, sentence
 from nanlab.views.widget import style
 
 if TYPE_CHECKING:
@@ -27,19 +27,19 @@ def place(explanation: Explanation) -> str:
 
 
 def to_change(explanation: Explanation) -> str:
-    """``train.py:12: with torch.no_grad():``; "" if that is the line shown, or unknown."""
+    """``train.py:12:`` and the line there; "" if that is the line shown, or unknown."""
     if explanation.change is None:
         return ""
     file, line, source = explanation.change
     if line == explanation.line and file == explanation.file:
         return ""
-    return f"{location(file, line)}: {source}"
+    return f"{location(file, line)}: `{source}`" if "`" not in source else location(file, line)
 
 
 def as_html(explanation: Explanation) -> str:
     """A card like that of a finding: place, title, line, explanation, evidence, fixes."""
     where = location(explanation.file, explanation.line)
-    place_ = f'<code class="nl-place">{escape(where)}</code> ' if where else ""
+    place_ = f'<code class="nl-place">{ended(where)}</code> ' if where else ""
     name = escape(module_name(explanation.module))
     module = f"in <code>{name}</code> · " if name else ""
     head = (
@@ -50,7 +50,7 @@ def as_html(explanation: Explanation) -> str:
     lines = [(explanation.line, as_typed(explanation.source))] if explanation.source else []
     body = f'<p class="nl-prose">{sentence(explanation.explanation)}</p>'
     if changed := to_change(explanation):
-        body += f"<div>Change {escape(changed)}</div>"
+        body += f"<div>Line to change, {inline(changed)}</div>"
     parts = [head, card.source_block(lines, explanation.line), body]
     parts += [_evidence(explanation.evidence), _fixes(explanation)]
     style_ = f"border-left:4px solid {card.EDGES['error']};padding-left:10px"
@@ -97,7 +97,7 @@ def as_text(explanation: Explanation) -> str:
     lines = [explanation.title]
     where = place(explanation)
     lines += [f"  at {where}"] if where else []
-    lines += [f"  change {changed}"] if (changed := to_change(explanation)) else []
+    lines += [f"  line to change, {changed}"] if (changed := to_change(explanation)) else []
     lines += [f"    {explanation.source}"] if explanation.source else []
     lines += [f"  {explanation.explanation}"]
     if len(explanation.evidence):

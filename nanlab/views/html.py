@@ -77,6 +77,23 @@ def module_name(module: str) -> str:
     return f"module {module}" if module.isdigit() else module
 
 
+LONGEST = 60  # characters of a place or of a name that a page shows whole
+
+
+def near_end(text: str, most: int = LONGEST) -> str:
+    """The end of a long path or dotted name, which tells it from others, after a "…"."""
+    if len(text) <= most:
+        return text
+    end = text[1 - most :]
+    return "…" + end[max(0, end.find("/")) :]
+
+
+def ended(text: str, most: int = LONGEST) -> str:
+    """The same as HTML, with the whole on hovering."""
+    short = near_end(text, most)
+    return escape(text) if short == text else f'<span title="{escape(text)}">{escape(short)}</span>'
+
+
 def plural(count: int, word: str) -> str:
     """``plural(1200, "zero")`` is "1,200 zeros"."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
@@ -98,9 +115,10 @@ def _float(value: float) -> str:
         return "NaN"
     if value == 0 or math.isinf(value):
         return f"{value:g}"
-    if not 1e-3 <= abs(value) < 1e5:
-        return f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if not 0.9995e-3 <= abs(value) < 1e5:
+        power = f"{value:.2e}".replace(".00e", "e").replace("e+", "e")
+        return power.replace("e-0", "e-").replace("e0", "e")
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def badge(word: str, tint: str | None = None) -> str:

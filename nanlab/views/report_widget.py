@@ -22,7 +22,7 @@ from nanlab.views.card import CURE, INTERRUPTED, cure_of, difference, reason_of
 from nanlab.views.charts import WHOLE, minimap, position_at
 from nanlab.views.columns import as_typed
 from nanlab.views.details import whence
-from nanlab.views.html import data_table, escape, inline, number
+from nanlab.views.html import data_table, ended, escape, inline, number
 from nanlab.views.text import as_issue, first_of, is_tried, reproduction_of
 from nanlab.views.widget import View, script, style
 
@@ -77,15 +77,14 @@ def tried(trace: Trace, attempt: Attempt) -> str:
     ]
     blank = [""] * (len(runs) - 2)
     rows += [
-        [f"gradient of <code>{escape(name)}</code>", "as it was", told, *blank]
+        [f"gradient of <code>{ended(name)}</code>", "as it was", told, *blank]
         for name, told in _moved(before, after)
     ]
-    number_ = attempt.finding.step if step is not None else after.step
     table = data_table(
         ["", *(name for name, _ in runs)],
         rows,
         ["left", *["right"] * len(runs)],
-        f"Step {number_}, run again",
+        f"Step {after.step}, run again",
     )
     # the lines of the cure stand above already
     edits = () if attempt.what is cure else attempt.what.edits
@@ -136,7 +135,7 @@ def _largest(tensors: dict[str, torch.Tensor]) -> str:
     if not found:
         return "–"
     value, name = max(found, key=lambda each: (math.isnan(each[0]), each[0]))
-    return f"{_shown(value)} <code>{escape(name)}</code>"
+    return f"{_shown(value)} <code>{ended(name, 32)}</code>"
 
 
 def _size(tensor: torch.Tensor) -> float:

@@ -10,10 +10,11 @@ import pandas as pd
 
 from nanlab.capture.state import are_finite, values_of
 from nanlab.formats import format_of
+from nanlab.trace.op import location
 from nanlab.views import card
 from nanlab.views.charts import AMBER, BLUE, GREEN, GREY, PURPLE, RED, Level, Line, chart
 from nanlab.views.columns import columns_for, floats
-from nanlab.views.html import capital, escape, fold, inline, number, plural, table
+from nanlab.views.html import capital, ended, escape, fold, inline, number, plural, table
 from nanlab.views.widget import style
 
 if TYPE_CHECKING:
@@ -67,30 +68,32 @@ def replay_html(replay: Replay) -> str:
         largest = max((float(t.abs().max()) for t in finite if t.numel()), default=None)
         size = "" if largest is None else f"; largest magnitude {number(largest)}"
         bad = [name for name in tensors if not are_finite([tensors[name]])]
-        others = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        others = f" and {len(bad) - 3:,} more" if len(bad) > 3 else ""
         told = f"; not finite: {', '.join(bad[:3])}{others}" if bad else ""
-        rows.append([what, f"{len(finite)} of {len(tensors)} finite{size}{told}"])
-    rows += [["read", f"{place}: another value now"] for place in replay.looked_at]
+        rows.append([what, f"{len(finite):,} of {len(tensors):,} finite{size}{told}"])
+    branch = "another value was read at {}: the program might have taken another branch there"
+    rows += [["branches", branch.format(place)] for place in replay.looked_at]
     cells = [[escape(a), escape(b)] for a, b in rows]
     return table(["", f"Replay of step {replay.step}"], cells, ["left", "left"])
 
 
 def difference_html(difference: Difference) -> str:
     """The first difference of two runs, and the results that differ."""
-    told = "".join(f"<div>{escape(capital(line))}</div>" for line in difference.told())
+    head, *rest = difference.told()
+    told = "".join(f"<div>{escape(capital(line))}</div>" for line in rest)
     if not len(difference.table):
-        return told
+        return _shown(head, told)
     names = ["step", "place", "op", "module", "what", "position_a", "position_b"]
     frame = pd.DataFrame(difference.table)
     shown = frame[[name for name in names if name in frame]]
     left = len(shown) - ROWS
     more = f"<div>{left:,} more rows in <code>.table</code></div>" if left > 0 else ""
-    return told + _table(shown.head(ROWS)) + more
+    return _shown(head, told, _table(shown.head(ROWS)), more)
 
 
 def comparison_html(comparison: Comparison) -> str:
     """The relative error of each result, in running order, and the share of each line."""
-    found, lines = comparison.table, []
+    found, proof, lines = comparison.table, comparison.proof, []
     for (phase, part), colour in zip(found.groupby("phase"), (BLUE, AMBER), strict=False):
         error = part["error"].clip(lower=1e-8, upper=10.0).tolist()
         lines.append(Line(str(phase), part.index.astype(float).tolist(), error, colour, dots=True))
@@ -103,8 +106,12 @@ def comparison_html(comparison: Comparison) -> str:
         x_label=f"results in running order; relative error in {comparison.dtype}",
         size=(560, 150),
     )
-    proof = _table(comparison.proof)
-    parts = (picture if lines else "", proof if len(comparison.proof) else "")
+    rows = [
+        [ended(location(file, line)), number(error)]
+        for (file, line), error in zip(comparison.minimal, proof["error_without"], strict=True)
+    ]
+    heads = ["line to keep in float32", "largest error without it"]
+    parts = (picture if lines else "", table(heads, rows, ["left", "right"]) if rows else "")
     return _shown(comparison.told(), *parts, doors=(".table", ".proof"))
 
 
@@ -122,6 +129,7 @@ def clipping_html(clipping: Clipping) -> str:
         lines, told, log=True, levels=levels, x_label="training step", y_label="gradient norm"
     )
     bounds = clipping.table().reset_index()
+    bounds["clipped"] = [f"{100 * share:.3g} %" for share in bounds["clipped"]]
     return _shown(clipping.told(), picture, _table(bounds), doors=(".history", ".parameters"))
 
 
@@ -155,24 +163,25 @@ def scale_advice(result: LossScale) -> str:
             f" {_power(result.used)}"
         )
     low, high = result.advised
-    between = _power(low) if low == high else f"{_power(low)} to {_power(high)}"
+    between = f"of {_power(low)}" if low == high else f"from {_power(low)} to {_power(high)}"
     room = result.headroom or 0
     if room >= 0:
         left = f"{plural(room, 'doubling')} below the first overflow"
     else:
         left = "so large that gradients overflow"
     return (
-        f"loss scale for {result.dtype}: {between} flushes least and overflows nothing; in use:"
+        f"a loss scale {between} flushes least in {result.dtype}, without overflow; in use:"
         f" {_power(result.used)}, {left}"
     )
 
 
 def _power(scale: float) -> str:
-    """``2^10 = 1,024``; a scale that is no power of two as it is."""
+    """``1,024 (2^10)``; a scale that is no power of two as it is."""
     exponent = math.log2(scale)
     if exponent != round(exponent):
         return f"{scale:,g}"
-    return f"2^{round(exponent)}" + (f" = {int(scale):,}" if 0 <= exponent <= 20 else "")
+    power = f"2^{round(exponent)}"
+    return f"{scale:,g} ({power})" if abs(exponent) <= 16 else power
 
 
 def scale_text(result: LossScale) -> str:

@@ -28,7 +28,7 @@ from nanlab.views.columns import (
     passes,
     rows_of,
 )
-from nanlab.views.html import badge, code, escape, number, plural
+from nanlab.views.html import badge, code, escape, near_end, number, plural
 from nanlab.views.widget import View, below, script, style
 
 
@@ -68,7 +68,8 @@ def _born(row: pd.Series[Any], nan: int, inf: int, forward_bad: int) -> str:
     if forward_bad or row.get("status") == "carried":
         bad = plural(forward_bad, "non-finite value")
         held = f"; the forward result already holds {bad}" if forward_bad else ""
-        return f"Carried from forward: finite gradients came in, {_bad(nan, inf)} went out{held}."
+        began = "Born here" if row.get("status") == "born" else "Carried from forward"
+        return f"{began}: finite gradients came in, {_bad(nan, inf)} went out{held}."
     zeros = _count(row, "grad_in_zero")
     if nan and not inf and zeros:
         told = f"{_bad(nan, 0)}; {plural(zeros, 'zero')} came in"
@@ -307,7 +308,7 @@ class Stepper(View):
         found = self._trace.culprit
         if found is None:
             return {}
-        place, told = culprit_place(self._trace), location(found.file, found.line)
+        place, told = culprit_place(self._trace), near_end(location(found.file, found.line))
         where = f"{found.phase} in {told}" if told else found.phase
         at = None if place is None else self._node_of(place, passes)
         if at is None:

@@ -91,7 +91,9 @@ class TableBrowser(View):
         self.observe(lambda change: self._refill(), "want")
         self.observe(lambda change: self._arrange(), ["needle", "sort_by"])
         self.observe(lambda change: self._select(), "selected")
-        if table.trace is not None and table.kind in ("ops", "backward"):
+        if table.trace is not None and table.kind in ("steps", "parameters"):
+            self.selected = _row_of_culprit(self.frame, table.trace)
+        elif table.trace is not None and table.kind in ("ops", "backward"):
             table.trace.selection.follow(self._follow)
             if table.trace.selection.place is not None:
                 self._follow(table.trace.selection.place)
@@ -99,6 +101,8 @@ class TableBrowser(View):
     def _select(self) -> None:
         trace = self._table.trace
         if self._following or trace is None or not 0 <= self.selected < len(self.frame):
+            return
+        if self._table.kind in ("steps", "parameters"):  # no row of which is one operation
             return
         trace.at = self.frame.iloc[self.selected]
 
@@ -163,6 +167,15 @@ class TableBrowser(View):
         return static_table(self._table, self._table.kind, self._table.trace)
 
 
+def _row_of_culprit(frame: pd.DataFrame, trace: Trace) -> int:
+    """The first row of the culprit's step; -1 without one."""
+    culprit = trace.culprit
+    if culprit is None or "step" not in frame.columns:
+        return -1
+    found = np.flatnonzero(frame["step"].eq(culprit.step).to_numpy(dtype=bool))
+    return int(found[0]) if len(found) else -1
+
+
 def _by_severity(statuses: pd.Series[Any]) -> pd.Series[int]:
     return statuses.map(lambda status: severity(str(status))).astype(int)
 
@@ -221,7 +234,7 @@ class TraceTable(pd.DataFrame):
         return nothing_lost(self) or self.to_string(na_rep="–", max_rows=ROWS, index=False)
 
     def _ipython_display_(self) -> None:
-        if len(self) <= ROWS or not _is_telling(self):
+        if len(self) <= ROWS or not _is_telling(self) or nothing_lost(self):
             raise NotImplementedError("IPython then asks for HTML and text")
 
         browse(self)._ipython_display_()

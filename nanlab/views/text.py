@@ -99,6 +99,8 @@ def headroom_line(trace: Trace) -> str:
 
 
 def _bits(bits: float) -> str:
+    if abs(bits) < 0.05:
+        return "less than 0.1 bits"
     return f"{abs(bits):.{int(abs(bits) < 10)}f} bits"
 
 
@@ -121,7 +123,7 @@ TELLING = 0.5  # share of a result's values from which a loss is told without be
 def told(loss: Any) -> str:
     """The loss at one place, in words; ``loss``: a row of ``first_losses``."""
     if loss.told_by == "epsilon":
-        what = "the epsilon" if pd.isna(loss.largest) else number(loss.largest).replace(".00e", "e")
+        what = "the epsilon" if pd.isna(loss.largest) else number(loss.largest)
         return f"{what} is 0 in {loss.dtype}: {spoken(loss.op)} changes nothing"
     share = "all" if loss.share == 1 else f"{100 * loss.share:.3g} %"
     flushed = (

@@ -10,7 +10,7 @@ function render({ model, el }) {
   const slider = h("input", { type: "range", min: -16, max: 40, step: 1, "aria-label": "Loss scale (log2)", oninput: () => set("log2_scale", Number(slider.value)) });
   const scaleText = h("output", { class: "nl-scale nl-mono" });
   let log = false;
-  const logarithmic = h("button", { type: "button", "aria-pressed": "false", title: "Heights by the logarithm of the count", onclick: () => { log = !log; draw(); } }, "log");
+  const logarithmic = h("button", { type: "button", "aria-pressed": "false", title: "Heights by the logarithm of the count", onclick: () => { log = !log; draw(); } }, "log axis");
   const boxes = formats.map(({ name }) => h("input", { type: "checkbox", id: `${uid}-${name}`, onchange: () =>
     set("chosen", formats.map((f) => f.name).filter((_, i) => boxes[i].checked)) }));
   const use = (get_scale) => h("button", { type: "button", onclick: () => set("log2_scale", get_scale()) });

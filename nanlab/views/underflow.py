@@ -268,7 +268,8 @@ def by_loss(trace: Trace) -> pd.DataFrame:
     What counts is the share flushed to zero or overflowing, or already lost when it was computed in
     low precision (see ``first_losses``), then the share that becomes subnormal; between equals the
     earlier row, where the signal is lost first. What an optimizer keeps in full precision comes
-    last: no loss scale reaches it.
+    last: no loss scale reaches it. So does all that is in full precision in a run that uses low
+    precision: it stays there.
     """
     ops = trace.ops
     ops = ops[(ops["numel"].fillna(0) > 0).to_numpy(dtype=bool)]
@@ -283,11 +284,15 @@ def by_loss(trace: Trace) -> pd.DataFrame:
     share = np.maximum(
         lost / numel, ops["position"].map(already).fillna(0).to_numpy(dtype="float64")
     )
-    aside = (ops["phase"] == "optimizer").to_numpy(dtype=bool) & ops["dtype"].isin(
-        ["float32", "float64"]
-    ).to_numpy(dtype=bool)
+    full = ops["dtype"].isin(["float32", "float64"])
+    kept = bool(ops["dtype"].isin(NARROW).any())
+    aside = (full & (ops["phase"].eq("optimizer") | kept)).to_numpy(dtype=bool)
     keys = pd.DataFrame(
-        {"aside": aside, "lost": -share, "faint": -_floats(ops["fp16_subnormal"]) / numel}
+        {
+            "aside": aside,
+            "lost": -share,
+            "faint": -_floats(ops["fp16_subnormal"]) / numel,
+        }
     )
     return ops.iloc[keys.sort_values(list(keys.columns), kind="stable").index.to_numpy()]
 
