@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import asked_for
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("[0-9][0-9]-*.ipynb"))
@@ -103,8 +104,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     kernels at a time."""
     build = builder()
     folder = tmp_path_factory.mktemp("notebooks")
-    asked = [i for i in request.session.items if isinstance(i, pytest.Function)]
-    names = [i.callspec.params["name"] for i in asked if "runs" in i.fixturenames]
+    names = asked_for(request, "name", NAMES)
 
     def run(name: str) -> tuple[Any, float]:
         copy = shutil.copy(NOTEBOOKS / f"{name}.ipynb", folder)

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from conftest import asked_for
 
 import nanlab
 
@@ -121,9 +122,7 @@ def check(run: Ended, wish: str, world: int) -> None:
 @pytest.fixture(scope="module")
 def on_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """What the tests of this run ask for, in one run of torchrun."""
-    params = [getattr(item, "callspec", None) for item in request.session.items]
-    asked = {each.params.get("wish") for each in params if each} | set(REPORTED)
-    few = [wish for wish in wishes(FEW) if wish in asked]
+    few = dict.fromkeys([*REPORTED, *asked_for(request, "wish", wishes(FEW))])
     return torchrun(tmp_path_factory.mktemp("two"), 2, "worker.py", *few, "odd")
 
 
