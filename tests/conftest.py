@@ -11,7 +11,7 @@ import gc
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,15 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     if left[True]:
         config.hook.pytest_deselected(items=left[True])
         items[:] = left[False]
+
+
+def asked_for(request: pytest.FixtureRequest, parameter: str, among: Iterable[str]) -> list[str]:
+    """Those values of a parameter that a test of this run asks a fixture for."""
+    tests = [
+        i for i in request.session.items if request.fixturename in getattr(i, "fixturenames", [])
+    ]
+    wanted = {i.callspec.params.get(parameter) for i in tests if hasattr(i, "callspec")}
+    return [value for value in among if value in wanted]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,7 +1,7 @@
 """A device of our own, "far": the CPU computes for it, but nobody else can read its memory, and CPU
 tensors may not meet its tensors.
 
-``python tests/far.py`` runs programs there and on the CPU, and prints what nanlab says of each as
+``python tests/far.py NAME ...`` runs programs there and on the CPU, and prints what nanlab says of each as
 JSON. It needs a process of its own, for torch takes one such backend a process. Tried with torch
 2.13.
 """
@@ -9,6 +9,7 @@ JSON. It needs a process of its own, for torch takes one such backend a process.
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -236,8 +237,8 @@ def main() -> None:
         torch.ones(2)
     torch.set_default_device(None)
     as_on_cuda()
-    expected = {name: told(program, HERE) for name, program in FAULTS.items()}
-    there = {name: told(program, FAR) for name, program in FAULTS.items()}
+    expected = {name: told(FAULTS[name], HERE) for name in sys.argv[1:]}
+    there = {name: told(FAULTS[name], FAR) for name in sys.argv[1:]}
     print(json.dumps({"cpu": expected, "far": there}))
     del library
 

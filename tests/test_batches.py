@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -93,6 +95,21 @@ def test_a_nan_born_in_the_loop_s_own_process_is_told_where_it_was_born_and_with
     )
     assert found.samples == [BAD % 8]
     assert f"is number {BAD} of the dataset" in found.explanation
+
+
+def test_a_loop_that_is_stopped_lets_its_loader_go_at_once() -> None:
+    torch.optim.SGD([torch.ones(1)])  # the first one imports compilers, which leave frames behind
+
+    def stopped() -> weakref.ref[Any]:
+        batches = iter(DataLoader(Readings(), batch_size=8, num_workers=2))
+        assert train(batches).culprit is not None
+        return weakref.ref(batches)
+
+    gc.disable()  # workers whose loader the garbage collector finds take 10 s to end
+    try:
+        assert stopped()() is None
+    finally:
+        gc.enable()
 
 
 def test_batches_are_the_same_and_loaders_are_left_as_they_were() -> None:

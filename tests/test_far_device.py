@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch.utils.backend_registration
+from conftest import asked_for
 
 HERE = Path(__file__).parent
 NAMES = ("healthy", "log", "power", "inverse", "repaired")
@@ -19,13 +20,13 @@ FAULTY = ("log", "power", "inverse")  # and not repaired
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
-    """What was said, by device and program."""
+def told(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What was said, by device and program, of those that this run asks for."""
     if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this torch takes no backend written in Python")
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [sys.executable, str(HERE / "far.py")],
+        [sys.executable, str(HERE / "far.py"), *asked_for(request, "name", NAMES)],
         capture_output=True,
         text=True,
         timeout=300,
@@ -54,6 +55,7 @@ def test_device_and_cpu_name_the_same_culprit_with_elements_and_fixes(
     assert bool(there["kept"]) == (name != "healthy")
 
 
+@pytest.mark.examples(every=2)
 @pytest.mark.parametrize("name", NAMES)
 def test_results_on_a_device_are_the_same_bits_with_and_without_a_watch(
     name: str, told: dict[str, Any]

@@ -92,7 +92,7 @@ def check(name: str, folder: Path) -> None:
         assert not nonfinite(model, step, loss), fix
 
 
-@pytest.mark.examples(every=3)
+@pytest.mark.examples(every=4)
 @pytest.mark.parametrize("name", [n for n in FAULTS if n[:4] in QUICK])
 def test_a_verified_line_put_into_the_program_makes_it_finite(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
@@ -120,7 +120,7 @@ NOT_CURED = [
 ]
 
 
-@pytest.mark.examples(every=2)
+@pytest.mark.examples(every=3)
 @pytest.mark.parametrize(("name", "title"), NOT_CURED)
 def test_a_fix_that_cures_its_operation_and_not_the_program_is_not_verified(
     name: str, title: str

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import nanlab
 from nanlab.capture.learned_step import LearnedStep
 
+pytestmark = pytest.mark.usefixtures("untried")
 STEPS = 9
 Forward = Callable[[nn.ModuleDict, torch.Tensor, int], torch.Tensor]
 

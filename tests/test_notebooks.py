@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import asked_for
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("[0-9][0-9]-*.ipynb"))
@@ -98,10 +99,12 @@ def builder() -> Any:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The notebooks being executed, from copies in a folder of their own, two kernels at a time."""
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The notebooks being executed that a test asks for, from copies in a folder of their own, two
+    kernels at a time."""
     build = builder()
     folder = tmp_path_factory.mktemp("notebooks")
+    names = asked_for(request, "name", NAMES)
 
     def run(name: str) -> tuple[Any, float]:
         copy = shutil.copy(NOTEBOOKS / f"{name}.ipynb", folder)
@@ -109,7 +112,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return build.execute(Path(copy), folder), time.perf_counter() - begin
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {name: pool.submit(run, name) for name in NAMES}
+        yield {name: pool.submit(run, name) for name in names}
 
 
 def outputs(
@@ -159,7 +162,7 @@ def check_errors(notebook: Any) -> None:
             assert not failed or "raises-exception" in cell.metadata.get("tags", []), cell.source
 
 
-@pytest.mark.examples(every=3)
+@pytest.mark.examples(every=5)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_within_a_minute_and_says_what_it_is_meant_to_say(
     name: str, runs: dict[str, Future[tuple[Any, float]]]

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from conftest import asked_for
 
 import nanlab
 
@@ -31,6 +32,7 @@ FEW = (
     " fsdp1 fsdp2_bfloat16 fsdp2_fault_in_one_shard embeddings_gathered batch_sent_by_rank_0"
     " weights_broadcast_by_rank_0 only_rank_1_is_harmed"
 ).split()
+REPORTED = ["ddp:stop:spoilt", "ddp:stop:healthy"]
 FOUR = ["ddp_many_buckets:stop:spoilt", "fsdp2:stop:spoilt"]
 
 
@@ -118,10 +120,13 @@ def check(run: Ended, wish: str, world: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    return torchrun(tmp_path_factory.mktemp("two"), 2, "worker.py", *wishes(FEW), "odd")
+def on_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """What the tests of this run ask for, in one run of torchrun."""
+    few = dict.fromkeys([*REPORTED, *asked_for(request, "wish", wishes(FEW))])
+    return torchrun(tmp_path_factory.mktemp("two"), 2, "worker.py", *few, "odd")
 
 
+@pytest.mark.examples(every=2)  # those that stop; "odd" has ranks that record
 @pytest.mark.parametrize("wish", wishes(FEW))
 def test_every_rank_names_rank_step_and_line_and_ends_in_that_step(
     on_two: Ended, wish: str
@@ -134,10 +139,10 @@ def test_torchrun_ends_well_and_leaves_no_process_behind(on_two: Ended) -> None:
 
 
 def test_the_report_of_each_rank_lists_the_culprits_of_all(on_two: Ended) -> None:
-    first, second = on_two.of("ddp:stop:spoilt")
+    first, second = on_two.of(REPORTED[0])
     assert first["told"] == second["told"] and [told[:2] for told in first["told"]] == [[1, 3]]
     assert first["reported"] and second["reported"]
-    assert [one["reported"] for one in on_two.of("ddp:stop:healthy")] == [False, False]
+    assert [one["reported"] for one in on_two.of(REPORTED[1])] == [False, False]
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,7 @@ def test_a_watch_that_records_prints_nothing(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.examples(every=2)
 @pytest.mark.parametrize("how", ["-c", "redirected stdin"])
 def test_a_program_that_is_no_file_shows_its_source(tmp_path: Path, how: str) -> None:
     (tmp_path / "p.py").write_text(PROGRAM)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -65,6 +64,8 @@ def prose() -> Iterator[tuple[str, str]]:
     ]:
         text = path.read_text(encoding="utf-8").partition("## Glossary")[0]
         yield path.name, re.sub(r"```.*?```|`[^`\n]+`", "", text, flags=re.DOTALL)
+    import nbformat  # for which seconds go by, in the process alone that reads them
+
     for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb")):
         for i, cell in enumerate(nbformat.read(path, as_version=4).cells):
             if cell.cell_type == "markdown":

@@ -570,7 +570,10 @@ class watch:
 
 
 def _raise(stop: FaultFound) -> None:
-    raise stop
+    try:
+        raise stop
+    finally:
+        del stop  # its traceback leads here: the program's frames would live as long as that ring
 
 
 def running() -> Recording | None:

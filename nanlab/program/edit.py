@@ -382,7 +382,8 @@ class _Rewrite:
             try:
                 known[key] = expression, bind(expression, made, self._value(at))
             except NotReplayable as error:
-                known[key] = error
+                # never the one that was raised, which holds the program's frames
+                known[key] = NotReplayable(str(error))
         found = known[key]
         if isinstance(found, NotReplayable):
             raise NotReplayable(str(found))

@@ -27,6 +27,7 @@ FAULTY = LOOP.format(loss="(model(x) - model(x)).norm(dim=1).sqrt().mean()")
 TRACEBACK = "[data-mime-type='application/vnd.jupyter.stderr']"
 
 
+@pytest.mark.examples(every=2)
 @pytest.mark.parametrize("colours", ["Light", "Dark"])
 def test_fault_stops_the_cell_with_a_report_in_place_of_a_traceback(
     notebook: Callable, theme: Callable[[str], None], tmp_path: Path, colours: str

@@ -52,6 +52,7 @@ def run_with_keys(nb: Any, index: int) -> Any:
     return card
 
 
+@pytest.mark.examples(every=2)
 @pytest.mark.parametrize("colours", ["Light", "Dark"])
 def test_headline_place_and_best_fix_are_on_the_screen_after_shift_enter(
     notebook: Callable[..., Any], theme: Callable[[str], None], colours: str
