@@ -438,3 +438,21 @@ def test_of_several_statements_on_a_line_the_one_at_fault_is_rewritten(tmp_path:
     first = trace.culprit.fixes[0]
     assert first.verified, first.why
     assert first.code == line.replace("m.sum(1)", "m.sum(1).clamp_min(1)")
+
+
+def test_lines_that_did_not_run_are_not_rewritten(tmp_path: Path) -> None:
+    code = (
+        "import torch\n\n\ndef loss(x, kind):\n"
+        "    d = torch.sqrt((x**2).sum(-1))\n"
+        "    if kind:\n        return torch.log(d + 1).mean()\n"
+        "    return d.mean()\n"
+    )
+    path = tmp_path / "branch.py"
+    path.write_text(code)
+    names: dict[str, Any] = {}
+    exec(compile(code, str(path), "exec"), names)
+    x = torch.tensor([[1.0, 2.0], [0.0, 0.0]], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        names["loss"](x, False).backward()
+    assert trace.culprit is not None and trace.culprit.fixes[0].verified
+    assert not any("log" in fix.code for fix in trace.culprit.fixes)

@@ -97,6 +97,7 @@ Tensor = torch.Tensor
 
 
 HALF = (torch.float16, torch.bfloat16)
+CHANGES_NOTHING = "the edit changes nothing that the step computed"  # why one is not tried
 MOST_HANDED = 2  # functions through which a value goes on
 MOST_AROUND = 4  # expressions around a part of a line that are tried in its place
 _SUMS = having("matmul") | having("layer")
@@ -309,7 +310,7 @@ class _Rewrite:
                 patches.append(patch)
                 regions.append(region)
         if not patches:
-            raise NotReplayable("the edit changes nothing that the step computed")
+            raise NotReplayable(CHANGES_NOTHING)
         return Edited(patches, regions)
 
     # -- calls

@@ -33,6 +33,7 @@ from nanlab.fixes.proposals import (
     proposals_at,
     reads_probabilities,
 )
+from nanlab.program.edit import CHANGES_NOTHING
 from nanlab.program.edit import text_of as source_text
 from nanlab.program.rerun import step_that_shows, window
 from nanlab.rules.advice import advised
@@ -130,13 +131,15 @@ def _beyond(trace: Trace, finding: Finding) -> list[Fix]:
 
 
 def _helpful(fixes: Sequence[Fix]) -> list[Fix]:
-    """The fixes without those nobody would take: failing beside right, distorting beside finite,
-    and what cannot be run. What fails by itself may yet be part of a cure."""
+    """The fixes without those nobody would take: failing beside right, distorting beside finite, of
+    lines that did not run, and what cannot be run. What fails by itself may yet be part of a cure.
+    """
     right = any(fix.verified for fix in fixes)
     kept = [
         fix
         for fix in fixes
         if not (fix.edits and fix.verdict == "fails" and (right or fix.why.startswith(RAISES)))
+        and fix.why != CHANGES_NOTHING
     ]
     mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
     if any(f.verdict in ("verified", "finite") for f in mild):
