@@ -165,7 +165,7 @@ def settings_between(old: ast.expr, new: ast.expr, text: str, packages: frozense
     made = []
     for node in (old, new):
         known = {key_of(n): v for n in ast.walk(node) for v in _literal(n, text)}
-        if isinstance(node, ast.Call) and (found := _meant(node.func, text, packages)):
+        if isinstance(node, ast.Call) and (found := meant(node.func, text, packages)):
             known[key_of(node.func)] = found[0]
         code = Code(node, {key: f"_part{i}" for i, key in enumerate(known)}, (), names)
         code.check()
@@ -251,7 +251,7 @@ def _parts(
             owner = owner.value
         method = isinstance(function, ast.Attribute)
         if not (method and hasattr(Tensor, function.attr)):
-            if found := _meant(function, text, packages):
+            if found := meant(function, text, packages):
                 objects[key_of(function)] = found
                 return True
             if not method or not isinstance(function.value, ast.Call):
@@ -307,7 +307,7 @@ def _objects(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
         for key in keys
         for given in _assigned(text).get(key, ())
         if isinstance(given, ast.Call)
-        for kind in _meant(given.func, text, packages)
+        for kind in meant(given.func, text, packages)
         if isinstance(kind, type) and not issubclass(kind, Tensor)
     ]
     if not kinds:
@@ -315,7 +315,7 @@ def _objects(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
     return [o for o in gc.get_objects() if type(o) in kinds]
 
 
-def _meant(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
+def meant(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
     """What a dotted name may stand for: by the imports of the file, else what the packages at hand
     have under its last name."""
     first, *rest = ast.unparse(path).split(".")
@@ -447,7 +447,8 @@ def _alive(held: Sequence[Any], segment: Segment, read: Sequence[Ref]) -> list[L
     """Those objects of which calls read a tensor; of those that hold none only some."""
     found = [Live(each, _recorded(each, segment, read)) for each in held]
     known = [live for live in found if any(ref for _, ref in live.tensors)]
-    return [*known, *[live for live in found if not live.tensors][:MOST_OBJECTS]]
+    rest = [live for live in found if not any(ref for _, ref in live.tensors)]
+    return [*known, *rest[:MOST_OBJECTS]]
 
 
 def _recorded(
