@@ -172,8 +172,8 @@ def rewritings(
     """What the user could pass to a library, the most promising first.
 
     text: of the user's file; line: of the call in it; real: the library's file on the disk.
-    probable: whether data of the step lies between 0 and 1. span: of the call,
-    where several stand in the line.
+    probable: whether data of the step lies between 0 and 1. span: of the call; those in it are
+    taken, too, and without it all of the line.
     """
     try:
         tree = ast.parse(text)
@@ -232,7 +232,8 @@ def _guarded(
     guards: tuple[tuple[str, bool], ...],
     library: Place,
 ) -> Iterator[Rewriting]:
-    """A library's guard with a value above zero, where the program passes zero or none."""
+    """A library's guard with a value above zero, where the program passes none, zero or much
+    less."""
     owner, _, name = library[2].rpartition(".")
     made_for = owner.rpartition(".")[2]
     makers = [maker for call in calls for maker in _makers(tree, call.func)]
@@ -241,22 +242,24 @@ def _guarded(
         value = GUARDS[guard]
         title = f"give {name or 'the library'} its `{guard}`"
         passed = [
-            (call, keyword.value)
+            (call, keyword.value, keyword.value.value or 0.0)
             for call in ast.walk(tree)
             if isinstance(call, ast.Call)
             for keyword in call.keywords
-            if keyword.arg == guard and isinstance(keyword.value, ast.Constant)
+            if keyword.arg == guard
+            and isinstance(keyword.value, ast.Constant)
+            and isinstance(keyword.value.value, int | float | None)
         ]
         near = [
-            (call, held)
-            for call, held in passed
-            if _last(call.func) == made_for or call in calls or call in makers
+            each
+            for each in passed
+            if _last(each[0].func) == made_for or each[0] in calls or each[0] in makers
         ]
-        low = [each for each in near if float(each[1].value or 0) < float(value) / 2]
-        for call, held in low or [each for each in passed if not each[1].value][:1]:
-            better = max(value, _default(text, call, guard), key=float) if held.value else value
-            yield _in_place(text, f"{title}: {better}", call, held, better)
-        if near or any(not held.value for _, held in passed):
+        low = [each for each in near if each[2] < float(value) / 2]
+        for call, node, held in low or [each for each in passed if not each[2]][:1]:
+            better = max(value, _default(text, call, guard), key=float) if held else value
+            yield _in_place(text, f"{title}: {better}", call, node, better)
+        if near or not all(held for _, _, held in passed):
             continue
         for call in calls:
             if not of_self and _last(call.func) == name:
@@ -265,12 +268,14 @@ def _guarded(
                     f"{written[:-1]}{', ' if call.args or call.keywords else ''}{guard}={value})"
                 )
                 yield _in_place(text, f"{title}: {value}", call, call, changed)
-            elif of_self and name == "forward" and any(
-                _last(maker.func) == made_for for maker in _makers(tree, call.func)
+            elif (
+                of_self
+                and name == "forward"
+                and any(_last(maker.func) == made_for for maker in _makers(tree, call.func))
             ):
-                statement = f"{ast.unparse(call.func)}.{guard} = {value}"
                 row = text.splitlines()[call.lineno - 1].strip()
-                yield Rewriting(f"{title}: {value}", call.lineno, call.lineno, f"{statement}\n{row}")
+                new = f"{ast.unparse(call.func)}.{guard} = {value}\n{row}"
+                yield Rewriting(f"{title}: {value}", call.lineno, call.lineno, new)
 
 
 def _fed(
