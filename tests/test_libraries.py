@@ -307,6 +307,10 @@ def mean_of(x, keep):
 def unclipped(y):
     return y / (1 - y.abs())
 
+def penalty(x):
+    extra = torch.tensor([0.0], requires_grad=True)
+    return extra + x.square().sum().sqrt()
+
 def log_slope(x):
     return (1 - x.tanh().square()).log()
 """
@@ -337,6 +341,12 @@ def test_argument_at_the_edge_of_its_domain_goes_inwards(rates: Any) -> None:
     inwards, beyond = "pass y * (1 - 1e-6)", "pass y + 1e-6"
     assert passed[inwards] == "verified"
     assert beyond not in passed or [*passed].index(inwards) < [*passed].index(beyond)
+
+
+def test_call_that_makes_a_leaf_of_its_own_has_its_fixes_tried(rates: Any) -> None:
+    x = nn.Parameter(torch.zeros(3))
+    passed = _passed(culprit(x, lambda: rates.penalty(x).sum()))
+    assert passed["pass x + 1e-6"] in ("verified", "finite")
 
 
 def test_argument_that_saturates_tanh_is_kept_where_it_does_not(rates: Any) -> None:
