@@ -301,6 +301,10 @@ class Rate:
     def of(self, x, *, by):
         return x / by
 
+class Slopes:
+    def __init__(self, x, by):
+        self.x, self.slope = x, x / by
+
 def mean_of(x, keep):
     return (x * keep).sum() / keep.sum()
 
@@ -327,6 +331,16 @@ def test_keyword_of_a_method_of_an_object_with_tensors_of_its_own_is_tried(rates
     passed = _passed(culprit(x, lambda: rate.of(x, by=gap).sum()))
     assert passed["pass gap.clamp_min(1e-6)"] == "verified"
     assert next(iter(passed)) == "pass gap.clamp_min(1e-3)"  # whose gradient is the smaller one
+
+
+def test_call_that_gives_an_object_with_tensors_in_it_is_tried(rates: Any) -> None:
+    x, gap = nn.Parameter(torch.ones(3)), torch.tensor([0.5, 0.0, 2.0])
+
+    def loss() -> torch.Tensor:
+        slopes = rates.Slopes(x, gap)
+        return (slopes.slope * slopes.x).sum()
+
+    assert _passed(culprit(x, loss))["pass gap.clamp_min(1e-6)"] == "verified"
 
 
 def test_mask_in_which_nothing_is_true_is_tried_with_everything_true(rates: Any) -> None:

@@ -8,7 +8,7 @@ import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import PurePath
 from types import FunctionType, ModuleType
@@ -99,6 +99,8 @@ class Run:
     out: Any  # Ref of its value, or a tuple of them
     parts: dict[str, Any]  # key of a part -> Ref, Live or a plain value
     cast: torch.dtype | None  # of the autocast that it ran under
+    # which of the tensors that its value, an object, holds; None: it is a tensor, or several
+    kept: tuple[int, ...] | None = None
 
 
 def runs_of(
@@ -146,7 +148,11 @@ def run_with(code: Code, run: Run, segment: Segment, device: str) -> Callable[[G
         parts = {key: _given(part, get) for key, part in run.parts.items()}
         seed_first(segment, run.calls[0], run.calls[-1] + 1)
         with autocast(device, run.cast):
-            return code(parts)
+            made = code(parts)
+        if run.kept is None or isinstance(made, Tensor):
+            return made
+        held = _tensors_of(made)
+        return tuple(held[i] for i in run.kept if i < len(held))
 
     return result
 
@@ -155,7 +161,7 @@ def with_settings(run: Run, key: str, settings: Settings) -> Run:
     """The run with other settings of an object."""
     live = run.parts[key]
     changed = {**run.parts, key: Live(live.object, live.tensors, settings)}
-    return Run(run.calls, run.out, changed, run.cast)
+    return replace(run, parts=changed)
 
 
 def settings_between(old: ast.expr, new: ast.expr, text: str, packages: frozenset[str]) -> Settings:
@@ -431,12 +437,17 @@ def _followed(
         if not reads_of(made[count], made[:count]):
             break
         count += 1
-    several = isinstance(result, tuple | list)
-    outs = [following.ref_of(each) for each in (result if several else [result])]
+    one, kept = isinstance(result, Tensor), None
+    held = [result] if one else result
+    if not isinstance(held, tuple | list):
+        held = _tensors_of(result)
+        kept = tuple(i for i, each in enumerate(held) if following.ref_of(each))
+        held = [held[i] for i in kept]
+    outs = [following.ref_of(each) for each in held]
     if not following.count or not outs or None in outs:
         return None
     indices = tuple(each.index for each in made[:count])
-    return Run(indices, tuple(outs) if several else outs[0], parts, cast)
+    return Run(indices, outs[0] if one else tuple(outs), parts, cast, kept)
 
 
 def _given(part: Any, get: Get) -> Any:
