@@ -147,6 +147,7 @@ FORMS = {
     "where-grad-trap": AWAY_FROM_ZERO,
     "zero-times-inf": AWAY_FROM_ZERO,
 }
+PASS = "pass "  # what the title of another argument begins with
 MOST = 6  # arguments of a call that are tried
 
 
@@ -298,7 +299,7 @@ def _fed(
                     taken = names_in(tree)  # what is called is called once
                     once = next((n for n in ("out", "made", "given") if n not in taken), "_out")
                     shown = form.replace("{x}", f"({once} := {name})", 1).format(x=once)
-                yield _in_place(text, f"pass {shown}", call, argument, shown)
+                yield _in_place(text, PASS + shown, call, argument, shown)
 
 
 def _in_place(text: str, title: str, call: ast.Call, node: ast.expr, new: str) -> Rewriting:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from nanlab.analysis.exact import work
-from nanlab.analysis.libraries import is_told_elsewhere, patch, rewritings, text_of_library
+from nanlab.analysis.libraries import PASS, is_told_elsewhere, patch, rewritings, text_of_library
 from nanlab.analysis.verdict import RAISES, ROUNDED, Judge
 from nanlab.errors import NanlabError
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
@@ -102,7 +102,8 @@ def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.edits and not fix.title.startswith(_PATCH))
         found.sort(key=_rank_in_library)
-        rest = [f for f in found if f.edits and f.verdict == "untried"][MOST_TOLD:]
+        fed = (f for f in found if f.title.startswith(PASS) and f.verdict == "untried")
+        rest = [*fed][MOST_TOLD:]
         return [f for f in found if not any(f is other for other in rest)]
     return _nearest_first(sorted(found, key=_rank), finding)
 
