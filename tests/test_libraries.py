@@ -244,6 +244,15 @@ def test_what_an_own_model_returns_into_a_library_has_its_fixes_tried() -> None:
     assert not any("randn_like(model(" in each for each in passed)
 
 
+def installed(path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> Any:
+    """A package of this text."""
+    package = path / "site-packages" / name
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(text)
+    monkeypatch.syspath_prepend(package.parent)
+    return importlib.import_module(name)
+
+
 LAYER = """
 import copy
 from torch import nn, ones
@@ -267,11 +276,7 @@ class Lengths(nn.Module):
 def test_a_librarys_layer_with_a_way_of_its_own_to_be_copied_has_its_fixes_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "site-packages" / "lengths_of_rows"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(LAYER)
-    monkeypatch.syspath_prepend(package.parent)
-    lengths_of_rows = importlib.import_module("lengths_of_rows")
+    lengths_of_rows = installed(tmp_path, monkeypatch, "lengths_of_rows", LAYER)
     layer = lengths_of_rows.Lengths()
     x, near = torch.tensor([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]), torch.eye(2)
     found = culprit(layer.weight, lambda: sum(part.sum() for part in layer(x, near)))
@@ -304,3 +309,138 @@ def test_a_layer_made_without_an_epsilon_is_given_one_rather_than_noise(tmp_path
     first, *others = trace.culprit.fixes
     assert first.verified and first.code.startswith("self.norm.eps = 1e-6\n")
     assert not any("randn" in fix.code for fix in others)
+
+
+def _passed(found: nanlab.Finding) -> dict[str, str]:
+    """Title -> verdict of what could be given to the library, the best first."""
+    assert found.library is not None
+    return {each.title: each.verdict for each in found.fixes if each.edits}
+
+
+RATES = """
+import torch
+
+class Rate:
+    def __init__(self):
+        self.calls = torch.zeros(1)
+
+    def of(self, x, *, by):
+        return x / by
+
+class Slopes:
+    def __init__(self, x, by):
+        self.x, self.slope = x, x / by
+
+def mean_of(x, keep):
+    return (x * keep).sum() / keep.sum()
+
+def unclipped(y):
+    return y / (1 - y.abs())
+
+def penalty(x):
+    extra = torch.tensor([0.0], requires_grad=True)
+    return extra + x.square().sum().sqrt()
+
+def log_slope(x):
+    return (1 - x.tanh().square()).log()
+"""
+
+
+@pytest.fixture
+def rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return installed(tmp_path, monkeypatch, "rates_of_change", RATES)
+
+
+def test_keyword_of_a_method_of_an_object_with_tensors_of_its_own_is_tried(rates: Any) -> None:
+    rate = rates.Rate()
+    x, gap = nn.Parameter(torch.ones(3)), torch.tensor([0.5, 0.0, 2.0])
+    passed = _passed(culprit(x, lambda: rate.of(x, by=gap).sum()))
+    assert passed["pass gap.clamp_min(1e-6)"] == "verified"
+    assert next(iter(passed)) == "pass gap.clamp_min(1e-3)"  # whose gradient is the smaller one
+
+
+def test_call_that_gives_an_object_with_tensors_in_it_is_tried(rates: Any) -> None:
+    x, gap = nn.Parameter(torch.ones(3)), torch.tensor([0.5, 0.0, 2.0])
+
+    def loss() -> torch.Tensor:
+        slopes = rates.Slopes(x, gap)
+        return (slopes.slope * slopes.x).sum()
+
+    assert _passed(culprit(x, loss))["pass gap.clamp_min(1e-6)"] == "verified"
+
+
+def test_mask_in_which_nothing_is_true_is_tried_with_everything_true(rates: Any) -> None:
+    x, keep = nn.Parameter(torch.rand(3)), torch.zeros(3, dtype=torch.bool)
+    passed = _passed(culprit(x, lambda: rates.mean_of(x, keep)))
+    assert passed["pass keep | ~keep.any()"] in ("verified", "finite")
+
+
+def test_argument_at_the_edge_of_its_domain_goes_inwards(rates: Any) -> None:
+    y = nn.Parameter(torch.tensor([0.5, -1.0, 1.0]))
+    passed = _passed(culprit(y, lambda: rates.unclipped(y).sum()))
+    inwards, beyond = "pass y * (1 - 1e-6)", "pass y + 1e-6"
+    assert passed[inwards] == "verified"
+    assert beyond not in passed or [*passed].index(inwards) < [*passed].index(beyond)
+
+
+def test_call_that_makes_a_leaf_of_its_own_has_its_fixes_tried(rates: Any) -> None:
+    x = nn.Parameter(torch.zeros(3))
+    passed = _passed(culprit(x, lambda: rates.penalty(x).sum()))
+    assert passed["pass x + 1e-6"] in ("verified", "finite")
+
+
+def test_argument_that_saturates_tanh_is_kept_where_it_does_not(rates: Any) -> None:
+    x = nn.Parameter(torch.tensor([0.5, 3.0, 40.0]))
+    passed = _passed(culprit(x, lambda: rates.log_slope(x).sum()))
+    assert next(iter(passed)) == "pass x.clamp(-8.0, 8.0)"
+
+
+SHARP = """
+import torch
+
+class Sharp(torch.nn.Module):
+    def __init__(self, temperature=0.5):
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, x):
+        return weigh(x / self.temperature)
+
+def weigh(x):
+    return torch.exp(x) / torch.exp(x).sum()
+"""
+
+
+def test_setting_far_below_its_default_goes_back_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the function of the fault does not read it."""
+    installed(tmp_path, monkeypatch, "sharp_weights", SHARP)
+    from sharp_weights import Sharp  # type: ignore[import-not-found]
+
+    sharp = Sharp(temperature=0.01)
+    x = nn.Parameter(torch.tensor([0.5, 2.0]))
+    found = culprit(x, lambda: sharp(x).square().sum())
+    assert _verdicts(found, "Sharp(temperature=0.5)") == ["finite"]
+
+
+SPARSE = """
+import torch
+
+def sparse(scores):
+    far = scores - scores.amax(1, keepdim=True)
+    return torch.relu(1 + far) * far.square()
+"""
+
+
+def test_mask_is_tried_with_a_number_that_a_library_can_square(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sparse = installed(tmp_path, monkeypatch, "sparse_weights", SPARSE).sparse
+    x, kept = nn.Parameter(torch.rand(2, 3)), torch.tensor([[True, True, False], [False] * 3])
+
+    def loss() -> torch.Tensor:
+        scores = x.masked_fill(~kept, float("-inf"))
+        return (sparse(scores) * kept).sum()
+
+    assert "verified" in _verdicts(culprit(x, loss), "-1e4")

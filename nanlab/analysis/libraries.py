@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import inspect
 import linecache
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 
-from nanlab.program.expression import functions_around, names_in
+from nanlab.program.callee import meant
+from nanlab.program.expression import functions_around, names_in, span_of
 from nanlab.trace.chunk import Span
 from nanlab.trace.op import Op, walk
 from nanlab.trace.recording import Recording
@@ -118,13 +121,17 @@ GUARDS = {
     "p": "2.0",
 }
 AWAY_FROM_ZERO = ("{x}.clamp_min(1e-6)", "{x} + 1e-6")
+FURTHER = ("{x}.clamp_min(1e-3)",)
+SHRUNK = ("{x} * (1 - 1e-6)",)  # off the edge of a symmetric domain
 APART = ("{x} + 1e-3 * torch.randn_like({x})",)
 INSIDE = ("{x}.clamp(1e-6, 1 - 1e-6)", "{x}.clamp(-1 + 1e-6, 1 - 1e-6)")
+UNSATURATED = ("{x}.clamp(-8.0, 8.0)",)  # tanh and sigmoid are not yet rounded to 1
+MASKS = ("{x} | ~{x}.any()",)  # a mask in which something is True
 SMALLER = ("{x}.clamp(-30.0, 30.0)", "torch.nn.functional.normalize({x}, dim=-1)")
 FORMS = {
-    "log-of-zero": (*AWAY_FROM_ZERO, *INSIDE),
+    "log-of-zero": (*AWAY_FROM_ZERO, *INSIDE, *UNSATURATED),
     "log-of-negative": AWAY_FROM_ZERO,
-    "div-by-zero": (*AWAY_FROM_ZERO, *APART),
+    "div-by-zero": (*FURTHER, *SHRUNK, *AWAY_FROM_ZERO, *APART, *MASKS),
     "div-by-tiny": AWAY_FROM_ZERO,
     "norm-at-zero": AWAY_FROM_ZERO[::-1],
     "sqrt-at-zero": (*AWAY_FROM_ZERO[::-1], *APART),
@@ -140,6 +147,7 @@ FORMS = {
     "where-grad-trap": AWAY_FROM_ZERO,
     "zero-times-inf": AWAY_FROM_ZERO,
 }
+PASS = "pass "  # what the title of another argument begins with
 MOST = 6  # arguments of a call that are tried
 
 
@@ -166,8 +174,8 @@ def rewritings(
     """What the user could pass to a library, the most promising first.
 
     text: of the user's file; line: of the call in it; real: the library's file on the disk.
-    probable: whether data of the step lies between 0 and 1. span: of the call,
-    where several stand in the line.
+    probable: whether data of the step lies between 0 and 1. span: of the call; those in it are
+    taken, too, and without it all of the line.
     """
     try:
         tree = ast.parse(text)
@@ -178,7 +186,9 @@ def rewritings(
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno)
     ]
-    calls.sort(key=lambda n: (n.lineno, n.col_offset, n.end_lineno, n.end_col_offset) != span)
+    own = next((call for call in calls if span_of(call) == span), None)
+    if own is not None:
+        calls = [node for node in ast.walk(own) if isinstance(node, ast.Call)]
     guards = guards_at(real, library[1])
     found = [
         *_guarded(tree, text, calls, guards, library),
@@ -224,25 +234,34 @@ def _guarded(
     guards: tuple[tuple[str, bool], ...],
     library: Place,
 ) -> Iterator[Rewriting]:
-    """A library's guard with a value above zero, where the program passes zero or none."""
+    """A library's guard with a value above zero, where the program passes none, zero or much
+    less."""
     owner, _, name = library[2].rpartition(".")
-    for guard, of_self in guards:
+    made_for = owner.rpartition(".")[2]
+    makers = [maker for call in calls for maker in _makers(tree, call.func)]
+    given = [(k.arg, True) for maker in makers for k in maker.keywords if k.arg in GUARDS]
+    for guard, of_self in dict.fromkeys((*guards, *given)):
         value = GUARDS[guard]
-        title = f"give {name or 'the library'} its `{guard}`: {value}"
+        title = f"give {name or 'the library'} its `{guard}`"
         passed = [
-            (call, keyword)
+            (call, keyword.value, keyword.value.value or 0.0)
             for call in ast.walk(tree)
             if isinstance(call, ast.Call)
             for keyword in call.keywords
             if keyword.arg == guard
             and isinstance(keyword.value, ast.Constant)
-            and not keyword.value.value
+            and isinstance(keyword.value.value, int | float | None)
         ]
-        made_for = owner.rpartition(".")[2]
-        near = [each for each in passed if _last(each[0].func) == made_for or each[0] in calls]
-        for call, keyword in near or passed[:1]:
-            yield _in_place(text, title, call, keyword.value, value)
-        if passed:
+        near = [
+            each
+            for each in passed
+            if _last(each[0].func) == made_for or each[0] in calls or each[0] in makers
+        ]
+        low = [each for each in near if each[2] < float(value) / 2]
+        for call, node, held in low or [each for each in passed if not each[2]][:1]:
+            better = max(value, _default(text, call, guard), key=float) if held else value
+            yield _in_place(text, f"{title}: {better}", call, node, better)
+        if near or not all(held for _, _, held in passed):
             continue
         for call in calls:
             if not of_self and _last(call.func) == name:
@@ -250,11 +269,16 @@ def _guarded(
                 changed = (
                     f"{written[:-1]}{', ' if call.args or call.keywords else ''}{guard}={value})"
                 )
-                yield _in_place(text, title, call, call, changed)
-            elif _is_made(tree, call.func, made_for if of_self and name == "forward" else ""):
-                statement = f"{ast.unparse(call.func)}.{guard} = {value}"
+                yield _in_place(text, f"{title}: {value}", call, call, changed)
+            elif any(
+                _last(maker.func) == made_for
+                if of_self and name == "forward"
+                else _last(maker.func)[:1].isupper()  # which hands a guard of its own on
+                for maker in _makers(tree, call.func)
+            ):
                 row = text.splitlines()[call.lineno - 1].strip()
-                yield Rewriting(title, call.lineno, call.lineno, f"{statement}\n{row}")
+                new = f"{ast.unparse(call.func)}.{guard} = {value}\n{row}"
+                yield Rewriting(f"{title}: {value}", call.lineno, call.lineno, new)
 
 
 def _fed(
@@ -267,7 +291,7 @@ def _fed(
         for call in calls:
             if ast.unparse(call.func).startswith("torch."):
                 continue
-            for argument in call.args[:MOST]:
+            for argument in (*call.args, *(k.value for k in call.keywords))[:MOST]:
                 name = ast.unparse(argument)
                 if isinstance(argument, ast.Constant | ast.Starred) or name.startswith("torch."):
                     continue
@@ -277,7 +301,7 @@ def _fed(
                     taken = names_in(tree)  # what is called is called once
                     once = next((n for n in ("out", "made", "given") if n not in taken), "_out")
                     shown = form.replace("{x}", f"({once} := {name})", 1).format(x=once)
-                made = _in_place(text, f"pass {shown}", call, argument, shown)
+                made = _in_place(text, PASS + shown, call, argument, shown)
                 yield replace(made, last_resort=form in APART)  # noise where data is alike
 
 
@@ -293,17 +317,26 @@ def _in_place(text: str, title: str, call: ast.Call, node: ast.expr, new: str) -
     return Rewriting(title, first, last, "\n".join(row[indent:] for row in made))
 
 
-def _is_made(tree: ast.Module, path: ast.expr, kind: str) -> bool:
-    """Whether the file gives a name an object of this class; "": of any, which reads a guard of its
-    own and hands it to the library's function."""
+def _makers(tree: ast.Module, path: ast.expr) -> list[ast.Call]:
+    """The calls whose results the file gives to a name."""
     name = ast.unparse(path)
-    return any(
-        isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and (_last(node.value.func) == kind or (not kind and _last(node.value.func)[:1].isupper()))
-        and any(ast.unparse(target) == name for target in node.targets)
+    return [
+        node.value
         for node in ast.walk(tree)
-    )
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and any(ast.unparse(target) == name for target in node.targets)
+    ]
+
+
+def _default(text: str, call: ast.Call, name: str) -> str:
+    """What a function that is at hand takes for a number which a call gives; "0" if unknown."""
+    for function in meant(call.func, text, frozenset()):
+        with suppress(TypeError, ValueError):
+            parameter = inspect.signature(function).parameters.get(name)
+            if parameter is not None and isinstance(parameter.default, float):
+                return str(parameter.default)
+    return "0"
 
 
 def _last(node: ast.expr) -> str:

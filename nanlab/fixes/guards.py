@@ -406,6 +406,8 @@ clamp the exponent at its source, for all its readers [grows too-large]
     $x @ $y -> ($x @ $y).clamp(-FALL, GROWTH)
 mask with the dtype's lowest number, torch.finfo(dtype).min, instead of -inf
     masked_fill($x, $m, INFINITY) -> $x.masked_fill($m, torch.finfo($x.dtype).min)
+mask with -1e4 instead of -inf, which can be computed with [last-resort]
+    masked_fill($x, $m, INFINITY) -> $x.masked_fill($m, -1e4)
 compute the softmax in float32 [half]
     softmax($x, $d, dtype=$t) -> torch.softmax($x, $d, dtype=torch.float32)
 compute the NAME in float32 [half]

@@ -8,7 +8,7 @@ import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import PurePath
 from types import FunctionType, ModuleType
@@ -99,6 +99,8 @@ class Run:
     out: Any  # Ref of its value, or a tuple of them
     parts: dict[str, Any]  # key of a part -> Ref, Live or a plain value
     cast: torch.dtype | None  # of the autocast that it ran under
+    # which of the tensors that its value, an object, holds; None: it is a tensor, or several
+    kept: tuple[int, ...] | None = None
 
 
 def runs_of(
@@ -146,7 +148,11 @@ def run_with(code: Code, run: Run, segment: Segment, device: str) -> Callable[[G
         parts = {key: _given(part, get) for key, part in run.parts.items()}
         seed_first(segment, run.calls[0], run.calls[-1] + 1)
         with autocast(device, run.cast):
-            return code(parts)
+            made = code(parts)
+        if run.kept is None or isinstance(made, Tensor):
+            return made
+        held = _tensors_of(made)
+        return tuple(held[i] for i in run.kept if i < len(held))
 
     return result
 
@@ -155,7 +161,7 @@ def with_settings(run: Run, key: str, settings: Settings) -> Run:
     """The run with other settings of an object."""
     live = run.parts[key]
     changed = {**run.parts, key: Live(live.object, live.tensors, settings)}
-    return Run(run.calls, run.out, changed, run.cast)
+    return replace(run, parts=changed)
 
 
 def settings_between(old: ast.expr, new: ast.expr, text: str, packages: frozenset[str]) -> Settings:
@@ -165,7 +171,7 @@ def settings_between(old: ast.expr, new: ast.expr, text: str, packages: frozense
     made = []
     for node in (old, new):
         known = {key_of(n): v for n in ast.walk(node) for v in _literal(n, text)}
-        if isinstance(node, ast.Call) and (found := _meant(node.func, text, packages)):
+        if isinstance(node, ast.Call) and (found := meant(node.func, text, packages)):
             known[key_of(node.func)] = found[0]
         code = Code(node, {key: f"_part{i}" for i, key in enumerate(known)}, (), names)
         code.check()
@@ -251,7 +257,7 @@ def _parts(
             owner = owner.value
         method = isinstance(function, ast.Attribute)
         if not (method and hasattr(Tensor, function.attr)):
-            if found := _meant(function, text, packages):
+            if found := meant(function, text, packages):
                 objects[key_of(function)] = found
                 return True
             if not method or not isinstance(function.value, ast.Call):
@@ -307,7 +313,7 @@ def _objects(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
         for key in keys
         for given in _assigned(text).get(key, ())
         if isinstance(given, ast.Call)
-        for kind in _meant(given.func, text, packages)
+        for kind in meant(given.func, text, packages)
         if isinstance(kind, type) and not issubclass(kind, Tensor)
     ]
     if not kinds:
@@ -315,7 +321,7 @@ def _objects(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
     return [o for o in gc.get_objects() if type(o) in kinds]
 
 
-def _meant(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
+def meant(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
     """What a dotted name may stand for: by the imports of the file, else what the packages at hand
     have under its last name."""
     first, *rest = ast.unparse(path).split(".")
@@ -431,12 +437,17 @@ def _followed(
         if not reads_of(made[count], made[:count]):
             break
         count += 1
-    several = isinstance(result, tuple | list)
-    outs = [following.ref_of(each) for each in (result if several else [result])]
+    one, kept = isinstance(result, Tensor), None
+    held = [result] if one else result
+    if not isinstance(held, tuple | list):
+        held = _tensors_of(result)
+        kept = tuple(i for i, each in enumerate(held) if following.ref_of(each))
+        held = [held[i] for i in kept]
+    outs = [following.ref_of(each) for each in held]
     if not following.count or not outs or None in outs:
         return None
     indices = tuple(each.index for each in made[:count])
-    return Run(indices, tuple(outs) if several else outs[0], parts, cast)
+    return Run(indices, outs[0] if one else tuple(outs), parts, cast, kept)
 
 
 def _given(part: Any, get: Get) -> Any:
@@ -447,7 +458,8 @@ def _alive(held: Sequence[Any], segment: Segment, read: Sequence[Ref]) -> list[L
     """Those objects of which calls read a tensor; of those that hold none only some."""
     found = [Live(each, _recorded(each, segment, read)) for each in held]
     known = [live for live in found if any(ref for _, ref in live.tensors)]
-    return [*known, *[live for live in found if not live.tensors][:MOST_OBJECTS]]
+    rest = [live for live in found if not any(ref for _, ref in live.tensors)]
+    return [*known, *rest[:MOST_OBJECTS]]
 
 
 def _recorded(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import threading
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -758,12 +758,18 @@ def patched(
         for look, now in result.looked
         if look.ref not in known and differs(look, now)
     ]
+    gone = {
+        ref.storage
+        for patch in change.patches
+        for index in patch.skipped
+        for ref in refs_in(change.segments[patch.segment].calls[index].out)
+    }
     found = Replay(
         where.recording.first_step + where.step,
         None,
         loss_of(where, graph.get),
-        gate.found if gate and result.ended else _by_name(where, graph.get, True, True),
-        {} if result.ended else _by_name(where, graph.get, False, True),
+        gate.found if gate and result.ended else _by_name(where, graph.get, True, True, gone),
+        {} if result.ended else _by_name(where, graph.get, False, True, gone),
         list(dict.fromkeys(looked)),
         where=where,
         change=change,
@@ -825,9 +831,18 @@ def _number(loss: torch.Tensor) -> float:
     return float(loss.real if loss.is_complex() else loss)
 
 
-def _by_name(where: Window, get: Any, gradients: bool, own: bool = False) -> dict[str, Tensor]:
+def _by_name(
+    where: Window,
+    get: Any,
+    gradients: bool,
+    own: bool = False,
+    gone: Collection[int] = (),
+) -> dict[str, Tensor]:
     """Gradients, or values, of the leaves that the engine gave gradients to, and of what optimizers
-    stepped with gradients that the program set itself."""
+    stepped with gradients that the program set itself.
+
+    gone: storages of what calls made that are not made; a leaf may be among it.
+    """
     names = where.recording.program.names
     found: dict[str, Tensor] = {}
     results = {id(run) for _, run in gradient_runs(where) if not run.accumulates}
@@ -838,6 +853,8 @@ def _by_name(where: Window, get: Any, gradients: bool, own: bool = False) -> dic
                 pairs += [each for each in zip(run.inputs, run.results, strict=False) if each[1]]
             for leaf, gradient in pairs:
                 known = leaf.__class__ is Ref  # else it is sparse, nested or a subclass
+                if known and leaf.storage in gone:
+                    continue
                 number = leaf.storage if known else -1 - len(found)
                 value = get(gradient if gradients else leaf)
                 name = names.get(number, f"leaf {abs(number)}")

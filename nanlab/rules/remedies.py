@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from nanlab.analysis.exact import work
-from nanlab.analysis.libraries import is_told_elsewhere, patch, rewritings, text_of_library
+from nanlab.analysis.libraries import PASS, is_told_elsewhere, patch, rewritings, text_of_library
 from nanlab.analysis.verdict import RAISES, ROUNDED, Judge
 from nanlab.errors import NanlabError
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
@@ -102,7 +102,10 @@ def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     found = _distinct([*_helpful(found), *_beyond(trace, finding)])
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.edits and not fix.title.startswith(_PATCH))
-        return sorted(found, key=lambda fix: {"verified": 0, "fails": 3}.get(fix.verdict, 1))
+        found.sort(key=_rank_in_library)
+        fed = (f for f in found if f.title.startswith(PASS) and f.verdict == "untried")
+        rest = [*fed][MOST_TOLD:]
+        return [f for f in found if not any(f is other for other in rest)]
     return nearest_first(sorted(found, key=_rank), finding)
 
 
@@ -259,7 +262,7 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     line = pages.line(finding.file, finding.line)
     probable = reads_probabilities(recording, finding.position)
     found = rewritings(pages.text, line, library, library[0], finding.cause, probable, span)
-    return _as_fixes([Candidate(*astuple(e)) for e in found[:MOST_REWRITTEN]], pages)
+    return _as_fixes([Candidate(*astuple(e)) for e in found[:MOST_PASSED]], pages)
 
 
 def patched_library(trace: Trace, finding: Finding) -> list[Fix]:
@@ -316,8 +319,9 @@ def guarded(trace: Trace, finding: Finding, pages: Pages) -> list[list[Fix]]:
 
 _PATCH = "patch "
 MOST_REWRITTEN = 12
+MOST_PASSED = 18  # forms of what a library is given
 MOST_PATCHES = 2  # of a library's line
-MOST_TOLD = 3  # guards that are finite and no more, or that could not be tried
+MOST_TOLD = 3  # of those that are finite and no more, that fail, or that could not be tried
 _MASKS = ("softmax-all-masked", "mask-overflow")  # what is wrong is the mask, at its own line
 _GAPS = ("nan-in-input", "inf-in-input", "nan-in-target")
 # Their origin is no single operation: what the rule itself proposes is all there is.
@@ -381,6 +385,16 @@ def _order(fix: Fix) -> int:
     return {"verified": 0 + line, "finite": 2 + 2 * line, "untried": untried, "fails": 6}[
         fix.verdict
     ]
+
+
+def _rank_in_library(fix: Fix) -> tuple[int, float]:
+    """Verified first, small gradients before large ones; then finite, the least distorting first;
+    then untried."""
+    if fix.verdict == "verified":
+        return 0, math.floor(math.log10(max(fix.gradient_max or 0.0, 1.0)))
+    if fix.verdict == "finite":
+        return 1, fix.distortion or 0.0
+    return 2 + (fix.verdict == "fails"), 0.0
 
 
 def _rank(fix: Fix) -> tuple[int, bool, bool, float]:
