@@ -373,6 +373,10 @@ def test_mask_in_which_nothing_is_true_is_tried_with_everything_true(rates: Any)
     x, keep = nn.Parameter(torch.rand(3)), torch.zeros(3, dtype=torch.bool)
     passed = _passed(culprit(x, lambda: rates.mean_of(x, keep)))
     assert passed["pass keep | ~keep.any()"] in ("verified", "finite")
+    numbers = keep.long()  # labels, perhaps
+    assert "pass numbers | ~numbers.any()" not in _passed(
+        culprit(x, lambda: rates.mean_of(x, numbers))
+    )
 
 
 def test_argument_at_the_edge_of_its_domain_goes_inwards(rates: Any) -> None:

@@ -169,13 +169,14 @@ def rewritings(
     real: str,
     cause: str,
     probable: bool = False,
+    masked: bool = False,
     span: Span | None = None,
 ) -> list[Rewriting]:
     """What the user could pass to a library, the most promising first.
 
     text: of the user's file; line: of the call in it; real: the library's file on the disk.
-    probable: whether data of the step lies between 0 and 1. span: of the call; those in it are
-    taken, too, and without it all of the line.
+    probable: whether data of the step lies between 0 and 1; masked: whether a mask is among it.
+    span: of the call; those in it are taken, too, and without it all of the line.
     """
     try:
         tree = ast.parse(text)
@@ -190,9 +191,10 @@ def rewritings(
     if own is not None:
         calls = [node for node in ast.walk(own) if isinstance(node, ast.Call)]
     guards = guards_at(real, library[1])
+    forms = [form for form in FORMS.get(cause, ()) if masked or form not in MASKS]
     found = [
         *_guarded(tree, text, calls, guards, library),
-        *_fed(tree, text, calls, cause, probable),
+        *_fed(tree, text, calls, forms, probable),
     ]
     return list({(r.first, r.text): r for r in found}.values())
 
@@ -282,10 +284,9 @@ def _guarded(
 
 
 def _fed(
-    tree: ast.Module, text: str, calls: list[ast.Call], cause: str, probable: bool
+    tree: ast.Module, text: str, calls: list[ast.Call], forms: list[str], probable: bool
 ) -> Iterator[Rewriting]:
     """Arguments of the call, kept where the library's function has a value and a derivative."""
-    forms = FORMS.get(cause, ())
     kept = [INSIDE[0]] if probable and INSIDE[0] in forms else []
     for form in (*kept, *(each for each in forms if each != INSIDE[0])):
         for call in calls:

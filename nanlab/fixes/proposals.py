@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 
+from nanlab.analysis.libraries import library_of
 from nanlab.analysis.training import optimizer_step_at
 from nanlab.errors import NanlabError
 from nanlab.fixes.candidates import (
@@ -289,6 +290,18 @@ def reads_probabilities(recording: Recording, position: int) -> bool:
             if stats.numel > 1 and stats.min is not None and stats.max is not None:
                 if 0 <= stats.min < stats.max <= 1 and (stats.min == 0 or stats.max == 1):
                     return True
+    return False
+
+
+def reads_masks(recording: Recording, position: int) -> bool:
+    """Whether an operation is computed from a mask that the program made, or was given."""
+    op = forward_of(recording, position)
+    for at in walk(op.inputs, recording.parents, MOST_ROWS) if op is not None else ():
+        made = recording.op(at)
+        own = made is not None and library_of(recording, at) is None
+        held = made if own else recording.sources.get(at)
+        if held is not None and str(held.dtype).endswith("bool"):
+            return True
     return False
 
 

@@ -31,6 +31,7 @@ from nanlab.fixes.proposals import (
     pages_of,
     proposals,
     proposals_at,
+    reads_masks,
     reads_probabilities,
 )
 from nanlab.program.edit import CHANGES_NOTHING
@@ -260,8 +261,16 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     library, recording = finding.library, trace.recording
     span = pages.span(finding.file, recording.spans[recording.at(finding.position).place])
     line = pages.line(finding.file, finding.line)
-    probable = reads_probabilities(recording, finding.position)
-    found = rewritings(pages.text, line, library, library[0], finding.cause, probable, span)
+    found = rewritings(
+        pages.text,
+        line,
+        library,
+        library[0],
+        finding.cause,
+        reads_probabilities(recording, finding.position),
+        reads_masks(recording, finding.position),
+        span,
+    )
     return _as_fixes([Candidate(*astuple(e)) for e in found[:MOST_PASSED]], pages)
 
 
