@@ -13,6 +13,8 @@ from torch import nn
 
 import nanlab
 from nanlab.analysis.libraries import function_at
+from nanlab.findings.rule import Fix
+from nanlab.rules.remedies import _rank_in_library
 
 
 def culprit(parameter: torch.Tensor, loss: Callable[[], torch.Tensor]) -> nanlab.Finding:
@@ -357,6 +359,13 @@ def test_keyword_of_a_method_of_an_object_with_tensors_of_its_own_is_tried(rates
     passed = _passed(culprit(x, lambda: rate.of(x, by=gap).sum()))
     assert passed["pass gap.clamp_min(1e-6)"] == "verified"
     assert next(iter(passed)) == "pass gap.clamp_min(1e-3)"  # whose gradient is the smaller one
+
+
+def test_fix_that_draws_random_numbers_comes_after_those_that_do_not() -> None:
+    drawn = Fix("", "x + 1e-3 * torch.randn_like(x)", "verified", gradient_max=1.0)
+    large = Fix("", "x.clamp_min(1e-6)", "verified", gradient_max=1e6)
+    small = Fix("", "x.clamp_min(1e-3)", "verified", gradient_max=1e3)
+    assert sorted([drawn, large, small], key=_rank_in_library) == [small, large, drawn]
 
 
 def test_call_that_gives_an_object_with_tensors_in_it_is_tried(rates: Any) -> None:

@@ -396,14 +396,15 @@ def _order(fix: Fix) -> int:
     ]
 
 
-def _rank_in_library(fix: Fix) -> tuple[int, float]:
-    """Verified first, small gradients before large ones; then finite, the least distorting first;
-    then untried."""
+def _rank_in_library(fix: Fix) -> tuple[int, bool, float]:
+    """Verified first, what draws random numbers after what does not, and small gradients before
+    large ones; then finite, the least distorting first; then untried."""
     if fix.verdict == "verified":
-        return 0, math.floor(math.log10(max(fix.gradient_max or 0.0, 1.0)))
+        size = math.floor(math.log10(max(fix.gradient_max or 0.0, 1.0)))
+        return 0, "randn" in fix.code, size
     if fix.verdict == "finite":
-        return 1, fix.distortion or 0.0
-    return 2 + (fix.verdict == "fails"), 0.0
+        return 1, False, fix.distortion or 0.0
+    return 2 + (fix.verdict == "fails"), False, 0.0
 
 
 def _rank(fix: Fix) -> tuple[int, bool, bool, float]:
