@@ -25,7 +25,7 @@ WIDE = 8  # operands of these that are looked at
 GROWN = 2.0  # bits above the typical step from which on a run-up is worth telling
 THROWN = 2.0  # update over value, root mean squares, from which on it threw the parameter
 _EXPONENTIALS = having("exponential", "softmax")
-_ONE_SIDED = {"exp", "exp2", "expm1"}  # that overflow for positive values alone
+_ONE_SIDED = having("one_sided")
 _SQUARES = having("norm") | {"square"}
 
 

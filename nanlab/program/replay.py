@@ -841,7 +841,7 @@ def _by_name(
     """Gradients, or values, of the leaves that the engine gave gradients to, and of what optimizers
     stepped with gradients that the program set itself.
 
-    gone: storages of what calls made that are not made; a leaf may be among it.
+    gone: storages of what calls gave that are not made; a leaf of theirs may have no gradient.
     """
     names = where.recording.program.names
     found: dict[str, Tensor] = {}
@@ -853,10 +853,13 @@ def _by_name(
                 pairs += [each for each in zip(run.inputs, run.results, strict=False) if each[1]]
             for leaf, gradient in pairs:
                 known = leaf.__class__ is Ref  # else it is sparse, nested or a subclass
-                if known and leaf.storage in gone:
-                    continue
                 number = leaf.storage if known else -1 - len(found)
-                value = get(gradient if gradients else leaf)
+                try:
+                    value = get(gradient if gradients else leaf)
+                except NotReplayable:
+                    if number in gone:
+                        continue
+                    raise
                 name = names.get(number, f"leaf {abs(number)}")
                 found[name] = value.detach() if own else value.detach().clone()
         groups = (group for run in segment.optimizers for group in run.groups)

@@ -100,7 +100,7 @@ def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
                 if not (cured and fix.last_resort):
                     tried.append(_judged(trace, finding, fix, clock))
             found += tried if not i else _worth_telling(tried, any(f.verified for f in found))
-    found = _distinct([*_helpful(found), *_beyond(trace, finding)])
+    found = _distinct([*_helpful(found, finding), *_beyond(trace, finding)])
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.edits and not fix.title.startswith(_PATCH))
         found.sort(key=_rank_in_library)
@@ -118,11 +118,15 @@ def nearest_first(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
         groups.setdefault((fix.title, _rank(fix)), []).append(fix)
 
     def size(fix: Fix) -> tuple[bool, int]:
-        here = (e.file == finding.file and e.first <= finding.line <= e.last for e in fix.edits)
-        return not any(here), len(fix.code)
+        return not _is_at(fix, finding), len(fix.code)
 
     ordered = {kind: iter(sorted(group, key=size)) for kind, group in groups.items()}
     return [next(ordered[fix.title, _rank(fix)]) for fix in fixes]
+
+
+def _is_at(fix: Fix, finding: Finding) -> bool:
+    """Whether a fix writes the finding's line."""
+    return any(e.file == finding.file and e.first <= finding.line <= e.last for e in fix.edits)
 
 
 def _beyond(trace: Trace, finding: Finding) -> list[Fix]:
@@ -134,7 +138,7 @@ def _beyond(trace: Trace, finding: Finding) -> list[Fix]:
         return []
 
 
-def _helpful(fixes: Sequence[Fix]) -> list[Fix]:
+def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
     """The fixes without those nobody would take: failing beside right, distorting beside finite, of
     lines that did not run, and what cannot be run. What fails by itself may yet be part of a cure.
     """
@@ -143,7 +147,7 @@ def _helpful(fixes: Sequence[Fix]) -> list[Fix]:
         fix
         for fix in fixes
         if not (fix.edits and fix.verdict == "fails" and (right or fix.why.startswith(RAISES)))
-        and fix.why != CHANGES_NOTHING
+        and (fix.why != CHANGES_NOTHING or _is_at(fix, finding))
     ]
     mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
     if any(f.verdict in ("verified", "finite") for f in mild):
