@@ -98,10 +98,11 @@ def summed(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) -> T
 
 def gathered(items: Sequence[tuple[int, Term]]) -> Term:
     """The sum, its numbers added up, without what is both added and taken off."""
-    constant, rest = 0.0, list[tuple[int, Term]]()
+    constant: Any = Fraction(0)  # a float where one of them is none
+    rest: list[tuple[int, Term]] = []
     for sign, part in _items(summed(items)):
         if part.kind == "number":
-            constant += sign * float(part.value)
+            constant += sign * part.value
         elif (-sign, part) in rest:
             rest.remove((-sign, part))
         else:

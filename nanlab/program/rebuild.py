@@ -1240,6 +1240,8 @@ def differentiate(run: EngineRun, graph: Graph) -> None:
 
     apart = run.by_sample
     if any(apart):  # the samples' gradients, those of all but one zero in each
+        if not all(root.dim() for root in roots):
+            raise NotReplayable("gradients are taken for each sample of one number for all")
         whole = zip(roots, gradients, strict=True)
         each = [_diagonal(torch.ones_like(root) if g is None else g) for root, g in whole]
         made = [
