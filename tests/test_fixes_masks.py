@@ -134,3 +134,31 @@ def test_what_has_no_value_in_a_step_too_large_for_exact_numbers_holds_no_fix_ba
     assert trace.culprit is not None and trace.culprit.cause == "softmax-all-masked"
     assert trace.cure is not None and trace.cure.verified, trace.cure
     assert "finfo(scores.dtype).min" in trace.cure.code and "safe.div" in trace.cure.code
+
+
+@pytest.mark.parametrize(("tokens", "width"), [(4, 2), (48, 32)])  # small enough for exact numbers
+@pytest.mark.parametrize("used", [True, False])
+def test_a_mask_of_floats_stays_what_it_is_next_to_the_step(
+    tokens: int, width: int, used: bool
+) -> None:
+    """A mask of 1e-8 would not hide anything: that is no neighbour of one of 0."""
+    torch.manual_seed(0)
+    query, value = nn.Linear(width, width), nn.Linear(width, width)
+    x, y = torch.randn(3, tokens, width), torch.randn(3, tokens, width)
+    mask = torch.ones(3, tokens)
+    mask[2, tokens // 2 :] = 0
+    mask[1] = 0
+    with nanlab.watch(nn.ModuleList([query, value]), on_fault="record") as trace:
+        s = query(x) @ x.transpose(1, 2)
+        s = s.masked_fill(mask[:, None, :] == 0, float("-inf"))
+        a = torch.softmax(s, -1)
+        off = a @ value(x) - y
+        loss = ((off if used else off[mask > 0]) ** 2).mean()
+        loss.backward()
+    fixes = culprit_of(trace).fixes
+    assert [fix.code for fix in fixes if fix.verdict == "verified"][:2] == [
+        "s = s.masked_fill(mask[:, None, :] == 0, torch.finfo(s.dtype).min)",
+        "a = nanlab.safe.softmax(s, -1)",
+    ]
+    # what hides some tokens of another row is not to be undone
+    assert not any("isinf()" in fix.code for fix in fixes if fix.verdict == "verified")

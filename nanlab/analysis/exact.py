@@ -194,14 +194,40 @@ class _Directly(DispatchMode):
 Moved = tuple[int, Callable[[tuple[int, ...]], np.ndarray]]
 
 
+class Comparisons:
+    """What the comparisons of an expression give, in their order.
+
+    masks: what they gave elsewhere, and are to give again; None for those that are free.
+    """
+
+    def __init__(self, masks: Sequence[Tensor | None] | None = None) -> None:
+        self.masks = masks
+        self.seen: list[Tensor] = []
+
+    def result(self, made: Tensor) -> Tensor:
+        """What the next one gives, or is to give. Raises NotExact if that has another shape."""
+        self.seen.append(made)
+        if self.masks is None or len(self.seen) > len(self.masks):  # behind the expression
+            return made
+        held = self.masks[len(self.seen) - 1]
+        if held is not None and held.shape != made.shape:
+            raise NotExact("the expression compares something else here")
+        return made if held is None else held
+
+
+def unmoved(here: Sequence[Tensor], there: Sequence[Tensor]) -> list[Tensor | None]:
+    """What comparisons give at one place, for those that give it at another too."""
+    pairs = zip(here, there, strict=False)
+    return [a if a.shape == b.shape and bool((a == b).all()) else None for a, b in pairs]
+
+
 class AllExact(_Directly):
     """Tensors made from numbers alone (``zeros``, ``eye``, a literal) are exact too.
 
     deadline: of :func:`work`; an operator that starts later raises NotExact.
     moved: which result of the forward part is moved, and by what, a function of its shape.
-    masks: what the comparisons of the forward part gave elsewhere, and are to give again; None for
-    those that are free. counted: whether it is noted what each result is made of. tape: where all
-    that is run is written down.
+    masks: as of :class:`Comparisons`. counted: whether it is noted what each result is made of.
+    tape: where all that is run is written down.
     """
 
     def __init__(
@@ -214,11 +240,11 @@ class AllExact(_Directly):
         super().__init__()
         self.counted = counted
         self.tape: Tape | None = None
-        self.deadline, self.moved, self.masks = deadline, moved, masks
+        self.deadline, self.moved = deadline, moved
         self.inputs: list[set[int]] = []  # of each result of the forward part, those it is made of
         self.bad: list[int] = []  # those that are not finite, of inputs that are
         self._places: dict[int, tuple[Tensor, set[int]]] = {}  # by identity: what it is, or shows
-        self.seen: list[Tensor] = []  # results of its comparisons
+        self.comparisons = Comparisons(masks)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
@@ -245,17 +271,8 @@ class AllExact(_Directly):
                 return self._counted(made, func.is_view, args, kwargs) if at_results else made
         if isinstance(made, Tensor) and made.dtype == torch.bool:
             if forward and any(isinstance(x, Exact) for x in args):
-                return self._compared(made)
+                return self.comparisons.result(made)
         return made
-
-    def _compared(self, made: Tensor) -> Tensor:
-        self.seen.append(made)
-        if self.masks is None or len(self.seen) > len(self.masks):  # behind the expression
-            return made
-        held = self.masks[len(self.seen) - 1]
-        if held is not None and held.shape != made.shape:
-            raise NotExact("the expression compares something else here")
-        return made if held is None else held
 
     def _counted(self, made: Exact, is_view: bool, args: Any, kwargs: Any) -> Exact:
         """A result of the forward part, moved if it is the one; of views those of what is given."""
@@ -1349,7 +1366,9 @@ def _viewed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(x, Exact):
         raise NotExact(f"{func._schema.name} views a tensor of another kind")
     places = torch.from_numpy(x.places)
-    if "as_strided" in func._schema.name and x.pool.size != x.places.size:
+    if "as_strided" not in func._schema.name:
+        places = places.contiguous()  # the elements stay those of the pool
+    elif x.pool.size != x.places.size:
         raise NotExact("a strided view of a view is not known for exact numbers")
     found = func(places, *args[1:], **kwargs)
 

@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from nanlab.analysis.exact import (
     MOST_DIGITS,
     AllExact,
+    Comparisons,
     Exact,
     Moved,
     NotExact,
@@ -37,6 +38,7 @@ from nanlab.analysis.exact import (
     lift,
     plain,
     rounded,
+    unmoved,
     work,
 )
 from nanlab.errors import NotReplayable
@@ -128,8 +130,12 @@ class Evaluation:
 class Wide(DispatchMode):
     """Casts to narrower dtypes, and tensors made in them, stay float64 or complex128.
 
-    What is computed is counted as work.
+    What is computed is counted as work. comparisons: of the forward part.
     """
+
+    def __init__(self, comparisons: Comparisons | None = None) -> None:
+        super().__init__()
+        self.comparisons = comparisons or Comparisons()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
@@ -140,7 +146,12 @@ class Wide(DispatchMode):
         elif isinstance(dtype, torch.dtype) and dtype.is_complex:
             kwargs["dtype"] = torch.complex128
         count_work(1, sum(x.numel() for x in args if isinstance(x, Tensor)))
-        return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        if not isinstance(made, Tensor) or made.dtype != torch.bool:
+            return made
+        compares = any(isinstance(x, Tensor) and x.is_floating_point() for x in args)
+        forward = torch._C._current_autograd_node() is None
+        return self.comparisons.result(made) if compares and forward else made
 
 
 def evaluate(
@@ -318,7 +329,7 @@ class _Arithmetic:
         moved: Moved | None = None,
         masks: Sequence[Tensor | None] | None = None,
         counted: bool = False,
-    ) -> Iterator[AllExact | None]:
+    ) -> Iterator[AllExact | Wide]:
         """Evaluate in these numbers; moved, masks, counted: as of AllExact."""
         with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
             torch.default_generator.manual_seed(0)  # no device is asked
@@ -329,8 +340,8 @@ class _Arithmetic:
                 before = torch.get_default_dtype()
                 torch.set_default_dtype(torch.float64)
                 try:
-                    with Wide():
-                        yield None
+                    with Wide(Comparisons(masks)) as mode:
+                        yield mode
                 finally:
                     torch.set_default_dtype(before)
 
@@ -357,6 +368,8 @@ class _Problem:
         self.here: list[Tensor] = []  # the same at the operands
         # what comparisons give, wherever operands are moved; None: what they find there
         self.masks: list[Tensor | None] | None = None
+        # what only constants decide: a label is what it is
+        self.decided: list[Tensor | None] | None = None
         self.tape: Tape | None = None  # of the first evaluation next to the operands
         self.cost = 0.0  # of one evaluation in the numbers that were last
         self.movable = [m for m in (wanted, held, real) if any(m)]
@@ -412,13 +425,14 @@ class _Problem:
             incoming = self.incoming
             if arithmetic.digits and incoming is not None:
                 incoming = [None if g is None else lift(g.nan_to_num(1, 1, 1)) for g in incoming]
-            if mode is None or not outside or (self.tape is not None and not self.tape.fits):
+            by_tape = outside and (self.tape is None or self.tape.fits)
+            if isinstance(mode, Wide) or not by_tape:
                 found = evaluate(self.fn, operands, incoming, self.wanted, outside=outside)
             else:
                 found = self._written_down(mode, operands, incoming)
             if moved is None and not distance:
-                self.mode = mode
-            self.seen = mode.seen if mode is not None else []
+                self.mode = None if isinstance(mode, Wide) else mode
+            self.seen = mode.comparisons.seen
         return Evaluation(
             tuple(rounded(y).double() for y in found.values),
             tuple(None if g is None else rounded(g).double() for g in found.gradients),
@@ -443,7 +457,7 @@ class _Problem:
         still: list[Tensor | None] = [None] * len(self.operands)
         self.approached = False
         outside: list[Tensor] = []
-        decided: list[Tensor | None] | None = None
+        self.decided = None
         began = work()
         limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
         self.cost, self.here = work() - began, self.seen
@@ -458,28 +472,31 @@ class _Problem:
                     raise NotExact("it takes too long")
                 self.late = True
                 break
-            self.masks = decided
             try:
-                limits = self._approached(arithmetic, movable, limits, trusted)
+                with self.holding(self.decided):
+                    limits = self._approached(arithmetic, movable, limits, trusted)
             except NotExact:  # too much work: what is finite at the operands is known
                 if not trusted:
                     raise
                 break
-            finally:
-                self.masks = None
             if movable is self.movable[0]:
                 self.approached = True
                 outside = [limit.unknown for limit in limits]
-                # what only constants decide stays where they are moved too: a label is what it is
-                decided = [
-                    a if a.shape == b.shape and bool((a == b).all()) else None
-                    for a, b in zip(self.here, self.seen, strict=False)
-                ]
+                self.decided = unmoved(self.here, self.seen)
             trusted = True
         self.doubted = [
             o & ~limit.exists & ~limit.unknown for o, limit in zip(outside, limits, strict=False)
         ]
         return limits
+
+    @contextmanager
+    def holding(self, masks: list[Tensor | None] | None) -> Iterator[None]:
+        """Comparisons give these wherever something is moved."""
+        self.masks = masks
+        try:
+            yield
+        finally:
+            self.masks = None
 
     def with_constants_held(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
         """The limits, what only constants next to theirs leave without one found by moving a result
@@ -520,15 +537,9 @@ class _Problem:
             if beside is None:
                 continue
             try:
-                found = alone = self._moved_alone(arithmetic, place, limits)
-                for each in beside:  # of one limit only where all have it
-                    if found is None or not any(bool(limit.exists.any()) for limit in found):
-                        break
-                    other = self._moved_alone(arithmetic, each, limits)
-                    found = other and [
-                        _merged(a, _unknown(a.value), ~(_same(a.value, b.value) & b.exists))
-                        for a, b in zip(found, other, strict=True)
-                    ]
+                with self.holding(self.decided):
+                    alone = self._moved_alone(arithmetic, place, limits)
+                    found = self._shared(arithmetic, alone, beside, limits)
             except NotExact:
                 break
             if beside and alone is not None:  # there may be a limit, and this one need not be it
@@ -543,6 +554,24 @@ class _Problem:
                 for now, new in zip(limits, found, strict=True)
             ]
         return limits
+
+    def _shared(
+        self,
+        arithmetic: _Arithmetic,
+        found: list[Limit] | None,
+        beside: list[int],
+        limits: list[Limit],
+    ) -> list[Limit] | None:
+        """The limits, where moves of other results inside have them too; None where none has."""
+        for each in beside:
+            if found is None or not any(bool(limit.exists.any()) for limit in found):
+                break
+            other = self._moved_alone(arithmetic, each, limits)
+            found = other and [
+                _merged(a, _unknown(a.value), ~(_same(a.value, b.value) & b.exists))
+                for a, b in zip(found, other, strict=True)
+            ]
+        return found
 
     def _has_values(self, limits: list[Limit], found: list[Limit]) -> bool:
         """Whether a move gives a value to what has none: gradients of no value are none."""
@@ -613,13 +642,10 @@ class _Problem:
         self.at(arithmetic, still, 0.0)
         if not self.seen:
             return limits
-        self.masks = list(self.seen)
-        try:
+        with self.holding(list(self.seen)):
             held = [replace(limit, unknown=~limit.exists) for limit in limits]
             for movable in self._ways(arithmetic):
                 held = self._approached(arithmetic, movable, held, trusted=True)
-        finally:
-            self.masks = None
         better = [~old.exists & new.exists for old, new in zip(limits, held, strict=True)]
         return [
             _merged(old, new, where) for old, new, where in zip(limits, held, better, strict=True)
@@ -693,8 +719,7 @@ class _Problem:
         told = limits if trusted or not exact else None
         paths = self._paths(arithmetic, movable, arithmetic.distances, follow, told)
         count = len(limits) - sum(self.wanted)
-        pairs = zip(self.here, self.seen, strict=False)
-        masked = any(a.shape != b.shape or bool((a != b).any()) for a, b in pairs)
+        masked = any(same is None for same in unmoved(self.here, self.seen))
         # where the value jumps, gradients are those of the side that it is on
         beside = [p for p in paths if all(map(_tends_to, p[:count], limits))]
         if masked and not beside:
@@ -791,7 +816,10 @@ def _away(way: int, shape: tuple[int, ...]) -> np.ndarray:
 def _tells_nothing(known: Limit, last: Tensor) -> bool:
     """Whether the nearest place of a direction is outside wherever a limit is sought, and as at
     the operands elsewhere."""
-    alike = (last - known.value).abs() <= 1e-9 * known.value.abs()
+    size = known.value.abs()
+    scale = float(size[size.isfinite()].max()) if bool(size.isfinite().any()) else 0.0
+    # what is 0 at the operands is so but for the rounding of exact numbers
+    alike = (last - known.value).abs() <= 1e-9 * size + 1e-30 * scale + 1e-60
     return bool(torch.where(known.unknown, last.isnan(), alike).all())
 
 

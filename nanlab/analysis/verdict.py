@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from nanlab.analysis.exact import count_work
+from nanlab.analysis.exact import Comparisons, count_work, unmoved
 from nanlab.analysis.limits import (
     Agreement,
     Evaluation,
@@ -335,7 +335,7 @@ class Judge:
             if true is not None:
                 found = self._compared(whole, edited, true)
             if true is None or found.kind == "unknown":
-                found = self._locally(edited)
+                found = self._other_loss(whole, edited) or self._locally(edited)
             elif found.kind == "agrees" and all(bool(v.unknown.all()) for v in true.values):
                 near = self._locally(edited)  # a loss without a limit tells no sign
                 found = near if near.kind == "sign" else found
@@ -421,6 +421,21 @@ class Judge:
         if key not in self._slices:
             self._slices[key] = cut(self.values, targets, before, stop, most=most)
         return self._slices[key]
+
+    def _other_loss(self, whole: Slice, edited: Edited) -> Agreement | None:
+        """How a loss that is right as it is would become another."""
+        operands, none = list(whole.operands.values()), [False] * len(whole.operands)
+        try:
+            fns = whole.function(), whole.function(edited.patches)
+            old, new = (evaluate(fn, operands, None, none).values for fn in fns)
+            off = _first_off(new, old, "the loss")
+            if off is None:
+                return None
+            with Wide():
+                right = evaluate(fns[0], [_widened(t) for t in operands], None, none).values
+        except Exception:
+            return None
+        return None if _first_off(old, right, "the loss") else off
 
     def _locally(self, edited: Edited) -> Agreement:
         """What edited lines are used for until summed again, as a function of the sums in."""
@@ -549,17 +564,23 @@ class Judge:
     def _in_float64(self, part: Slice) -> list[Evaluation]:
         """What the program gives in float64, at its operands and next to them on both sides."""
         if id(part) not in self._wide:
+            own, wanted = part.function(), part.differentiated
             operands = [_widened(t) for t in part.operands.values()]
-            with Wide():
-                found = [
-                    evaluate(
-                        part.function(),
-                        [_nudged(t, way) for t in operands],
-                        None,
-                        part.differentiated,
-                    )
-                    for way in (0.0, NUDGE, -NUDGE)
-                ]
+
+            def at(there: list[Tensor], comparisons: Comparisons) -> Evaluation:
+                with Wide(comparisons):
+                    return evaluate(own, there, None, wanted)
+
+            here, near = Comparisons(), Comparisons()
+            found = [at(operands, here)]
+            if here.seen:  # what only constants decide stays: a label is what it is
+                pairs = zip(operands, wanted, strict=True)
+                at([_nudged(t, NUDGE * w) for t, w in pairs], near)
+            held = unmoved(here.seen, near.seen)
+            found += [
+                at([_nudged(t, way) for t in operands], Comparisons(held))
+                for way in (NUDGE, -NUDGE)
+            ]
             if part.extent > LOCAL:
                 return found
             self._wide[id(part)] = part, found
