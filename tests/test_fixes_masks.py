@@ -162,3 +162,26 @@ def test_a_mask_of_floats_stays_what_it_is_next_to_the_step(
     ]
     # what hides some tokens of another row is not to be undone
     assert not any("isinf()" in fix.code for fix in fixes if fix.verdict == "verified")
+
+
+@pytest.mark.parametrize(
+    ("line", "fix", "cause"),
+    [
+        ("h = s + (1 - m) * -1e9", "h = s + ((1 - m) * -1000)", "mask-overflow"),
+        ("h = s + LOW * (1 - m)", "h = s + (-1000 * (1 - m))", "mask-overflow"),
+        ("h = s - 1e9 * (1 - m)", "h = s - 1000 * (1 - m)", "dtype-overflow"),
+        ("h = torch.where(m > 0, s, -1e9)", "h = torch.where(m > 0, s, -1000)", "dtype-overflow"),
+    ],
+)
+def test_a_constant_that_hides_scores_becomes_one_that_half_precision_holds(
+    line: str, fix: str, cause: str, tmp_path: Path
+) -> None:
+    s = torch.randn(2, 3, generator=torch.manual_seed(0)).half().requires_grad_()
+    m = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]).half()  # the second row is not used
+    code = f"LOW = -1e9\n{line}\np = torch.softmax(h, -1)\n(p[:, 0] * m[:, 0]).sum().backward()\n"
+    (path := tmp_path / "program.py").write_text(code)
+    with nanlab.watch(on_fault="record") as trace:
+        exec(compile(code, str(path), "exec"), {"torch": torch, "s": s, "m": m})
+    finding = culprit_of(trace)
+    assert finding.cause == cause
+    assert fix in [each.code for each in finding.fixes if each.verdict == "verified"]

@@ -39,6 +39,7 @@ _SIGNS: dict[type[ast.operator], str] = {
     ast.Mod: "remainder",
 }
 _INFINITIES = {"float('-inf')", "-float('inf')", "-torch.inf", "-math.inf", "-np.inf", "-inf"}
+FAR = 1e4  # a number of the program's own beyond it is a mask's constant rather than a factor
 _ATOMS = (ast.Name, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.List, ast.Tuple)
 _HOLE = re.compile(r"\$(\w+)")
 SHORT = 24  # characters of an operand that is written twice rather than named
@@ -111,6 +112,14 @@ def is_module(node: ast.expr) -> bool:
     return text in MODULES or (text.startswith("torch.") and "(" not in text)
 
 
+def _literal(node: ast.AST) -> float:
+    """The number that an expression writes; 0 for any other."""
+    try:
+        return float(ast.literal_eval(node))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return 0.0
+
+
 def is_number(node: ast.AST) -> bool:
     """Whether an expression is a plain number: a literal, a length, part of a shape, what math
     gives."""
@@ -173,6 +182,12 @@ def _matches(
         return
     if isinstance(example, ast.Name) and example.id == "INFINITY":
         if ast.unparse(node).replace('"', "'") in _INFINITIES:
+            yield known
+        return
+    if isinstance(example, ast.Name) and example.id in ("LOW", "HIGH"):
+        named = resolve(node) if isinstance(node, ast.Name) else None
+        size = _literal(node if named is None else named)
+        if (-size if example.id == "LOW" else size) > FAR:
             yield known
         return
     if isinstance(example, ast.Constant):

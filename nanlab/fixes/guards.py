@@ -335,6 +335,13 @@ set the infinite factor to 0 where the other is 0, before they meet [infinite]
 write -LARGE in place of the infinity
     $x * INFINITY -> $x * -LARGE
     INFINITY * $x -> $x * -LARGE
+LOWEST as the mask's constant: half precision holds it, with room for the scores [half]
+    $x * LOW -> $x * LOWEST
+    LOW * $x -> LOWEST * $x
+    $n - $x * HIGH -> $n - $x * LARGE
+    $n - HIGH * $x -> $n - LARGE * $x
+    where($m, $x, LOW) -> torch.where($m, $x, LOWEST)
+    where($m, LOW, $x) -> torch.where($m, LOWEST, $x)
 clamp the infinite factor at LARGE [infinite]
     $x * $y -> $x * $y.clamp(-LARGE, LARGE)
     $x * $y -> $x.clamp(-LARGE, LARGE) * $y

@@ -298,8 +298,10 @@ def mask_overflow(fault: Fault) -> Match | None:
     if result is None or result.is_complex() or not bool((result == -float("inf")).all()):
         return None
     read = (fault.at(o) for o in fault.operands if o.is_floating_point())
-    finite = (v for v in read if v is not None and bool(torch.isfinite(v).all()))
+    finite = [v for v in read if v is not None and bool(torch.isfinite(v).all())]
     found = [constant for v in finite if (constant := _mask_constant(v)) is not None]
+    if fault.kept is not None and all(bool((v == 1).all()) for v in finite):  # a mask itself
+        found += [n for n in fault.kept.args if isinstance(n, int | float) and n < -1e3]
     if not found:
         return None
     done = {"scaled": having("scales"), "cast": having("casts")}
