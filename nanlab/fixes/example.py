@@ -115,7 +115,7 @@ def is_module(node: ast.expr) -> bool:
 def _literal(node: ast.AST) -> float:
     """The number that an expression writes; 0 for any other."""
     try:
-        return float(ast.literal_eval(node))  # type: ignore[arg-type]
+        return float(ast.literal_eval(node))
     except (TypeError, ValueError):
         return 0.0
 
