@@ -39,6 +39,16 @@ def loss(x):
     plan = u[:, None] * kernel * v
     return record(plan) * (plan * x).sum()
 """
+COST = """
+def loss(x):
+    cost = torch.cdist(x, x + 1) ** 2
+    kernel = torch.exp(-cost / 0.05)
+    u = torch.ones(3, dtype=x.dtype)
+    for _ in range(3):
+        v = 0.2 / (kernel.T @ u)
+        u = 0.3 / (kernel @ v)
+    return (u[:, None] * kernel * v[None] * cost).sum()
+"""
 RAYS = """
 def loss(x):
     light = torch.ones(())
@@ -102,12 +112,18 @@ def run(code: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return loss.detach(), torch.autograd.grad(loss, x)[0]
 
 
+def test_exponentials_that_cancel_out_meet_in_one() -> None:
+    """torch.exp(u) alone is infinite where the kernel is 0."""
+    assert any("torch.exp(u[:, None] + v[None] - 20 * cost)" in r for r in rewritten(COST, "u ="))
+
+
 @pytest.mark.parametrize(
     ("code", "word", "shape"),
     [
         (PRODUCT, "torch.log", (5,)),
         (CHAIN, "torch.log", (2, 2)),
         (TRANSPORT, "u = 0.3", (3, 3)),
+        (COST, "u = 0.3", (3, 2)),
         (RAYS, "torch.log", (2, 2)),
         (STATES, "torch.log", (4, 3)),
         (STACKED, "torch.log", (4, 2)),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from fixing import holds
+from torch import nn
 
 import nanlab
 from nanlab.fixes.example import Place, guarded
@@ -242,3 +243,42 @@ def test_complex_operands_bring_no_warning_and_no_names_of_errors(
         warnings.simplefilter("error", UserWarning)
         _, finding, _ = diagnosed(body, tmp_path)
     assert not any("Error" in fix.title for fix in finding.fixes)
+
+
+def test_a_fix_is_not_judged_by_what_an_update_with_bad_gradients_left() -> None:
+    """The generator's loss goes through the critic's parameters after their update: NaN, as it was
+    recorded, whatever the fix of the critic's loss is."""
+    torch.manual_seed(0)
+    critic, maker = nn.Linear(3, 1), nn.Linear(2, 3)
+    with torch.no_grad():
+        critic.weight.mul_(100)
+    optimizer = torch.optim.SGD(critic.parameters(), 0.1)
+    real, noise = torch.randn(8, 3) * 8 + 5, torch.randn(8, 2)
+    with nanlab.watch(nn.ModuleList([critic, maker]), on_fault="record") as trace:
+        right = torch.sigmoid(critic(real))
+        wrong = torch.sigmoid(critic(maker(noise).detach()))
+        loss = -(torch.log(right) + torch.log(1 - wrong)).mean()
+        loss.backward()
+        optimizer.step()
+        fooled = critic(maker(noise)).mean()
+        fooled.backward()
+    assert trace.culprit is not None
+    first = trace.culprit.fixes[0]
+    assert first.verdict == "verified"
+    assert "torch.nn.functional.logsigmoid(-wrong_logits)" in first.code
+
+
+def test_an_isolated_node_stays_isolated_next_to_the_step() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(5, 4)
+    x, edges = torch.randn(6, 5), torch.zeros(6, 6)
+    for a, b in ((0, 1), (2, 3)):
+        edges[a, b] = edges[b, a] = 1.0
+    with nanlab.watch(layer, on_fault="record") as trace:
+        degree = edges.sum(1)
+        scale = torch.diag(degree**-0.5)
+        out = scale @ edges @ scale @ layer(x)
+        nn.functional.cross_entropy(out, torch.tensor([0, 1, 2, 3, 0, 1])).backward()
+    assert trace.culprit is not None
+    assert [fix.verdict for fix in trace.culprit.fixes] == ["verified"] * 3
+    assert trace.culprit.fixes[0].code == "scale = torch.diag(nanlab.safe.pow(degree, -0.5))"

@@ -523,14 +523,15 @@ class _Problem:
 
         Where that is singular whatever the operands are, as ``x - x.max()`` is 0 and a constant of
         its own stays, the earliest result that can be moved away from the singular point is the
-        variable; existing: the earliest that gives a limit.
+        variable; existing: the earliest that gives a limit, and no operand itself.
         """
         steps = 1 + 4 * len(arithmetic.distances)
         if work() + steps * self.cost > arithmetic.deadline:
             self.late = True
             return limits
         mode = self.mode
-        for place in range(min(len(mode.inputs), MOST_RESULTS) if mode is not None else 0):
+        first = sum(map(_is_real, self.operands)) if existing else 0
+        for place in range(first, min(len(mode.inputs), MOST_RESULTS) if mode is not None else 0):
             if not any(bool(limit.unknown.any()) for limit in limits):
                 break
             beside = self._beside(place) if not existing else []

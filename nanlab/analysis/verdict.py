@@ -394,8 +394,17 @@ class Judge:
             runs = gradient_runs(self.where)
             wrong = check_rebuilt(self.where)
             bad = [(at, run) for at, run in runs if any(run is each for each in wrong)]
-            self._wrong = bad[:MOST_RUNS] or runs[-1:]
+            bad = bad[:1] + [run for run in bad[1:MOST_RUNS] if self._begins_finite(run)]
+            self._wrong = bad or runs[-1:]
         return self._wrong
+
+    def _begins_finite(self, run: tuple[int, EngineRun]) -> bool:
+        """Whether what a run computes with is finite; after an update by bad gradients it is not,
+        and tells of no fix."""
+        try:
+            return are_finite([*self._whole(run).operands.values()])
+        except Exception:  # it is told where the run is held against its truth
+            return True
 
     def _truth(self, run: tuple[int, EngineRun]) -> tuple[Slice, Truth | None]:
         """The slice of a run's roots, their values and gradients; None if too large."""

@@ -86,9 +86,11 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
     if scope is None:
         return
     taken = names_in(parsed(text))
-    rows, shift, at = text.splitlines(), 0, line
+    rows, shift = text.splitlines(), 0
     makers: list[tuple[int, int, str]] = []
     for statement in scope.statements():
+        if (statement.end_lineno or statement.lineno) >= line:
+            continue
         call = _of_module(statement)
         if call is None or len(makers) == MOST_NAMED:
             continue
@@ -102,8 +104,7 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
         made = [indent + row for row in new.split("\n")]
         rows[first - 1 + shift : last + shift] = made
         shift += len(made) - (last - first + 1)
-        at = line + shift if first <= line else at
-    for r in rewritings("\n".join(rows) + "\n", at) if makers else ():
+    for r in rewritings("\n".join(rows) + "\n", line + shift) if makers else ():
         read = names_in(ast.parse(r.new))
         used = tuple(m for m in makers if m[2].split(" = ")[0] in read)
         if used and r.first > makers[-1][1] + shift:

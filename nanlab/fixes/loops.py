@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from nanlab.fixes.logarithms import NOTHING, is_zeros, log_of
 from nanlab.fixes.match import Reading, Scope, bound, rewritten
-from nanlab.fixes.term import Term, called, calls_in, multiplied, number, term_of
+from nanlab.fixes.term import Term, called, calls_in, multiplied, number, summed, term_of
 from nanlab.operators import having
 from nanlab.program.expression import names_in, replaced
 
@@ -135,7 +135,9 @@ class _Loop:
             made = replaced(value, lambda n: _exp_text(n) if self._is_carried(n) else None)
             inner = log_of(t) if t.kind != "sum" else None
             new = rewritten(t)[0] if inner is None else _exp(rewritten(inner)[0])
-            return (None if self._hides(t) else reading.spelled(new)) or ast.unparse(made)
+            ways = () if self._hides(t) else (new, _joined(t))
+            texts = (reading.spelled(way) for way in ways)
+            return next((text for text in texts if text), None) or ast.unparse(made)
         takes_log = not having("log").isdisjoint(calls_in(t))
         return reading.spelled(rewritten(t)[0]) if takes_log and _holds(t, self.carried) else None
 
@@ -196,6 +198,17 @@ def _written(statement: ast.stmt) -> str:
 
 def _exp(t: Term) -> Term:
     return called("exp", [("input", t)])
+
+
+def _joined(t: Term) -> Term:
+    """The term, exponentials that it multiplies as one: of a large and a tiny one."""
+    t = replace(t, parts=tuple(map(_joined, t.parts)))
+    parts = list(zip(t.marks, t.parts, strict=True)) if t.kind == "product" else []
+    powers = [(int(mark), p.parts[0]) for mark, p in parts if p.kind == "call" and p.name == "exp"]
+    if len(powers) < 2:
+        return t
+    rest = [(int(mark), p) for mark, p in parts if p.kind != "call" or p.name != "exp"]
+    return multiplied([(1, _exp(summed(powers))), *rest])
 
 
 def _exp_text(node: ast.AST) -> ast.expr:
