@@ -398,6 +398,10 @@ keep it at 1e-3 or more where softplus makes it [vanishes]
 keep it at 1e-3 or more where NAME makes it [vanishes zero]
     exp sigmoid relu square abs: NAME($x) -> $x.NAME() + 1e-3
     exp sigmoid relu square abs: NAME($x) -> $x.NAME().clamp_min(1e-3)
+keep it at 1e-3 or more where it is clamped at 0 [vanishes zero]
+    clamp($x, min=0) -> $x.clamp(min=1e-3)
+    clamp_min($x, 0) -> $x.clamp_min(1e-3)
+    clamp($x, 0) -> $x.clamp(1e-3)
 clamp the exponent at its source, for all its readers [grows too-large]
     $f($x, ...) -> $f($x, ...).clamp(max=GROWTH)
     $x + $y -> ($x + $y).clamp(max=GROWTH)

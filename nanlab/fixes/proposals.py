@@ -38,7 +38,7 @@ LOW = -1e3  # of numbers that may hide a score
 VANISHING = 1e-18  # below it a number's square is none
 _CAST = re.compile(r"\.(half|bfloat16|to|type)\(")  # that the program wrote itself
 _HALF = (torch.float16, torch.bfloat16)
-_MAKERS = having("root", "non_negative", "masks", "softmax")
+_MAKERS = having("root", "non_negative", "masks", "softmax", "clamps", "floors")
 _COUNTED = having("moves", "accumulates", "copies") | {"sum", "mul"}  # of counts these are counts
 
 

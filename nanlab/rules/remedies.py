@@ -139,14 +139,15 @@ def _beyond(trace: Trace, finding: Finding) -> list[Fix]:
 
 
 def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
-    """The fixes without those nobody would take: failing beside right, distorting beside finite, of
-    lines that did not run, and what cannot be run. What fails by itself may yet be part of a cure.
-    """
+    """The fixes without those nobody would take: failing or untried beside right, distorting beside
+    finite, of lines that did not run, and what cannot be run. What fails by itself may yet be part
+    of a cure."""
     right = any(fix.verified for fix in fixes)
     kept = [
         fix
         for fix in fixes
         if not (fix.edits and fix.verdict == "fails" and (right or fix.why.startswith(RAISES)))
+        and not (fix.edits and fix.verdict == "untried" and right)
         and (fix.why != CHANGES_NOTHING or _is_at(fix, finding))
     ]
     mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
