@@ -185,3 +185,12 @@ def test_a_constant_that_hides_scores_becomes_one_that_half_precision_holds(
     finding = culprit_of(trace)
     assert finding.cause == cause
     assert fix in [each.code for each in finding.fixes if each.verdict == "verified"]
+
+
+def test_a_product_of_matrices_is_not_computed_twice_for_its_dtype() -> None:
+    x, hidden = torch.randn(2, 3, 4, requires_grad=True), torch.ones(2, 1, 3, dtype=torch.bool)
+    with nanlab.watch(on_fault="record") as trace:
+        s = (x @ x.mT).masked_fill(hidden, float("-inf"))
+        torch.softmax(s, -1).sum().backward()
+    wanted = "s = (inner_x := x @ x.mT).masked_fill(hidden, torch.finfo(inner_x.dtype).min)"
+    assert wanted in [fix.code for fix in culprit_of(trace).fixes]

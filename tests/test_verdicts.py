@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import nanlab
 from nanlab.analysis.limits import agrees
@@ -773,3 +773,20 @@ def test_a_direction_that_is_longer_than_a_unit_vector_is_not_right() -> None:
     both = [fix for fix in trace.culprit.fixes if "both" in fix.title]
     assert not any(fix.verified for fix in both)
     assert trace.culprit.fixes[0].verified and "normalize" in trace.culprit.fixes[0].code
+
+
+def test_an_exponent_read_twice_is_clamped_once_where_it_is_read_first() -> None:
+    """Finite alone: what is right is beyond float32. Of such a cure too nothing is superfluous."""
+    torch.manual_seed(0)
+    layer, x = nn.Linear(6, 8), torch.randn(5, 6) * 200
+    with nanlab.watch(layer, on_fault="record") as trace:
+        mu, logvar = layer(x).chunk(2, 1)
+        z = mu + torch.exp(logvar) * torch.randn_like(mu)
+        kl = (mu**2 + torch.exp(logvar) - logvar - 1).sum(1).mean()
+        loss = -torch.log(torch.sigmoid(z)).mean() + kl
+        loss.backward()
+    assert trace.cure is not None
+    assert sorted(edit.text for edit in trace.cure.edits) == [
+        "logvar = logvar.clamp(max=20)\nz = mu + torch.exp(logvar) * torch.randn_like(mu)",
+        "loss = -torch.nn.functional.logsigmoid(z).mean() + kl",
+    ]

@@ -15,7 +15,7 @@ from nanlab.fixes.candidates import Candidate
 from nanlab.fixes.guards import Guard
 from nanlab.fixes.match import Scope, is_new, written_by
 from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, is_pure
-from nanlab.operators import CARDS, card
+from nanlab.operators import CARDS, card, having
 from nanlab.program.expression import OBJECTS, inside, nodes_of, parsed, span_of
 from nanlab.trace.chunk import Span
 
@@ -258,13 +258,25 @@ def filled(example: str, known: Binding, source: Source) -> str | None:
         own = source(node)
         if is_number(node):
             text = text.replace(f"${name}.float()", f"${name}")
-        if len(re.findall(rf"\${name}\b", text)) > 1 and (len(own) > SHORT or not is_pure(node)):
+        once = len(own) > SHORT or not is_pure(node) or _multiplies_matrices(node)
+        if once and len(re.findall(rf"\${name}\b", text)) > 1:
             if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
                 text = re.sub(rf"\${name}\b", f"(inner_{name} := {_quoted(own)})", text, count=1)
                 text = re.sub(rf"\${name}\b", f"inner_{name}", text)
                 continue
         text = re.sub(rf"\${name}\b", lambda m: _placed(m, own, node), text)  # noqa: B023
     return text
+
+
+def _multiplies_matrices(node: ast.AST) -> bool:
+    """Whether an expression multiplies matrices, which is not to be done twice."""
+    named = having("matmul", "composed_product")
+    return any(
+        isinstance(n, ast.BinOp)
+        and isinstance(n.op, ast.MatMult)
+        or (isinstance(n, ast.Attribute) and n.attr in named)
+        for n in ast.walk(node)
+    )
 
 
 def _quoted(text: str) -> str:

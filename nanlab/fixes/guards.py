@@ -186,6 +186,11 @@ clamp the exponent at GROWTH [too-large]
 clamp the argument at GROWTH [too-large]
     exp exp2 expm1: NAME($x) -> torch.NAME($x.clamp(max=GROWTH))
     sinh cosh: NAME($x) -> torch.NAME($x.clamp(-GROWTH, GROWTH))
+clamp the exponent for all that read it [too-large ahead]
+    exp($x) -> $x = $x.clamp(max=GROWTH)
+    exp($n * $x) -> $x = $x.clamp(max=GROWTH)
+    exp($x * $n) -> $x = $x.clamp(max=GROWTH)
+    exp($x / $n) -> $x = $x.clamp(max=GROWTH)
 subtract the largest exponent, for a result that is divided by its sum [too-large last-resort]
     exp($x) -> torch.exp($x - $x.amax(-1, keepdim=True).detach())
     exp($x) -> torch.exp($x - $x.amax(0, keepdim=True).detach())

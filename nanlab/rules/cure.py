@@ -243,7 +243,8 @@ def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -
             best = made
         if made.verified:
             return _without_superfluous(judge, made)
-    return best if best is None or best.verdict in ("verified", "finite") else None
+    finite = best is not None and best.verdict == "finite"
+    return _without_superfluous(judge, best) if best is not None and finite else None
 
 
 def _combinations(
