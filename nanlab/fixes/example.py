@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ _SIGNS: dict[type[ast.operator], str] = {
 _INFINITIES = {"float('-inf')", "-float('inf')", "-torch.inf", "-math.inf", "-np.inf", "-inf"}
 FAR = 1e4  # a number of the program's own beyond it is a mask's constant rather than a factor
 _ATOMS = (ast.Name, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.List, ast.Tuple)
+_LOWEST = re.compile(r"torch\.finfo\(.+\)\.min")
 _HOLE = re.compile(r"\$(\w+)")
 SHORT = 24  # characters of an operand that is written twice rather than named
 
@@ -113,7 +115,9 @@ def is_module(node: ast.expr) -> bool:
 
 
 def _literal(node: ast.AST) -> float:
-    """The number that an expression writes; 0 for any other."""
+    """The number that an expression writes, the lowest of a dtype too; 0 for any other."""
+    if _LOWEST.fullmatch(ast.unparse(node)):
+        return -math.inf
     try:
         return float(ast.literal_eval(node))
     except (TypeError, ValueError):
@@ -272,9 +276,7 @@ def _multiplies_matrices(node: ast.AST) -> bool:
     """Whether an expression multiplies matrices, which is not to be done twice."""
     named = having("matmul", "composed_product")
     return any(
-        isinstance(n, ast.BinOp)
-        and isinstance(n.op, ast.MatMult)
-        or (isinstance(n, ast.Attribute) and n.attr in named)
+        isinstance(n, ast.MatMult) or (isinstance(n, ast.Attribute) and n.attr in named)
         for n in ast.walk(node)
     )
 
