@@ -25,7 +25,7 @@ from nanlab.fixes.example import Place, guarded, masked
 from nanlab.fixes.guards import GAPS, GUARDS, IN_FLOAT32, MAKERS, numbers
 from nanlab.fixes.pages import Pages
 from nanlab.operators import card, having
-from nanlab.program.edit import text_of
+from nanlab.program.readings import text_of
 from nanlab.program.rerun import window
 from nanlab.stats import TensorStats
 from nanlab.trace.op import OPTIMIZER, Op, walk

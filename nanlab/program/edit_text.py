@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -37,15 +37,6 @@ class EditLike(Protocol):
     def last(self) -> int: ...
     @property
     def text(self) -> str: ...
-
-
-class Lines(NamedTuple):
-    """Lines of a file that are read and stay as they are."""
-
-    file: str
-    first: int
-    last: int
-    text: str = ""
 
 
 DTYPES = ("float", "double", "half", "dtype")

@@ -479,14 +479,6 @@ class Expression:
             return not is_plain(node) and _root(node.func) not in ("math",)
         return False
 
-    def compiled(
-        self, node: ast.expr, parts: Iterable[str], before: Sequence[ast.stmt] = ()
-    ) -> Code:
-        """The text of an expression, with variables in the place of these parts."""
-        return Code(
-            node, {key: f"_part{i}" for i, key in enumerate(parts)}, list(before), self.names
-        )
-
 
 def is_plain(node: ast.AST) -> bool:
     """``x.shape``, ``x.size(0)``, ``len(x)``, ``float(x)``: what Python knows of a tensor."""
@@ -549,14 +541,17 @@ class Code:
     def __init__(
         self,
         node: ast.expr,
-        variables: dict[str, str],
-        before: Sequence[ast.stmt],
+        parts: Iterable[str],
         names: dict[str, Any],
+        before: Sequence[ast.stmt] = (),
         contexts: Sequence[ast.withitem] = (),
         computed: Collection[str] = (),
     ) -> None:
-        self.variables, self.names = variables, names
-        self._computed = frozenset(computed)  # a function computes these itself when it is called
+        """parts: keys of what is given; names: what others mean; computed: keys of parts that a
+        function computes itself when it is called."""
+        self.names = names
+        self.variables = variables = {key: f"_part{i}" for i, key in enumerate(parts)}
+        self._computed = frozenset(computed)
         self._assigned: set[str] = set()  # from here on these are no parts any more
         body: list[ast.stmt] = []
         for statement in (*before, ast.Assign([ast.Name("_value", ast.Store())], node)):
@@ -574,10 +569,10 @@ class Code:
             known.update(stored_in(statement))
         self.code = compile(module, "<edit>", "exec")
 
-    def check(self) -> None:
+    def check(self, where: str = "") -> None:
         """Raises NotReplayable where a name means nothing here."""
         if self.free:
-            raise NotReplayable(f"the value of {ast.unparse(self.free[0])} is not known")
+            raise NotReplayable(f"the value of {ast.unparse(self.free[0])} is not known{where}")
 
     def _replaced(self, tree: Any, known: dict[str, str]) -> Any:
         """The code with variables in the places of the parts that are known by their keys."""
@@ -636,7 +631,7 @@ def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[B
     parts = [span_of(leaf) for leaf in leaves if leaf is not expression.node]
     made = [each for each in made if not any(inside(each.span, part) for part in parts)]
     keys = [key_of(leaf) for leaf in leaves]
-    code = expression.compiled(expression.node, [*keys, *expression.callees])
+    code = Code(expression.node, [*keys, *expression.callees], expression.names)
     code.check()
     found: list[Bound] = []
     rest = list(made)

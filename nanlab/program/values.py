@@ -13,9 +13,11 @@ from nanlab.errors import NotReplayable
 from nanlab.program.expression import Bound, Expression, Made
 from nanlab.program.rebuild import Beginning
 from nanlab.program.rerun import copy_of, operate, rerun
+from nanlab.trace.chunk import Span
 from nanlab.trace.program import Call, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
+BySegment = list[tuple[int, list[Made]]]  # segments, and calls of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,7 @@ class Values:
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
         # by file and span: the values there, and the calls of each segment
-        self.lines: dict[
-            tuple[str, tuple[int, int, int, int]], tuple[Results, list[tuple[int, list[Made]]]]
-        ] = {}
+        self.lines: dict[tuple[str, Span], tuple[Results, BySegment]] = {}
         # by file, span, form, segment and calls: an expression and its runs; or why none are known
         self.bound: dict[Any, tuple[Expression, list[Bound]] | NotReplayable] = {}
         self.computing: dict[str, set[int]] = {}  # by file: lines that made calls

@@ -35,7 +35,7 @@ from nanlab.fixes.proposals import (
     reads_probabilities,
 )
 from nanlab.program.edit import CHANGES_NOTHING
-from nanlab.program.edit import text_of as source_text
+from nanlab.program.readings import text_of as source_text
 from nanlab.program.rerun import step_that_shows, window
 from nanlab.rules.advice import advised
 from nanlab.rules.settings import tried_settings
