@@ -360,6 +360,7 @@ class _Problem:
         self.tape: Tape | None = None  # of the first evaluation next to the operands
         self.cost = 0.0  # of one evaluation in the numbers that were last
         self.movable = [m for m in (wanted, held, real) if any(m)]
+        self.still: list[Tensor | None] = [None] * len(operands)  # the operands as they are
         self.lifted: dict[int, tuple[Tensor, np.ndarray]] = {}  # by identity
 
     def truth(self, limits: list[Limit] | None) -> Truth:
@@ -440,12 +441,11 @@ class _Problem:
 
     def solve(self, arithmetic: _Arithmetic) -> list[Limit]:
         """The limit of each tensor of the evaluation."""
-        still: list[Tensor | None] = [None] * len(self.operands)
         self.approached = False
         outside: list[Tensor] = []
         decided: list[Tensor | None] | None = None
         began = work()
-        limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
+        limits = [_here(t) for t in self.at(arithmetic, self.still, 0.0).tensors]
         self.cost, self.here = work() - began, self.seen
         # what is finite exactly is true; in float64 it may have cancelled
         trusted = bool(arithmetic.digits)
@@ -489,10 +489,8 @@ class _Problem:
             return limits
         asked = [replace(limit, unknown=d) for limit, d in zip(limits, doubted, strict=True)]
         found = self.from_within(arithmetic, asked, existing=True)
-        return [
-            _merged(old, new, d & new.exists)
-            for old, new, d in zip(limits, found, doubted, strict=True)
-        ]
+        better = [d & new.exists for d, new in zip(doubted, found, strict=True)]
+        return _all_merged(limits, found, better)
 
     def _ways(self, arithmetic: _Arithmetic) -> list[list[bool]]:
         """Which operands are moved; in exact numbers the same ones again tell nothing new."""
@@ -538,10 +536,9 @@ class _Problem:
                 ]
             if found is None or not self._has_values(limits, found):
                 continue
-            limits = [
-                _merged(now, new, now.unknown & (new.exists | (not existing)))
-                for now, new in zip(limits, found, strict=True)
-            ]
+            pairs = zip(limits, found, strict=True)
+            better = [now.unknown & (new.exists | (not existing)) for now, new in pairs]
+            limits = _all_merged(limits, found, better)
         return limits
 
     def _has_values(self, limits: list[Limit], found: list[Limit]) -> bool:
@@ -557,10 +554,9 @@ class _Problem:
         self, arithmetic: _Arithmetic, place: int, limits: list[Limit]
     ) -> list[Limit] | None:
         """The limits by moving one result inside; None where that makes nothing finite."""
-        still: list[Tensor | None] = [None] * len(self.operands)
         began = work()
         move = _nudge(place, arithmetic.distances[0], 0)
-        away = self.at(arithmetic, still, 0.0, move).tensors
+        away = self.at(arithmetic, self.still, 0.0, move).tensors
         pairs = zip(limits, away, strict=True)
         if not any(bool((limit.unknown & t.isfinite()).any()) for limit, t in pairs):
             return None
@@ -572,7 +568,7 @@ class _Problem:
         for way in range(4):
             seen = [] if way else [away]
             seen += [
-                self.at(arithmetic, still, 0.0, _nudge(place, h, way)).tensors
+                self.at(arithmetic, self.still, 0.0, _nudge(place, h, way)).tensors
                 for h in arithmetic.distances[len(seen) :]
             ]
             paths.append([_path_exact(torch.stack(list(a))) for a in zip(*seen, strict=True)])
@@ -609,8 +605,7 @@ class _Problem:
         gone = any(not bool(limit.exists.all()) for limit in limits[count:])
         if not gone:
             return limits
-        still: list[Tensor | None] = [None] * len(self.operands)
-        self.at(arithmetic, still, 0.0)
+        self.at(arithmetic, self.still, 0.0)
         if not self.seen:
             return limits
         self.masks = list(self.seen)
@@ -621,9 +616,7 @@ class _Problem:
         finally:
             self.masks = None
         better = [~old.exists & new.exists for old, new in zip(limits, held, strict=True)]
-        return [
-            _merged(old, new, where) for old, new, where in zip(limits, held, better, strict=True)
-        ]
+        return _all_merged(limits, held, better)
 
     def by_differences(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
         """The limits, gradients that are not known found from differences of values that are.
@@ -635,14 +628,13 @@ class _Problem:
             return limits
         found = list(limits)
         places = [i for i, w in enumerate(self.wanted) if w]
-        still: list[Tensor | None] = [None] * len(self.operands)
         here = None
         for place, limit in zip(places, limits[count:], strict=True):
             at = limit.unknown.flatten().nonzero().flatten().tolist()
             if not at or len(at) > MOST_DIFFERENCES:
                 continue
             value, unknown = limit.value.clone().flatten(), limit.unknown.clone().flatten()
-            here = self._weighted(arithmetic, still, 0.0) if here is None else here
+            here = self._weighted(arithmetic, self.still, 0.0) if here is None else here
             for i in at if mpmath.isfinite(here) else ():
                 slope = self._slope(arithmetic, place, i, here)
                 if slope is not None:
@@ -656,7 +648,7 @@ class _Problem:
 
     def _slope(self, arithmetic: _Arithmetic, place: int, element: int, here: Any) -> float | None:
         """The derivative along one element of an operand, by differences from here; or None."""
-        moving: list[Tensor | None] = [None] * len(self.operands)
+        moving = self.still[:]
         direction = torch.zeros(self.operands[place].shape, dtype=torch.float64)
         direction.view(-1)[element] = 1.0
         moving[place] = direction
@@ -707,25 +699,19 @@ class _Problem:
                 for limit, new in zip(limits, found, strict=True)
             ]
         if trusted:  # what torch masks where it divides by 0 is finite at the operands alone
-            return [
-                _merged(
-                    now,
-                    new,
-                    now.unknown
-                    # a value that the program's own masks make is no other
-                    | (new.exists & ~_same(now.value, new.value) & (not masked or i >= count)),
-                )
+            better = [
+                # a value that the program's own masks make is no other
+                now.unknown
+                | (new.exists & ~_same(now.value, new.value) & (not masked or i >= count))
                 for i, (now, new) in enumerate(zip(limits, found, strict=True))
             ]
-        stays = self._stays(arithmetic, limits)
-        return [
-            _merged(
-                now, new, now.unknown | new.exists | ~(stay | _continuous(now.value, list(along)))
-            )
-            for now, new, along, stay in zip(
-                limits, found, zip(*paths, strict=True), stays, strict=True
-            )
-        ]
+        else:
+            stays, along = self._stays(arithmetic, limits), zip(*paths, strict=True)
+            better = [
+                now.unknown | new.exists | ~(stay | _continuous(now.value, way))
+                for now, new, way, stay in zip(limits, found, along, stays, strict=True)
+            ]
+        return _all_merged(limits, found, better)
 
     def _paths(
         self,
@@ -757,13 +743,12 @@ class _Problem:
 
     def _stays(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Tensor]:
         """Where an evaluation's number is that of close neighbours: tiny operands' are not."""
-        still: list[Tensor | None] = [None] * len(self.operands)
         stays = [limit.value.isfinite() for limit in limits]
         held = self.operands
         try:
             for factor in (1 + SAME, 1 - SAME):
                 self.operands = [x.detach().double() * factor if _is_real(x) else x for x in held]
-                near = self.at(arithmetic, still, 0.0).tensors
+                near = self.at(arithmetic, self.still, 0.0).tensors
                 stays = [
                     s & ((t - limit.value).abs() <= WITHIN * limit.value.abs())
                     for s, t, limit in zip(stays, near, limits, strict=True)
@@ -808,7 +793,7 @@ def _tends_to(path: _Path, known: Limit) -> bool:
     return not bool((elsewhere & known.exists & ~known.unknown).any())
 
 
-def _continuous(here: Tensor, paths: list[_Path]) -> Tensor:
+def _continuous(here: Tensor, paths: Sequence[_Path]) -> Tensor:
     """Where the value at the operands themselves is that of their neighbours."""
     near = [(p.near - here).abs() <= WITHIN * torch.maximum(here.abs(), p.scale) for p in paths]
     return torch.stack([n | p.outside for n, p in zip(near, paths, strict=True)]).all(0)
@@ -836,32 +821,31 @@ def _merged(now: Limit, new: Limit, where: Tensor) -> Limit:
     )
 
 
+def _all_merged(
+    limits: Sequence[Limit], more: Sequence[Limit], where: Sequence[Tensor]
+) -> list[Limit]:
+    return [_merged(*each) for each in zip(limits, more, where, strict=True)]
+
+
 def _directions(operands: Sequence[Any], movable: Sequence[bool]) -> Iterator[list[Tensor | None]]:
     """Ways to leave the operands: all up, all down, inward (to 0), outward, and at random."""
     generator = torch.Generator().manual_seed(0)
 
+    def each(make: Callable[[Any], Tensor]) -> list[Any]:
+        return [make(x) if m else None for x, m in zip(operands, movable, strict=True)]
+
     def size(x: Tensor) -> Tensor:
         return 0.5 + torch.rand(x.shape, generator=generator, dtype=torch.float64)
 
-    sizes = [size(x) if m else None for x, m in zip(operands, movable, strict=True)]
-    other = [size(x) if m else None for x, m in zip(operands, movable, strict=True)]
-    signs = [
-        (
-            None
-            if s is None
-            else torch.where(torch.rand(s.shape, generator=generator) < 0.5, -1.0, 1.0)
-        )
-        for s in sizes
-    ]
-    inward = [
-        None if s is None else torch.where(x.detach().cpu() > 0, -1.0, 1.0)
-        for s, x in zip(sizes, operands, strict=True)
-    ]
+    sizes, other = each(size), each(size)
+    coins = each(lambda x: torch.rand(x.shape, generator=generator) < 0.5)
+    signs = [None if coin is None else torch.where(coin, -1.0, 1.0) for coin in coins]
+    inward = each(lambda x: torch.where(x.detach().cpu() > 0, -1.0, 1.0))
     for side in (1.0, -1.0):
         yield [None if s is None else side * s for s in sizes]
         for ways, of in ((other, inward), (sizes, signs)):
             pairs = zip(ways, of, strict=True)
-            yield [None if s is None or i is None else side * s * i for s, i in pairs]
+            yield [None if s is None else side * s * i for s, i in pairs]
 
 
 @dataclass(frozen=True)
@@ -1097,26 +1081,22 @@ def _compared(
     if bool((~got.isfinite() & bad).any()):
         worst = got[~got.isfinite() & bad][0]
         return Agreement("infinite", f"the {what} is {_shown(worst)}")
-    exists = limit.exists & bad
     scale = float(limit.value[limit.exists].abs().max()) if bool(limit.exists.any()) else 0.0
-    off = (got - limit.value).abs() > near
-    if bool((off & exists).any()):
-        gap = torch.where(off & exists, (got - limit.value).abs(), torch.zeros_like(got))
-        at = int(gap.argmax())
-        pair = _shown(got.flatten()[at]), _shown(limit.value.flatten()[at])
-        return Agreement(what, f"the {what} is {pair[0]}, its limit {pair[1]}")
-    diverges = limit.value.isinf() & bad
-    off = got * limit.value.sign().nan_to_num(0) <= 0
-    if bool((off & diverges).any()):
-        at = int((off & diverges).flatten().nonzero()[0])
-        pair = _shown(got.flatten()[at]), _shown(limit.value.flatten()[at])
-        return Agreement("sign", f"the {what} is {pair[0]}, it tends to {pair[1]}")
-    without = limit.value.isnan() & ~limit.unknown & bad
-    off = got.abs() > BEYOND * limit.bound + WITHIN / 10 * scale + limit.spread
-    if bool((off & without).any()):
-        at = int((off & without).flatten().nonzero()[0])
-        pair = _shown(got.flatten()[at]), _shown(limit.bound.flatten()[at])
-        return Agreement("unbounded", f"the {what} is {pair[0]}, along no direction over {pair[1]}")
+    gap = (got - limit.value).abs()
+    no_sign = got * limit.value.sign().nan_to_num(0) <= 0
+    large = got.abs() > BEYOND * limit.bound + WITHIN / 10 * scale + limit.spread
+    without = limit.value.isnan() & ~limit.unknown
+    ways: tuple[tuple[Kind, Tensor, str, Tensor], ...] = (
+        (what, (gap > near) & limit.exists, "its limit", limit.value),
+        ("sign", no_sign & limit.value.isinf(), "it tends to", limit.value),
+        ("unbounded", large & without, "along no direction over", limit.bound),
+    )
+    for kind, off, told, other in ways:
+        if bool((off & bad).any()):  # the farthest from its limit, else the first
+            sizes = gap if kind == what else torch.ones_like(got)
+            at = int(torch.where(off & bad, sizes, 0.0).argmax())
+            pair = _shown(got.flatten()[at]), _shown(other.flatten()[at])
+            return Agreement(kind, f"the {what} is {pair[0]}, {told} {pair[1]}")
     count = int((limit.open & bad).sum())
     return Agreement("unknown" if count else "agrees", unknown=count)
 

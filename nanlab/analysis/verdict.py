@@ -26,15 +26,10 @@ from nanlab.analysis.limits import (
 )
 from nanlab.analysis.slices import Slice, Stop, calls_of, cut, narrowed, numel
 from nanlab.capture.state import are_finite, values_of
-from nanlab.errors import NanlabError, NotReplayable
+from nanlab.errors import NotReplayable
 from nanlab.program.edit import Edited, Region, apply, is_sum
 from nanlab.program.edit_text import EditLike
-from nanlab.program.rebuild import (
-    Beginning,
-    Graph,
-    Rebuilt,
-    same_bits,
-)
+from nanlab.program.rebuild import Beginning, Graph, Rebuilt, same_bits
 from nanlab.program.replay import (
     FiniteGate,
     Replay,
@@ -256,8 +251,6 @@ class Judge:
             replay, graph, _ = self._run(edited, FiniteGate(self.where))
         except NotReplayable as error:
             return Judgement("untried", str(error))
-        except NanlabError as error:
-            return Judgement("fails", f"{RAISES} {type(error).__name__}: {_first_line(error)}")
         except Exception as error:
             return Judgement("fails", f"{RAISES} {type(error).__name__}: {_first_line(error)}")
         largest = _largest(replay.gradients.values())
@@ -266,11 +259,9 @@ class Judge:
             largest = largest if math.isfinite(largest or math.nan) else None
             return Judgement("fails", why, None, largest, replay, self._bad_number_read(replay))
         self._fetch(edited)
-        moved = [self._distortion(edited, *part) for part in self._changed(edited)]
-        distortion = max((d for d in moved if d is not None), default=None)
+        distortion = self._largest_distortion(edited)
         if (distortion or 0.0) > WITHIN:  # perhaps of elements that fail behind the line
-            moved = [self._distortion(edited, *part, True) for part in self._changed(edited)]
-            distortion = max((d for d in moved if d is not None), default=None)
+            distortion = self._largest_distortion(edited, behind=True)
         found = Judgement("verified", "", distortion, largest, replay)
         agreement, whole = self._agreement(edited)
         right = whole and agreement.kind == "agrees" and not self._shows_more(replay)
@@ -400,10 +391,13 @@ class Judge:
     def _truth(self, run: tuple[int, EngineRun]) -> tuple[Slice, Truth | None]:
         """The slice of a run's roots, their values and gradients; None if too large."""
         whole = self._whole(run)
-        key = id(run[1])
+        return whole, self._known_truth(id(run[1]), whole)
+
+    def _known_truth(self, key: int, part: Slice) -> Truth | None:
+        """What a slice's results and gradients are, found out once; None if it is too large."""
         if key not in self._truths:
-            self._truths[key] = _truth_of(whole) if whole.size <= WHOLE else None
-        return whole, self._truths[key]
+            self._truths[key] = _truth_of(part) if part.size <= WHOLE else None
+        return self._truths[key]
 
     def _whole(self, run: tuple[int, EngineRun]) -> Slice:
         """The slice of a run's roots."""
@@ -450,9 +444,7 @@ class Judge:
         for region in edited.regions[:MOST_REGIONS]:
             with suppress(Exception):
                 part = self._line(region)
-                if id(part) not in self._truths:
-                    self._truths[id(part)] = _truth_of(part) if part.size <= WHOLE else None
-                if (true := self._truths[id(part)]) is None:
+                if (true := self._known_truth(id(part), part)) is None:
                     continue
                 own = [p for p in edited.patches if p.segment == region.segment]
                 wanted = part.differentiated
@@ -521,8 +513,12 @@ class Judge:
             min(self.where.segments[at].calls[i].position for at, i in {*calls, *places})
         )
 
+    def _largest_distortion(self, edited: Edited, behind: bool = False) -> float | None:
+        moved = [self._distortion(edited, *part, behind) for part in self._changed(edited)]
+        return max((d for d in moved if d is not None), default=None)
+
     def _distortion(
-        self, edited: Edited, region: Region, part: Slice, behind: bool = False
+        self, edited: Edited, region: Region, part: Slice, behind: bool
     ) -> float | None:
         """Largest relative change of the line's healthy values and derivatives, by float64.
 
@@ -600,15 +596,16 @@ class Judge:
     def _what_fails(self, replay: Replay, graph: Any, edited: Edited) -> str:
         """Where the step is still not finite."""
         first = min((p.segment, min(p.skipped, default=p.at)) for p in edited.patches)
-        for (at, index), call in (
-            ((at, index), call)
+        calls = (
+            ((at, index) < first, call)
             for at, segment in enumerate(self.where.segments)
             for index, call in enumerate(segment.calls)
-        ):
+        )
+        for before, call in calls:
             op = self.recording.op(call.position)
             if op is None or not op.line or op.backward or op.status in (CARRIED, INTENDED):
                 continue
-            if op.status == OK and (at, index) < first:  # what was finite, and is as it was
+            if op.status == OK and before:  # what was finite, and is as it was
                 continue
             slot = graph.live.get(call.out.view) if hasattr(call.out, "view") else None
             result = next((t for t in slot if t is not None), None) if slot else None

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from nanlab.fixes.logarithms import NOTHING, is_zeros, log_of
 from nanlab.fixes.match import Reading, Scope, bound, rewritten
-from nanlab.fixes.term import Term, called, calls_in, multiplied, number, term_of
+from nanlab.fixes.term import Term, called, calls_in, multiplied, number, taken_of, term_of
 from nanlab.operators import having
 from nanlab.program.expression import names_in, replaced
 
@@ -104,12 +104,10 @@ class _Loop:
         parts = tuple(map(self._summed, t.parts))
         if t.name == "matmul":
             a, b = parts
-            last = number(Fraction(-1))
-            if self.vector:
-                return called("sum", [("input", multiplied([(1, a), (1, b)])), ("dim", last)])
-            a = called("unsqueeze", [("input", a), ("dim", last)])
-            product = multiplied([(1, a), (1, b)])
-            return called("sum", [("input", product), ("dim", number(Fraction(-2)))])
+            last = ("dim", number(Fraction(-1)))
+            a = a if self.vector else called("unsqueeze", [("input", a), last])
+            dim = last if self.vector else ("dim", number(Fraction(-2)))
+            return called("sum", [("input", multiplied([(1, a), (1, b)])), dim])
         return Term(t.kind, t.name, parts, t.marks, t.value)
 
     def _logarithm(self, statement: ast.stmt, value: ast.expr) -> str | None:
@@ -134,7 +132,7 @@ class _Loop:
         if names_in(value) & self.carried:
             made = replaced(value, lambda n: _exp_text(n) if self._is_carried(n) else None)
             inner = log_of(t) if t.kind != "sum" else None
-            new = rewritten(t)[0] if inner is None else _exp(rewritten(inner)[0])
+            new = rewritten(t)[0] if inner is None else taken_of("exp", rewritten(inner)[0])
             return (None if self._hides(t) else reading.spelled(new)) or ast.unparse(made)
         takes_log = not having("log").isdisjoint(calls_in(t))
         return reading.spelled(rewritten(t)[0]) if takes_log and _holds(t, self.carried) else None
@@ -167,7 +165,7 @@ class _Carrying(Reading):
 
     def _resolve(self, name: ast.expr, at: ast.stmt, lookups: int) -> Term | None:
         if isinstance(name, ast.Name) and name.id in self.carried:
-            return _exp(Term("leaf", name.id, node=name))
+            return taken_of("exp", Term("leaf", name.id, node=name))
         return super()._resolve(name, at, lookups)
 
 
@@ -192,10 +190,6 @@ def _written(statement: ast.stmt) -> str:
         case ast.Assign(targets=[ast.Subscript(value=ast.Name()) as part]):
             return ast.unparse(part)
     return _target(statement)
-
-
-def _exp(t: Term) -> Term:
-    return called("exp", [("input", t)])
 
 
 def _exp_text(node: ast.AST) -> ast.expr:

@@ -14,7 +14,6 @@ from nanlab.fixes.catalogue import CATALOGUE, Rule
 from nanlab.fixes.logarithms import as_exponential, log_of
 from nanlab.fixes.term import (
     Term,
-    called,
     calls_in,
     gathered,
     is_pure,
@@ -657,13 +656,12 @@ class Reading:
         parts = tuple(map(self._with_names, t.parts))
         if t.kind not in ("sum", "product"):
             return replace(t, parts=parts)
-        items = list(zip(t.marks, parts, strict=True))
+        items = replace(t, parts=parts).items
         for term in self.named:
             if term.kind != t.kind or not self._is_sayable(term):
                 continue
             for sign in (1, -1):
-                own = [(int(m) * sign, p) for m, p in zip(term.marks, term.parts, strict=True)]
-                rest = _without(items, own)
+                rest = _without(items, [(m * sign, p) for m, p in term.items])
                 items = [*rest, (sign, term)] if rest else items
         return replace(t, parts=tuple(p for _, p in items), marks=tuple(m for m, _ in items))
 
@@ -862,41 +860,33 @@ def _repeated(t: Term, rules: Sequence[Rule], titles: list[str]) -> Term:
 def _with_parts(t: Term, parts: tuple[Term, ...]) -> Term:
     if parts == t.parts:
         return t
+    made = Term(t.kind, t.name, parts, t.marks, t.value)
     match t.kind:
         case "sum":
-            return summed([(int(m), p) for m, p in zip(t.marks, parts, strict=True)])
+            return summed(made.items)
         case "product":
-            return multiplied([(int(m), p) for m, p in zip(t.marks, parts, strict=True)])
+            return multiplied(made.items)
         case "power":
             return raised(parts[0], parts[1])
-        case "call":
-            return called(t.name, [(str(m), p) for m, p in zip(t.marks, parts, strict=True)])
-    return Term(t.kind, t.name, parts, t.marks, t.value)
+    return made
 
 
 def applied(rule: Rule, t: Term, partly: bool = False) -> Term | None:
     """What the rule makes of a term or some of its parts; None where it does not match."""
     p = rule.before
-    if not partly:
-        for bound in matches(p, t, {}):
-            if rule.root and bound["_p"].value == int(bound["_p"].value):
-                continue
-            made = filled(rule.after, bound)
-            if made is not None:
-                return made
-        return None
-    for bound, kind, rest in _part(p, t):
+    found = _part(p, t) if partly else ((bound, []) for bound in matches(p, t, {}))
+    for bound, rest in found:
         if rule.root and bound["_p"].value == int(bound["_p"].value):
             continue
         made = filled(rule.after, bound)
         if made is not None:
-            return summed([*rest, (1, made)]) if kind == "sum" else multiplied([*rest, (1, made)])
+            return _JOINED[p.kind]([*rest, (1, made)]) if partly else made
     return None
 
 
-def _part(p: Term, t: Term) -> Iterator[tuple[Binding, str, list[tuple[int, Term]]]]:
+def _part(p: Term, t: Term) -> Iterator[tuple[Binding, list[tuple[int, Term]]]]:
     """Matches of some summands or factors of the term, with what is left."""
-    if p.kind not in ("sum", "product") or len(p.parts) < 2:
+    if p.kind not in _JOINED or len(p.parts) < 2:
         return
     whole = t
     if p.kind == "product" and t.kind == "sum" and len(t.parts) == 1:  # minus a product
@@ -906,7 +896,7 @@ def _part(p: Term, t: Term) -> Iterator[tuple[Binding, str, list[tuple[int, Term
     sign = [] if whole is t else [(1, number(Fraction(-1)))]
     for bound, rest in _some(p, whole, {}):
         if rest:
-            yield bound, p.kind, [*rest, *sign]
+            yield bound, [*rest, *sign]
 
 
 def matches(p: Term, t: Term, bound: Binding) -> Iterator[Binding]:
@@ -928,21 +918,16 @@ def matches(p: Term, t: Term, bound: Binding) -> Iterator[Binding]:
         return
     if p.kind != t.kind:
         return
-    if p.kind == "number":
-        if p.value == t.value:
+    if p.kind in ("number", "leaf"):
+        if p == t:
             yield bound
-    elif p.kind == "leaf":
-        if p.name == t.name:
-            yield bound
-    elif p.kind in ("sum", "product"):
+    elif p.kind in _JOINED:
         for found, rest in _some(p, t, bound):
             if not rest:
                 yield found
-    elif p.kind == "call":
-        if p.name == t.name and p.marks == t.marks:
+    elif p.kind != "call" or (p.name == t.name and p.marks == t.marks):
+        if len(p.parts) == len(t.parts):
             yield from _all(p.parts, t.parts, bound)
-    elif len(p.parts) == len(t.parts):
-        yield from _all(p.parts, t.parts, bound)
 
 
 def _constant(t: Term) -> Fraction | float | None:
@@ -964,12 +949,11 @@ def _all(ps: Sequence[Term], ts: Sequence[Term], bound: Binding) -> Iterator[Bin
 
 def _some(p: Term, t: Term, bound: Binding) -> Iterator[tuple[Binding, list[tuple[int, Term]]]]:
     """Ways to find the pattern's summands or factors among the term's; with those left over."""
-    wanted = sorted(
-        zip(p.marks, p.parts, strict=True),
-        key=lambda item: (item[1].kind == "hole", item[1].kind == "sum"),
-    )
-    items = [(int(m), part) for m, part in zip(t.marks, t.parts, strict=True)]
-    yield from _assigned([(int(m), q) for m, q in wanted], items, bound, p.kind)
+    wanted = sorted(p.items, key=lambda item: (item[1].kind == "hole", item[1].kind == "sum"))
+    yield from _assigned(wanted, t.items, bound, p.kind)
+
+
+_JOINED = {"sum": summed, "product": multiplied}
 
 
 def _assigned(
@@ -981,26 +965,14 @@ def _assigned(
     (mark, p), later = wanted[0], wanted[1:]
     have = bound.get(p.name) if p.kind == "hole" else None
     if have is not None and have.kind == kind:  # a hole that stands for several of them
-        rest = list(items)
-        for m, part in zip(have.marks, have.parts, strict=True):
-            if (int(m) * mark, part) not in rest:
-                return
-            rest.remove((int(m) * mark, part))
-        yield from _assigned(later, rest, bound, kind)
+        left = _without(items, [(m * mark, part) for m, part in have.items])
+        if left is not None:
+            yield from _assigned(later, left, bound, kind)
         return
-    if (
-        p.kind == "hole"
-        and have is None
-        and not later
-        and len(items) > 1
-        and not p.name.startswith("_")
-    ):
+    anything = p.kind == "hole" and have is None and not p.name.startswith("_")
+    if anything and not later and len(items) > 1:
         # the last hole takes all that is left: k * x in sin(k * x), w in w * exp(x)
-        if kind == "sum":
-            whole = summed([(m * mark, part) for m, part in items])
-        else:
-            whole = multiplied([(m * mark, part) for m, part in items])
-        yield {**bound, p.name: whole}, []
+        yield {**bound, p.name: _JOINED[kind]([(m * mark, part) for m, part in items])}, []
     for i, (m, part) in enumerate(items):
         rest = items[:i] + items[i + 1 :]
         if m == mark:
@@ -1033,7 +1005,7 @@ def filled(p: Term, bound: Binding) -> Term | None:
     if p.name == "expm1" and have[0].kind == "number":
         return number(math.expm1(have[0].value))
     if p.kind == "sum":
-        return gathered([(int(m), q) for m, q in zip(p.marks, have, strict=True)])
+        return gathered(replace(p, parts=have).items)
     return _with_parts(p, have)
 
 

@@ -153,11 +153,9 @@ def _taken_apart(t: Term) -> tuple[Fraction | float, Term]:
         return int(t.marks[0]) * factor, unit
     if t.kind != "product":
         return Fraction(1), t
-    items = [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)]
-    numbers = [p.value if m > 0 else 1 / p.value for m, p in items if p.kind == "number"]
-    return math.prod(numbers, start=Fraction(1)), multiplied(
-        [i for i in items if i[1].kind != "number"]
-    )
+    numbers = [p.value if m > 0 else 1 / p.value for m, p in t.items if p.kind == "number"]
+    rest = [(m, p) for m, p in t.items if p.kind != "number"]
+    return math.prod(numbers, start=Fraction(1)), multiplied(rest)
 
 
 def _written(
@@ -242,20 +240,15 @@ def _variables(t: Term, splits: Splits) -> Iterator[Term]:
 
 def _is_combined(t: Term) -> bool:
     """Whether it is made of leaves by sums, products and quotients of them."""
-    if t.kind == "product" and not any(
-        m == 1 and p.kind != "number" for m, p in zip(t.marks, t.parts, strict=True)
-    ):
+    if t.kind == "product" and not any(m == 1 and p.kind != "number" for m, p in t.items):
         return False
-    return t.kind in ("sum", "product", "leaf", "number", "index") and (
-        t.kind == "index" or all(map(_is_combined, t.parts))
-    )
+    combines = t.kind in ("sum", "product", "leaf", "number")
+    return t.kind == "index" or (combines and all(map(_is_combined, t.parts)))
 
 
 def _divides(t: Term) -> bool:
     """Whether something is divided by, or a logarithm or root taken."""
-    if t.kind == "product" and any(
-        m == -1 and p.kind != "number" for m, p in zip(t.marks, t.parts, strict=True)
-    ):
+    if t.kind == "product" and any(m == -1 and p.kind != "number" for m, p in t.items):
         return True
     if t.kind == "call" and t.name in having("log") | {"log1p", "sqrt"}:
         return True

@@ -82,7 +82,7 @@ class Batch:
     def run(self, segment: Segment, index: int, call: Call, args: Any, kwargs: Any) -> Any:
         """The call on the rows that are left. Raises NotReplayable where that is unclear."""
         name = getattr(call.func, "_opname", "")
-        before = list(refs_in((call.args, tuple(call.kwargs.values()))))
+        before = call.read
         reached = any(r.storage in self._reached for r in before)
         if index in segment.states:
             made = self._drawn(segment, index, call, args, kwargs)
@@ -96,7 +96,8 @@ class Batch:
         else:
             made = operate(call.func, args, kwargs)
         outs = list(refs_in(call.out))
-        if reached or any(_smaller(r, t) for r, t in zip(outs, _tensors(made), strict=False)):
+        made_of = zip(outs, _tensors(made), strict=False)
+        if reached or any(ref.size != tuple(t.shape) for ref, t in made_of):
             self._reached |= {r.storage for r in outs}
         self._inherit(before, outs)
         if name == "arange":
@@ -156,16 +157,12 @@ class Batch:
         if not inputs:
             return self._narrowed(made, call.out)
         dims = {d for _, ref, actual in inputs for d in _changed(ref, actual)}
+        results = _tensors(made)
+        for dim in dims:
+            places = self._places(inputs[0][1], dim)
+            results = [result.index_select(dim, places) for result in results]
         if call.func._schema.is_mutable:
-            found = made
-            for dim in dims:
-                found = found.index_select(dim, self._places(inputs[0][1], dim))
-            return args[0].copy_(found) if dims else made
-        results = []
-        for result in _tensors(made):
-            for dim in dims:
-                result = result.index_select(dim, self._places(inputs[0][1], dim))
-            results.append(result)
+            return args[0].copy_(results[0]) if dims else made
         return results[0] if isinstance(made, Tensor) else tuple(results)
 
     def _places(self, ref: Ref, dim: int) -> Tensor:
@@ -322,10 +319,6 @@ def _tensors(made: Any) -> list[Tensor]:
     return [t for t in made if isinstance(t, Tensor)] if isinstance(made, tuple | list) else []
 
 
-def _smaller(ref: Ref, made: Tensor) -> bool:
-    return tuple(made.shape) != ref.size
-
-
 def _changed(ref: Ref, actual: Tensor) -> list[int]:
     """Dimensions that have another size now."""
     if len(ref.size) != actual.dim():
@@ -364,7 +357,7 @@ def batch_of(where: Window, without: Sequence[int]) -> Batch:
         }
         end = min((r.first for r in segment.engine), default=len(segment.calls))
         for call in segment.calls[:end]:
-            for ref in refs_in((call.args, tuple(call.kwargs.values()))):
+            for ref in call.read:
                 fits = ref.storage in segment.leaves and ref.storage not in names
                 if fits and not ref.tracked and ref.size and ref.storage not in state:
                     if ref.storage not in data:
@@ -383,11 +376,8 @@ def batch_of(where: Window, without: Sequence[int]) -> Batch:
     kept = torch.tensor([r for r in range(rows) if r not in left], dtype=torch.long)
     if not len(kept):
         raise UsageError(f"all {rows} rows of the batch are left out; leave at least one")
-    table = where.recording
-    lines = {}
-    for segment in where.segments:
-        for call in segment.calls:
-            lines[call.position] = table.at(call.position).source
+    calls = (call for segment in where.segments for call in segment.calls)
+    lines = {call.position: where.recording.at(call.position).source for call in calls}
     return Batch(rows, kept, frozenset(n for n, size in data.items() if size == rows), lines)
 
 
@@ -748,7 +738,7 @@ class Beginning:
             return earlier
         if not index:
             return None
-        building = _Building((), None, None, None, None)
+        building = _Building()
         if earlier is not None:
             building.go_on_from(earlier.building)
         with surroundings(segments), _disable_current_modes(), torch.enable_grad():
@@ -808,7 +798,7 @@ def _parting(segments: Sequence[Segment], index: int) -> int:
     for at, segment in enumerate(segments):
         for i, call in enumerate(segment.calls):
             if not at and i < index:
-                for ref in refs_in((call.args, tuple(call.kwargs.values()))):
+                for ref in call.read:
                     if ref.tracked and ref.storage in first.leaves:
                         followed.setdefault(ref.storage, i)
             for number in _written_at(segment, i):
@@ -901,12 +891,12 @@ class Functions:
 
     def _hooked(self, use: HookUse, gradient: Any) -> Any:
         run = self._run_of_hook(use, gradient)
-        return None if run is None or run.left[0] is None else self.graph.get(run.left[0])
+        return None if run is None else self.graph.get(run.left[0])
 
     def _added(self, use: HookUse, leaf: Any) -> None:
         run = self._run_of_hook(use, leaf.grad)
         if run is not None:
-            leaf.grad = None if run.left[0] is None else self.graph.get(run.left[0])
+            leaf.grad = self.graph.get(run.left[0])
 
     def _run_of_hook(self, use: HookUse, gradient: Any) -> FunctionRun | None:
         """The run of a hook, its calls made for this gradient; None of an earlier leaf's."""
@@ -920,9 +910,7 @@ class Functions:
 
     def _begin(self, use: FunctionUse) -> None:
         if id(use) not in self._inputs:
-            self._inputs[id(use)] = [
-                None if ref is None else self.graph.get(ref) for ref in use.inputs
-            ]
+            self._inputs[id(use)] = [*map(self.graph.get, use.inputs)]
 
     def apply(self, use: FunctionUse) -> None:
         """The calls of its forward were made: tie their values to its inputs."""
@@ -952,7 +940,7 @@ class Functions:
         if run is None:
             raise NotReplayable(f"{use.name} is differentiated where it was not")
         self._make(run, [run.arrived[output] for output in use.outputs], gradients, use.name)
-        return [None if ref is None else self.graph.get(ref) for ref in run.left]
+        return [*map(self.graph.get, run.left)]
 
     def _make(
         self, run: FunctionRun, arrived: Sequence[Any], gradients: Sequence[Any], name: str
@@ -969,9 +957,8 @@ class Functions:
         inside = [
             each
             for each in self._segment.engine
-            if run.first <= each.first
-            and each.last <= run.last
-            and not any(each is outer for outer in self.running)
+            if run.first <= each.first and each.last <= run.last
+            if not any(each is outer for outer in self.running)
         ]
         with self.graph.covering():
             direct = [each for each in inside if not _lies_in(each, inside)]
@@ -1019,14 +1006,14 @@ class _Building:
 
     def __init__(
         self,
-        patches: Sequence[Patch],
-        about_to_call: AboutToCall | None,
-        instead: Mapping[tuple[int, int], Instead] | None,
-        rows: Batch | None,
-        around: Around | None,
+        patches: Sequence[Patch] = (),
+        about_to_call: AboutToCall | None = None,
+        instead: Mapping[tuple[int, int], Instead] | None = None,
+        rows: Batch | None = None,
+        around: Around | None = None,
     ) -> None:
         self.about_to_call, self.rows, self.around = about_to_call, rows, around
-        self.instead = {} if instead is None else instead
+        self.instead = instead or {}
         self.by_call: dict[tuple[int, int], list[Patch]] = {}
         for patch in patches:
             self.by_call.setdefault((patch.segment, patch.at), []).append(patch)
@@ -1189,7 +1176,7 @@ def _call(
 
 
 def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
-    roots = [graph.get(root) for root in run.roots]
+    roots = [*map(graph.get, run.roots)]
     with _disable_current_modes():
         result.losses.extend(root.detach() for root in roots)
     if not run.accumulates:
@@ -1204,8 +1191,8 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
             leaf.grad = None
         elif leaf.grad is None:
             leaf.grad = graph.get(had).detach()
-    inputs = [graph.get(each) for each in run.inputs]
-    gradients = [None if g is None else graph.get(g) for g in run.gradients]
+    inputs = [*map(graph.get, run.inputs)]
+    gradients = [*map(graph.get, run.gradients)]
     torch.autograd.backward(
         roots, gradients, retain_graph=True, create_graph=run.create_graph, inputs=inputs or None
     )
@@ -1223,9 +1210,9 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
 def differentiate(run: EngineRun, graph: Graph) -> None:
     """A run of ``torch.autograd.grad`` whose results go on; under vmap, of a batch of gradients or
     for each sample by itself."""
-    get = graph.get
-    roots, inputs = [get(r) for r in run.roots], [get(i) for i in run.inputs]
-    gradients = [None if g is None else get(g) for g in run.gradients]
+    roots, inputs, gradients = (
+        [*map(graph.get, refs)] for refs in (run.roots, run.inputs, run.gradients)
+    )
 
     def taken(of: list[Tensor], given: Sequence[Tensor | None], batched: bool) -> Sequence[Any]:
         return torch.autograd.grad(

@@ -69,7 +69,6 @@ def _exact(values: Tensor) -> Tensor:
 
 
 @rule(
-    "error",
     example="""
         x = torch.tensor([0.0, 0.5], requires_grad=True)
         (x ** 0.4).sum().backward()  # here
@@ -105,7 +104,6 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
 
 
 @rule(
-    "error",
     more_specific_than=("log-of-negative",),
     example="""
         x = torch.tensor([-0.5, 0.5], requires_grad=True)
@@ -255,7 +253,6 @@ def _log_at(fault: Fault, sign: int) -> Match | None:
 
 
 @rule(
-    "error",
     example="""
         p = torch.tensor([0.0, 0.5], requires_grad=True)
         p.log().sum().backward()  # here
@@ -273,7 +270,6 @@ def log_of_zero(fault: Fault) -> Match | None:
 
 
 @rule(
-    "error",
     example="""
         x = torch.tensor([-0.5, 0.5], requires_grad=True)
         torch.log(x).sum().backward()  # here
@@ -315,7 +311,6 @@ def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor] | None:
 
 
 @rule(
-    "error",
     more_specific_than=("inverse-function-domain",),
     example="""
         c = torch.tensor([1.0, 0.5], requires_grad=True)
@@ -358,7 +353,6 @@ def inverse_function_at_edge(fault: Fault) -> Match | None:
 
 
 @rule(
-    "error",
     example="""
         c = torch.tensor([1.001, 0.5], requires_grad=True)
         torch.acos(c).sum().backward()  # here
@@ -390,13 +384,11 @@ _EXPS = having("exponential")
 
 
 @rule(
-    "error",
     example="""
         z = torch.tensor([100.0, 1.0], requires_grad=True)
         (torch.exp(z) / torch.exp(z).sum()).log().sum().backward()  # here
     """,
     fix={"(torch.exp(z) / torch.exp(z).sum()).log()": "torch.log_softmax(z, 0)"},
-    family="operation",
 )
 def exp_overflow(fault: Fault) -> Match | None:
     """`exp` overflows above 88.7 in float32 and above 11.09 in float16.

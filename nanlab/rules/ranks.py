@@ -15,7 +15,6 @@ from nanlab.trace.recording import Recording
 
 
 @rule(
-    "error",
     family="arrival",
     origins=("rank",),
     example="""
