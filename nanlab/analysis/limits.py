@@ -181,18 +181,14 @@ def evaluate(
             end = _End.apply([g for _, g in pairs], *[y for y, _ in pairs])
             gradients = torch.autograd.grad(end, sources, allow_unused=True)
     have = iter(
-        torch.zeros_like(x) if g is None else _strided(g)
+        # that of ``nn.Embedding(sparse=True)`` has a few rows
+        torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
         for x, g in zip(sources, gradients, strict=True)
     )
     return Evaluation(
         tuple(y.detach() for y in results),
         tuple(next(have).detach() if w else None for w in wanted),
     )
-
-
-def _strided(gradient: Tensor) -> Tensor:
-    """A gradient with all its elements; that of ``nn.Embedding(sparse=True)`` has a few rows."""
-    return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 
 class _End(torch.autograd.Function):

@@ -49,6 +49,11 @@ class Runaway:
     deep: bool  # whether the gradients grew through depth or time
 
 
+def rows_of_step(recording: Recording, step: int) -> range:
+    """The positions of a training step's rows."""
+    return range(recording.starts[step], [*recording.starts, recording.end][step + 1])
+
+
 def optimizer_step_behind(recording: Recording, away: Runaway) -> OptimizerStep | None:
     """The optimizer step that drove a parameter away; None for an update by hand."""
     steps = reversed(recording.training.optimizer_steps)

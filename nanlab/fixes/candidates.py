@@ -58,25 +58,24 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> tupl
     Known functions come before series, series in plain torch before ``nanlab.safe.removable``.
     """
     found: dict[tuple[int, str], Candidate] = {}
+    for made in _forms(text, line, dtype):
+        found.setdefault((made.first, made.text), made)
+    return tuple(found.values())
+
+
+def _forms(text: str, line: int, dtype: torch.dtype) -> Iterator[Candidate]:
     for r in (*rewritings(text, line), *rewritings(text, line, ALTERNATIVES)):
-        made = Candidate(r.title, r.first, r.last, r.text)
-        found.setdefault((made.first, made.text), made)
-        wide = _in_float32(r) if dtype in HALF_PRECISION else None
-        if wide is not None:
-            found.setdefault((wide.first, wide.text), wide)
-    for made in (*_with_operands_named(text, line), *_loops(text, line)):
-        found.setdefault((made.first, made.text), made)
+        yield Candidate(r.title, r.first, r.last, r.text)
+        if dtype in HALF_PRECISION:
+            yield from _in_float32(r)
+    yield from _with_operands_named(text, line)
+    yield from _loops(text, line)
     places = removables(text, line)
     for site in places:
-        for made in _in_torch(site, dtype):
-            found.setdefault((made.first, made.text), made)
-    together = _together(places, dtype)
-    if together is not None:
-        found.setdefault((together.first, together.text), together)
+        yield from _in_torch(site, dtype)
+    yield from _together(places, dtype)
     for site in reversed(places):
-        for made in _in_nanlab(site):
-            found.setdefault((made.first, made.text), made)
-    return tuple(found.values())
+        yield from _in_nanlab(site)
 
 
 def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
@@ -280,16 +279,16 @@ def _unindented(rows: list[str], statement: ast.stmt) -> str:
     return "\n".join(row[statement.col_offset :] for row in part)
 
 
-def _in_float32(r: Rewriting) -> Candidate | None:
+def _in_float32(r: Rewriting) -> Iterator[Candidate]:
     """The call that an expression became, on float32: half precision rounds it more."""
     call = ast.parse(r.new, mode="eval").body
     if not isinstance(call, ast.Call) or not call.args or r.text.count(r.new) != 1:
-        return None
+        return
     operand = ast.unparse(call.args[0])
     atom = isinstance(call.args[0], ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     call.args[0] = ast.parse(f"{operand if atom else f'({operand})'}.float()", mode="eval").body
     text = r.text.replace(r.new, ast.unparse(call))
-    return Candidate(f"{r.title} in float32", r.first, r.last, text, last_resort=True)
+    yield Candidate(f"{r.title} in float32", r.first, r.last, text, last_resort=True)
 
 
 def _in_torch(site: Removable, dtype: torch.dtype) -> Iterator[Candidate]:
@@ -307,28 +306,19 @@ def _in_torch(site: Removable, dtype: torch.dtype) -> Iterator[Candidate]:
         yield Candidate(f"the series near {at:g}", site.first, site.last, text)
 
 
-def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
+def _together(places: list[Removable], dtype: torch.dtype) -> Iterator[Candidate]:
     """All series of one statement at once, each in its own expression."""
     lines: list[str] = []
     changes: list[tuple[ast.expr, str]] = []
     taken: set[str] = set()
     statement = None
     for site in places:  # the smallest first
-        fn = _function(site, {})
-        if (
-            site.others
-            or site.sums
-            or fn is None
-            or (statement is not None and site.statement is not statement)
-        ):
+        fn, node = _function(site, {}), site.node
+        if site.others or site.sums or fn is None or not site.takes_lines:
             continue
-        if not site.takes_lines:
+        if statement is not None and site.statement is not statement:
             continue
-        if any(
-            n in ast.walk(other) or other in ast.walk(n)
-            for n, _ in changes
-            for other in [site.node]
-        ):
+        if any(n in ast.walk(node) or node in ast.walk(n) for n, _ in changes):
             continue
         for at in singular_points(fn, site.numbers):
             try:
@@ -341,12 +331,10 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
             changes.append((site.node, made.expression))
             statement = site.statement
             break
-    if len(changes) < 2 or statement is None:
-        return None
-    site = places[0]
-    text = "\n".join([*lines, site.scope.replaced(statement, changes)])
-    last = statement.end_lineno or statement.lineno
-    return Candidate("the series of each", statement.lineno, last, text)
+    if len(changes) > 1 and statement is not None:
+        text = "\n".join([*lines, places[0].scope.replaced(statement, changes)])
+        last = statement.end_lineno or statement.lineno
+        yield Candidate("the series of each", statement.lineno, last, text)
 
 
 def _in_nanlab(site: Removable) -> Iterator[Candidate]:

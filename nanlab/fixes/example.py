@@ -66,7 +66,7 @@ def spellings(node: ast.AST) -> Iterator[Spelled]:
     elif isinstance(node, ast.Call) and not any(isinstance(a, ast.Starred) for a in node.args):
         args, rest = tuple(node.args), tuple(k for k in node.keywords if k.arg not in (None, "out"))
         more = any(k.arg is None for k in node.keywords)
-        if any(k.arg is None and not _is_more(k) for k in node.keywords):
+        if any(k.arg is None and getattr(k.value, "id", "") != "_more" for k in node.keywords):
             return
         if isinstance(node.func, ast.Attribute):
             name = _common(node.func.attr.rstrip("_") or node.func.attr)
@@ -83,10 +83,6 @@ def spellings(node: ast.AST) -> Iterator[Spelled]:
             yield Spelled(_common(node.func.id), args, rest, node.func, more)
         else:
             yield Spelled("", args, rest, node.func, more)
-
-
-def _is_more(argument: ast.keyword) -> bool:
-    return isinstance(argument.value, ast.Name) and argument.value.id == "_more"
 
 
 def _common(name: str) -> str:
@@ -245,15 +241,12 @@ def filled(example: str, known: Binding, source: Source) -> str | None:
             text = text.replace(f"${name}.float()", f"${name}")
         if len(re.findall(rf"\${name}\b", text)) > 1 and (len(own) > SHORT or not is_pure(node)):
             if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
-                text = re.sub(rf"\${name}\b", f"(inner_{name} := {_quoted(own)})", text, count=1)
+                quoted = own.replace("\\", r"\\")
+                text = re.sub(rf"\${name}\b", f"(inner_{name} := {quoted})", text, count=1)
                 text = re.sub(rf"\${name}\b", f"inner_{name}", text)
                 continue
         text = re.sub(rf"\${name}\b", lambda m: _placed(m, own, node), text)  # noqa: B023
     return text
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", r"\\")
 
 
 def _placed(hole: re.Match[str], own: str, node: ast.expr) -> str:

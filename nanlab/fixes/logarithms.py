@@ -26,7 +26,9 @@ def log_of(t: Term) -> Term | None:
         case "call":
             return _of_call(t)
         case "product":
-            if any(map(log_of, t.parts)) and all(map(_is_positive, t.parts)):
+            if any(map(log_of, t.parts)) and all(
+                p.kind != "number" or p.value > 0 for p in t.parts
+            ):
                 return gathered([(m, _log(p)) for m, p in t.items])
         case "power":
             base = t.parts[0]
@@ -102,10 +104,6 @@ def _log(t: Term) -> Term:
 def is_zeros(text: str) -> bool:
     """Whether an expression makes zeros."""
     return text.startswith(("torch.zeros(", "torch.zeros_like("))
-
-
-def _is_positive(t: Term) -> bool:
-    return t.kind != "number" or t.value > 0
 
 
 def _with(name: str, inner: Term, t: Term) -> Term:

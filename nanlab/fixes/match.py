@@ -26,7 +26,7 @@ from nanlab.fixes.term import (
     text_of,
 )
 from nanlab.operators import having
-from nanlab.program.expression import copied, names_in, nodes_of, parsed
+from nanlab.program.expression import assigned_pairs, copied, names_in, nodes_of, parsed
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -352,11 +352,7 @@ def _given_to_attributes(function: Function) -> Iterator[tuple[ast.expr, ast.exp
     """(self.x, value) of a function that only assigns, each once."""
     for s in function.body:
         if isinstance(s, ast.Assign) and len(s.targets) == 1:
-            target, value = s.targets[0], s.value
-            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                yield from zip(target.elts, value.elts, strict=False)
-            else:
-                yield target, value
+            yield from assigned_pairs(s)
 
 
 def dotted(node: ast.expr) -> str:

@@ -25,6 +25,7 @@ from nanlab.program.expression import (
     Made,
     ValueAt,
     as_operand,
+    assigned_pairs,
     autocast,
     casts,
     imports_of,
@@ -282,11 +283,7 @@ def _assigned(text: str) -> dict[str, list[ast.expr | None]]:
     for node in nodes_of(parsed(text)):
         pairs: list[tuple[ast.AST, ast.expr | None]] = []
         if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                    pairs += zip(target.elts, node.value.elts, strict=False)
-                else:
-                    pairs.append((target, node.value))
+            pairs += assigned_pairs(node)
         elif isinstance(node, ast.AnnAssign):
             pairs.append((node.target, node.value))
         elif isinstance(node, ast.For | ast.AugAssign | ast.comprehension):

@@ -13,6 +13,7 @@ import torch
 
 from nanlab.errors import NotReplayable
 from nanlab.program.expression import (
+    assigned_pairs,
     functions_around,
     key_of,
     nodes_of,
@@ -40,9 +41,8 @@ class EditLike(Protocol):
 
 
 DTYPES = ("float", "double", "half", "dtype")
-
-
 _CONVERT = ("half", "float", "double", "bfloat16", "type_as")
+_DTYPE_NAMES = ("dtype", "float", "bfloat", "half", "double")
 
 
 def gives_dtype(node: ast.Call, method: str) -> bool:
@@ -51,9 +51,6 @@ def gives_dtype(node: ast.Call, method: str) -> bool:
         return method in _CONVERT
     given = [*node.args, *(k.value for k in node.keywords)]
     return any(ast.unparse(each).split(".")[-1].startswith(_DTYPE_NAMES) for each in given)
-
-
-_DTYPE_NAMES = ("dtype", "float", "bfloat", "half", "double")
 
 
 def names_assigned(old: str) -> set[str]:
@@ -170,11 +167,7 @@ def name_given(statement: ast.stmt, value: ast.expr) -> ast.expr | None:
     """The name that a statement gives to a value; None where it gives it none of its own."""
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return None
-    target, given = statement.targets[0], statement.value
-    pairs = [(target, given)]
-    if isinstance(target, ast.Tuple) and isinstance(given, ast.Tuple):
-        pairs = list(zip(target.elts, given.elts, strict=False))
-    for name, each in pairs:
+    for name, each in assigned_pairs(statement):
         if isinstance(name, ast.Name | ast.Attribute) and span_of(each) == span_of(value):
             return ast.parse(ast.unparse(name), mode="eval").body
     return None
@@ -302,16 +295,10 @@ def argument_of(call: ast.Call, name: str, place: int) -> ast.expr | None:
 
 def assignments_in(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Names that a statement assigns, as they are read, and the values."""
-    match statement:
-        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
-            pairs = list(zip(names, values, strict=False))
-        case ast.Assign(targets=[name], value=value):
-            pairs = [(name, value)]
-        case _:
-            pairs = []
-    for name, value in pairs:
-        if isinstance(name, ast.Name):
-            yield ast.Name(name.id, ast.Load()), value
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        for name, value in assigned_pairs(statement):
+            if isinstance(name, ast.Name):
+                yield ast.Name(name.id, ast.Load()), value
 
 
 def turned_over(loops: Sequence[ast.comprehension], key: str) -> str | None:
@@ -488,14 +475,10 @@ def lifted_out(
                 small = False
                 break
     whole = isinstance(old, ast.BinOp | ast.UnaryOp | ast.Compare) and len(pairs) > 1 and not apart
-    if small and pairs and not whole and all(_has_value(a, spans) for a, _ in pairs):
+    if small and pairs and not whole and all(span_of(a) in spans for a, _ in pairs):
         return pairs
     if isinstance(old, ast.expr) and isinstance(new, ast.expr):
         return [(old, new)]
     if pairs and not small:
         raise NotReplayable("the edit changes what the line assigns to")
     return pairs
-
-
-def _has_value(node: ast.expr, spans: set[tuple[int, int, int, int]]) -> bool:
-    return span_of(node) in spans

@@ -8,11 +8,10 @@ import importlib
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -127,6 +126,15 @@ def stored_in(node: ast.AST) -> list[str]:
     """The names that code gives a value, as often as it does."""
     names = (n for n in ast.walk(node) if isinstance(n, ast.Name))
     return [n.id for n in names if isinstance(n.ctx, ast.Store)]
+
+
+def assigned_pairs(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Each target of an assignment with its value; of tuples given tuples each part."""
+    for target in statement.targets:
+        if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+            yield from zip(target.elts, statement.value.elts, strict=False)
+        else:
+            yield target, statement.value
 
 
 def postorder(node: ast.AST) -> Iterator[ast.AST]:
@@ -265,10 +273,6 @@ def _fit(given: Any, recorded: Any) -> bool:
     return True
 
 
-def _gives_tensors(func: Any) -> bool:
-    return any("Tensor" in str(each.type) for each in func._schema.returns)
-
-
 def _may_be_known(call: Call) -> bool:
     """Whether code may leave a call out that it made before: of a constant that it keeps."""
     draws = torch.Tag.nondeterministic_seeded in call.func.tags
@@ -297,7 +301,8 @@ class Following(DispatchMode):
         return None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        silent = is_silent(func) or not _gives_tensors(func)
+        gives_tensors = any("Tensor" in str(each.type) for each in func._schema.returns)
+        silent = is_silent(func) or not gives_tensors
         at = self.count
         while at < len(self.made) and not _is_same(func, self.made[at].call.func):
             at = at + 1 if _may_be_known(self.made[at].call) else len(self.made)
@@ -305,26 +310,17 @@ class Following(DispatchMode):
             if silent:
                 return plan_of(func).run(*args, **(kwargs or {}))
             raise _Other
-        self.count = at
-        call = self.made[self.count].call
+        self.count, call = at, self.made[at].call
         if not _fit((args, kwargs or {}), (call.args, call.kwargs)):
             raise _Other
         out = plan_of(func).run(*args, **(kwargs or {}))
-        first = out[0] if isinstance(out, tuple | list) and out else out
-        known = self.made[self.count].result
-        if (
-            (func.is_view or not silent)
-            and isinstance(first, Tensor)
-            and isinstance(known, Tensor)
-            and not (
-                first.shape == known.shape  # of memory that nobody wrote
-                if func._opname in _UNINITIALISED
-                else same_bits(first.detach(), known)
-            )
-        ):
-            raise _Other
         outs = out if isinstance(out, tuple | list) else (out,)
-        refs = refs_in(self.made[self.count].call.out)
+        first, known = next(iter(outs), None), self.made[at].result
+        if (func.is_view or not silent) and isinstance(first, Tensor) and isinstance(known, Tensor):
+            unwritten = func._opname in _UNINITIALISED  # memory that nobody wrote
+            if first.shape != known.shape if unwritten else not same_bits(first.detach(), known):
+                raise _Other
+        refs = refs_in(call.out)
         self._given += zip((t for t in outs if isinstance(t, Tensor)), refs, strict=False)
         self.count += 1
         return out
@@ -728,8 +724,8 @@ def _choices(
     group: Sequence[Made],
     keys: list[str],
     places: list[list[_Occurrence]],
-    numbers: frozenset[str] = frozenset(),
-    lists: Mapping[str, Span] = MappingProxyType({}),
+    numbers: frozenset[str],
+    lists: dict[str, Span],
 ) -> Iterator[tuple[Any, ...]]:
     """What may stand behind each leaf: what the calls read that compute with it, then anything.
 
@@ -758,20 +754,15 @@ def _choices(
     if all(near):  # names of one value come last: by coincidence they may give the result too
         late = []
         for chosen in itertools.islice(itertools.product(*near), MOST_TRIES):
-            if _are_apart(chosen):
-                yield chosen
-            else:
+            if any(_holds(chosen[:i], a) for i, a in enumerate(chosen)):
                 late.append(chosen)
+            else:
+                yield chosen
         yield from late
     pool = _either_sign(pools.get(None, []))
     if len(keys) > 1 and all(map(_is_view, group)):  # x.expand_as(y) reads x alone
         pool = [*pool, *refs_in(group[-1].call.out)]
     yield from itertools.permutations(pool, len(keys))
-
-
-def _are_apart(values: Sequence[Any]) -> bool:
-    """Whether each value is another."""
-    return not any(_holds(values[:i], a) for i, a in enumerate(values))
 
 
 def _flags(call: Call) -> Iterator[tuple[str, bool]]:

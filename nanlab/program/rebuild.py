@@ -22,7 +22,9 @@ from nanlab.program.rerun import (
     Memory,
     Window,
     last_uses,
+    make,
     operate,
+    operate_call,
     seed,
     seed_first,
     surroundings,
@@ -1108,7 +1110,7 @@ class _Building:
                 graph.own(storage for i in near for storage in _written_at(segment, i))
             run_patches(graph, [p for p in own if p.ahead], calls[index].grad)
             if (number, index) not in self.skipped:
-                _call(graph, segment, index, calls[index], self.rows)
+                _call(graph, segment, index, self.rows)
             run_patches(graph, [p for p in own if not p.ahead], calls[index].grad)
             graph.release(self.done.get((number, index), ()))
             index += 1
@@ -1145,9 +1147,7 @@ def _paired(out: Any, made: Any) -> tuple[tuple[Ref, ...], tuple[Any, ...]]:
     return refs, results
 
 
-def _call(
-    graph: Graph, segment: Segment, index: int, call: Call, rows: Batch | None = None
-) -> None:
+def _call(graph: Graph, segment: Segment, index: int, rows: Batch | None = None) -> None:
     if index in segment.loads and rows is None and segment.loads[index][0] not in graph.edited:
         storage, held = segment.loads[index]
         base = graph.bases.get(storage)
@@ -1156,23 +1156,8 @@ def _call(
                 graph.memory.storages[storage] = held.clone()
             else:
                 base.tensor.untyped_storage().copy_(held)
-    if call.given:
-        kept = segment.results.get(index)
-        if kept is None:
-            raise NotReplayable(call.given)
-        flat = call.out if call.out.__class__ is tuple else (call.out,)
-        for ref, result in zip(flat, kept, strict=False):
-            graph.bind(ref, result.clone())
-        return
-    args = graph.get(call.args)
-    kwargs = {name: graph.get(value) for name, value in call.kwargs.items()}
-    seed(segment, index)
-    with torch.set_grad_enabled(call.grad):
-        if rows is None:
-            made = operate(call.func, args, kwargs)
-        else:
-            made = rows.run(segment, index, call, args, kwargs)
-    graph.bind(call.out, made)
+    run = operate_call if rows is None else partial(rows.run, segment, index)
+    make(segment, index, graph.get, graph.bind, run)
 
 
 def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:

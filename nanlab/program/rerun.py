@@ -159,6 +159,15 @@ def surroundings(segments: Sequence[Segment]) -> Iterator[None]:
             generator.set_state(state)
 
 
+def with_refs(value: Any, change: Callable[[Ref], Any]) -> Any:
+    """An argument or result with other references."""
+    if value.__class__ is Ref:
+        return change(value)
+    if value.__class__ is tuple or value.__class__ is list:
+        return value.__class__([with_refs(item, change) for item in value])
+    return value
+
+
 def seed(segment: Segment, index: int) -> None:
     """Put the generator of a call into the state in which it drew."""
     state = segment.states.get(index)
@@ -291,7 +300,7 @@ def rerun(
                 if index in segment.loads:
                     storage, held = segment.loads[index]
                     memory.storages[storage] = held.clone()
-                result = _call(memory, segment, index, call, run)
+                result = make(segment, index, memory.unpack, memory.place, run)
                 if visit is not None and visit(number, index, call, result):
                     return memory
                 if (number, index) in done:
@@ -302,22 +311,28 @@ def rerun(
     return memory
 
 
-def _call(memory: Memory, segment: Segment, index: int, call: Call, run: Run) -> Any:
+def make(
+    segment: Segment,
+    index: int,
+    get: Get,
+    bind: Callable[[Any, Any], None],
+    run: Run = operate_call,
+) -> Any:
+    """Make a call of a segment, as it drew its random numbers, and bind what it returns."""
+    call = segment.calls[index]
     if call.given:
         kept = segment.results.get(index)
         if kept is None:
             raise NotReplayable(call.given)
         results = [t.clone() for t in kept]
-        flat = call.out if call.out.__class__ is tuple else (call.out,)
-        for ref, result in zip(flat, results, strict=False):
-            memory.place(ref, result)
+        bind(call.out if call.out.__class__ is tuple else (call.out,), tuple(results))
         return results
-    args = memory.unpack(call.args)
-    kwargs = {name: memory.unpack(value) for name, value in call.kwargs.items()}
+    args = get(call.args)
+    kwargs = {name: get(value) for name, value in call.kwargs.items()}
     seed(segment, index)
     with torch.set_grad_enabled(call.grad):
         result = run(call, args, kwargs)
-    memory.place(call.out, result)
+    bind(call.out, result)
     return result
 
 
@@ -440,20 +455,15 @@ def _follow_zeros(segment: Segment) -> None:
             reached |= {ref.storage for ref in refs_in(call.out)}
     follows: dict[Any, bool] = {}  # view -> whether autograd follows it where it is read next
 
-    def marked(value: Any) -> Any:
-        if value.__class__ is Ref:
-            if value.tracked or value.storage not in reached or not value.dtype.is_floating_point:
-                return value
-            return Ref((*value[:5], 1, value[6]))
-        if value.__class__ is tuple or value.__class__ is list:
-            return value.__class__([marked(item) for item in value])
-        return value
+    def marked(ref: Ref) -> Ref:
+        unmarked = ref.tracked or ref.storage not in reached or not ref.dtype.is_floating_point
+        return ref if unmarked else Ref((*ref[:5], 1, ref[6]))
 
     for index in range(len(calls) - 1, -1, -1):
         call = calls[index]
         outs = [ref.view for ref in refs_in(call.out)]
         if call.grad and any(map(follows.get, outs)) and not any(r.tracked for r in call.read):
-            call = call._replace(args=marked(call.args))
+            call = call._replace(args=with_refs(call.args, marked))
             calls.put(index, call)
         for view in outs:
             follows.pop(view, None)
@@ -504,13 +514,12 @@ class _Followed:
 
     def marked(self, value: Any) -> Any:
         """References as those of tensors that autograd follows."""
-        if value.__class__ is Ref:
-            if value.tracked or not self._reaches(value) or not value.dtype.is_floating_point:
-                return value
-            return Ref((*value[:5], 2 if value.view in self.leaves else 1, value[6]))
-        if value.__class__ is tuple or value.__class__ is list:
-            return value.__class__([self.marked(item) for item in value])
-        return value
+        return with_refs(value, self._marked)
+
+    def _marked(self, ref: Ref) -> Ref:
+        if ref.tracked or not self._reaches(ref) or not ref.dtype.is_floating_point:
+            return ref
+        return Ref((*ref[:5], 2 if ref.view in self.leaves else 1, ref[6]))
 
 
 # The recorded calls of one training step.
