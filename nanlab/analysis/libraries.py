@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch
 
 from nanlab.program.callee import meant
-from nanlab.program.expression import functions_around, names_in, span_of
+from nanlab.program.expression import functions_around, last_name, names_in, span_of
 from nanlab.trace.chunk import Span
 from nanlab.trace.op import Op, walk
 from nanlab.trace.recording import Recording
@@ -257,7 +257,7 @@ def _guarded(
         near = [
             each
             for each in passed
-            if _last(each[0].func) == made_for or each[0] in calls or each[0] in makers
+            if last_name(each[0].func) == made_for or each[0] in calls or each[0] in makers
         ]
         low = [each for each in near if each[2] < float(value) / 2]
         for call, node, held in low or [each for each in passed if not each[2]][:1]:
@@ -266,16 +266,16 @@ def _guarded(
         if near or not all(held for _, _, held in passed):
             continue
         for call in calls:
-            if not of_self and _last(call.func) == name:
+            if not of_self and last_name(call.func) == name:
                 written = ast.unparse(call)
                 changed = (
                     f"{written[:-1]}{', ' if call.args or call.keywords else ''}{guard}={value})"
                 )
                 yield _in_place(text, f"{title}: {value}", call, call, changed)
             elif any(
-                _last(maker.func) == made_for
+                last_name(maker.func) == made_for
                 if of_self and name == "forward"
-                else _last(maker.func)[:1].isupper()  # which hands a guard of its own on
+                else last_name(maker.func)[:1].isupper()  # which hands a guard of its own on
                 for maker in _makers(tree, call.func)
             ):
                 row = text.splitlines()[call.lineno - 1].strip()
@@ -338,11 +338,6 @@ def _default(text: str, call: ast.Call, name: str) -> str:
             if parameter is not None and isinstance(parameter.default, float):
                 return str(parameter.default)
     return "0"
-
-
-def _last(node: ast.expr) -> str:
-    """The last name of a dotted one."""
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 # A library's function with one of its lines written anew, as code for a cell; and the report to

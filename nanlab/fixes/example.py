@@ -14,7 +14,7 @@ import torch
 from nanlab.fixes.candidates import Candidate
 from nanlab.fixes.guards import Guard
 from nanlab.fixes.match import Scope, is_new, written_by
-from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, is_pure
+from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, SIGNS, is_pure
 from nanlab.operators import CARDS, card
 from nanlab.program.expression import OBJECTS, inside, nodes_of, parsed, span_of
 from nanlab.trace.chunk import Span
@@ -29,15 +29,7 @@ Binding = dict[str, "ast.expr | tuple[ast.expr | ast.keyword, ...]"]
 ANY = ("n", "p", "f", "d", "m")  # holes that a plain number may fill, or a function
 MODULES = frozenset({*LIBRARIES, "nn", "math", "np", "numpy", "nanlab", "nanlab.safe", "safe"})
 MODULES |= {"torch.nn", "torch.fft", "fft"}
-_SIGNS: dict[type[ast.operator], str] = {
-    ast.Add: "add",
-    ast.Sub: "sub",
-    ast.Mult: "mul",
-    ast.Div: "div",
-    ast.Pow: "pow",
-    ast.MatMult: "matmul",
-    ast.Mod: "remainder",
-}
+_SIGNS = {**SIGNS, ast.Mod: "remainder"}
 _INFINITIES = {"float('-inf')", "-float('inf')", "-torch.inf", "-math.inf", "-np.inf", "-inf"}
 _ATOMS = (ast.Name, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.List, ast.Tuple)
 _HOLE = re.compile(r"\$(\w+)")

@@ -26,7 +26,7 @@ from nanlab.fixes.term import (
     text_of,
 )
 from nanlab.operators import having
-from nanlab.program.expression import assigned_pairs, copied, names_in, nodes_of, parsed
+from nanlab.program.expression import assigned_pairs, copied, last_name, names_in, nodes_of, parsed
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -84,7 +84,8 @@ class Scope:
             name = callee.name if callee is not None else ""
             if not name or len(chain) >= most:
                 continue
-            calls = [n.lineno for n in nodes if isinstance(n, ast.Call) and _calls(n, name)]
+            called = (n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == name)
+            calls = [n.lineno for n in called]
             for each in functions:
                 if each not in chain and any(
                     each.lineno <= c <= (each.end_lineno or 0) for c in calls
@@ -314,20 +315,8 @@ def _identifiers(node: ast.AST) -> frozenset[str]:
         inside = [node.iter]
     elif isinstance(node, ast.If | ast.While):
         inside = [node.test]
-    found = [n for each in inside for n in ast.walk(each)]
-    return frozenset(
-        n.id if isinstance(n, ast.Name) else n.attr
-        for n in found
-        if isinstance(n, ast.Name | ast.Attribute)
-    )
-
-
-def _calls(node: ast.AST, name: str) -> bool:
-    """Whether an expression calls a function of that name, perhaps as a method."""
-    match node:
-        case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called)):
-            return called == name
-    return False
+    found = (n for each in inside for n in ast.walk(each))
+    return frozenset(last_name(n) for n in found if isinstance(n, ast.Name | ast.Attribute))
 
 
 def _is_called(function: Function) -> bool:

@@ -41,6 +41,14 @@ LIBRARIES = (
 )
 CASTS = frozenset(("half", "float", "double", "bfloat16", "to"))  # methods that only copy
 _MOVES = CASTS | having("moves") | {"reshape", "contiguous"}  # methods that compute nothing
+SIGNS: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.Pow: "pow",
+    ast.MatMult: "matmul",
+}
 _DEFAULTS = {"keepdim": False, "p": 2, "ord": 2}
 
 Kind = Literal["number", "leaf", "hole", "sum", "product", "power", "call", "index"]
@@ -270,28 +278,18 @@ class _Reader:
                 if found is None and node.attr == "T":
                     return taken_of("t", self.read(node.value), node)
                 return found or Term("leaf", ast.unparse(node), node=node)
-            case ast.BinOp(op=ast.MatMult()):
-                sides = [("input", self.read(node.left)), ("other", self.read(node.right))]
-                return called("matmul", sides, node)
+            case ast.BinOp() if sign := SIGNS.get(type(node.op)):
+                sides = [self.read(node.left), self.read(node.right)]
+                return _combined(sign, sides, node) or _unknown(node)
             case ast.UnaryOp(op=ast.USub()):
                 return summed([(-1, self.read(node.operand))], node)
             case ast.UnaryOp(op=ast.UAdd()):
                 return self.read(node.operand)
-            case ast.BinOp(op=ast.Add()):
-                return summed([(1, self.read(node.left)), (1, self.read(node.right))], node)
-            case ast.BinOp(op=ast.Sub()):
-                return summed([(1, self.read(node.left)), (-1, self.read(node.right))], node)
-            case ast.BinOp(op=ast.Mult()):
-                return _squared([(1, self.read(node.left)), (1, self.read(node.right))], node)
-            case ast.BinOp(op=ast.Div()):
-                return multiplied([(1, self.read(node.left)), (-1, self.read(node.right))], node)
             case ast.Compare(ops=[op], comparators=[right]):
                 name = type(op).__name__.lower().replace("te", "e")  # GtE is ge
                 if name in SIGNATURES:
                     operands = [("input", self.read(node.left)), ("other", self.read(right))]
                     return called(name, operands, node)
-            case ast.BinOp(op=ast.Pow()):
-                return raised(self.read(node.left), self.read(node.right), node)
             case ast.Subscript():
                 at = Term("leaf", ast.unparse(node.slice), node=node.slice)
                 if isinstance(node.slice, ast.Name):
@@ -413,9 +411,8 @@ class _Reader:
             for key in names:
                 if key in named and len(operands) == place and name in _ARITHMETIC:
                     operands = [*operands, named.pop(key)]
-        return self._arithmetic(name, operands, named, node) or self._known(
-            name, operands, named, node
-        )
+        made = None if named else _combined(name, [self.read(a) for a in operands], node)
+        return made or self._known(name, operands, named, node)
 
     def _list(self, node: ast.expr) -> Term | None:
         """Tensors that are joined, as they are written one by one."""
@@ -424,35 +421,6 @@ class _Reader:
         if any(isinstance(e, ast.Starred) for e in node.elts):
             return None
         return called("list", [(str(i), self.read(e)) for i, e in enumerate(node.elts)])
-
-    def _arithmetic(
-        self, name: str, operands: list[ast.expr], named: dict[str, ast.expr], node: ast.Call
-    ) -> Term | None:
-        if named:
-            return None
-        terms = [self.read(a) for a in operands]
-        match name, terms:
-            case "add", [a, b]:
-                return summed([(1, a), (1, b)], node)
-            case "sub", [a, b]:
-                return summed([(1, a), (-1, b)], node)
-            case "mul", [a, b]:
-                return _squared([(1, a), (1, b)], node)
-            case "div", [a, b]:
-                return multiplied([(1, a), (-1, b)], node)
-            case "neg", [a]:
-                return summed([(-1, a)], node)
-            case "reciprocal", [a]:
-                return multiplied([(-1, a)], node)
-            case "rsqrt", [a]:
-                return multiplied([(-1, taken_of("sqrt", a))], node)
-            case "square", [a]:
-                return raised(a, number(Fraction(2)), node)
-            case "pow", [a, b]:
-                return raised(a, b, node)
-            case "exp2", [a]:
-                return raised(number(Fraction(2)), a, node)
-        return None
 
     def _known(
         self, name: str, operands: list[ast.expr], named: dict[str, ast.expr], node: ast.Call
@@ -489,6 +457,34 @@ class _Reader:
         kept_arguments = [(n, t) for n, t in given if not _is_default(n, t)]
         order = {n: i for i, n in enumerate((*SIGNATURES[name], "unbiased"))}
         return called(name, sorted(kept_arguments, key=lambda pair: order[pair[0]]), node)
+
+
+def _combined(name: str, terms: Sequence[Term], node: ast.expr) -> Term | None:
+    """What arithmetic by that name makes of its operands; None of any other function."""
+    match name, terms:
+        case "add", [a, b]:
+            return summed([(1, a), (1, b)], node)
+        case "sub", [a, b]:
+            return summed([(1, a), (-1, b)], node)
+        case "mul", [a, b]:
+            return _squared([(1, a), (1, b)], node)
+        case "div", [a, b]:
+            return multiplied([(1, a), (-1, b)], node)
+        case "neg", [a]:
+            return summed([(-1, a)], node)
+        case "reciprocal", [a]:
+            return multiplied([(-1, a)], node)
+        case "rsqrt", [a]:
+            return multiplied([(-1, taken_of("sqrt", a))], node)
+        case "square", [a]:
+            return raised(a, number(Fraction(2)), node)
+        case "pow", [a, b]:
+            return raised(a, b, node)
+        case "exp2", [a]:
+            return raised(number(Fraction(2)), a, node)
+        case "matmul", [a, b]:
+            return called("matmul", [("input", a), ("other", b)], node)
+    return None
 
 
 def _is_default(name: str, t: Term) -> bool:

@@ -265,25 +265,13 @@ def readers_of(key: str, text: str, statement: ast.stmt) -> list[ast.stmt]:
 
 @lru_cache(maxsize=1024)
 def _readers_of(key: str, text: str, first: int, last: int) -> list[ast.stmt]:
-    tree = parsed(text)
-    around: ast.AST = tree
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef
     of_self = key.startswith("Attribute(value=Name(id='self'")
-    for node in nodes_of(tree):
-        if isinstance(node, ast.ClassDef if of_self else kinds) and node.lineno <= first:
-            if (node.end_lineno or 0) >= last:
-                around = node
-    simple = [
-        n
-        for n in nodes_of(around)
-        if isinstance(n, ast.stmt) and not hasattr(n, "body") and reads_name(n, key)
-    ]
+    kinds = ast.ClassDef if of_self else ast.FunctionDef | ast.AsyncFunctionDef
+    holders = (n for n in nodes_of(parsed(text)) if isinstance(n, kinds))
+    around = [n for n in holders if n.lineno <= first and last <= (n.end_lineno or 0)]
+    statements = (n for n in nodes_of([parsed(text), *around][-1]) if isinstance(n, ast.stmt))
+    simple = [n for n in statements if not hasattr(n, "body") and reads_name(n, key)]
     return sorted(simple, key=lambda n: (n.lineno >= first, abs(n.lineno - first)))
-
-
-def called_name(call: ast.Call) -> str:
-    """The name of the function or method that it calls."""
-    return str(getattr(call.func, "id", getattr(call.func, "attr", "")))
 
 
 def argument_of(call: ast.Call, name: str, place: int) -> ast.expr | None:

@@ -128,6 +128,11 @@ def stored_in(node: ast.AST) -> list[str]:
     return [n.id for n in names if isinstance(n.ctx, ast.Store)]
 
 
+def last_name(path: ast.expr) -> str:
+    """The last name of a dotted one, as of what a call calls; "" of other code."""
+    return str(getattr(path, "id", getattr(path, "attr", "")))
+
+
 def assigned_pairs(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Each target of an assignment with its value; of tuples given tuples each part."""
     for target in statement.targets:

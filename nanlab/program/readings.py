@@ -15,7 +15,6 @@ from nanlab.errors import NotReplayable
 from nanlab.program.edit_text import (
     argument_of,
     assignments_in,
-    called_name,
     comes_later,
     function_around,
     readers_of,
@@ -33,6 +32,7 @@ from nanlab.program.expression import (
     inside,
     is_silent,
     key_of,
+    last_name,
     namespace_of,
     nodes_of,
     numbers_in,
@@ -250,8 +250,8 @@ class Readings:
         calls = [n for n in postorder(tree) if isinstance(n, ast.Call)]
         around = function_around(self.text, self.line)
         own = {span_of(n) for n in nodes_of(around) if isinstance(n, ast.Call)}
-        for file, callee in self._callees(tree, set(map(called_name, calls))):
-            those = [c for c in calls if called_name(c) == callee.name]
+        for file, callee in self._callees(tree, {last_name(c.func) for c in calls}):
+            those = [c for c in calls if last_name(c.func) == callee.name]
             if callee.args.vararg or not those or not own.issuperset(map(span_of, those)):
                 continue
             names = [a.arg for a in callee.args.args]
@@ -284,7 +284,7 @@ class Readings:
                 continue
             with suppress(SyntaxError):
                 other = parsed(text_of(self.recording, file))
-                own = {called_name(n) for n in nodes_of(other) if isinstance(n, ast.Call)}
+                own = {last_name(n.func) for n in nodes_of(other) if isinstance(n, ast.Call)}
                 for callee in other.body:
                     if isinstance(callee, ast.FunctionDef) and callee.name in called - own:
                         yield file, callee

@@ -1243,6 +1243,3 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     if a.dtype is torch.complex32:  # which torch does not compare
         a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
     return bool(torch.equal(a, b)) or bool(((a == b) | ((a != a) & (b != b))).all())
-
-
-__all__ = ["Graph", "Patch", "Rebuilt", "rebuild", "refs_in", "same_bits"]

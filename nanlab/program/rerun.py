@@ -403,11 +403,20 @@ def _run_through(segments: Sequence[Segment], reached: Callable[[int, Memory], N
 def _same(a: Any, b: Any) -> bool:
     if a.nbytes() != b.nbytes() or a.device != b.device:
         return False
-    views = [
-        torch.empty(0, dtype=torch.uint8, device=s.device).set_(s, 0, (s.nbytes(),), (1,))
-        for s in (a, b)
-    ]
-    return torch.equal(*views)
+    return torch.equal(memory_of(a), memory_of(b))
+
+
+def memory_of(storage: Any) -> Tensor:
+    """The bytes of a storage."""
+    view = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return view.set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def bytes_of(t: Tensor) -> Tensor:
+    """A copy of the elements, byte by byte."""
+    # else what is expanded from one element counts as contiguous with a stride of 0
+    plain = t.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    return plain.flatten().view(torch.uint8)
 
 
 # What autograd followed where the calls do not show it: inside of a transform of torch.func.
