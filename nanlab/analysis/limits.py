@@ -146,15 +146,13 @@ class Wide(DispatchMode):
 def evaluate(
     fn: Function,
     operands: Sequence[Any],
-    incoming: Sequence[Tensor | None] | None = None,
     differentiated: Sequence[bool] | None = None,
     *,
     outside: bool = False,
 ) -> Evaluation:
-    """Results of ``fn`` at the operands and its vector-Jacobian product, as an ordinary program has
+    """Results of ``fn`` at the operands, and the gradients of their sum, as an ordinary program has
     them.
 
-    incoming: gradients of the results; None: ones. A non-finite one counts as 1.
     differentiated: which operands get a gradient; None: see :func:`default_differentiated`.
     outside: gradients are NaN where the value is, as of ``log(x)`` at a negative x, where 1 / x is
     not.
@@ -169,16 +167,15 @@ def evaluate(
         warnings.simplefilter("ignore")
         found = fn(*leaves)
         results = [found] if isinstance(found, Tensor) else [t for t in found if t is not None]
-        given = [None] * len(results) if incoming is None else list(incoming)
-        pairs = [
-            (y, _gradient_of(y, g, outside))
-            for y, g in zip(results, given, strict=True)
-            if y.requires_grad and y.is_floating_point()
-        ]
+        followed = [y for y in results if y.requires_grad and y.is_floating_point()]
         sources = [x for x, w in zip(leaves, wanted, strict=True) if w]
         gradients: Sequence[Tensor | None] = [None] * len(sources)
-        if pairs and sources:
-            end = _End.apply([g for _, g in pairs], *[y for y, _ in pairs])
+        if followed and sources:
+            ones = [torch.ones_like(y) for y in followed]
+            if outside:
+                pairs = zip(followed, ones, strict=True)
+                ones = [torch.where(y.isnan(), y.detach(), one) for y, one in pairs]
+            end = _End.apply(ones, *followed)
             gradients = torch.autograd.grad(end, sources, allow_unused=True)
     have = iter(
         # that of ``nn.Embedding(sparse=True)`` has a few rows
@@ -216,20 +213,11 @@ def _is_real(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_floating_point()
 
 
-def _gradient_of(y: Tensor, given: Tensor | None, outside: bool) -> Tensor:
-    one = torch.ones_like(y)
-    g = one if given is None else torch.where(given.isfinite(), given, one).to(y.dtype)
-    return torch.where(y.isnan(), y.detach(), g) if outside else g
-
-
 def truth(
-    fn: Function,
-    operands: Sequence[Any],
-    incoming: Sequence[Tensor | None] | None = None,
-    differentiated: Sequence[bool] | None = None,
+    fn: Function, operands: Sequence[Any], differentiated: Sequence[bool] | None = None
 ) -> Truth:
-    """Value and vector-Jacobian product of ``fn`` at the operands in exact arithmetic, or their
-    limits.
+    """Results of ``fn`` at the operands, and the gradients of their sum, in exact arithmetic, or
+    their limits.
 
     Moved towards the operands are first those that are differentiated, the others held; where that
     helps nothing the others; then all. Each along several directions, which must agree.
@@ -237,7 +225,7 @@ def truth(
     operators allow it, and in float64 otherwise.
     """
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
-    problem = _Problem(fn, operands, incoming, wanted)
+    problem = _Problem(fn, operands, wanted)
     with _uncollected():
         return problem.truth(_solved(problem))
 
@@ -334,14 +322,8 @@ class _Arithmetic:
 class _Problem:
     """An expression at its operands."""
 
-    def __init__(
-        self,
-        fn: Function,
-        operands: Sequence[Any],
-        incoming: Sequence[Tensor | None] | None,
-        wanted: list[bool],
-    ) -> None:
-        self.fn, self.operands, self.incoming, self.wanted = fn, operands, incoming, wanted
+    def __init__(self, fn: Function, operands: Sequence[Any], wanted: list[bool]) -> None:
+        self.fn, self.operands, self.wanted = fn, operands, wanted
         real = [_is_real(x) for x in operands]
         held = [r and not w for r, w in zip(real, wanted, strict=True)]
         self.late = False  # whether exact numbers would not have ended in time
@@ -362,7 +344,7 @@ class _Problem:
     def truth(self, limits: list[Limit] | None) -> Truth:
         """The limits in their places; None: nothing is known."""
         if limits is None:
-            now = evaluate(self.fn, self.operands, self.incoming, self.wanted)
+            now = evaluate(self.fn, self.operands, self.wanted)
             limits = [_unknown(t.double()) for t in now.tensors]
         count = len(limits) - sum(self.wanted)
         rest = iter(limits[count:])
@@ -406,13 +388,10 @@ class _Problem:
         counted = moved is not None or not distance
         with arithmetic.active(moved, self.masks, counted) as mode:
             operands = self.moved(arithmetic, moving, distance)
-            incoming = self.incoming
-            if arithmetic.digits and incoming is not None:
-                incoming = [None if g is None else lift(g.nan_to_num(1, 1, 1)) for g in incoming]
             if mode is None or not outside or (self.tape is not None and not self.tape.fits):
-                found = evaluate(self.fn, operands, incoming, self.wanted, outside=outside)
+                found = evaluate(self.fn, operands, self.wanted, outside=outside)
             else:
-                found = self._written_down(mode, operands, incoming)
+                found = self._written_down(mode, operands)
             if moved is None and not distance:
                 self.mode = mode
             self.seen = mode.seen if mode is not None else []
@@ -421,16 +400,14 @@ class _Problem:
             tuple(None if g is None else rounded(g).double() for g in found.gradients),
         )
 
-    def _written_down(
-        self, mode: AllExact, operands: list[Any], incoming: Sequence[Tensor | None] | None
-    ) -> Evaluation:
+    def _written_down(self, mode: AllExact, operands: list[Any]) -> Evaluation:
         """The expression next to the operands, by what was run there for the first time."""
         if self.tape is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return Evaluation(*self.tape.run(mode, operands))
         mode.tape = Tape(operands)
-        found = evaluate(self.fn, operands, incoming, self.wanted, outside=True)
+        found = evaluate(self.fn, operands, self.wanted, outside=True)
         mode.tape.end((found.values, found.gradients))
         self.tape, mode.tape = mode.tape, None
         return found
@@ -630,7 +607,7 @@ class _Problem:
             if not at or len(at) > MOST_DIFFERENCES:
                 continue
             value, unknown = limit.value.clone().flatten(), limit.unknown.clone().flatten()
-            here = self._weighted(arithmetic, self.still, 0.0) if here is None else here
+            here = self._total(arithmetic, self.still, 0.0) if here is None else here
             for i in at if mpmath.isfinite(here) else ():
                 slope = self._slope(arithmetic, place, i, here)
                 if slope is not None:
@@ -650,27 +627,20 @@ class _Problem:
         moving[place] = direction
         slopes = []
         for h in arithmetic.distances[-2:]:
-            up, down = (self._weighted(arithmetic, moving, side) for side in (h, -h))
+            up, down = (self._total(arithmetic, moving, side) for side in (h, -h))
             if not (mpmath.isfinite(up) and mpmath.isfinite(down)):
                 return None
             slopes += [float((up - here) / mpf(h)), float((here - down) / mpf(h))]
         size = max(abs(s) for s in slopes)
         return slopes[0] if max(slopes) - min(slopes) <= SAME * size else None
 
-    def _weighted(
-        self, arithmetic: _Arithmetic, moving: list[Tensor | None], distance: float
-    ) -> Any:
-        """The results times the gradients that came in, summed, exactly."""
+    def _total(self, arithmetic: _Arithmetic, moving: list[Tensor | None], distance: float) -> Any:
+        """The results, summed, exactly."""
         with arithmetic.active(), torch.no_grad():
             found = self.fn(*self.moved(arithmetic, moving, distance))
             results = [found] if isinstance(found, Tensor) else [t for t in found if t is not None]
-            incoming = [None] * len(results) if self.incoming is None else self.incoming
-            total = mpf(0)
-            for y, g in zip(results, incoming, strict=True):
-                weight = torch.ones_like(y) if g is None else lift(g.nan_to_num(1, 1, 1))
-                product: Any = (y * weight).sum()
-                total += sum(product.numbers.reshape(-1), mpf(0))
-        return total
+            sums: list[Any] = [y.sum() for y in results]
+            return sum((each.numbers.item() for each in sums), mpf(0))
 
     def _approached(
         self, arithmetic: _Arithmetic, movable: list[bool], limits: list[Limit], trusted: bool
@@ -935,7 +905,7 @@ def _agreed(paths: list[_Path]) -> Limit:
 
 # --- a fix against the limit ---------------------------------------------------------------------
 
-Kind = Literal["agrees", "value", "gradient", "infinite", "sign", "unbounded", "masked", "unknown"]
+Kind = Literal["agrees", "value", "gradient", "infinite", "sign", "unbounded", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -956,9 +926,7 @@ def agrees(
     fix: Function,
     fn: Function,
     operands: Sequence[Any],
-    incoming: Sequence[Tensor | None] | None = None,
     differentiated: Sequence[bool] | None = None,
-    removed: Sequence[Tensor | None] | None = None,
     known: Truth | None = None,
     old: Evaluation | None = None,
 ) -> Agreement:
@@ -968,58 +936,39 @@ def agrees(
     operands: in the dtypes that the program has. Where a limit exists, the fix has to have it,
     within 1 %; where it diverges, to stay finite and keep the sign; where there is none, to stay
     finite, and no larger than along any direction.
-    removed: for each operand a mask of elements that reach the loss through a weight of 0 alone, or
-    None: their gradient has to be 0, and their value is nobody's concern.
     known: the truth, from an earlier call of :func:`truth`. old: ``fn`` at the operands.
     """
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
     try:
-        new = evaluate(fix, operands, incoming, wanted)
+        new = evaluate(fix, operands, wanted)
     except NotReplayable as error:  # the new lines read what the old ones did not
         return Agreement("unknown", str(error))
     except Exception as error:
         return Agreement("infinite", f"it raises {type(error).__name__}: {error}")
-    old = evaluate(fn, operands, incoming, wanted) if old is None else old
-    true = truth(fn, operands, incoming, wanted) if known is None else known
-    return compared(new, old, true, removed)
+    old = evaluate(fn, operands, wanted) if old is None else old
+    true = truth(fn, operands, wanted) if known is None else known
+    return compared(new, old, true)
 
 
-def compared(
-    new: Evaluation,
-    old: Evaluation,
-    true: Truth,
-    removed: Sequence[Tensor | None] | None = None,
-) -> Agreement:
+def compared(new: Evaluation, old: Evaluation, true: Truth) -> Agreement:
     """What :func:`agrees` says of evaluations."""
     if len(new.values) != len(old.values) or any(
         a.shape != b.shape for a, b in zip(new.tensors, old.tensors, strict=False)
     ):
         return Agreement("value", "its result has another shape")
     unknown, largest = 0, true.largest(new)
-    for a, before, known_value in zip(new.values, old.values, true.values, strict=True):
-        if removed is not None and any(r is not None for r in removed):
-            continue
-        verdict = _compared("value", a, ~before.isfinite(), known_value)
-        if not verdict.holds:
-            return verdict
-        unknown += verdict.unknown
-    for i, (g, b, limit) in enumerate(
-        zip(new.gradients, old.gradients, true.gradients, strict=True)
-    ):
-        if g is None or b is None or limit is None:
-            continue
-        mask = None if removed is None else removed[i]
-        if mask is not None:
-            off = g[mask.expand(g.shape)]
-            if bool((off != 0).any()):
-                return Agreement(
-                    "masked", f"the gradient is {_shown(off[off != 0][0])} where it is masked"
-                )
-        bad = ~b.isfinite() if mask is None else ~b.isfinite() & ~mask.expand(g.shape)
-        verdict = _compared("gradient", g, bad, limit, largest)
-        if not verdict.holds:
-            return verdict
-        unknown += verdict.unknown
+    values = zip(new.values, old.values, true.values, strict=True)
+    gradients = zip(new.gradients, old.gradients, true.gradients, strict=True)
+    kinds: tuple[tuple[Literal["value", "gradient"], Any, float], ...]
+    kinds = ("value", values, 0.0), ("gradient", gradients, largest)
+    for what, triples, size in kinds:
+        for got, before, limit in triples:
+            if got is None or before is None or limit is None:
+                continue
+            verdict = _compared(what, got, ~before.isfinite(), limit, size)
+            if not verdict.holds:
+                return verdict
+            unknown += verdict.unknown
     if unknown:
         return Agreement("unknown", "what is right there could not be computed", unknown)
     return Agreement("agrees")
@@ -1068,7 +1017,7 @@ def _compared(
     got: Tensor,
     bad: Tensor,
     limit: Limit,
-    largest: float = 0.0,
+    largest: float,
 ) -> Agreement:
     """The elements that were bad against their limits."""
     near = tolerance(got, limit.value, largest)

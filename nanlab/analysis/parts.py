@@ -75,7 +75,7 @@ class Parts:
             operands, wanted = [widened(t) for t in part.operands.values()], part.differentiated
             with Wide():
                 found = [
-                    evaluate(part.function(), [_nudged(t, way) for t in operands], None, wanted)
+                    evaluate(part.function(), [_nudged(t, way) for t in operands], wanted)
                     for way in (0.0, NUDGE, -NUDGE)
                 ]
             if part.extent > LOCAL:
@@ -158,10 +158,10 @@ def _truth_of(part: Slice) -> Truth | None:
     wide = [t.double() if t.is_floating_point() else t for t in operands]
     try:
         with Wide():
-            evaluate(part.function(), wide, None, part.differentiated)
+            evaluate(part.function(), wide, part.differentiated)
     except Exception:
         return None
-    return truth(part.function(), operands, None, part.differentiated)
+    return truth(part.function(), operands, part.differentiated)
 
 
 def _nudged(t: Tensor, way: float) -> Tensor:

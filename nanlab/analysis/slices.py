@@ -59,7 +59,7 @@ class Slice:
     @cached_property
     def evaluated(self) -> Evaluation:
         """What the program itself has there."""
-        return evaluate(self.function(), list(self.operands.values()), None, self.differentiated)
+        return evaluate(self.function(), list(self.operands.values()), self.differentiated)
 
     @property
     def differentiated(self) -> list[bool]:

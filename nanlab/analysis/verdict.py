@@ -277,13 +277,13 @@ class Judge:
         operands = list(whole.operands.values())
         old, new = whole.function(), whole.function(edited.patches)
         try:
-            got = evaluate(new, operands, None, whole.differentiated)
+            got = evaluate(new, operands, whole.differentiated)
         except NotReplayable:  # the new lines read what the old ones did not
             return Agreement("unknown", NOT_COMPUTED)
         found = self._held(whole, got, true, compared(got, whole.evaluated, true))
         if found.kind == "gradient" and (narrow := _narrow(whole)):
             with Wide():
-                exact = evaluate(new, [widened(t) for t in operands], None, whole.differentiated)
+                exact = evaluate(new, [widened(t) for t in operands], whole.differentiated)
             agrees_wide = self._held(whole, exact, true, compared(exact, whole.evaluated, true))
             if agrees_wide.kind == "agrees":
                 found = replace(found, why=f"{ROUNDED} {narrow} {found.why}")
@@ -335,7 +335,7 @@ class Judge:
                     return Agreement("unknown", NOT_COMPUTED)
                 new, old, operands = part.function(own), part.function(), [*part.operands.values()]
                 wanted, before = part.differentiated, part.evaluated
-                found = agrees(new, old, operands, None, wanted, known=true, old=before)
+                found = agrees(new, old, operands, wanted, known=true, old=before)
             except Exception:
                 return Agreement("unknown", NOT_COMPUTED)
             if found.kind != "agrees":
@@ -353,7 +353,7 @@ class Judge:
                     continue
                 own = [p for p in edited.patches if p.segment == region.segment]
                 wanted = part.differentiated
-                new = evaluate(part.function(own), [*part.operands.values()], None, wanted)
+                new = evaluate(part.function(own), [*part.operands.values()], wanted)
                 found = longer(new, part.evaluated, true)
                 if each and found.holds:
                     found = compared(new, part.evaluated, true)
@@ -403,7 +403,7 @@ class Judge:
             at, index = region.segment, region.outer[0]
             patches = [p for p in edited.patches if p.segment == at and p.at <= index]
             operands, wanted = list(part.operands.values()), part.differentiated
-            new, old = evaluate(part.function(patches), operands, None, wanted), part.evaluated
+            new, old = evaluate(part.function(patches), operands, wanted), part.evaluated
             # of a leaf that the step itself makes no derivative is asked
             telling = old if any(wanted) else evaluate(part.function(), operands)
             old = _without_offending(
@@ -429,7 +429,7 @@ class Judge:
                 wanted = [ref.view in views for ref in part.operands]
                 operands = list(part.operands.values())
                 if any(wanted):
-                    found += evaluate(part.function(), operands, None, wanted).gradients
+                    found += evaluate(part.function(), operands, wanted).gradients
         return found
 
     # -- what fails
@@ -506,7 +506,7 @@ def _off_in_range(
     for factor in SMALLER:
         near = [x * factor if x.is_floating_point() else x for x in operands]
         try:
-            now, before = (evaluate(fn, near, None, wanted) for fn in (new, old))
+            now, before = (evaluate(fn, near, wanted) for fn in (new, old))
         except Exception:
             return None
         if not all(bool(t.isfinite().all()) for t in before.tensors):
