@@ -62,7 +62,6 @@ class Limit:
     # float64: ±inf where it diverges with one sign, NaN where there is none, or unknown
     value: Tensor
     unknown: Tensor  # bool: nothing could be found out
-    one_sided: Tensor  # bool: approached from inside of the domain alone
     bound: Tensor  # float64: largest magnitude along any direction; inf where it diverges
     # bool: no neighbour by what is differentiated has a value, so that there is none
     nowhere: Tensor
@@ -768,19 +767,18 @@ def _continuous(here: Tensor, paths: Sequence[_Path]) -> Tensor:
 def _here(t: Tensor) -> Limit:
     value = t.double()
     no = torch.zeros_like(value, dtype=torch.bool)
-    return Limit(value, ~value.isfinite(), no, value.abs(), no)
+    return Limit(value, ~value.isfinite(), value.abs(), no)
 
 
 def _unknown(t: Tensor) -> Limit:
     no = torch.zeros_like(t, dtype=torch.bool)
-    return Limit(torch.full_like(t, math.nan), ~no, no, torch.full_like(t, math.inf), no)
+    return Limit(torch.full_like(t, math.nan), ~no, torch.full_like(t, math.inf), no)
 
 
 def _merged(now: Limit, new: Limit, where: Tensor) -> Limit:
     return Limit(
         torch.where(where, new.value, now.value),
         torch.where(where, new.unknown, now.unknown),
-        torch.where(where, new.one_sided, now.one_sided),
         torch.where(where, new.bound, now.bound),
         now.nowhere,
         now.along if new.along is None else torch.where(where, new.along, math.nan),
@@ -900,7 +898,7 @@ def _agreed(paths: list[_Path]) -> Limit:
     value = torch.where(known & one, middle, torch.full_like(middle, math.nan))
     bound = torch.where(any_used & (low <= high), size, torch.full_like(size, math.inf))
     bound = torch.where(missing, torch.full_like(size, math.inf), bound)
-    return Limit(value, ~known & ~differ, known & outside.any(0), bound, ~any_used, values)
+    return Limit(value, ~known & ~differ, bound, ~any_used, values)
 
 
 # --- a fix against the limit ---------------------------------------------------------------------

@@ -298,8 +298,8 @@ def log_of_negative(fault: Fault) -> Match | None:
 _INVERSE = having("inverse")
 
 
-def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor] | None:
-    """(argument, mask of offending elements at the edge, mask of those outside)."""
+def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """(argument, its bad elements, mask of those at the edge, mask of those outside)."""
     if fault.forward not in _INVERSE:
         return None
     argument = fault.subject()
@@ -307,7 +307,7 @@ def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor] | None:
     if values is None or not isinstance(argument, torch.Tensor) or values.is_complex():
         return None
     low, high = card(fault.forward).domain
-    return argument, (values == low) | (values == high), (values < low) | (values > high)
+    return argument, values, (values == low) | (values == high), (values < low) | (values > high)
 
 
 @rule(
@@ -333,10 +333,10 @@ def inverse_function_at_edge(fault: Fault) -> Match | None:
             algebra(fault, "0/0"),
         )
     found = _inverse(fault)
-    if found is None or int(found[1].sum()) <= int(found[2].sum()):
+    if found is None or int(found[2].sum()) <= int(found[3].sum()):
         return None
-    argument, edge, _ = found
-    where = number(fault.at(argument)[edge][0])  # type: ignore[index]
+    argument, values, edge, _ = found
+    where = number(values[edge][0])
     count = plural(int(edge.sum()), "value")
     if fault.backward:
         return match(
@@ -365,10 +365,10 @@ def inverse_function_domain(fault: Fault) -> Match | None:
     Rounding can make a cosine a few ulps larger than 1: clamp the argument inside the domain.
     """
     found = _inverse(fault)
-    if found is None or not bool(found[2].any()):
+    if found is None or not bool(found[3].any()):
         return None
-    argument, _, outside = found
-    values = fault.at(argument)[outside]  # type: ignore[index]
+    argument, values, _, outside = found
+    values = values[outside]
     low, high = card(fault.forward).domain
     furthest = values[((values - low).abs().minimum((values - high).abs())).argmax()]
     title = (
