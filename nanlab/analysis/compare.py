@@ -12,13 +12,13 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch.utils._pytree import tree_map_only
 
 from nanlab.capture.state import Rewind
 from nanlab.capture.watching import watch
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.formats import format_of
 from nanlab.operators import having
+from nanlab.program.evidence import upcast
 from nanlab.program.replay import gradient_runs, loss_of
 from nanlab.program.rerun import Memory, Window, operate, rerun
 from nanlab.trace.op import RECOMPUTE, Op
@@ -158,7 +158,7 @@ class _Widened(Memory):
                 given = tuple(map(_as_recorded, args, call.args)), kwargs
         mutable = call.func._schema.is_mutable
         if wide and not mutable:
-            given = _widen(args), _widen(kwargs)
+            given = upcast((args, kwargs), {})
         try:
             out = operate(call.func, *given)
         except RuntimeError as error:
@@ -190,24 +190,13 @@ def _as_recorded(value: Any, ref: Any) -> Any:
     return value
 
 
-def _widen(value: Any) -> Any:
-    """A value, or the values of a container, with float32 for half precision."""
-
-    def widened(each: Any) -> Any:
-        if isinstance(each, torch.Tensor):
-            return each.float() if each.dtype in LOW else each
-        return torch.float32 if each in LOW else each
-
-    return tree_map_only((torch.Tensor, torch.dtype), widened, value)
-
-
 def _in_one_dtype(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Operands that differ in dtype since a line was widened: as recorded, else in float32."""
     narrow = tuple(map(_as_recorded, args, call.args))
     try:
         out = operate(call.func, narrow, kwargs)
     except RuntimeError:
-        return operate(call.func, _widen(args), _widen(kwargs))
+        return operate(call.func, *upcast((args, kwargs), {}))
     for actual, rounded in zip(args, narrow, strict=True):
         if actual is not rounded and isinstance(actual, torch.Tensor) and out is rounded:
             return actual.copy_(rounded)

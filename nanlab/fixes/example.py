@@ -472,26 +472,18 @@ class _Page:
         written = [self.writes(node) for node, _ in changes]
         if None in written or any(self._shows(node) for node, _ in changes):
             return None
+        (node, new), statement = changes[0], self.statement
+        if True in written and isinstance(statement, ast.Return):
+            return self.scope.in_place(statement, f"return {new}")
+        if True in written:
+            names = [ast.unparse(t) for t in getattr(statement, "targets", ())]
+            target: Any = node
+            names.append(ast.unparse(written_by(node) or target.func.value))
+            return self.scope.in_place(statement, f"{' = '.join(names)} = {new}")
+        if isinstance(statement, ast.AugAssign) and getattr(node, "right", 0) is statement.value:
+            return self.scope.in_place(statement, f"{ast.unparse(statement.target)} = {new}")
         try:
-            if True in written and isinstance(self.statement, ast.Return):
-                return self.scope.in_place(self.statement, f"return {changes[0][1]}")
-            if True in written:
-                names = [ast.unparse(t) for t in getattr(self.statement, "targets", ())]
-                outer = changes[0][0]
-                owner: Any = outer
-                names.append(ast.unparse(written_by(outer) or owner.func.value))
-                new = f"{' = '.join(names)} = {changes[0][1]}"
-                return self.scope.in_place(self.statement, new)
-            if isinstance(self.statement, ast.AugAssign) and changes[0][0].lineno == (
-                self.statement.lineno
-            ):
-                if (
-                    isinstance(changes[0][0], ast.BinOp)
-                    and changes[0][0].right is self.statement.value
-                ):
-                    new = f"{ast.unparse(self.statement.target)} = {changes[0][1]}"
-                    return self.scope.in_place(self.statement, new)
-            return self.scope.replaced(self.statement, list(changes))
+            return self.scope.replaced(statement, list(changes))
         except SyntaxError:
             return None
 
