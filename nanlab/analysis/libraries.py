@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch
 
 from nanlab.program.callee import meant
-from nanlab.program.expression import functions_around, last_name, names_in, span_of
+from nanlab.program.expression import functions_around, last_name, lines_of, names_in, span_of
 from nanlab.trace.chunk import Span
 from nanlab.trace.op import Op, walk
 from nanlab.trace.recording import Recording
@@ -92,7 +92,7 @@ def function_at(file: str, line: int) -> str:
     """Qualified name of the innermost function around a line; empty outside of one."""
     tree = _parsed(file)
     classes = (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
-    outer = [n for n in classes if n.lineno <= line <= (n.end_lineno or 0)]
+    outer = [n for n in classes if line in lines_of(n)]
     around = sorted([*outer, *functions_around(tree, line)], key=lambda n: n.lineno)
     return ".".join(node.name for node in around)
 
@@ -182,11 +182,8 @@ def rewritings(
         tree = ast.parse(text)
     except SyntaxError:
         return []
-    calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno)
-    ]
+    every = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = [call for call in every if line in lines_of(call)]
     own = next((call for call in calls if span_of(call) == span), None)
     if own is not None:
         calls = [node for node in ast.walk(own) if isinstance(node, ast.Call)]
@@ -206,13 +203,8 @@ def guards_at(file: str, line: int) -> tuple[tuple[str, bool], ...]:
     if not around:
         return ()
     function = around[-1]
-    here = [
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.stmt)
-        and not hasattr(node, "body")
-        and node.lineno <= line <= (node.end_lineno or 0)
-    ]
+    statements = (node for node in ast.walk(function) if isinstance(node, ast.stmt))
+    here = [s for s in statements if not hasattr(s, "body") and line in lines_of(s)]
     names = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
     found: dict[tuple[str, bool], None] = {}
     for part in (*here, function):
@@ -309,11 +301,10 @@ def _fed(
 def _in_place(text: str, title: str, call: ast.Call, node: ast.expr, new: str) -> Rewriting:
     """The lines of a call with one of its parts written anew."""
     rows = text.splitlines()
-    first, last = call.lineno, call.end_lineno or call.lineno
-    at, end = node.lineno - 1, (node.end_lineno or node.lineno) - 1
-    head = rows[at].encode()[: node.col_offset].decode()
-    tail = rows[end].encode()[node.end_col_offset :].decode()
-    made = [*rows[first - 1 : at], head + new + tail, *rows[end + 1 : last]]
+    first, _, last, _ = span_of(call)
+    at, begin, end, stop = span_of(node)
+    head, tail = rows[at - 1].encode()[:begin].decode(), rows[end - 1].encode()[stop:].decode()
+    made = [*rows[first - 1 : at - 1], head + new + tail, *rows[end:last]]
     indent = len(made[0]) - len(made[0].lstrip())
     return Rewriting(title, first, last, "\n".join(row[indent:] for row in made))
 

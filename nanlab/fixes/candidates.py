@@ -23,6 +23,7 @@ from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
 from nanlab.program.expression import (
     all_but_last,
+    lines_of,
     names_in,
     nodes_of,
     parsed,
@@ -95,7 +96,7 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
         name = next(n for n in ("logits", f"{target}_logits", f"{target}_given") if n not in taken)
         taken.add(name)
         new = f"{name} = {ast.unparse(call)}\n{scope.replaced(statement, [(call, name)])}"
-        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        first, _, last, _ = span_of(statement)
         makers.append((first, last, new))
         indent = rows[first - 1 + shift][: statement.col_offset]
         made = [indent + row for row in new.split("\n")]
@@ -150,17 +151,10 @@ def carried_over(text: str, span: Span, line: int, lines: Collection[int]) -> li
     if call is None or operand is None or id(call) not in there.owners:
         return []
     owner = there.owners[id(call)]
-    maker = (
-        owner.lineno,
-        owner.end_lineno or owner.lineno,
-        there.replaced(owner, [(call, ast.unparse(operand))]),
-    )
-    readers = [
-        s
-        for s in here.statements()
-        if any(s.lineno <= each <= (s.end_lineno or s.lineno) for each in lines)
-    ]
-    if any(not any(s.lineno <= n <= (s.end_lineno or 0) for s in readers) for n in lines):
+    first, _, last, _ = span_of(owner)
+    maker = first, last, there.replaced(owner, [(call, ast.unparse(operand))])
+    readers = [s for s in here.statements() if any(each in lines_of(s) for each in lines)]
+    if any(not any(each in lines_of(s) for s in readers) for each in lines):
         return []
     found: list[Candidate] = []
     for _, reads in sorted(_unassigned(here, readers).items()):
@@ -170,11 +164,8 @@ def carried_over(text: str, span: Span, line: int, lines: Collection[int]) -> li
         forms = [Candidate(r.title, r.first, r.last, r.text) for r in rewritings(changed, line)]
         for form in (*forms, *_with_operands_named(changed, line)):
             written = {form.first, *(first for first, _, _ in form.also)}
-            rest = [
-                (s.lineno, s.end_lineno or s.lineno, _unindented(rows, s))
-                for s in readers
-                if s.lineno not in written
-            ]
+            others = [s for s in readers if s.lineno not in written]
+            rest = [(s.lineno, lines_of(s)[-1], _unindented(rows, s)) for s in others]
             found.append(replace(form, also=(maker, *form.also, *rest)))
     return found
 
@@ -333,8 +324,8 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Iterator[Candidate
             break
     if len(changes) > 1 and statement is not None:
         text = "\n".join([*lines, places[0].scope.replaced(statement, changes)])
-        last = statement.end_lineno or statement.lineno
-        yield Candidate("the series of each", statement.lineno, last, text)
+        first, _, last, _ = span_of(statement)
+        yield Candidate("the series of each", first, last, text)
 
 
 def _in_nanlab(site: Removable) -> Iterator[Candidate]:

@@ -16,7 +16,7 @@ from nanlab.fixes.guards import Guard
 from nanlab.fixes.match import Scope, is_new, written_by
 from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, SIGNS, is_pure
 from nanlab.operators import CARDS, card
-from nanlab.program.expression import OBJECTS, inside, nodes_of, parsed, span_of
+from nanlab.program.expression import OBJECTS, inside, lines_of, nodes_of, parsed, span_of
 from nanlab.trace.chunk import Span
 
 # One operation, whichever way a program writes it, and another in its place: both by example.
@@ -402,8 +402,7 @@ class _Page:
 
     def stands(self, node: ast.expr) -> bool:
         """Whether the operation was computed by this expression."""
-        own = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
-        span = self.place.span
+        own, span = span_of(node), self.place.span
         if span is None or own == span:
             return True
         # of a chain over several lines a call begins with its own method's name
@@ -488,7 +487,7 @@ class _Page:
             return None
 
     def candidate(self, title: str, text: str, last_resort: bool = False) -> Candidate:
-        first, last = self.statement.lineno, self.statement.end_lineno or self.statement.lineno
+        first, _, last, _ = span_of(self.statement)
         return Candidate(title, first, last, text, last_resort)
 
     # -- masks
@@ -539,9 +538,7 @@ def _statement_at(
         (scope,) = Scope.within_code(text, ast.parse(text), line, 1)
     except SyntaxError:
         return None
-    there = [
-        s for s in scope.order if s.lineno <= line <= (s.end_lineno or 0) and not hasattr(s, "body")
-    ]
+    there = [s for s in scope.order if line in lines_of(s) and not hasattr(s, "body")]
     holding = [s for s in there if span is not None and inside(span, span_of(s))]
     for statement in holding or there:
         nodes = [n for n in ast.walk(statement) if isinstance(n, ast.BinOp | ast.Call)]

@@ -12,7 +12,7 @@ from nanlab.fixes.logarithms import NOTHING, is_zeros, log_of
 from nanlab.fixes.match import Reading, Scope, bound, rewritten
 from nanlab.fixes.term import Term, called, calls_in, multiplied, number, taken_of, term_of
 from nanlab.operators import having
-from nanlab.program.expression import names_in, replaced
+from nanlab.program.expression import names_in, replaced, span_of
 
 Lines = tuple[int, int, str]
 
@@ -84,7 +84,8 @@ class _Loop:
             else:
                 continue
             if ast.unparse(ast.parse(text)) != ast.unparse(statement):
-                found.append((statement.lineno, statement.end_lineno or statement.lineno, text))
+                first, _, last, _ = span_of(statement)
+                found.append((first, last, text))
         return found
 
     def _may_run_with(self, statement: ast.stmt) -> bool:

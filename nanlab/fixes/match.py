@@ -26,7 +26,16 @@ from nanlab.fixes.term import (
     text_of,
 )
 from nanlab.operators import having
-from nanlab.program.expression import assigned_pairs, copied, last_name, names_in, nodes_of, parsed
+from nanlab.program.expression import (
+    assigned_pairs,
+    copied,
+    last_name,
+    lines_of,
+    names_in,
+    nodes_of,
+    parsed,
+    span_of,
+)
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -78,7 +87,7 @@ class Scope:
         """The same of code that may be changed."""
         nodes = nodes_of(tree) if tree is parsed(text) else (*ast.walk(tree),)
         functions = [n for n in nodes if isinstance(n, Function)]
-        holding = [n for n in functions if _holds(n, line)]
+        holding = [n for n in functions if line in lines_of(n)]
         chain = [max(holding, key=lambda n: n.lineno, default=None)]
         for callee in chain:
             name = callee.name if callee is not None else ""
@@ -87,9 +96,7 @@ class Scope:
             called = (n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == name)
             calls = [n.lineno for n in called]
             for each in functions:
-                if each not in chain and any(
-                    each.lineno <= c <= (each.end_lineno or 0) for c in calls
-                ):
+                if each not in chain and any(c in lines_of(each) for c in calls):
                     chain.append(each)
         own, *callers = chain[:most]
         return cls._of(text, nodes, own, line), *(cls._of(text, nodes, n) for n in callers)
@@ -172,11 +179,11 @@ class Scope:
         """The statements that compute with what a line does, as far as names tell."""
         named = [(name.rpartition(".")[2], f) for name, f in self.functions.items()]
         defined = [*named, *self.classes.items()]
-        names = {name for name, d in defined if d.lineno <= line <= (d.end_lineno or d.lineno)}
+        names = {name for name, d in defined if line in lines_of(d)}
         while more := {n for n, d in defined if n not in names and names & _identifiers(d)}:
             names |= more
         for s in self.order:
-            inside = isinstance(s, _SIMPLE) and s.lineno <= line <= (s.end_lineno or s.lineno)
+            inside = isinstance(s, _SIMPLE) and line in lines_of(s)
             if inside or names & _identifiers(s):
                 names |= {bound.rpartition(".")[2] for bound in bound(s)}
                 if isinstance(s, _SIMPLE) and isinstance(s.value, ast.expr):
@@ -275,33 +282,27 @@ class Scope:
 
     def in_place(self, statement: ast.stmt, new: str) -> str:
         """The statement's lines with another in its place: what else stands on them stays."""
-        rows, last = self.text.splitlines(), statement.end_lineno or statement.lineno
-        head = rows[statement.lineno - 1].encode()[: statement.col_offset].decode().lstrip()
-        tail = rows[last - 1].encode()[statement.end_col_offset or 0 :].decode().strip()
+        rows, (first, begin, last, end) = self.text.splitlines(), span_of(statement)
+        head = rows[first - 1].encode()[:begin].decode().lstrip()
+        tail = rows[last - 1].encode()[end:].decode().strip()
         return f"{head}{new}{tail if tail.startswith(';') else ''}"
 
     def replaced(self, statement: ast.stmt, changes: list[tuple[ast.expr, str]]) -> str:
         """The statement's lines with expressions replaced, without their indentation."""
-        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        first, _, last, _ = span_of(statement)
         for node, new in changes:
             if node is self.joined.get(id(statement)):
                 return self.in_place(statement, f"{_written_name(statement)} = {new}")
         part = [row.encode() for row in self.text.splitlines()[first - 1 : last]]
-        for node, new in sorted(
-            changes, key=lambda c: (c[0].lineno, c[0].col_offset), reverse=True
-        ):
-            start, end = node.lineno - first, (node.end_lineno or node.lineno) - first
-            head, tail = part[start][: node.col_offset], part[end][node.end_col_offset or 0 :]
+        for node, new in sorted(changes, key=lambda c: span_of(c[0])[:2], reverse=True):
+            start, begin, end, stop = span_of(node)
+            start, end = start - first, end - first
+            head, tail = part[start][:begin], part[end][stop:]
             whole = node is getattr(statement, "value", None)
-            atomic = isinstance(
-                ast.parse(new, mode="eval").body,
-                ast.Call | ast.Name | ast.Attribute | ast.Subscript,
-            )
-            bare = head.rstrip()[-1:] in (b"(", b"[", b",") and tail.lstrip()[:1] in (
-                b")",
-                b"]",
-                b",",
-            )
+            kinds = ast.Call | ast.Name | ast.Attribute | ast.Subscript
+            atomic = isinstance(ast.parse(new, mode="eval").body, kinds)
+            before, after = head.rstrip()[-1:], tail.lstrip()[:1]
+            bare = before in (b"(", b"[", b",") and after in (b")", b"]", b",")
             text = new if whole or atomic or bare else f"({new})"
             part[start : end + 1] = [head + text.encode() + tail]
         return _aligned("\n".join(row.decode() for row in part))
@@ -368,14 +369,10 @@ def _functions(nodes: Sequence[ast.AST], line: int) -> dict[str, Function]:
                 made = ast.FunctionDef(name=name, args=args, body=[given], decorator_list=[])
                 found.setdefault(name, ast.copy_location(made, value))
     for owner in nodes:
-        if isinstance(owner, ast.ClassDef | Function) and _holds(owner, line):
+        if isinstance(owner, ast.ClassDef | Function) and line in lines_of(owner):
             of = "self." if isinstance(owner, ast.ClassDef) else ""
             found |= {of + s.name: s for s in owner.body if isinstance(s, Function)}
     return found
-
-
-def _holds(owner: Function | ast.ClassDef, line: int) -> bool:
-    return owner.lineno <= line <= (owner.end_lineno or 0)
 
 
 def written_by(node: ast.AST) -> ast.Name | None:
@@ -518,7 +515,7 @@ class Reading:
             return None
         if isinstance(value, ast.Name) and found.node is not None:
             return found
-        self.lines |= set(range(made.lineno, (made.end_lineno or made.lineno) + 1))
+        self.lines.update(lines_of(made))
         alias = name if self.scope.unchanged(name, made, at, after=True) else found.node
         term = Term(found.kind, found.name, found.parts, found.marks, found.value, alias)
         if alias is name and term.kind in ("sum", "product") and len(term.parts) > 1:
@@ -552,7 +549,7 @@ class Reading:
             return None
         if own and any(t.kind != "number" and id(t.node) in inside.owners for t in leaves):
             return None  # of the object, and not what its class was given
-        self.lines |= reading.lines | set(range(last.lineno, (last.end_lineno or last.lineno) + 1))
+        self.lines.update(reading.lines, lines_of(last))
         return Term(found.kind, found.name, found.parts, found.marks, found.value, node)
 
     def _arguments(
@@ -744,8 +741,7 @@ def _rewriting(scope: Scope, statement: ast.stmt, places: list[_Place]) -> Rewri
     titles = ", ".join(dict.fromkeys(p.title for p in places))
     return Rewriting(
         titles if titles.startswith("an ") else f"rewritten with {titles}",
-        statement.lineno,
-        statement.end_lineno or statement.lineno,
+        *span_of(statement)[::2],
         scope.replaced(statement, [(p.node, p.text) for p in places]),
         ", ".join(ast.unparse(p.node) for p in places),
         ", ".join(p.text for p in places),
@@ -764,8 +760,8 @@ def _place(
         spelled = reading.spelled(new) if titles and new != old else None
         if spelled is not None:
             text = f"{written_to}.copy_({spelled})" if written_to else spelled
-            lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-            return _Place(node, titles[-1], text, frozenset(lines))
+            lines = frozenset(reading.lines.union(lines_of(node)))
+            return _Place(node, titles[-1], text, lines)
     return None
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from nanlab.fixes.match import Reading, Scope
 from nanlab.fixes.term import Term, multiplied, negated, number, text_of
 from nanlab.operators import having
-from nanlab.program.expression import names_in, replaced
+from nanlab.program.expression import lines_of, names_in, replaced, span_of
 from nanlab.safe.series import Series, series
 
 Splits = Callable[[Term], bool]
@@ -124,13 +124,11 @@ def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable
         sums = apart[variable] < within[variable]
         if max(apart[variable], within[variable]) < 2:
             continue
-        lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        lines = frozenset(reading.lines.union(lines_of(node)))
+        first, _, last, _ = span_of(statement)
         splits = _splits_or_sums if sums else _splits
-        for text, name, others in _written(reading, whole, variable, splits):
-            yield Removable(
-                text, name, others, first, last, frozenset(lines), scope, statement, node, sums
-            )
+        for written in _written(reading, whole, variable, splits):
+            yield Removable(*written, first, last, lines, scope, statement, node, sums)
 
 
 def _is_where(node: ast.Call) -> bool:

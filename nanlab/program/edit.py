@@ -60,6 +60,7 @@ from nanlab.program.expression import (
     by_sides,
     inside,
     key_of,
+    lines_of,
     names_in,
     nodes_of,
     parsed,
@@ -550,7 +551,7 @@ class _Rewrite:
         read = {
             ref.view: ref
             for m in reversed(own)
-            for ref in refs_in((m.call.args, m.call.kwargs))
+            for ref in refs_in(m.call.args)
             if ref.view not in inner and ref.storage not in created and not self._is_own(m, ref)
         }
         given = (*call.args, *(keyword.value for keyword in call.keywords))
@@ -613,11 +614,10 @@ class _Rewrite:
         segment, found = self.segments[at], first
         end = min((r.first for r in segment.engine if r.first > first), default=len(segment.calls))
         for index, call in enumerate(segment.calls[first:end], first):
-            if any(r.storage == ref.storage for r in refs_in((call.args, call.kwargs))):
+            if any(r.storage == ref.storage for r in refs_in(call.args)):
                 op = self.recording.at(call.position)
                 own = op.file == self.readings.file and hasattr(around, "lineno")
-                inside_it = own and around.lineno <= op.line <= around.end_lineno  # type: ignore
-                if not inside_it or runs > 1:
+                if not own or op.line not in lines_of(around) or runs > 1:
                     raise NotReplayable("other lines read the parameter that the edit names anew")
                 found = index
         return found
@@ -640,7 +640,7 @@ def _handed_on(segment: Segment, own: Mapping[int, Call]) -> list[tuple[int, Ref
     for index, call in enumerate(segment.calls):
         if index in own or any(low <= index < high for low, high in windows):
             continue
-        for ref in refs_in((call.args, call.kwargs)):
+        for ref in refs_in(call.args):
             if ref.view in made and made[ref.view][0] < index:
                 found.setdefault(ref.view, made[ref.view])
     return list(found.values())

@@ -44,6 +44,11 @@ def span_of(node: Any) -> Span:
     return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
+def lines_of(node: Any) -> range:
+    """The lines on which some code stands."""
+    return range(node.lineno, node.end_lineno + 1)
+
+
 def inside(inner: Span, outer: Span) -> bool:
     """Whether one stretch of source lies in another."""
     return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]
@@ -113,7 +118,7 @@ def functions_around(
     """The functions that hold a line of code that nobody changes, the innermost last."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     functions = (n for n in nodes_of(tree) if isinstance(n, kinds))
-    holding = (n for n in functions if n.lineno <= line <= (n.end_lineno or 0))
+    holding = (n for n in functions if line in lines_of(n))
     return tuple(sorted(holding, key=lambda n: n.lineno))
 
 

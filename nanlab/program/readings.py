@@ -33,6 +33,7 @@ from nanlab.program.expression import (
     is_silent,
     key_of,
     last_name,
+    lines_of,
     namespace_of,
     nodes_of,
     numbers_in,
@@ -165,9 +166,8 @@ class Readings:
         plain: dict[str, bool] = {}
         for statement in nodes_of(function_around(self.text, self.line)):
             for name, value in assignments_in(statement):
-                rows = range(value.lineno, (value.end_lineno or value.lineno) + 1)
                 arithmetic = isinstance(value, ast.BinOp | ast.UnaryOp | ast.Constant)
-                known = arithmetic and lines.isdisjoint(rows)
+                known = arithmetic and lines.isdisjoint(lines_of(value))
                 plain[key_of(name)] = known and plain.get(key_of(name), True)
         return frozenset(key for key, known in plain.items() if known)
 
