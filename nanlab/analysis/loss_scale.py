@@ -17,6 +17,7 @@ from nanlab.analysis.signal_loss import signal_loss
 from nanlab.analysis.training import rows_of_step, scale_of, where
 from nanlab.errors import UsageError
 from nanlab.formats import format_of
+from nanlab.program.rerun import grouped
 from nanlab.trace import Trace
 from nanlab.trace.history import Place, place_at
 from nanlab.trace.op import BORN
@@ -359,9 +360,7 @@ def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]
     """Unscaled histograms of the gradients by parameter, their step, and their scale."""
     recording = trace.recording
     rows = [r for r in recording.training.parameters if r.gradient is not None]
-    finite: dict[int, list[Any]] = {}
-    for row in rows:
-        finite.setdefault(recording.step_of(row.position), []).append(row)
+    finite: dict[int, list[Any]] = grouped(rows, lambda row: recording.step_of(row.position))
     for number in sorted(finite, reverse=True):
         chosen = finite[number]
         if step is not None and number != step:

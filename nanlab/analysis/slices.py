@@ -24,7 +24,7 @@ from nanlab.program.rebuild import (
     differentiate,
     run_patches,
 )
-from nanlab.program.rerun import make
+from nanlab.program.rerun import grouped, make
 from nanlab.program.values import Results, Values
 from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
 
@@ -142,9 +142,7 @@ def cut(
         last = before[1] if at == before[0] else len(segment.calls)
         runs = (r for r in segment.engine if not r.nested and not r.unrolled)
         windows = sorted(runs, key=lambda r: r.first, reverse=True)
-        applied: dict[int, list[FunctionUse]] = {}
-        for use in segment.functions:
-            applied.setdefault(use.last, []).append(use)
+        applied = grouped(segment.functions, lambda use: use.last)
         for index in range(last - 1, -1, -1):
             for use in reversed(applied.get(index + 1, ())):
                 if any(r.storage in needed - ended for r in refs_in((*use.outputs.values(),))):

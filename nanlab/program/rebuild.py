@@ -21,6 +21,7 @@ from nanlab.program.rerun import (
     Instead,
     Memory,
     Window,
+    grouped,
     last_uses,
     make,
     operate,
@@ -864,12 +865,9 @@ class Functions:
     def enter(self, segment: Segment) -> None:
         """Begin a segment."""
         self._segment = segment
-        self._begun, self._ended, self._hooks = {}, {}, {}
-        for use in segment.functions:
-            self._begun.setdefault(use.first, []).append(use)
-            self._ended.setdefault(use.last, []).append(use)
-        for hook in segment.hooks:
-            self._hooks.setdefault(hook.index, []).append(hook)
+        self._begun = grouped(segment.functions, lambda use: use.first)
+        self._ended = grouped(segment.functions, lambda use: use.last)
+        self._hooks = grouped(segment.hooks, lambda hook: hook.index)
 
     def reached(self, index: int, first: int) -> None:
         """Calls from ``first`` to ``index`` ran: apply Functions they end, keep what is taken."""
@@ -1016,9 +1014,7 @@ class _Building:
     ) -> None:
         self.about_to_call, self.rows, self.around = about_to_call, rows, around
         self.instead = instead or {}
-        self.by_call: dict[tuple[int, int], list[Patch]] = {}
-        for patch in patches:
-            self.by_call.setdefault((patch.segment, patch.at), []).append(patch)
+        self.by_call = grouped(patches, lambda patch: (patch.segment, patch.at))
         self.skipped = {(p.segment, i) for p in patches for i in p.skipped}
         self.graph, self.result = Graph(None if rows is None else rows.leaf), Rebuilt()
         self.number, self.running = 0, Segment(0)
@@ -1047,9 +1043,7 @@ class _Building:
         with _disable_current_modes():
             self.graph.load(segment, borrow=end is not None)
         if not begin:
-            self.looks = {}
-            for look in segment.looks:
-                self.looks.setdefault(look.index, []).append(look)
+            self.looks = grouped(segment.looks, lambda look: look.index)
             self.functions.enter(segment)
         if end is None:
             engine = [run for run in segment.engine if not run.nested]

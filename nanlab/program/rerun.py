@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -21,6 +21,8 @@ from nanlab.trace.recording import Recording
 # The storages of a step that is run again, and its random states.
 
 Tensor = torch.Tensor
+T = TypeVar("T")
+K = TypeVar("K")
 Get = Callable[[Any], Any]
 
 
@@ -159,6 +161,14 @@ def surroundings(segments: Sequence[Segment]) -> Iterator[None]:
             generator.set_state(state)
 
 
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items that have a key in common, by the key."""
+    found: dict[K, list[T]] = {}
+    for each in items:
+        found.setdefault(key(each), []).append(each)
+    return found
+
+
 def with_refs(value: Any, change: Callable[[Ref], Any]) -> Any:
     """An argument or result with other references."""
     if value.__class__ is Ref:
@@ -280,15 +290,14 @@ def rerun(
     with surroundings(segments), torch.no_grad(), _disable_current_modes():
         for number, segment in enumerate(segments):
             memory.load(segment)
-            looks = iter(sorted(segment.looks, key=lambda each: each.index))
-            look, resume = next(looks, None), begin if not number else 0
+            looks = grouped(segment.looks, lambda each: each.index)
+            resume = begin if not number else 0
             for index, call in enumerate(segment.calls):
                 if segment.lost is not None and index >= segment.lost[0]:
                     raise NotReplayable(segment.lost[1])
-                while look is not None and look.index <= index:
+                for look in looks.get(index, ()):
                     if looked is not None:
                         looked(look, memory.tensor(look.ref))
-                    look = next(looks, None)
                 own = standing.get((number, index))
                 if own is not None and own.when(memory.unpack):
                     seed_first(segment, index, own.last)
@@ -305,9 +314,9 @@ def rerun(
                     return memory
                 if (number, index) in done:
                     memory.release(done[number, index])
-            while look is not None and looked is not None:
-                looked(look, memory.tensor(look.ref))
-                look = next(looks, None)
+            for look in looks.get(len(segment.calls), ()):
+                if looked is not None:
+                    looked(look, memory.tensor(look.ref))
     return memory
 
 
