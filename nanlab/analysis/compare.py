@@ -219,13 +219,20 @@ def _name(dtype: torch.dtype) -> str:
 
 def _cast(op: Op, operand: torch.Tensor, out: torch.Tensor) -> Cast:
     wide, narrow = operand.detach().double(), out.detach().double()
-    finite, numel = torch.isfinite(wide) & torch.isfinite(narrow), max(wide.numel(), 1)
-    size = float(torch.where(finite, wide, 0.0).norm())
-    gap = float(torch.where(finite, narrow - wide, 0.0).norm())
-    lost = float(((narrow == 0) & (wide != 0)).sum()) / numel
-    over = float((torch.isfinite(wide) & ~torch.isfinite(narrow)).sum()) / numel
     place = _phase(op), op.file, op.line, _name(operand.dtype), _name(out.dtype)
-    return Cast(*place, wide.numel(), gap / size if size else gap, lost, over)
+    return Cast(*place, wide.numel(), *_lost(narrow, wide))
+
+
+def _lost(got: torch.Tensor, wanted: torch.Tensor) -> tuple[float, float, float]:
+    """Error relative to what was wanted, over the elements that are finite in both; shares of the
+    elements that became zero, and that overflowed."""
+    known, numel = torch.isfinite(wanted), max(wanted.numel(), 1)
+    both = known & torch.isfinite(got)
+    gap = float(torch.where(both, got - wanted, 0.0).double().norm())
+    size = float(torch.where(both, wanted, 0.0).double().norm())
+    flushed = int((known & (wanted != 0) & (got == 0)).sum()) / numel
+    overflowed = int((known & ~torch.isfinite(got)).sum()) / numel
+    return gap / size if size else gap, flushed, overflowed
 
 
 TOLERANCE = (
@@ -543,16 +550,11 @@ def _floats(out: Any) -> list[torch.Tensor]:
 def _row(
     op: Op, now: torch.Tensor, wanted: torch.Tensor, call: int, dtype: torch.dtype
 ) -> dict[str, Any]:
-    got = now.cpu().float()
-    known = torch.isfinite(wanted)
-    both = known & torch.isfinite(got)
-    gap = torch.where(both, (got - wanted).abs(), torch.zeros_like(got)).double()
-    size = float(torch.where(both, wanted, torch.zeros_like(wanted)).double().norm())
-    limits = format_of(dtype)
-    ulp = (
-        2.0 ** torch.floor(torch.log2(wanted.abs().clamp_min(limits.smallest_normal))) * limits.ulp
-    )
-    numel = wanted.numel()
+    got, limits = now.cpu().float(), format_of(dtype)
+    error, flushed, overflowed = _lost(got, wanted)
+    both = torch.isfinite(wanted) & torch.isfinite(got)
+    gap = torch.where(both, (got - wanted).abs(), 0.0).double()
+    exponent = torch.floor(torch.log2(wanted.abs().clamp_min(limits.smallest_normal)))
     return {
         "phase": _phase(op),
         "op": op.name,
@@ -560,10 +562,10 @@ def _row(
         "line": op.line,
         "call": call,
         "dtype": _name(now.dtype),
-        "error": float(gap.norm()) / size if size else float(gap.norm()),
-        "ulps": float((gap / ulp).max()),
-        "flushed": int((known & (wanted != 0) & (got == 0)).sum()) / numel,
-        "overflowed": int((known & ~torch.isfinite(got)).sum()) / numel,
+        "error": error,
+        "ulps": float((gap / (2.0**exponent * limits.ulp)).max()),
+        "flushed": flushed,
+        "overflowed": overflowed,
         "site": site_of(op),
     }
 

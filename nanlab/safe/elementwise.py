@@ -111,14 +111,16 @@ def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
 def _within(
     fn: Callable[[Tensor], Tensor],
     input: Tensor,
-    low: float,
+    low: Callable[[torch.dtype], float] | float,
     high: float | None = None,
     benign: float = 1.0,
 ) -> Tensor:
-    """A function, outside of an interval what it is at the edge; None: the largest number."""
+    """A function, outside of an interval what it is at the edge; None: the largest number. low: may
+    depend on the dtype."""
     x = as_float(input, "input")
     top = torch.finfo(x.dtype).max if high is None else high
-    return guard(fn, [x], benign, outside=lambda value, t: fn(t.clamp(low, top)))
+    floor = low(x.dtype) if callable(low) else low
+    return guard(fn, [x], benign, outside=lambda value, t: fn(t.clamp(floor, top)))
 
 
 def log(input: Tensor) -> Tensor:
@@ -130,20 +132,17 @@ def log(input: Tensor) -> Tensor:
     Derivative: 0 wherever torch's, 1 / x, is not finite (most subnormals); the value is still
     torch's there.
     """
-    x = as_float(input, "input")
-    return _within(torch.log, x, smallest(x.dtype))
+    return _within(torch.log, input, smallest)
 
 
 def log2(input: Tensor) -> Tensor:
     """``torch.log2``, with value and derivative outside its domain as for ``log``."""
-    x = as_float(input, "input")
-    return _within(torch.log2, x, smallest(x.dtype))
+    return _within(torch.log2, input, smallest)
 
 
 def log10(input: Tensor) -> Tensor:
     """``torch.log10``, with value and derivative outside its domain as for ``log``."""
-    x = as_float(input, "input")
-    return _within(torch.log10, x, smallest(x.dtype))
+    return _within(torch.log10, input, smallest)
 
 
 def log1p(input: Tensor) -> Tensor:
@@ -152,8 +151,7 @@ def log1p(input: Tensor) -> Tensor:
 
     At +inf: its value at the dtype's maximum, with derivative 0.
     """
-    x = as_float(input, "input")
-    return _within(torch.log1p, x, -below_one(x.dtype))
+    return _within(torch.log1p, input, lambda dtype: -below_one(dtype))
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
