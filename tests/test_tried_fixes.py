@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import IPython.lib.pretty
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import nanlab
-from nanlab.analysis import verdict
+from nanlab.analysis import parts, verdict
 from nanlab.trace import Trace
 
 
@@ -25,21 +26,21 @@ def faulty() -> Trace:
     return trace
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
-    """The calls of a function of the module of verdicts."""
+def counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[Any]:
+    """The calls of a function by a module."""
     calls: list[Any] = []
-    real: Callable[..., Any] = getattr(verdict, name)
+    real: Callable[..., Any] = getattr(module, name)
 
     def count(*args: Any, **kwargs: Any) -> Any:
         calls.append(args)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(verdict, name, count)
+    monkeypatch.setattr(module, name, count)
     return calls
 
 
 def test_a_culprit_is_known_before_its_fixes_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = counted(monkeypatch, "patched")
+    runs = counted(monkeypatch, verdict, "patched")
     trace = faulty()
     found = trace.culprit
     assert found is not None and found.cause == "sqrt-at-zero" and not runs
@@ -51,7 +52,7 @@ def test_a_culprit_is_known_before_its_fixes_are_tried(monkeypatch: pytest.Monke
 def test_the_truth_of_a_step_is_found_out_once_for_all_fixes_and_the_cure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    truths = counted(monkeypatch, "truth")
+    truths = counted(monkeypatch, parts, "truth")
     trace = faulty()
     assert trace.cure is not None and trace.cure.verified
     assert len(trace.findings[0].fixes) > 2

@@ -12,13 +12,13 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch.utils._pytree import tree_map_only
 
 from nanlab.capture.state import Rewind
 from nanlab.capture.watching import watch
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.formats import format_of
 from nanlab.operators import having
+from nanlab.program.evidence import upcast
 from nanlab.program.replay import gradient_runs, loss_of
 from nanlab.program.rerun import Memory, Window, operate, rerun
 from nanlab.trace.op import RECOMPUTE, Op
@@ -158,7 +158,7 @@ class _Widened(Memory):
                 given = tuple(map(_as_recorded, args, call.args)), kwargs
         mutable = call.func._schema.is_mutable
         if wide and not mutable:
-            given = _widen(args), _widen(kwargs)
+            given = upcast((args, kwargs), {})
         try:
             out = operate(call.func, *given)
         except RuntimeError as error:
@@ -190,24 +190,13 @@ def _as_recorded(value: Any, ref: Any) -> Any:
     return value
 
 
-def _widen(value: Any) -> Any:
-    """A value, or the values of a container, with float32 for half precision."""
-
-    def widened(each: Any) -> Any:
-        if isinstance(each, torch.Tensor):
-            return each.float() if each.dtype in LOW else each
-        return torch.float32 if each in LOW else each
-
-    return tree_map_only((torch.Tensor, torch.dtype), widened, value)
-
-
 def _in_one_dtype(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Operands that differ in dtype since a line was widened: as recorded, else in float32."""
     narrow = tuple(map(_as_recorded, args, call.args))
     try:
         out = operate(call.func, narrow, kwargs)
     except RuntimeError:
-        return operate(call.func, _widen(args), _widen(kwargs))
+        return operate(call.func, *upcast((args, kwargs), {}))
     for actual, rounded in zip(args, narrow, strict=True):
         if actual is not rounded and isinstance(actual, torch.Tensor) and out is rounded:
             return actual.copy_(rounded)
@@ -230,13 +219,20 @@ def _name(dtype: torch.dtype) -> str:
 
 def _cast(op: Op, operand: torch.Tensor, out: torch.Tensor) -> Cast:
     wide, narrow = operand.detach().double(), out.detach().double()
-    finite, numel = torch.isfinite(wide) & torch.isfinite(narrow), max(wide.numel(), 1)
-    size = float(torch.where(finite, wide, 0.0).norm())
-    gap = float(torch.where(finite, narrow - wide, 0.0).norm())
-    lost = float(((narrow == 0) & (wide != 0)).sum()) / numel
-    over = float((torch.isfinite(wide) & ~torch.isfinite(narrow)).sum()) / numel
     place = _phase(op), op.file, op.line, _name(operand.dtype), _name(out.dtype)
-    return Cast(*place, wide.numel(), gap / size if size else gap, lost, over)
+    return Cast(*place, wide.numel(), *_lost(narrow, wide))
+
+
+def _lost(got: torch.Tensor, wanted: torch.Tensor) -> tuple[float, float, float]:
+    """Error relative to what was wanted, over the elements that are finite in both; shares of the
+    elements that became zero, and that overflowed."""
+    known, numel = torch.isfinite(wanted), max(wanted.numel(), 1)
+    both = known & torch.isfinite(got)
+    gap = float(torch.where(both, got - wanted, 0.0).double().norm())
+    size = float(torch.where(both, wanted, 0.0).double().norm())
+    flushed = int((known & (wanted != 0) & (got == 0)).sum()) / numel
+    overflowed = int((known & ~torch.isfinite(got)).sum()) / numel
+    return gap / size if size else gap, flushed, overflowed
 
 
 TOLERANCE = (
@@ -554,16 +550,11 @@ def _floats(out: Any) -> list[torch.Tensor]:
 def _row(
     op: Op, now: torch.Tensor, wanted: torch.Tensor, call: int, dtype: torch.dtype
 ) -> dict[str, Any]:
-    got = now.cpu().float()
-    known = torch.isfinite(wanted)
-    both = known & torch.isfinite(got)
-    gap = torch.where(both, (got - wanted).abs(), torch.zeros_like(got)).double()
-    size = float(torch.where(both, wanted, torch.zeros_like(wanted)).double().norm())
-    limits = format_of(dtype)
-    ulp = (
-        2.0 ** torch.floor(torch.log2(wanted.abs().clamp_min(limits.smallest_normal))) * limits.ulp
-    )
-    numel = wanted.numel()
+    got, limits = now.cpu().float(), format_of(dtype)
+    error, flushed, overflowed = _lost(got, wanted)
+    both = torch.isfinite(wanted) & torch.isfinite(got)
+    gap = torch.where(both, (got - wanted).abs(), 0.0).double()
+    exponent = torch.floor(torch.log2(wanted.abs().clamp_min(limits.smallest_normal)))
     return {
         "phase": _phase(op),
         "op": op.name,
@@ -571,10 +562,10 @@ def _row(
         "line": op.line,
         "call": call,
         "dtype": _name(now.dtype),
-        "error": float(gap.norm()) / size if size else float(gap.norm()),
-        "ulps": float((gap / ulp).max()),
-        "flushed": int((known & (wanted != 0) & (got == 0)).sum()) / numel,
-        "overflowed": int((known & ~torch.isfinite(got)).sum()) / numel,
+        "error": error,
+        "ulps": float((gap / (2.0**exponent * limits.ulp)).max()),
+        "flushed": flushed,
+        "overflowed": overflowed,
         "site": site_of(op),
     }
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.formats import FloatFormat, format_of
 from nanlab.operators import having, with_forms
+from nanlab.program.rebuild import same_bits
 from nanlab.trace.mode import DispatchMode
 
 
@@ -203,7 +204,7 @@ class _Outcome:
     def same_as(self, other: _Outcome) -> bool:
         """Whether every number is the same, NaN too."""
         pairs = [(self.value, other.value), (self.gradient, other.gradient)]
-        return all(_same(a, b) for a, b in pairs if a is not None and b is not None)
+        return all(same_bits(a, b) for a, b in pairs if a is not None and b is not None)
 
 
 def advise_eps(
@@ -268,7 +269,7 @@ def advise_eps(
     table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     rounding = max(
         _distortion(plain.value, reference.value) or 0.0,
-        _gradient_distortion(plain, reference) or 0.0,
+        _distortion(plain.gradient, reference.gradient) or 0.0,
     )
     recommended, reason = _choose(table, max(tolerance, 2 * rounding), met.typical, limits)
     return EpsilonAdvice(recommended, reason, table, dtype, tolerance)
@@ -312,9 +313,12 @@ def _judge(
     """One row of the table. reference: without eps in float64; plain: without eps in the dtype."""
     held = float(torch.tensor(eps, dtype=torch.float64).to(limits.dtype).double())
     seen = _evaluate(call, exact, limits.dtype, eps)
-    gradient_max = None if seen.gradient is None else _largest_finite(seen.gradient)
-    finite_value = bool(torch.isfinite(seen.value).all())
-    finite_gradient = seen.gradient is None or bool(torch.isfinite(seen.gradient).all())
+    finite_value, finite_gradient = bool(torch.isfinite(seen.value).all()), True
+    gradient_max = None
+    if seen.gradient is not None:
+        finite = torch.isfinite(seen.gradient)
+        gradient_max = float(torch.where(finite, seen.gradient.abs(), 0.0).max())
+        finite_gradient = bool(finite.all())
     fits = gradient_max is None or gradient_max * HEADROOM <= limits.max
     return {
         "eps": eps,
@@ -325,13 +329,13 @@ def _judge(
         "finite_value": finite_value,
         "finite_gradient": finite_gradient,
         "value_distortion": _distortion(seen.value, reference.value),
-        "gradient_distortion": _gradient_distortion(seen, reference),
+        "gradient_distortion": _distortion(seen.gradient, reference.gradient),
         "gradient_max": gradient_max,
         "usable": held != 0 and finite_value and finite_gradient and fits,
     }
 
 
-def _distortion(value: Tensor, reference: Tensor) -> float | None:
+def _distortion(value: Tensor | None, reference: Tensor | None) -> float | None:
     """Largest change of an element, among those finite in both; None where there is no such
     element.
 
@@ -339,6 +343,8 @@ def _distortion(value: Tensor, reference: Tensor) -> float | None:
     almost 0 by cancellation has no digits to lose. Near a singularity, where eps acts, gradients
     are large.
     """
+    if value is None or reference is None:
+        return None
     both = torch.isfinite(value) & torch.isfinite(reference)
     value, reference = value[both], reference[both]
     if not value.numel():
@@ -346,20 +352,6 @@ def _distortion(value: Tensor, reference: Tensor) -> float | None:
     size = reference.abs()
     median = float(size[size > 0].median()) if (size > 0).any() else 1.0
     return float(((value - reference).abs() / size.clamp_min(median)).max())
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
-
-
-def _gradient_distortion(seen: _Outcome, reference: _Outcome) -> float | None:
-    if seen.gradient is None or reference.gradient is None:
-        return None
-    return _distortion(seen.gradient, reference.gradient)
-
-
-def _largest_finite(x: Tensor) -> float:
-    return float(torch.where(torch.isfinite(x), x.abs(), 0.0).max())
 
 
 def _choose(
@@ -380,12 +372,9 @@ def _choose(
     last = f"; the largest gradient is {float(gradient_max):.2g}" if pd.notna(gradient_max) else ""
     if not harmless.empty:
         return eps, f"the largest that is harmless; {cost} (limit {limit:.2g}){last}"
-    return (
-        eps,
-        (
-            f"no epsilon that is finite in {limits.name} with headroom stays within {limit:.2g};"
-            f" {eps:.2g} distorts least: {cost}{last}; {_CURE}"
-        ),
+    return eps, (
+        f"no epsilon that is finite in {limits.name} with headroom stays within {limit:.2g};"
+        f" {eps:.2g} distorts least: {cost}{last}; {_CURE}"
     )
 
 

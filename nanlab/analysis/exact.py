@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_flatten
 from nanlab.errors import NanlabError
 from nanlab.operators import having
 from nanlab.trace.mode import DispatchMode
+from nanlab.trace.op import walk
 
 F = TypeVar("F", bound=Callable[..., Any])
 MOST_ELEMENTS = 1 << 14  # of one result: a number costs about 10 microseconds
@@ -296,26 +297,12 @@ class AllExact(_Directly):
 
     def reaches(self, bad: int, sources: set[int], past: set[int]) -> bool:
         """Whether a result is made of one of the sources by other ways than those."""
-        seen, left = set(past), [bad]
-        while left:
-            place = left.pop()
-            if place in sources and place not in past:
-                return True
-            if place not in seen:
-                seen.add(place)
-                left += self.inputs[place]
-        return False
+        ways = walk([bad], lambda place: self.inputs[place] - past if place not in past else ())
+        return any(place in sources and place not in past for place in ways)
 
     def behind(self, place: int) -> set[int]:
         """The results that one is made of, itself among them."""
-        found: set[int] = set()
-        left = [place]
-        while left:
-            at = left.pop()
-            if at not in found:
-                found.add(at)
-                left += self.inputs[at]
-        return found
+        return set(walk([place], self.inputs.__getitem__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -774,11 +761,13 @@ def _mapped(fn: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
 # --- operators ----------------------------------------------------------------------------------
 
 
-def _elementwise(fn: Callable[..., Any], operands: int) -> Callable[..., Any]:
-    def run(func: Any, *args: Any, **kwargs: Any) -> Exact:
-        return Exact(_mapped(fn, *(_numbers(a) for a in args[:operands])))
+def _over(fn: Callable[..., Any], *operands: Any) -> Exact:
+    """The function of each element."""
+    return Exact(_mapped(fn, *map(_numbers, operands)))
 
-    return run
+
+def _elementwise(fn: Callable[..., Any], operands: int) -> Callable[..., Any]:
+    return lambda func, *args, **kwargs: _over(fn, *args[:operands])
 
 
 @_runs("pow", "special_pow")
@@ -786,7 +775,7 @@ def _raised(func: Any, x: Any, exponent: Any) -> Exact:
     if isinstance(exponent, int | float) and exponent in (1, 2):
         numbers = _numbers(x)
         return Exact(np.asarray(numbers * numbers, dtype=object) if exponent == 2 else numbers)
-    return Exact(_mapped(_power, _numbers(x), _numbers(exponent)))
+    return _over(_power, x, exponent)
 
 
 def _test(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -804,24 +793,17 @@ _runs("isfinite")(_test(mpmath.isfinite))
 @_runs("add")
 def _add(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> Exact:
     plus = _plus if alpha == 1 else lambda x, y: _plus(x, y * alpha)
-    return Exact(_mapped(plus, _numbers(a), _numbers(b)))
+    return _over(plus, a, b)
 
 
-@_runs("sub")
-def _sub(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> Exact:
-    minus = (lambda x, y: _plus(x, -y)) if alpha == 1 else lambda x, y: _plus(x, -y * alpha)
-    return Exact(_mapped(minus, _numbers(a), _numbers(b)))
-
-
-_runs("rsub")(lambda func, a, b, alpha=1: _sub(func, b, a, alpha=alpha))
+_runs("sub")(lambda func, a, b, *, alpha=1: _add(func, a, b, alpha=-alpha))
+_runs("rsub")(lambda func, a, b, alpha=1: _add(func, b, a, alpha=-alpha))
 
 
 @_runs("div")
 def _div(func: Any, a: Any, b: Any, *, rounding_mode: str | None = None) -> Exact:
-    quotient = _mapped(_divide, _numbers(a), _numbers(b))
-    if rounding_mode is not None:
-        quotient = _mapped(_UNARY[rounding_mode], quotient)
-    return Exact(quotient)
+    quotient = _over(_divide, a, b)
+    return quotient if rounding_mode is None else _over(_UNARY[rounding_mode], quotient)
 
 
 @_runs("clamp", "clamp_min")
@@ -841,13 +823,12 @@ _runs("clamp_max")(lambda func, x, high: _clamp(func, x, None, high))
 
 @_runs("threshold_backward")
 def _threshold_backward(func: Any, g: Any, x: Any, threshold: Any) -> Exact:
-    zero = mpf(0)
-    return Exact(_mapped(lambda a, b: zero if b <= threshold else a, _numbers(g), _numbers(x)))
+    return _over(lambda a, b: mpf(0) if b <= threshold else a, g, x)
 
 
 @_runs("polygamma")
 def _lgamma_derivative(func: Any, n: int, x: Any) -> Exact:
-    return Exact(_mapped(_real(lambda v: mpmath.psi(n, v)), _numbers(x)))
+    return _over(_real(lambda v: mpmath.psi(n, v)), x)
 
 
 def _axes(x: Tensor, dim: Any) -> tuple[int, ...]:
@@ -910,19 +891,17 @@ _runs("mean")(_reduction(_mean_of))
 _runs("prod")(_reduction(_product))
 
 
-def _extreme_with_index(choose: Callable[..., Any]) -> Callable[..., Any]:
+def _with_place(values: Callable[..., Any], place: Callable[..., Any]) -> Callable[..., Any]:
+    """The extreme of all; along a dimension with where it stands."""
+
     def run(func: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        numbers, axes = _numbers(x), _axes(x, dim)
-        found = _reduced(numbers, axes, keepdim, _extreme(choose))
-        if dim is None:
-            return Exact(found)
-        first = _reduced(numbers, axes, keepdim, lambda row: row.index(choose(row)))
-        return Exact(found), torch.from_numpy(first.astype(np.int64))
+        found = values(func, x, dim, keepdim)
+        return found if dim is None else (found, place(func, x, dim, keepdim))
 
     return run
 
 
-def _arg_extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
+def _place_of_extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
     def run(func: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
         first = _reduced(_numbers(x), _axes(x, dim), keepdim, lambda row: row.index(choose(row)))
         return torch.from_numpy(first.astype(np.int64))
@@ -931,9 +910,10 @@ def _arg_extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name, _choose in (("max", max), ("min", min)):
-    _runs(f"a{_name}")(_reduction(_extreme(_choose)))
-    _runs(_name)(_extreme_with_index(_choose))
-    _runs(f"arg{_name}")(_arg_extreme(_choose))
+    _values, _place = _reduction(_extreme(_choose)), _place_of_extreme(_choose)
+    _runs(f"a{_name}")(_values)
+    _runs(_name)(_with_place(_values, _place))
+    _runs(f"arg{_name}")(_place)
 
 
 @_runs("linalg_vector_norm", "norm")
@@ -1069,18 +1049,17 @@ def _wholes(numbers: np.ndarray) -> tuple[np.ndarray, int, np.ndarray] | None:
 
 @_runs("addmm", "baddbmm", "addmv")
 def _add_product(func: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Exact:
-    product = _matrix_product(func, a, b).numbers
-    return Exact(_mapped(lambda x, y: x * beta + y * alpha, _numbers(c), product))
+    return _over(lambda x, y: x * beta + y * alpha, c, _matrix_product(func, a, b))
 
 
 @_runs("addcdiv")
 def _add_quotient(func: Any, c: Any, a: Any, b: Any, *, value: Any = 1) -> Exact:
-    return Exact(_mapped(lambda x, y, z: x + value * _divide(y, z), *map(_numbers, (c, a, b))))
+    return _over(lambda x, y, z: x + value * _divide(y, z), c, a, b)
 
 
 @_runs("addcmul")
 def _add_elements(func: Any, c: Any, a: Any, b: Any, *, value: Any = 1) -> Exact:
-    return Exact(_mapped(lambda x, y, z: x + value * _multiply(y, z), *map(_numbers, (c, a, b))))
+    return _over(lambda x, y, z: x + value * _multiply(y, z), c, a, b)
 
 
 def _softmax_row(row: list[Any]) -> list[Any]:
@@ -1151,12 +1130,9 @@ def _filled(value: float | None) -> Callable[..., Any]:
     return run
 
 
-_runs("zeros_like")(_filled(0.0))
+_runs("zeros_like", "empty_like", "zero")(_filled(0.0))
 _runs("ones_like")(_filled(1.0))
-_runs("empty_like")(_filled(0.0))
-_runs("full_like")(_filled(None))
-_runs("fill")(_filled(None))
-_runs("zero")(_filled(0.0))
+_runs("full_like", "fill")(_filled(None))
 
 
 def _new_filled(value: float | None) -> Callable[..., Any]:
@@ -1167,9 +1143,7 @@ def _new_filled(value: float | None) -> Callable[..., Any]:
     return run
 
 
-_runs("new_zeros")(_new_filled(0.0))
-_runs("new_empty")(_new_filled(0.0))
-_runs("new_empty_strided")(_new_filled(0.0))
+_runs("new_zeros", "new_empty", "new_empty_strided")(_new_filled(0.0))
 _runs("new_ones")(_new_filled(1.0))
 _runs("new_full")(_new_filled(None))
 
@@ -1271,17 +1245,17 @@ def _cross(func: Any, a: Any, b: Any, *, dim: int = -1) -> Exact:
 
 @_runs("softplus")
 def _softplus(func: Any, x: Any, beta: Any = 1, threshold: Any = 20) -> Exact:
-    return Exact(_mapped(lambda v: _logaddexp(v * beta, mpf(0)) / beta, _numbers(x)))
+    return _over(lambda v: _logaddexp(v * beta, mpf(0)) / beta, x)
 
 
 @_runs("softplus_backward")
 def _derivative_of_softplus(func: Any, g: Any, x: Any, beta: Any, threshold: Any) -> Exact:
-    return Exact(_mapped(lambda a, v: _multiply(a, _sigmoid(v * beta)), *map(_numbers, (g, x))))
+    return _over(lambda a, v: _multiply(a, _sigmoid(v * beta)), g, x)
 
 
 @_runs("log_sigmoid_forward")
 def _log_sigmoid(func: Any, x: Any) -> tuple[Exact, Exact]:
-    made = Exact(_mapped(lambda v: -_logaddexp(-v, mpf(0)), _numbers(x)))
+    made = _over(lambda v: -_logaddexp(-v, mpf(0)), x)
     return made, made
 
 
@@ -1301,7 +1275,7 @@ def _nan_to_num(func: Any, x: Any, nan: Any = None, high: Any = None, low: Any =
         given, usual = (high, large) if v > 0 else (low, -large)
         return mpf(usual if given is None else given)
 
-    return Exact(_mapped(run, _numbers(x)))
+    return _over(run, x)
 
 
 for _name, _function in _UNARY.items():

@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch
 
 from nanlab.program.callee import meant
-from nanlab.program.expression import functions_around, names_in, span_of
+from nanlab.program.expression import functions_around, last_name, lines_of, names_in, span_of
 from nanlab.trace.chunk import Span
 from nanlab.trace.op import Op, walk
 from nanlab.trace.recording import Recording
@@ -92,7 +92,7 @@ def function_at(file: str, line: int) -> str:
     """Qualified name of the innermost function around a line; empty outside of one."""
     tree = _parsed(file)
     classes = (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
-    outer = [n for n in classes if n.lineno <= line <= (n.end_lineno or 0)]
+    outer = [n for n in classes if line in lines_of(n)]
     around = sorted([*outer, *functions_around(tree, line)], key=lambda n: n.lineno)
     return ".".join(node.name for node in around)
 
@@ -182,11 +182,8 @@ def rewritings(
         tree = ast.parse(text)
     except SyntaxError:
         return []
-    calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno)
-    ]
+    every = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = [call for call in every if line in lines_of(call)]
     own = next((call for call in calls if span_of(call) == span), None)
     if own is not None:
         calls = [node for node in ast.walk(own) if isinstance(node, ast.Call)]
@@ -206,13 +203,8 @@ def guards_at(file: str, line: int) -> tuple[tuple[str, bool], ...]:
     if not around:
         return ()
     function = around[-1]
-    here = [
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.stmt)
-        and not hasattr(node, "body")
-        and node.lineno <= line <= (node.end_lineno or 0)
-    ]
+    statements = (node for node in ast.walk(function) if isinstance(node, ast.stmt))
+    here = [s for s in statements if not hasattr(s, "body") and line in lines_of(s)]
     names = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
     found: dict[tuple[str, bool], None] = {}
     for part in (*here, function):
@@ -257,7 +249,7 @@ def _guarded(
         near = [
             each
             for each in passed
-            if _last(each[0].func) == made_for or each[0] in calls or each[0] in makers
+            if last_name(each[0].func) == made_for or each[0] in calls or each[0] in makers
         ]
         low = [each for each in near if each[2] < float(value) / 2]
         for call, node, held in low or [each for each in passed if not each[2]][:1]:
@@ -266,16 +258,16 @@ def _guarded(
         if near or not all(held for _, _, held in passed):
             continue
         for call in calls:
-            if not of_self and _last(call.func) == name:
+            if not of_self and last_name(call.func) == name:
                 written = ast.unparse(call)
                 changed = (
                     f"{written[:-1]}{', ' if call.args or call.keywords else ''}{guard}={value})"
                 )
                 yield _in_place(text, f"{title}: {value}", call, call, changed)
             elif any(
-                _last(maker.func) == made_for
+                last_name(maker.func) == made_for
                 if of_self and name == "forward"
-                else _last(maker.func)[:1].isupper()  # which hands a guard of its own on
+                else last_name(maker.func)[:1].isupper()  # which hands a guard of its own on
                 for maker in _makers(tree, call.func)
             ):
                 row = text.splitlines()[call.lineno - 1].strip()
@@ -309,11 +301,10 @@ def _fed(
 def _in_place(text: str, title: str, call: ast.Call, node: ast.expr, new: str) -> Rewriting:
     """The lines of a call with one of its parts written anew."""
     rows = text.splitlines()
-    first, last = call.lineno, call.end_lineno or call.lineno
-    at, end = node.lineno - 1, (node.end_lineno or node.lineno) - 1
-    head = rows[at].encode()[: node.col_offset].decode()
-    tail = rows[end].encode()[node.end_col_offset :].decode()
-    made = [*rows[first - 1 : at], head + new + tail, *rows[end + 1 : last]]
+    first, _, last, _ = span_of(call)
+    at, begin, end, stop = span_of(node)
+    head, tail = rows[at - 1].encode()[:begin].decode(), rows[end - 1].encode()[stop:].decode()
+    made = [*rows[first - 1 : at - 1], head + new + tail, *rows[end:last]]
     indent = len(made[0]) - len(made[0].lstrip())
     return Rewriting(title, first, last, "\n".join(row[indent:] for row in made))
 
@@ -338,11 +329,6 @@ def _default(text: str, call: ast.Call, name: str) -> str:
             if parameter is not None and isinstance(parameter.default, float):
                 return str(parameter.default)
     return "0"
-
-
-def _last(node: ast.expr) -> str:
-    """The last name of a dotted one."""
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 # A library's function with one of its lines written anew, as code for a cell; and the report to

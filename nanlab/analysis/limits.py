@@ -64,7 +64,6 @@ class Limit:
     # float64: ±inf where it diverges with one sign, NaN where there is none, or unknown
     value: Tensor
     unknown: Tensor  # bool: nothing could be found out
-    one_sided: Tensor  # bool: approached from inside of the domain alone
     bound: Tensor  # float64: largest magnitude along any direction; inf where it diverges
     # bool: no neighbour by what is differentiated has a value, so that there is none
     nowhere: Tensor
@@ -157,15 +156,13 @@ class Wide(DispatchMode):
 def evaluate(
     fn: Function,
     operands: Sequence[Any],
-    incoming: Sequence[Tensor | None] | None = None,
     differentiated: Sequence[bool] | None = None,
     *,
     outside: bool = False,
 ) -> Evaluation:
-    """Results of ``fn`` at the operands and its vector-Jacobian product, as an ordinary program has
+    """Results of ``fn`` at the operands, and the gradients of their sum, as an ordinary program has
     them.
 
-    incoming: gradients of the results; None: ones. A non-finite one counts as 1.
     differentiated: which operands get a gradient; None: see :func:`default_differentiated`.
     outside: gradients are NaN where the value is, as of ``log(x)`` at a negative x, where 1 / x is
     not.
@@ -180,30 +177,25 @@ def evaluate(
         warnings.simplefilter("ignore")
         found = fn(*leaves)
         results = [found] if isinstance(found, Tensor) else [t for t in found if t is not None]
-        given = [None] * len(results) if incoming is None else list(incoming)
-        pairs = [
-            (y, _gradient_of(y, g, outside))
-            for y, g in zip(results, given, strict=True)
-            if y.requires_grad and y.is_floating_point()
-        ]
+        followed = [y for y in results if y.requires_grad and y.is_floating_point()]
         sources = [x for x, w in zip(leaves, wanted, strict=True) if w]
         gradients: Sequence[Tensor | None] = [None] * len(sources)
-        if pairs and sources:
-            end = _End.apply([g for _, g in pairs], *[y for y, _ in pairs])
+        if followed and sources:
+            ones = [torch.ones_like(y) for y in followed]
+            if outside:
+                pairs = zip(followed, ones, strict=True)
+                ones = [torch.where(y.isnan(), y.detach(), one) for y, one in pairs]
+            end = _End.apply(ones, *followed)
             gradients = torch.autograd.grad(end, sources, allow_unused=True)
     have = iter(
-        torch.zeros_like(x) if g is None else _strided(g)
+        # that of ``nn.Embedding(sparse=True)`` has a few rows
+        torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
         for x, g in zip(sources, gradients, strict=True)
     )
     return Evaluation(
         tuple(y.detach() for y in results),
         tuple(next(have).detach() if w else None for w in wanted),
     )
-
-
-def _strided(gradient: Tensor) -> Tensor:
-    """A gradient with all its elements; that of ``nn.Embedding(sparse=True)`` has a few rows."""
-    return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 
 class _End(torch.autograd.Function):
@@ -231,20 +223,11 @@ def _is_real(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_floating_point()
 
 
-def _gradient_of(y: Tensor, given: Tensor | None, outside: bool) -> Tensor:
-    one = torch.ones_like(y)
-    g = one if given is None else torch.where(given.isfinite(), given, one).to(y.dtype)
-    return torch.where(y.isnan(), y.detach(), g) if outside else g
-
-
 def truth(
-    fn: Function,
-    operands: Sequence[Any],
-    incoming: Sequence[Tensor | None] | None = None,
-    differentiated: Sequence[bool] | None = None,
+    fn: Function, operands: Sequence[Any], differentiated: Sequence[bool] | None = None
 ) -> Truth:
-    """Value and vector-Jacobian product of ``fn`` at the operands in exact arithmetic, or their
-    limits.
+    """Results of ``fn`` at the operands, and the gradients of their sum, in exact arithmetic, or
+    their limits.
 
     Moved towards the operands are first those that are differentiated, the others held; where that
     helps nothing the others; then all. Each along several directions, which must agree.
@@ -252,7 +235,7 @@ def truth(
     operators allow it, and in float64 otherwise.
     """
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
-    problem = _Problem(fn, operands, incoming, wanted)
+    problem = _Problem(fn, operands, wanted)
     with _uncollected():
         return problem.truth(_solved(problem))
 
@@ -349,14 +332,8 @@ class _Arithmetic:
 class _Problem:
     """An expression at its operands."""
 
-    def __init__(
-        self,
-        fn: Function,
-        operands: Sequence[Any],
-        incoming: Sequence[Tensor | None] | None,
-        wanted: list[bool],
-    ) -> None:
-        self.fn, self.operands, self.incoming, self.wanted = fn, operands, incoming, wanted
+    def __init__(self, fn: Function, operands: Sequence[Any], wanted: list[bool]) -> None:
+        self.fn, self.operands, self.wanted = fn, operands, wanted
         real = [_is_real(x) for x in operands]
         held = [r and not w for r, w in zip(real, wanted, strict=True)]
         self.late = False  # whether exact numbers would not have ended in time
@@ -373,12 +350,13 @@ class _Problem:
         self.tape: Tape | None = None  # of the first evaluation next to the operands
         self.cost = 0.0  # of one evaluation in the numbers that were last
         self.movable = [m for m in (wanted, held, real) if any(m)]
+        self.still: list[Tensor | None] = [None] * len(operands)  # the operands as they are
         self.lifted: dict[int, tuple[Tensor, np.ndarray]] = {}  # by identity
 
     def truth(self, limits: list[Limit] | None) -> Truth:
         """The limits in their places; None: nothing is known."""
         if limits is None:
-            now = evaluate(self.fn, self.operands, self.incoming, self.wanted)
+            now = evaluate(self.fn, self.operands, self.wanted)
             limits = [_unknown(t.double()) for t in now.tensors]
         count = len(limits) - sum(self.wanted)
         rest = iter(limits[count:])
@@ -422,14 +400,11 @@ class _Problem:
         counted = moved is not None or not distance
         with arithmetic.active(moved, self.masks, counted) as mode:
             operands = self.moved(arithmetic, moving, distance)
-            incoming = self.incoming
-            if arithmetic.digits and incoming is not None:
-                incoming = [None if g is None else lift(g.nan_to_num(1, 1, 1)) for g in incoming]
             by_tape = outside and (self.tape is None or self.tape.fits)
             if isinstance(mode, Wide) or not by_tape:
-                found = evaluate(self.fn, operands, incoming, self.wanted, outside=outside)
+                found = evaluate(self.fn, operands, self.wanted, outside=outside)
             else:
-                found = self._written_down(mode, operands, incoming)
+                found = self._written_down(mode, operands)
             if moved is None and not distance:
                 self.mode = None if isinstance(mode, Wide) else mode
             self.seen = mode.comparisons.seen
@@ -438,28 +413,25 @@ class _Problem:
             tuple(None if g is None else rounded(g).double() for g in found.gradients),
         )
 
-    def _written_down(
-        self, mode: AllExact, operands: list[Any], incoming: Sequence[Tensor | None] | None
-    ) -> Evaluation:
+    def _written_down(self, mode: AllExact, operands: list[Any]) -> Evaluation:
         """The expression next to the operands, by what was run there for the first time."""
         if self.tape is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return Evaluation(*self.tape.run(mode, operands))
         mode.tape = Tape(operands)
-        found = evaluate(self.fn, operands, incoming, self.wanted, outside=True)
+        found = evaluate(self.fn, operands, self.wanted, outside=True)
         mode.tape.end((found.values, found.gradients))
         self.tape, mode.tape = mode.tape, None
         return found
 
     def solve(self, arithmetic: _Arithmetic) -> list[Limit]:
         """The limit of each tensor of the evaluation."""
-        still: list[Tensor | None] = [None] * len(self.operands)
         self.approached = False
         outside: list[Tensor] = []
         self.decided = None
         began = work()
-        limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
+        limits = [_here(t) for t in self.at(arithmetic, self.still, 0.0).tensors]
         self.cost, self.here = work() - began, self.seen
         # what is finite exactly is true; in float64 it may have cancelled
         trusted = bool(arithmetic.digits)
@@ -506,10 +478,8 @@ class _Problem:
             return limits
         asked = [replace(limit, unknown=d) for limit, d in zip(limits, doubted, strict=True)]
         found = self.from_within(arithmetic, asked, existing=True)
-        return [
-            _merged(old, new, d & new.exists)
-            for old, new, d in zip(limits, found, doubted, strict=True)
-        ]
+        better = [d & new.exists for d, new in zip(doubted, found, strict=True)]
+        return _all_merged(limits, found, better)
 
     def _ways(self, arithmetic: _Arithmetic) -> list[list[bool]]:
         """Which operands are moved; in exact numbers the same ones again tell nothing new."""
@@ -550,10 +520,9 @@ class _Problem:
                 ]
             if found is None or not self._has_values(limits, found):
                 continue
-            limits = [
-                _merged(now, new, now.unknown & (new.exists | (not existing)))
-                for now, new in zip(limits, found, strict=True)
-            ]
+            pairs = zip(limits, found, strict=True)
+            better = [now.unknown & (new.exists | (not existing)) for now, new in pairs]
+            limits = _all_merged(limits, found, better)
         return limits
 
     def _shared(
@@ -587,10 +556,9 @@ class _Problem:
         self, arithmetic: _Arithmetic, place: int, limits: list[Limit]
     ) -> list[Limit] | None:
         """The limits by moving one result inside; None where that makes nothing finite."""
-        still: list[Tensor | None] = [None] * len(self.operands)
         began = work()
         move = _nudge(place, arithmetic.distances[0], 0)
-        away = self.at(arithmetic, still, 0.0, move).tensors
+        away = self.at(arithmetic, self.still, 0.0, move).tensors
         pairs = zip(limits, away, strict=True)
         if not any(bool((limit.unknown & t.isfinite()).any()) for limit, t in pairs):
             return None
@@ -602,7 +570,7 @@ class _Problem:
         for way in range(4):
             seen = [] if way else [away]
             seen += [
-                self.at(arithmetic, still, 0.0, _nudge(place, h, way)).tensors
+                self.at(arithmetic, self.still, 0.0, _nudge(place, h, way)).tensors
                 for h in arithmetic.distances[len(seen) :]
             ]
             paths.append([_path_exact(torch.stack(list(a))) for a in zip(*seen, strict=True)])
@@ -639,8 +607,7 @@ class _Problem:
         gone = any(not bool(limit.exists.all()) for limit in limits[count:])
         if not gone:
             return limits
-        still: list[Tensor | None] = [None] * len(self.operands)
-        self.at(arithmetic, still, 0.0)
+        self.at(arithmetic, self.still, 0.0)
         if not self.seen:
             return limits
         with self.holding(list(self.seen)):
@@ -648,9 +615,7 @@ class _Problem:
             for movable in self._ways(arithmetic):
                 held = self._approached(arithmetic, movable, held, trusted=True)
         better = [~old.exists & new.exists for old, new in zip(limits, held, strict=True)]
-        return [
-            _merged(old, new, where) for old, new, where in zip(limits, held, better, strict=True)
-        ]
+        return _all_merged(limits, held, better)
 
     def by_differences(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
         """The limits, gradients that are not known found from differences of values that are.
@@ -662,14 +627,13 @@ class _Problem:
             return limits
         found = list(limits)
         places = [i for i, w in enumerate(self.wanted) if w]
-        still: list[Tensor | None] = [None] * len(self.operands)
         here = None
         for place, limit in zip(places, limits[count:], strict=True):
             at = limit.unknown.flatten().nonzero().flatten().tolist()
             if not at or len(at) > MOST_DIFFERENCES:
                 continue
             value, unknown = limit.value.clone().flatten(), limit.unknown.clone().flatten()
-            here = self._weighted(arithmetic, still, 0.0) if here is None else here
+            here = self._total(arithmetic, self.still, 0.0) if here is None else here
             for i in at if mpmath.isfinite(here) else ():
                 slope = self._slope(arithmetic, place, i, here)
                 if slope is not None:
@@ -683,33 +647,26 @@ class _Problem:
 
     def _slope(self, arithmetic: _Arithmetic, place: int, element: int, here: Any) -> float | None:
         """The derivative along one element of an operand, by differences from here; or None."""
-        moving: list[Tensor | None] = [None] * len(self.operands)
+        moving = self.still[:]
         direction = torch.zeros(self.operands[place].shape, dtype=torch.float64)
         direction.view(-1)[element] = 1.0
         moving[place] = direction
         slopes = []
         for h in arithmetic.distances[-2:]:
-            up, down = (self._weighted(arithmetic, moving, side) for side in (h, -h))
+            up, down = (self._total(arithmetic, moving, side) for side in (h, -h))
             if not (mpmath.isfinite(up) and mpmath.isfinite(down)):
                 return None
             slopes += [float((up - here) / mpf(h)), float((here - down) / mpf(h))]
         size = max(abs(s) for s in slopes)
         return slopes[0] if max(slopes) - min(slopes) <= SAME * size else None
 
-    def _weighted(
-        self, arithmetic: _Arithmetic, moving: list[Tensor | None], distance: float
-    ) -> Any:
-        """The results times the gradients that came in, summed, exactly."""
+    def _total(self, arithmetic: _Arithmetic, moving: list[Tensor | None], distance: float) -> Any:
+        """The results, summed, exactly."""
         with arithmetic.active(), torch.no_grad():
             found = self.fn(*self.moved(arithmetic, moving, distance))
             results = [found] if isinstance(found, Tensor) else [t for t in found if t is not None]
-            incoming = [None] * len(results) if self.incoming is None else self.incoming
-            total = mpf(0)
-            for y, g in zip(results, incoming, strict=True):
-                weight = torch.ones_like(y) if g is None else lift(g.nan_to_num(1, 1, 1))
-                product: Any = (y * weight).sum()
-                total += sum(product.numbers.reshape(-1), mpf(0))
-        return total
+            sums: list[Any] = [y.sum() for y in results]
+            return sum((each.numbers.item() for each in sums), mpf(0))
 
     def _approached(
         self, arithmetic: _Arithmetic, movable: list[bool], limits: list[Limit], trusted: bool
@@ -733,25 +690,19 @@ class _Problem:
                 for limit, new in zip(limits, found, strict=True)
             ]
         if trusted:  # what torch masks where it divides by 0 is finite at the operands alone
-            return [
-                _merged(
-                    now,
-                    new,
-                    now.unknown
-                    # a value that the program's own masks make is no other
-                    | (new.exists & ~_same(now.value, new.value) & (not masked or i >= count)),
-                )
+            better = [
+                # a value that the program's own masks make is no other
+                now.unknown
+                | (new.exists & ~_same(now.value, new.value) & (not masked or i >= count))
                 for i, (now, new) in enumerate(zip(limits, found, strict=True))
             ]
-        stays = self._stays(arithmetic, limits)
-        return [
-            _merged(
-                now, new, now.unknown | new.exists | ~(stay | _continuous(now.value, list(along)))
-            )
-            for now, new, along, stay in zip(
-                limits, found, zip(*paths, strict=True), stays, strict=True
-            )
-        ]
+        else:
+            stays, along = self._stays(arithmetic, limits), zip(*paths, strict=True)
+            better = [
+                now.unknown | new.exists | ~(stay | _continuous(now.value, way))
+                for now, new, way, stay in zip(limits, found, along, stays, strict=True)
+            ]
+        return _all_merged(limits, found, better)
 
     def _paths(
         self,
@@ -783,13 +734,12 @@ class _Problem:
 
     def _stays(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Tensor]:
         """Where an evaluation's number is that of close neighbours: tiny operands' are not."""
-        still: list[Tensor | None] = [None] * len(self.operands)
         stays = [limit.value.isfinite() for limit in limits]
         held = self.operands
         try:
             for factor in (1 + SAME, 1 - SAME):
                 self.operands = [x.detach().double() * factor if _is_real(x) else x for x in held]
-                near = self.at(arithmetic, still, 0.0).tensors
+                near = self.at(arithmetic, self.still, 0.0).tensors
                 stays = [
                     s & ((t - limit.value).abs() <= WITHIN * limit.value.abs())
                     for s, t, limit in zip(stays, near, limits, strict=True)
@@ -837,7 +787,7 @@ def _tends_to(path: _Path, known: Limit) -> bool:
     return not bool((elsewhere & known.exists & ~known.unknown).any())
 
 
-def _continuous(here: Tensor, paths: list[_Path]) -> Tensor:
+def _continuous(here: Tensor, paths: Sequence[_Path]) -> Tensor:
     """Where the value at the operands themselves is that of their neighbours."""
     near = [(p.near - here).abs() <= WITHIN * torch.maximum(here.abs(), p.scale) for p in paths]
     return torch.stack([n | p.outside for n, p in zip(near, paths, strict=True)]).all(0)
@@ -846,51 +796,49 @@ def _continuous(here: Tensor, paths: list[_Path]) -> Tensor:
 def _here(t: Tensor) -> Limit:
     value = t.double()
     no = torch.zeros_like(value, dtype=torch.bool)
-    return Limit(value, ~value.isfinite(), no, value.abs(), no)
+    return Limit(value, ~value.isfinite(), value.abs(), no)
 
 
 def _unknown(t: Tensor) -> Limit:
     no = torch.zeros_like(t, dtype=torch.bool)
-    return Limit(torch.full_like(t, math.nan), ~no, no, torch.full_like(t, math.inf), no)
+    return Limit(torch.full_like(t, math.nan), ~no, torch.full_like(t, math.inf), no)
 
 
 def _merged(now: Limit, new: Limit, where: Tensor) -> Limit:
     return Limit(
         torch.where(where, new.value, now.value),
         torch.where(where, new.unknown, now.unknown),
-        torch.where(where, new.one_sided, now.one_sided),
         torch.where(where, new.bound, now.bound),
         now.nowhere,
         now.along if new.along is None else torch.where(where, new.along, math.nan),
     )
 
 
+def _all_merged(
+    limits: Sequence[Limit], more: Sequence[Limit], where: Sequence[Tensor]
+) -> list[Limit]:
+    return [_merged(*each) for each in zip(limits, more, where, strict=True)]
+
+
 def _directions(operands: Sequence[Any], movable: Sequence[bool]) -> Iterator[list[Tensor | None]]:
     """Ways to leave the operands: all up, all down, inward (to 0), outward, and at random."""
     generator = torch.Generator().manual_seed(0)
 
+    def each(make: Callable[[Any], Tensor]) -> list[Any]:
+        return [make(x) if m else None for x, m in zip(operands, movable, strict=True)]
+
     def size(x: Tensor) -> Tensor:
         return 0.5 + torch.rand(x.shape, generator=generator, dtype=torch.float64)
 
-    sizes = [size(x) if m else None for x, m in zip(operands, movable, strict=True)]
-    other = [size(x) if m else None for x, m in zip(operands, movable, strict=True)]
-    signs = [
-        (
-            None
-            if s is None
-            else torch.where(torch.rand(s.shape, generator=generator) < 0.5, -1.0, 1.0)
-        )
-        for s in sizes
-    ]
-    inward = [
-        None if s is None else torch.where(x.detach().cpu() > 0, -1.0, 1.0)
-        for s, x in zip(sizes, operands, strict=True)
-    ]
+    sizes, other = each(size), each(size)
+    coins = each(lambda x: torch.rand(x.shape, generator=generator) < 0.5)
+    signs = [None if coin is None else torch.where(coin, -1.0, 1.0) for coin in coins]
+    inward = each(lambda x: torch.where(x.detach().cpu() > 0, -1.0, 1.0))
     for side in (1.0, -1.0):
         yield [None if s is None else side * s for s in sizes]
         for ways, of in ((other, inward), (sizes, signs)):
             pairs = zip(ways, of, strict=True)
-            yield [None if s is None or i is None else side * s * i for s, i in pairs]
+            yield [None if s is None else side * s * i for s, i in pairs]
 
 
 @dataclass(frozen=True)
@@ -979,12 +927,12 @@ def _agreed(paths: list[_Path]) -> Limit:
     value = torch.where(known & one, middle, torch.full_like(middle, math.nan))
     bound = torch.where(any_used & (low <= high), size, torch.full_like(size, math.inf))
     bound = torch.where(missing, torch.full_like(size, math.inf), bound)
-    return Limit(value, ~known & ~differ, known & outside.any(0), bound, ~any_used, values)
+    return Limit(value, ~known & ~differ, bound, ~any_used, values)
 
 
 # --- a fix against the limit ---------------------------------------------------------------------
 
-Kind = Literal["agrees", "value", "gradient", "infinite", "sign", "unbounded", "masked", "unknown"]
+Kind = Literal["agrees", "value", "gradient", "infinite", "sign", "unbounded", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -1005,9 +953,7 @@ def agrees(
     fix: Function,
     fn: Function,
     operands: Sequence[Any],
-    incoming: Sequence[Tensor | None] | None = None,
     differentiated: Sequence[bool] | None = None,
-    removed: Sequence[Tensor | None] | None = None,
     known: Truth | None = None,
     old: Evaluation | None = None,
 ) -> Agreement:
@@ -1017,58 +963,39 @@ def agrees(
     operands: in the dtypes that the program has. Where a limit exists, the fix has to have it,
     within 1 %; where it diverges, to stay finite and keep the sign; where there is none, to stay
     finite, and no larger than along any direction.
-    removed: for each operand a mask of elements that reach the loss through a weight of 0 alone, or
-    None: their gradient has to be 0, and their value is nobody's concern.
     known: the truth, from an earlier call of :func:`truth`. old: ``fn`` at the operands.
     """
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
     try:
-        new = evaluate(fix, operands, incoming, wanted)
+        new = evaluate(fix, operands, wanted)
     except NotReplayable as error:  # the new lines read what the old ones did not
         return Agreement("unknown", str(error))
     except Exception as error:
         return Agreement("infinite", f"it raises {type(error).__name__}: {error}")
-    old = evaluate(fn, operands, incoming, wanted) if old is None else old
-    true = truth(fn, operands, incoming, wanted) if known is None else known
-    return compared(new, old, true, removed)
+    old = evaluate(fn, operands, wanted) if old is None else old
+    true = truth(fn, operands, wanted) if known is None else known
+    return compared(new, old, true)
 
 
-def compared(
-    new: Evaluation,
-    old: Evaluation,
-    true: Truth,
-    removed: Sequence[Tensor | None] | None = None,
-) -> Agreement:
+def compared(new: Evaluation, old: Evaluation, true: Truth) -> Agreement:
     """What :func:`agrees` says of evaluations."""
     if len(new.values) != len(old.values) or any(
         a.shape != b.shape for a, b in zip(new.tensors, old.tensors, strict=False)
     ):
         return Agreement("value", "its result has another shape")
     unknown, largest = 0, true.largest(new)
-    for a, before, known_value in zip(new.values, old.values, true.values, strict=True):
-        if removed is not None and any(r is not None for r in removed):
-            continue
-        verdict = _compared("value", a, ~before.isfinite(), known_value)
-        if not verdict.holds:
-            return verdict
-        unknown += verdict.unknown
-    for i, (g, b, limit) in enumerate(
-        zip(new.gradients, old.gradients, true.gradients, strict=True)
-    ):
-        if g is None or b is None or limit is None:
-            continue
-        mask = None if removed is None else removed[i]
-        if mask is not None:
-            off = g[mask.expand(g.shape)]
-            if bool((off != 0).any()):
-                return Agreement(
-                    "masked", f"the gradient is {_shown(off[off != 0][0])} where it is masked"
-                )
-        bad = ~b.isfinite() if mask is None else ~b.isfinite() & ~mask.expand(g.shape)
-        verdict = _compared("gradient", g, bad, limit, largest)
-        if not verdict.holds:
-            return verdict
-        unknown += verdict.unknown
+    values = zip(new.values, old.values, true.values, strict=True)
+    gradients = zip(new.gradients, old.gradients, true.gradients, strict=True)
+    kinds: tuple[tuple[Literal["value", "gradient"], Any, float], ...]
+    kinds = ("value", values, 0.0), ("gradient", gradients, largest)
+    for what, triples, size in kinds:
+        for got, before, limit in triples:
+            if got is None or before is None or limit is None:
+                continue
+            verdict = _compared(what, got, ~before.isfinite(), limit, size)
+            if not verdict.holds:
+                return verdict
+            unknown += verdict.unknown
     if unknown:
         return Agreement("unknown", "what is right there could not be computed", unknown)
     return Agreement("agrees")
@@ -1117,7 +1044,7 @@ def _compared(
     got: Tensor,
     bad: Tensor,
     limit: Limit,
-    largest: float = 0.0,
+    largest: float,
 ) -> Agreement:
     """The elements that were bad against their limits."""
     near = tolerance(got, limit.value, largest)
@@ -1126,26 +1053,22 @@ def _compared(
     if bool((~got.isfinite() & bad).any()):
         worst = got[~got.isfinite() & bad][0]
         return Agreement("infinite", f"the {what} is {_shown(worst)}")
-    exists = limit.exists & bad
     scale = float(limit.value[limit.exists].abs().max()) if bool(limit.exists.any()) else 0.0
-    off = (got - limit.value).abs() > near
-    if bool((off & exists).any()):
-        gap = torch.where(off & exists, (got - limit.value).abs(), torch.zeros_like(got))
-        at = int(gap.argmax())
-        pair = _shown(got.flatten()[at]), _shown(limit.value.flatten()[at])
-        return Agreement(what, f"the {what} is {pair[0]}, its limit {pair[1]}")
-    diverges = limit.value.isinf() & bad
-    off = got * limit.value.sign().nan_to_num(0) <= 0
-    if bool((off & diverges).any()):
-        at = int((off & diverges).flatten().nonzero()[0])
-        pair = _shown(got.flatten()[at]), _shown(limit.value.flatten()[at])
-        return Agreement("sign", f"the {what} is {pair[0]}, it tends to {pair[1]}")
-    without = limit.value.isnan() & ~limit.unknown & bad
-    off = got.abs() > BEYOND * limit.bound + WITHIN / 10 * scale + limit.spread
-    if bool((off & without).any()):
-        at = int((off & without).flatten().nonzero()[0])
-        pair = _shown(got.flatten()[at]), _shown(limit.bound.flatten()[at])
-        return Agreement("unbounded", f"the {what} is {pair[0]}, along no direction over {pair[1]}")
+    gap = (got - limit.value).abs()
+    no_sign = got * limit.value.sign().nan_to_num(0) <= 0
+    large = got.abs() > BEYOND * limit.bound + WITHIN / 10 * scale + limit.spread
+    without = limit.value.isnan() & ~limit.unknown
+    ways: tuple[tuple[Kind, Tensor, str, Tensor], ...] = (
+        (what, (gap > near) & limit.exists, "its limit", limit.value),
+        ("sign", no_sign & limit.value.isinf(), "it tends to", limit.value),
+        ("unbounded", large & without, "along no direction over", limit.bound),
+    )
+    for kind, off, told, other in ways:
+        if bool((off & bad).any()):  # the farthest from its limit, else the first
+            sizes = gap if kind == what else torch.ones_like(got)
+            at = int(torch.where(off & bad, sizes, 0.0).argmax())
+            pair = _shown(got.flatten()[at]), _shown(other.flatten()[at])
+            return Agreement(kind, f"the {what} is {pair[0]}, {told} {pair[1]}")
     count = int((limit.open & bad).sum())
     return Agreement("unknown" if count else "agrees", unknown=count)
 

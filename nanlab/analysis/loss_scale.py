@@ -14,9 +14,10 @@ import torch
 from nanlab.analysis.precision import LOSS_SCALES, add_histograms, cast_counts
 from nanlab.analysis.provenance import finite_after, origin_of
 from nanlab.analysis.signal_loss import signal_loss
-from nanlab.analysis.training import scale_of, where
+from nanlab.analysis.training import rows_of_step, scale_of, where
 from nanlab.errors import UsageError
 from nanlab.formats import format_of
+from nanlab.program.rerun import grouped
 from nanlab.trace import Trace
 from nanlab.trace.history import Place, place_at
 from nanlab.trace.op import BORN
@@ -123,10 +124,8 @@ _WHERE = ("op", "file", "line", "source")
 
 def _finite_at(recording: Recording, step: int, scale: float) -> tuple[float | None, KnownBy]:
     """(highest power of two at which an overflowed step is finite, how that is known)."""
-    low = recording.starts[step]
-    high = recording.starts[step + 1] if step + 1 < len(recording.starts) else recording.end
-    births = [p for p, code in recording.status.items() if low <= p < high and code == BORN]
-    births = [p for p in births if recording.at(p).backward]
+    rows, status = rows_of_step(recording, step), recording.status.items()
+    births = [p for p, code in status if p in rows and code == BORN and recording.at(p).backward]
     answers = [_halvings(recording, p) for p in births]
     if not answers or not all(known_by for _, known_by in answers) or scale <= 0:
         return None, ""
@@ -217,15 +216,9 @@ class LossScale:
         row = self.table.loc[round(math.log2(self.used))] if self.used > 0 else None
         lines = [f"LossScale in {self.dtype}: {_power(self.used)} was in use"]
         if row is not None:
-            shares = ", ".join(
-                f"{100 * row[name]:.3g} % {what}"
-                for name, what in (
-                    ("flushed", "flushed to zero"),
-                    ("subnormal", "subnormal"),
-                    ("overflow", "overflow"),
-                )
-            )
-            lines.append(f"  gradients at that scale: {shares}")
+            told = {"flushed": "flushed to zero", "subnormal": "subnormal", "overflow": "overflow"}
+            shares = (f"{100 * row[name]:.3g} % {what}" for name, what in told.items())
+            lines.append(f"  gradients at that scale: {', '.join(shares)}")
         if self.advised is None:
             lines.append("  no scale from 2^-16 to 2^40 holds them all")
         else:
@@ -349,9 +342,8 @@ def _activations(
         (p.position for p in recording.training.losses if recording.step_of(p.position) == step),
         default=0,
     )
-    high = recording.starts[step + 1] if step + 1 < len(recording.starts) else recording.end
     found = []
-    for position in range(max(low, 0), high):
+    for position in range(max(low, 0), rows_of_step(recording, step).stop):
         row = recording.op(position)
         if row is None or not row.backward or row.view or row.dtype != dtype:
             continue
@@ -368,9 +360,7 @@ def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]
     """Unscaled histograms of the gradients by parameter, their step, and their scale."""
     recording = trace.recording
     rows = [r for r in recording.training.parameters if r.gradient is not None]
-    finite: dict[int, list[Any]] = {}
-    for row in rows:
-        finite.setdefault(recording.step_of(row.position), []).append(row)
+    finite: dict[int, list[Any]] = grouped(rows, lambda row: recording.step_of(row.position))
     for number in sorted(finite, reverse=True):
         chosen = finite[number]
         if step is not None and number != step:

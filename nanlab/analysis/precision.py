@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
-from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
+from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.operators import having
 from nanlab.trace import Trace
 from nanlab.trace.history import Place
@@ -80,13 +80,8 @@ class FormatBins:
 def format_bins(dtype: torch.dtype) -> FormatBins:
     """The limits of ``dtype`` in bins. Raises TypeMismatchError if not floating point."""
     limits = format_of(dtype)
-    return FormatBins(
-        limits.name, _zero_limit(limits), limits.smallest_exponent - 1, limits.largest_exponent
-    )
-
-
-def _zero_limit(limits: FloatFormat) -> int:
-    return limits.smallest_exponent - limits.mantissa_bits - 1
+    low = limits.smallest_exponent - 1
+    return FormatBins(limits.name, low - limits.mantissa_bits, low, limits.largest_exponent)
 
 
 def cast_shares(exponents: pd.Series[int], dtype: torch.dtype, log2_scale: int = 0) -> CastShares:
@@ -217,21 +212,13 @@ def headroom(trace: Trace) -> Headroom | None:
     if not len(series) or not series.places:
         return None
     names = {str(dtype).removeprefix("torch."): dtype for dtype in HALF_PRECISION}
-    used = [
-        name
-        for name in ("float16", "bfloat16")
-        if any(place.dtype == name for place in series.places)
+    dtypes = {place.dtype for place in series.places}
+    used = [name for name in ("float16", "bfloat16") if name in dtypes]
+    name, ran = (used[0], used[:1]) if used else ("float16", ["float32", "float64"])
+    chosen = [
+        p.phase in (FORWARD, BACKWARD) and p.dtype in ran and p.op not in _CONSTANTS
+        for p in series.places
     ]
-    name = used[0] if used else "float16"
-    chosen = np.array(
-        [
-            p.phase in (FORWARD, BACKWARD)
-            and (p.dtype == name if used else p.dtype in ("float32", "float64"))
-            for p in series.places
-        ],
-        dtype=bool,
-    )
-    chosen &= np.array([p.op not in _CONSTANTS for p in series.places], dtype=bool)
     # a mask of finfo.min is another number in another format
     tops = np.array([_largest(p.dtype) - NEAR for p in series.places])
     table = np.where(np.isfinite(series.table) & chosen, series.table, np.nan)

@@ -86,13 +86,10 @@ def limit_of(op: str, dtype: Any) -> float:
 
 def _forward_row(trace: Trace, position: int) -> int:
     ops: Any = trace.ops
-    if (
-        position not in ops.index
-        or ops.at[position, "phase"] != "backward"
-        or pd.isna(ops.at[position, "node"])
-    ):
+    phase, node, step = (ops[name].get(position) for name in ("phase", "node", "step"))
+    if phase != "backward" or pd.isna(node):
         return position
-    same = (ops["node"] == ops.at[position, "node"]) & (ops["step"] == ops.at[position, "step"])
+    same = (ops["node"] == node) & (ops["step"] == step)
     rows = ops[(same.fillna(False) & (ops["phase"] == "forward")).to_numpy(dtype=bool)]
     return int(rows["position"].iloc[0]) if len(rows) else position
 
@@ -214,12 +211,9 @@ def _reduced(kept: Kept) -> Iterator[tuple[Any, ...]]:
         if torch.Tag.pointwise in getattr(kept.op, "tags", ()):
             yield tuple(_picked(arg, bad.shape, where) for arg in kept.args)
         row = int(bad.nonzero()[0, 0])
-        yield tuple(
-            arg[row : row + 1]
-            if isinstance(arg, Tensor) and arg.shape[:1] == bad.shape[:1]
-            else arg
-            for arg in kept.args
-        )
+        cut = [isinstance(arg, Tensor) and arg.shape[:1] == bad.shape[:1] for arg in kept.args]
+        pairs = zip(kept.args, cut, strict=True)
+        yield tuple(arg[row : row + 1] if is_cut else arg for arg, is_cut in pairs)
     yield kept.args
 
 
@@ -293,13 +287,8 @@ def _argument(value: Any, number: int, written: list[str], names: Sequence[str],
             return ""
         given = names[number] if number < len(names) else ""
         taken = {line.split(" = ")[0] for line in written}
-        name = (
-            given
-            if given.isidentifier() and given not in taken
-            else f"x{number}"
-            if number
-            else "x"
-        )
+        plain = f"x{number}" if number else "x"
+        name = given if given.isidentifier() and given not in taken else plain
         written.append(f"{name} = {literal}")
         return name
     if isinstance(value, (list, tuple)):
@@ -341,13 +330,10 @@ def _function(op: Any) -> str:
     """``torch.exp`` where the library has it under that name, else the operator itself."""
     name = str(getattr(op, "__name__", op)).split(".")[0]
     packet, _, overload = str(op).removeprefix("aten.").partition(".")
-    plain = packet.rstrip("_") if not packet.startswith("_") else packet
-    if (
-        plain == packet
-        and hasattr(torch, plain)
-        and overload in ("default", "Tensor", "Scalar", "Tensor_Tensor")
-    ):
-        return f"torch.{plain}"
+    plain = packet.startswith("_") or not packet.endswith("_")
+    ordinary = overload in ("default", "Tensor", "Scalar", "Tensor_Tensor")
+    if plain and ordinary and hasattr(torch, packet):
+        return f"torch.{packet}"
     return f"torch.ops.aten.{packet}.{overload}" if overload else f"torch.{name}"
 
 
@@ -360,13 +346,9 @@ def _program(title: str, lines: Sequence[str], checked: str) -> str:
 
 def _fails(program: str) -> bool:
     """Whether a program of ours ends at its assertion."""
-    if not program:
-        return False
     try:
         with torch.enable_grad():
             exec(compile(program.replace("print(", "str("), "<reproduction>", "exec"), {})
-    except AssertionError:
-        return True
-    except Exception:
-        return False
+    except Exception as error:
+        return isinstance(error, AssertionError)
     return False

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from nanlab.analysis.precision import cast_shares
-from nanlab.analysis.training import CASTS, scale_of
+from nanlab.analysis.training import CASTS, rows_of_step, scale_of
 from nanlab.errors import UsageError
 from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
 from nanlab.operators import having
@@ -257,8 +257,8 @@ class _Pass:
 
     def __init__(self, recording: Recording, step: int, scale: float) -> None:
         self.recording, self.scale = recording, scale
-        self.start = recording.starts[step]
-        self.end = recording.starts[step + 1] if step + 1 < len(recording.starts) else recording.end
+        rows = rows_of_step(recording, step)
+        self.start, self.end = rows.start, rows.stop
         self.losses = self._losses()
         self.room = self._room()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,10 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from nanlab.analysis.limits import (
-    Evaluation,
-    evaluate,
-)
+from nanlab.analysis.limits import Evaluation, evaluate
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
 from nanlab.program.rebuild import (
@@ -27,7 +24,7 @@ from nanlab.program.rebuild import (
     differentiate,
     run_patches,
 )
-from nanlab.program.rerun import operate, seed
+from nanlab.program.rerun import grouped, make
 from nanlab.program.values import Results, Values
 from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
 
@@ -62,7 +59,7 @@ class Slice:
     @cached_property
     def evaluated(self) -> Evaluation:
         """What the program itself has there."""
-        return evaluate(self.function(), list(self.operands.values()), None, self.differentiated)
+        return evaluate(self.function(), list(self.operands.values()), self.differentiated)
 
     @property
     def differentiated(self) -> list[bool]:
@@ -90,21 +87,18 @@ class Slice:
             def patch(at: tuple[int, int], ahead: bool, grad: bool) -> None:
                 run_patches(graph, [p for p in by_call.get(at, ()) if p.ahead is ahead], grad)
 
-            def make(segment: int, index: int, item: Call) -> None:
-                patch((segment, index), True, item.grad)
+            def run_call(segment: int, index: int) -> None:
+                grad = self.values.segments[segment].calls[index].grad
+                patch((segment, index), True, grad)
                 if (segment, index) not in skipped:
-                    args = graph.get(item.args)
-                    kwargs = {name: graph.get(value) for name, value in item.kwargs.items()}
-                    seed(self.values.segments[segment], index)
-                    with torch.set_grad_enabled(item.grad):
-                        graph.bind(item.out, operate(item.func, args, kwargs))
-                patch((segment, index), False, item.grad)
+                    make(self.values.segments[segment], index, graph.get, graph.bind)
+                patch((segment, index), False, grad)
 
             def go_back(first: int, end: int, engine: Sequence[EngineRun]) -> None:
                 if engine:
                     raise NotReplayable("a Function runs the autograd engine within its backward")
                 for index in range(first, end):
-                    make(last, index, self.values.segments[last].calls[index])
+                    run_call(last, index)
 
             # of what the program makes of numbers alone another may be made
             for p in patches:
@@ -120,7 +114,7 @@ class Slice:
                 elif isinstance(item, FunctionUse):
                     functions.apply(item)
                 else:
-                    make(segment, index, item)
+                    run_call(segment, index)
             return [graph.get(target) for target in self.targets]
 
         return run
@@ -148,9 +142,7 @@ def cut(
         last = before[1] if at == before[0] else len(segment.calls)
         runs = (r for r in segment.engine if not r.nested and not r.unrolled)
         windows = sorted(runs, key=lambda r: r.first, reverse=True)
-        applied: dict[int, list[FunctionUse]] = {}
-        for use in segment.functions:
-            applied.setdefault(use.last, []).append(use)
+        applied = grouped(segment.functions, lambda use: use.last)
         for index in range(last - 1, -1, -1):
             for use in reversed(applied.get(index + 1, ())):
                 if any(r.storage in needed - ended for r in refs_in((*use.outputs.values(),))):
@@ -174,17 +166,12 @@ def cut(
             if not any(ref.storage in needed and ref.storage not in ended for ref in made):
                 continue
             count = sum(numel(ref) for ref in made)
-            read = call.read
             followed = call.grad and any(ref.tracked for ref in made)
             # numbers drawn in another dtype would be others
             drawn = index in segment.states and not followed
-            constant = (not read or drawn) and made[0].dtype.is_floating_point
-            if (
-                call.given
-                or constant
-                or (stop is not None and stop(call) and items)
-                or size + count > most
-            ):
+            constant = (not call.read or drawn) and made[0].dtype.is_floating_point
+            stops = stop is not None and stop(call) and items
+            if call.given or constant or stops or size + count > most:
                 ended |= {ref.storage for ref in made}
                 continue
             size += count
@@ -208,8 +195,7 @@ def _read_by(segment: Segment, use: FunctionUse) -> Iterator[Ref]:
         return
     own = {ref.view for ref in refs_in(run.arrived)}
     for call in segment.calls[run.first : run.last]:
-        read = call.read
-        yield from (ref for ref in read if ref.view not in own)
+        yield from (ref for ref in call.read if ref.view not in own)
         own |= {ref.view for ref in refs_in(call.out)}
 
 
@@ -344,19 +330,15 @@ def _telling(part: Slice, found: Evaluation, dim: int, keep: int, few: bool) -> 
     def by_row(t: Tensor) -> Tensor:
         return t.detach().cpu().movedim(dim, 0).reshape(count, -1)
 
-    floats = [t for t in found.tensors if t.dim() > dim and t.shape[dim] == count]
-    codes = torch.cat(
-        [
-            2 * by_row(t.isnan()).byte() + 3 * by_row(t.isposinf()) + 4 * by_row(t.isneginf())
-            for t in floats
-        ],
-        1,
-    )
-    read = [
-        t
-        for t in part.operands.values()
-        if t.dim() > dim and t.shape[dim] == count and t.is_floating_point()
+    def fitting(tensors: Iterable[Tensor]) -> list[Tensor]:
+        return [t for t in tensors if t.dim() > dim and t.shape[dim] == count]
+
+    kinds_of = [
+        2 * by_row(t.isnan()).byte() + 3 * by_row(t.isposinf()) + 4 * by_row(t.isneginf())
+        for t in fitting(found.tensors)
     ]
+    codes = torch.cat(kinds_of, 1)
+    read = [t for t in fitting(part.operands.values()) if t.is_floating_point()]
     codes = codes[:, codes.any(0)] if bool(codes.any()) else codes[:, :1]
     size = sum(by_row(t).double().nan_to_num(0, 0, 0).abs().sum(1) for t in read)
     order = torch.argsort(torch.as_tensor(size).expand(count), stable=True)

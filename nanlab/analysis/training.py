@@ -43,10 +43,13 @@ class Runaway:
     position: int
     rate: float | None
     decay: float  # weight decay
-    # whether the decay multiplies the weights (AdamW) rather than joins the gradient
-    decoupled: bool
     optimizer: str
     deep: bool  # whether the gradients grew through depth or time
+
+
+def rows_of_step(recording: Recording, step: int) -> range:
+    """The positions of a training step's rows."""
+    return range(recording.starts[step], [*recording.starts, recording.end][step + 1])
 
 
 def optimizer_step_behind(recording: Recording, away: Runaway) -> OptimizerStep | None:
@@ -131,17 +134,16 @@ def runaway(recording: Recording, position: int) -> Runaway | None:
         return by_hand
     settings = dict(step.settings)
     decay = float(settings.get("weight_decay") or 0.0)
+    # the decay multiplies the weights, rather than joins the gradient
     decoupled = step.optimizer in ("AdamW", "NAdamW", "RAdamW")
     op = step.writer
-    if decoupled and rate is not None and rate * decay > 2.0:
-        if op.startswith("_foreach"):
-            op = "_foreach_mul_"
-        elif not op.startswith("_fused"):
-            op = "mul_"
+    multiplies = decoupled and rate is not None and rate * decay > 2.0
+    if multiplies and not op.startswith("_fused"):
+        op = "_foreach_mul_" if op.startswith("_foreach") else "mul_"
     steps = recording.step_of(step.position) + 1
     name = recording.parameter_names[owner]
     deep = rises_in_a_chain(recording, step.position)
-    how = (step.line, step.site, step.position, rate, decay, decoupled, step.optimizer, deep)
+    how = (step.line, step.site, step.position, rate, decay, step.optimizer, deep)
     return Runaway(name, before, after, steps, op, *how)
 
 
@@ -198,7 +200,7 @@ def _by_hand(recording: Recording, position: int, owner: int = -1) -> Runaway | 
     place = series.places[_most_enlarging(series, owner, steps)]
     name = recording.parameter_names[owner]
     deep = rises_in_a_chain(recording, int(series.steps[steps[-1]]) - 1)
-    how = (place.op, place.line, place.site, place.position, None, 0.0, False, "", deep)
+    how = (place.op, place.line, place.site, place.position, None, 0.0, "", deep)
     return Runaway(name, 2.0 ** best[0], 2.0 ** best[1], len(steps), *how)
 
 
@@ -441,18 +443,18 @@ def undivided_factor(recording: Recording, away: Runaway) -> Loss | None:
     loss = next((r for r in losses if SCALED <= r.factor < math.inf), None)
     if loss is None:
         return None
-    shares = (
-        _used_shares(recording, away, step) if step is not None else _added_shares(recording, away)
-    )
+    if step is not None:
+        shares = _used_shares(recording, away, step)
+    else:
+        shares = _added_shares(recording, away)
     return loss if any(share > loss.factor**-0.5 for share in shares) else None
 
 
 def _used_shares(recording: Recording, away: Runaway, step: OptimizerStep) -> list[float]:
     """How large the gradients that an optimizer took were, to those of backward."""
     blocks = parameter_columns(recording)
-    rows = (blocks["owner"] == recording.parameter_names.index(away.name)) & (
-        blocks["position"] < step.end
-    )
+    rows = blocks["owner"] == recording.parameter_names.index(away.name)
+    rows &= blocks["position"] < step.end
     rows &= blocks["used_known"] & blocks["gradient_known"] & (blocks["gradient_rms"] > 0)
     rows &= blocks["used_nan"] + blocks["used_inf"] == 0
     with np.errstate(over="ignore", invalid="ignore"):

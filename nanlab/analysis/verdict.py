@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import torch
 
-from nanlab.analysis.exact import Comparisons, count_work, unmoved
+from nanlab.analysis.exact import count_work
 from nanlab.analysis.limits import (
     Agreement,
     Evaluation,
@@ -22,19 +22,15 @@ from nanlab.analysis.limits import (
     evaluate,
     longer,
     tolerance,
-    truth,
 )
-from nanlab.analysis.slices import Slice, Stop, calls_of, cut, narrowed, numel
+from nanlab.analysis.parts import FEW, WHOLE, Parts, SumsBefore, widened
+from nanlab.analysis.slices import Slice, calls_of, cut, numel
 from nanlab.capture.state import are_finite, values_of
-from nanlab.errors import NanlabError, NotReplayable
-from nanlab.program.edit import Edited, Region, apply, is_sum
+from nanlab.errors import NotReplayable
+from nanlab.program.beginnings import Beginnings
+from nanlab.program.edit import Edited, Region, apply
 from nanlab.program.edit_text import EditLike
-from nanlab.program.rebuild import (
-    Beginning,
-    Graph,
-    Rebuilt,
-    same_bits,
-)
+from nanlab.program.rebuild import Graph, Rebuilt, same_bits
 from nanlab.program.replay import (
     FiniteGate,
     Replay,
@@ -49,7 +45,7 @@ from nanlab.program.rerun import Window
 from nanlab.program.values import Values
 from nanlab.trace import Trace
 from nanlab.trace.op import CARRIED, INTENDED, OK, location
-from nanlab.trace.program import Call, EngineRun, Look, Ref, Segment, refs_in
+from nanlab.trace.program import EngineRun, Look, refs_in
 from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
@@ -59,18 +55,11 @@ Tensor = torch.Tensor
 
 RAISES = "it raises"  # how the reason of a fix begins that cannot be run
 WITHIN = 0.01  # how far a healthy element may move
-NUDGE = 1e-7  # relative, of operands in float64: a value that it moves by more than WITHIN jumps
 FEW_ERRORS = 4  # of an expression's own rounding are no change
 SMALLER = (0.1, 0.01, 0.001)  # operands, where the loss itself has no finite limit
 SMALL = 1e-3  # of the largest element: what is below is compared with that
-WHOLE = 60_000  # elements of a step whose truth is sought in exact numbers, and as a whole
-LOCAL = 400_000  # elements of the expression and what it is made of, where the step is larger
-LARGE = 1 << 24  # of the same where some of its rows stand for all
 STILL_ZERO = "the gradient stays 0: the right one is too small for the dtype"
-FEW = 2_000  # elements of operands that need no narrowing
-NARROW = 256  # of those that are narrowed, for their truth
 NOT_COMPUTED = "what is right there could not be computed"
-KEPT = 1 << 28  # bytes of what edits leave as it was, between two questions
 MOST_RUNS = 3  # of the engine that are held against their truth
 MOST_REGIONS = 4  # runs of the edited expression that are held against their truth one by one
 
@@ -92,33 +81,13 @@ class Judgement:
         return self.verdict == "verified"
 
 
-@dataclass(frozen=True)
-class SumsBefore:
-    """Sums of calls before a row."""
-
-    position: int = 1 << 62
-
-    def __call__(self, call: Call) -> bool:
-        """Whether a call is one."""
-        return call.position < self.position and is_sum(call)
-
-
 @dataclass
 class Judge:
     """Holds edits against the truth of one step, which is found out once."""
 
     where: Window
     revives: bool = False  # a gradient that is all zero has to become another
-    _wrong: list[tuple[int, EngineRun]] | None = None
-    _parts: dict[tuple[int, int, SumsBefore], Slice] = field(default_factory=dict)
-    _truths: dict[int, Truth | None] = field(default_factory=dict)
-    _slices: dict[Any, Slice] = field(default_factory=dict)
-    _local: dict[tuple[int, int], tuple[Slice, int, Truth | None]] = field(default_factory=dict)
-    # by the identity of a line's slice, which is kept with it: another would get the same number
-    _wide: dict[int, tuple[Slice, list[Evaluation]]] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], Judgement] = field(default_factory=dict)  # by edits
-    _beginnings: dict[int, Beginning] = field(default_factory=dict)  # by the first call after
-    _askers: int = 0  # that are in ``sharing``
 
     @property
     def recording(self) -> Recording:
@@ -128,6 +97,20 @@ class Judge:
     def values(self) -> Values:
         """What the step's calls read and returned, shared by all edits."""
         return Values(self.where.segments)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """What edits are held against, shared by all of them."""
+        return Parts(self.values)
+
+    @cached_property
+    def beginnings(self) -> Beginnings:
+        """What edits leave as it was, shared by all of them."""
+        return Beginnings(self.recording, self.values)
+
+    def sharing(self) -> AbstractContextManager[None]:
+        """What edits leave as it was is run once for all that are judged in here."""
+        return self.beginnings.sharing()
 
     def judge(self, edits: Sequence[EditLike]) -> Judgement:
         """The verdict on these edits, all at once."""
@@ -166,33 +149,16 @@ class Judge:
         edited = apply(self.recording, self.where.segments, edits, self.values)
         return self._run(edited)[0]
 
-    @contextmanager
-    def sharing(self) -> Iterator[None]:
-        """What edits leave as it was is run once for all that are judged in here."""
-        self._askers += 1
-        try:
-            yield
-        finally:
-            self._askers -= 1
-            if not self._askers and sum(b.nbytes for b in self._beginnings.values()) > KEPT:
-                self._forget()
-
-    def _forget(self) -> None:
-        self._beginnings, self.values.beginning = {}, None
-
     def _run(self, edited: Edited, gate: FiniteGate | None = None) -> tuple[Replay, Graph, Rebuilt]:
         """The step with edits, from the first call that they change on."""
-        beginning = None
-        if self._askers:
-            with suppress(Exception):  # why it cannot be built is told below
-                beginning = self._before(edited)
+        beginning = self.beginnings.before(edited.patches)
         check_rebuilt(self.where, beginning)
         found = patched(self.where, edited, gate, beginning)
         begin = beginning.index if beginning is not None else 0
         count_work(*self._size(begin, found[2].ended))
         if beginning is None or beginning.is_intact:
             return found
-        self._forget()  # new code wrote what it did not make
+        self.beginnings.forget()  # new code wrote what it did not make
         return patched(self.where, edited, gate)
 
     def _size(self, begin: int = 0, ended: bool = False) -> tuple[int, int]:
@@ -211,53 +177,13 @@ class Judge:
         ]
         return 5 * len(made), sum(made)
 
-    def _before(self, edited: Edited) -> Beginning | None:
-        """What comes before the edited calls, made once."""
-        places = [(p.segment, min((*p.skipped, p.at))) for p in edited.patches]
-        segments = self.where.segments
-        at, index = min(places, default=(1, 0))
-        return self._made_before(index if not at else len(segments[0].calls))
-
-    def _made_before(self, index: int) -> Beginning | None:
-        """What comes before a call of the first segment, made once."""
-        segments = self.where.segments
-        earlier = max((i for i in self._beginnings if i <= index), default=None)
-        found = Beginning.up_to(
-            segments, index, None if earlier is None else self._beginnings[earlier]
-        )
-        if found is None:
-            return None
-        if earlier is None:
-            self._beginnings = {}  # of which the tensors are others
-        self._beginnings[found.index] = found
-        self.values.beginning = found
-        return found
-
-    @cached_property
-    def _first_calls(self) -> dict[tuple[str, int], int]:
-        """By line, the first call of the module or function that runs it for the first time."""
-        found: dict[tuple[str, int], int] = {}
-        module, begin = None, 0
-        for index, call in enumerate(self.where.segments[0].calls):
-            op = self.recording.op(call.position)
-            if op is not None:
-                module, begin = op.module, begin if op.module == module else index
-                found.setdefault((op.file, op.line), begin)
-        return found
-
     def _judged(self, edits: Sequence[EditLike]) -> Judgement:
-        firsts = [self._first_calls.get((e.file, n)) for e in edits for n in (e.first, e.last)]
-        known = [first for first in firsts if first is not None]
-        if self._askers and not self._beginnings and known:
-            with suppress(Exception):  # why it cannot be built is told below
-                self._made_before(min(known))
+        self.beginnings.prepare(edits)
         try:
             edited = apply(self.recording, self.where.segments, edits, self.values)
             replay, graph, _ = self._run(edited, FiniteGate(self.where))
         except NotReplayable as error:
             return Judgement("untried", str(error))
-        except NanlabError as error:
-            return Judgement("fails", f"{RAISES} {type(error).__name__}: {_first_line(error)}")
         except Exception as error:
             return Judgement("fails", f"{RAISES} {type(error).__name__}: {_first_line(error)}")
         largest = _largest(replay.gradients.values())
@@ -266,11 +192,9 @@ class Judge:
             largest = largest if math.isfinite(largest or math.nan) else None
             return Judgement("fails", why, None, largest, replay, self._bad_number_read(replay))
         self._fetch(edited)
-        moved = [self._distortion(edited, *part) for part in self._changed(edited)]
-        distortion = max((d for d in moved if d is not None), default=None)
+        distortion = self._largest_distortion(edited)
         if (distortion or 0.0) > WITHIN:  # perhaps of elements that fail behind the line
-            moved = [self._distortion(edited, *part, True) for part in self._changed(edited)]
-            distortion = max((d for d in moved if d is not None), default=None)
+            distortion = self._largest_distortion(edited, behind=True)
         found = Judgement("verified", "", distortion, largest, replay)
         agreement, whole = self._agreement(edited)
         right = whole and agreement.kind == "agrees" and not self._shows_more(replay)
@@ -301,7 +225,7 @@ class Judge:
 
     def _looks(self) -> Iterator[Look]:
         """Where the program read another value than a loss."""
-        losses = {ref.storage for _, run in self._runs() for ref in refs_in(run.roots)}
+        losses = {ref.storage for _, run in self._runs for ref in refs_in(run.roots)}
         for segment in self.where.segments:
             for look in segment.looks:
                 if not {ref.storage for ref in refs_in(look.ref)} <= losses:
@@ -312,22 +236,24 @@ class Judge:
     def _fetch(self, edited: Edited) -> None:
         """Make all values in one run that these edits are held against."""
         with suppress(Exception):  # what cannot be made is told where it is asked for
-            parts = [self._whole(run) for run in self._runs()]
+            regions = edited.regions[:MOST_REGIONS]
+            parts = [self.parts.whole(*run) for run in self._runs]
             if any(part.size > WHOLE for part in parts):
-                around = [self._after(r, True)[0] for r in edited.regions[:MOST_REGIONS]]
+                around = [self.parts.after(r, True)[0] for r in regions]
                 parts = [part for part in around if part.extent <= FEW]
                 if len(parts) < len(around):
-                    parts += [self._after(r, False)[0] for r in edited.regions[:MOST_REGIONS]]
+                    parts += [self.parts.after(r, False)[0] for r in regions]
             stop = self._sums_before(edited)
-            parts += [self._line_of(r, stop) for r in edited.regions[:MOST_REGIONS]]
+            parts += [self.parts.all_of_line(r, stop) for r in regions]
             self.values.of({each for part in parts for each in calls_of(part)})
 
     def _agreement(self, edited: Edited) -> tuple[Agreement, bool]:
         """Whether loss and gradients are exact; and whether that is known of every element."""
         found, complete = Agreement("unknown", NOT_COMPUTED), True
-        for run in self._runs():
+        for run in self._runs:
             try:
-                whole, true = self._truth(run)
+                whole = self.parts.whole(*run)
+                true = self.parts.truth(whole)
             except NotReplayable:
                 complete = False
                 continue
@@ -351,13 +277,13 @@ class Judge:
         operands = list(whole.operands.values())
         old, new = whole.function(), whole.function(edited.patches)
         try:
-            got = evaluate(new, operands, None, whole.differentiated)
+            got = evaluate(new, operands, whole.differentiated)
         except NotReplayable:  # the new lines read what the old ones did not
             return Agreement("unknown", NOT_COMPUTED)
         found = self._held(whole, got, true, compared(got, whole.evaluated, true))
         if found.kind == "gradient" and (narrow := _narrow(whole)):
             with Wide():
-                exact = evaluate(new, [_widened(t) for t in operands], None, whole.differentiated)
+                exact = evaluate(new, [widened(t) for t in operands], whole.differentiated)
             agrees_wide = self._held(whole, exact, true, compared(exact, whole.evaluated, true))
             if agrees_wide.kind == "agrees":
                 found = replace(found, why=f"{ROUNDED} {narrow} {found.why}")
@@ -388,60 +314,33 @@ class Judge:
                 )
         return otherwise
 
+    @cached_property
     def _runs(self) -> list[tuple[int, EngineRun]]:
         """The runs of the engine that leave gradients, and went wrong; the last where none did."""
-        if self._wrong is None:
-            runs = gradient_runs(self.where)
-            wrong = check_rebuilt(self.where)
-            bad = [(at, run) for at, run in runs if any(run is each for each in wrong)]
-            bad = bad[:1] + [run for run in bad[1:MOST_RUNS] if self._begins_finite(run)]
-            self._wrong = bad or runs[-1:]
-        return self._wrong
+        runs, wrong = gradient_runs(self.where), check_rebuilt(self.where)
+        bad = [(at, run) for at, run in runs if any(run is each for each in wrong)]
+        bad = bad[:1] + [run for run in bad[1:MOST_RUNS] if self._begins_finite(run)]
+        return bad or runs[-1:]
 
     def _begins_finite(self, run: tuple[int, EngineRun]) -> bool:
         """Whether what a run computes with is finite; after an update by bad gradients it is not,
         and tells of no fix."""
         try:
-            return are_finite([*self._whole(run).operands.values()])
+            return are_finite([*self.parts.whole(*run).operands.values()])
         except Exception:  # it is told where the run is held against its truth
             return True
-
-    def _truth(self, run: tuple[int, EngineRun]) -> tuple[Slice, Truth | None]:
-        """The slice of a run's roots, their values and gradients; None if too large."""
-        whole = self._whole(run)
-        key = id(run[1])
-        if key not in self._truths:
-            self._truths[key] = _truth_of(whole) if whole.size <= WHOLE else None
-        return whole, self._truths[key]
-
-    def _whole(self, run: tuple[int, EngineRun]) -> Slice:
-        """The slice of a run's roots."""
-        return self._cut(run[1].roots, (run[0], run[1].first))
-
-    def _cut(
-        self,
-        targets: Sequence[Any],
-        before: tuple[int, int],
-        stop: Stop | None = None,
-        most: int = 1 << 62,
-    ) -> Slice:
-        """A slice of the step, cut once."""
-        key = tuple(ref.view for ref in refs_in(tuple(targets))), before, stop, most
-        if key not in self._slices:
-            self._slices[key] = cut(self.values, targets, before, stop, most=most)
-        return self._slices[key]
 
     def _other_loss(self, whole: Slice, edited: Edited) -> Agreement | None:
         """How a loss that is right as it is would become another."""
         operands, none = list(whole.operands.values()), [False] * len(whole.operands)
         try:
             fns = whole.function(), whole.function(edited.patches)
-            old, new = (evaluate(fn, operands, None, none).values for fn in fns)
+            old, new = (evaluate(fn, operands, none).values for fn in fns)
             off = _first_off(new, old, "the loss")
             if off is None:
                 return None
             with Wide():
-                right = evaluate(fns[0], [_widened(t) for t in operands], None, none).values
+                right = evaluate(fns[0], [widened(t) for t in operands], none).values
         except Exception:
             return None
         return None if _first_off(old, right, "the loss") else off
@@ -451,7 +350,7 @@ class Judge:
         found = Agreement("unknown", NOT_COMPUTED)
         for region in edited.regions[:MOST_REGIONS]:
             try:
-                part, last, true = self._around(region)
+                part, last, true = self.parts.around(region)
                 if true is None:
                     return Agreement("unknown", NOT_COMPUTED)
                 own = [p for p in edited.patches if p.segment == region.segment and p.at <= last]
@@ -460,7 +359,7 @@ class Judge:
                     return Agreement("unknown", NOT_COMPUTED)
                 new, old, operands = part.function(own), part.function(), [*part.operands.values()]
                 wanted, before = part.differentiated, part.evaluated
-                found = agrees(new, old, operands, None, wanted, known=true, old=before)
+                found = agrees(new, old, operands, wanted, known=true, old=before)
             except Exception:
                 return Agreement("unknown", NOT_COMPUTED)
             if found.kind != "agrees":
@@ -473,14 +372,12 @@ class Judge:
         found = Agreement("unknown" if each else "agrees")
         for region in edited.regions[:MOST_REGIONS]:
             with suppress(Exception):
-                part = self._line(region)
-                if id(part) not in self._truths:
-                    self._truths[id(part)] = _truth_of(part) if part.size <= WHOLE else None
-                if (true := self._truths[id(part)]) is None:
+                part = self.parts.line(region)
+                if (true := self.parts.truth(part)) is None:
                     continue
                 own = [p for p in edited.patches if p.segment == region.segment]
                 wanted = part.differentiated
-                new = evaluate(part.function(own), [*part.operands.values()], None, wanted)
+                new = evaluate(part.function(own), [*part.operands.values()], wanted)
                 found = longer(new, part.evaluated, true)
                 if each and found.holds:
                     found = compared(new, part.evaluated, true)
@@ -488,42 +385,12 @@ class Judge:
                     return found
         return found
 
-    def _around(self, region: Region) -> tuple[Slice, int, Truth | None]:
-        """What a line goes into by element, or its own results if many; last call; truth."""
-        index = region.outer[0]
-        key = region.segment, index
-        if key not in self._local:
-            part, last = self._after(region, whole=True)
-            if part.extent > FEW:
-                fewer = self._on_few_rows(region)
-                if fewer is not None:
-                    part, last = fewer
-                elif part.extent >= LOCAL // 2 or len(part.targets) > MOST_REGIONS:
-                    part, last = self._line(region), index
-            self._local[key] = part, last, _truth_of(part)
-        return self._local[key]
-
-    def _after(self, region: Region, whole: bool) -> tuple[Slice, int]:
-        """What a line goes into, and the last call among these; whole: single numbers too."""
-        segments, at = self.where.segments, region.segment
-        targets, last = _frontier(segments[at], *region.outer, whole)
-        most = LOCAL if whole else LARGE
-        return self._cut(targets, (at, last + 1), SumsBefore(), most), last
-
-    def _on_few_rows(self, region: Region) -> tuple[Slice, int] | None:
-        """What a line goes into before it becomes one number, or else the line, on a few rows."""
-        part, last = self._after(region, whole=False)
-        fewer = narrowed(part, NARROW) if len(part.targets) <= MOST_REGIONS else None
-        if fewer is None:
-            fewer, last = narrowed(self._line(region), NARROW), region.outer[0]
-        return (fewer, last) if fewer is not None else None
-
     def _changed(self, edited: Edited) -> Iterator[tuple[Region, Slice]]:
         """What an edit changes; of several what no other goes on with: for it alone it may be."""
         parts, stop = [], self._sums_before(edited)
         for region in edited.regions[:MOST_REGIONS]:
             with suppress(Exception):
-                parts.append((region, self._line(region, stop)))
+                parts.append((region, self.parts.line(region, stop)))
         for region, part in parts:
             index, own = region.outer[0], region.segment
             later = (
@@ -545,8 +412,12 @@ class Judge:
             min(self.where.segments[at].calls[i].position for at, i in {*calls, *places})
         )
 
+    def _largest_distortion(self, edited: Edited, behind: bool = False) -> float | None:
+        moved = [self._distortion(edited, *part, behind) for part in self._changed(edited)]
+        return max((d for d in moved if d is not None), default=None)
+
     def _distortion(
-        self, edited: Edited, region: Region, part: Slice, behind: bool = False
+        self, edited: Edited, region: Region, part: Slice, behind: bool
     ) -> float | None:
         """Largest relative change of the line's healthy values and derivatives, by float64.
 
@@ -556,13 +427,13 @@ class Judge:
             at, index = region.segment, region.outer[0]
             patches = [p for p in edited.patches if p.segment == at and p.at <= index]
             operands, wanted = list(part.operands.values()), part.differentiated
-            new, old = evaluate(part.function(patches), operands, None, wanted), part.evaluated
+            new, old = evaluate(part.function(patches), operands, wanted), part.evaluated
             # of a leaf that the step itself makes no derivative is asked
             telling = old if any(wanted) else evaluate(part.function(), operands)
             old = _without_offending(
                 old, [*telling.gradients, *(self._arriving(region) if behind else ())]
             )
-            wide, *near = self._in_float64(part)
+            wide, *near = self.parts.in_float64(part)
         except Exception:
             return None
         found = (_joined(each, operands) for each in (new, old, wide, *near))
@@ -570,75 +441,36 @@ class Judge:
         changes = [_change(n, o, w, beside) for n, o, w, *beside in rows]
         return max((c for c in changes if c is not None), default=None)
 
-    def _in_float64(self, part: Slice) -> list[Evaluation]:
-        """What the program gives in float64, at its operands and next to them on both sides."""
-        if id(part) not in self._wide:
-            own, wanted = part.function(), part.differentiated
-            operands = [_widened(t) for t in part.operands.values()]
-
-            def at(there: list[Tensor], comparisons: Comparisons) -> Evaluation:
-                with Wide(comparisons):
-                    return evaluate(own, there, None, wanted)
-
-            here, near = Comparisons(), Comparisons()
-            found = [at(operands, here)]
-            if here.seen:  # what only constants decide stays: a label is what it is
-                pairs = zip(operands, wanted, strict=True)
-                at([_nudged(t, NUDGE * w) for t, w in pairs], near)
-            held = unmoved(here.seen, near.seen)
-            found += [
-                at([_nudged(t, way) for t in operands], Comparisons(held))
-                for way in (NUDGE, -NUDGE)
-            ]
-            if part.extent > LOCAL:
-                return found
-            self._wide[id(part)] = part, found
-        return self._wide[id(part)][1]
-
     def _arriving(self, region: Region) -> Sequence[Tensor | None]:
         """The gradients of the losses by what a line gives: not finite at elements that something
         behind it fails at; none where they cannot be computed."""
         at, (index, out) = region.segment, region.outer
         own, views = self.where.segments[at].calls[index], {ref.view for ref in refs_in(out)}
         found: list[Tensor | None] = []
-        for run in (run for segment, run in self._runs() if segment == at and run.first > index):
+        for run in (run for segment, run in self._runs if segment == at and run.first > index):
             with suppress(Exception):
                 part = cut(self.values, run.roots, (at, run.first), lambda call: call is own)
                 wanted = [ref.view in views for ref in part.operands]
                 operands = list(part.operands.values())
                 if any(wanted):
-                    found += evaluate(part.function(), operands, None, wanted).gradients
+                    found += evaluate(part.function(), operands, wanted).gradients
         return found
-
-    def _line(self, region: Region, stop: SumsBefore | None = None) -> Slice:
-        """The line as a function of the last sums that went into it."""
-        stop = stop or SumsBefore()
-        key = region.segment, region.outer[0], stop
-        if key not in self._parts:
-            part = self._line_of(region, stop)
-            if part.size > LOCAL:
-                part = narrowed(part, LOCAL // 4) or part
-            self._parts[key] = part
-        return self._parts[key]
-
-    def _line_of(self, region: Region, stop: SumsBefore) -> Slice:
-        index, out = region.outer
-        return self._cut(tuple(refs_in(out)), (region.segment, index + 1), stop, LARGE)
 
     # -- what fails
 
     def _what_fails(self, replay: Replay, graph: Any, edited: Edited) -> str:
         """Where the step is still not finite."""
         first = min((p.segment, min(p.skipped, default=p.at)) for p in edited.patches)
-        for (at, index), call in (
-            ((at, index), call)
+        calls = (
+            ((at, index) < first, call)
             for at, segment in enumerate(self.where.segments)
             for index, call in enumerate(segment.calls)
-        ):
+        )
+        for before, call in calls:
             op = self.recording.op(call.position)
             if op is None or not op.line or op.backward or op.status in (CARRIED, INTENDED):
                 continue
-            if op.status == OK and (at, index) < first:  # what was finite, and is as it was
+            if op.status == OK and before:  # what was finite, and is as it was
                 continue
             slot = graph.live.get(call.out.view) if hasattr(call.out, "view") else None
             result = next((t for t in slot if t is not None), None) if slot else None
@@ -655,40 +487,6 @@ class Judge:
                 return f"the gradient of {name} is {kind}"
         bad = next(n for n, p in replay.parameters.items() if not bool(torch.isfinite(p).all()))
         return f"the update makes {bad} non-finite"
-
-
-def _frontier(segment: Segment, index: int, out: Any, whole: bool) -> tuple[tuple[Ref, ...], int]:
-    """What a result goes into before a sum or the engine; the last call. whole: sums too."""
-    stop = min((r.first for r in segment.engine if r.first > index), default=len(segment.calls))
-    ends, last = {ref.storage: ref for ref in refs_in(out)}, index
-    reached = set(ends)
-    for at in range(index + 1, stop):
-        call = segment.calls[at]
-        read = {r.storage for r in call.read} & reached
-        made = [r for r in refs_in(call.out) if r.dtype.is_floating_point]
-        shape_alone = getattr(call.func, "_opname", "").endswith("_like")
-        if not read or not made or shape_alone or is_sum(call):
-            continue
-        if not whole and all(numel(r) == 1 for r in made):
-            continue
-        for storage in read:
-            ends.pop(storage, None)
-        reached |= {r.storage for r in made}
-        ends |= {r.storage: r for r in made}
-        last = at
-    return tuple(ends.values()), last
-
-
-def _truth_of(part: Slice) -> Truth | None:
-    """What its results and gradients are; None where it cannot be computed in float64."""
-    operands = list(part.operands.values())
-    wide = [t.double() if t.is_floating_point() else t for t in operands]
-    try:
-        with Wide():
-            evaluate(part.function(), wide, None, part.differentiated)
-    except Exception:
-        return None
-    return truth(part.function(), operands, None, part.differentiated)
 
 
 ROUNDED = "right in float64; in"  # why a fix is finite only
@@ -732,7 +530,7 @@ def _off_in_range(
     for factor in SMALLER:
         near = [x * factor if x.is_floating_point() else x for x in operands]
         try:
-            now, before = (evaluate(fn, near, None, wanted) for fn in (new, old))
+            now, before = (evaluate(fn, near, wanted) for fn in (new, old))
         except Exception:
             return None
         if not all(bool(t.isfinite().all()) for t in before.tensors):
@@ -787,20 +585,9 @@ def _joined(found: Evaluation, operands: Sequence[Tensor]) -> list[Tensor]:
     return [*found.values, *sums.values()]
 
 
-def _nudged(t: Tensor, way: float) -> Tensor:
-    computed = t.is_floating_point() or t.is_complex()
-    return t + way * t.abs().clamp_min(1.0) if way and computed else t
-
-
-def _widened(t: Tensor) -> Tensor:
-    if t.is_complex():
-        return t.to(torch.complex128)
-    return t.double() if t.is_floating_point() else t
-
-
 def _reals(t: Tensor) -> Tensor:
     """The numbers themselves in float64, of complex ones their real and imaginary parts."""
-    return torch.view_as_real(_widened(t).resolve_conj()) if t.is_complex() else t.double()
+    return torch.view_as_real(widened(t).resolve_conj()) if t.is_complex() else t.double()
 
 
 def _change(new: Tensor, old: Tensor, wide: Tensor, near: Sequence[Tensor]) -> float | None:

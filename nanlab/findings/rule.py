@@ -354,7 +354,7 @@ class Rule:
 
 
 def rule(
-    severity: Severity,
+    severity: Severity = "error",
     *,
     example: str = "",
     fix: str | Mapping[str, str] = "",

@@ -23,6 +23,7 @@ from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
 from nanlab.program.expression import (
     all_but_last,
+    lines_of,
     names_in,
     nodes_of,
     parsed,
@@ -58,25 +59,24 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> tupl
     Known functions come before series, series in plain torch before ``nanlab.safe.removable``.
     """
     found: dict[tuple[int, str], Candidate] = {}
+    for made in _forms(text, line, dtype):
+        found.setdefault((made.first, made.text), made)
+    return tuple(found.values())
+
+
+def _forms(text: str, line: int, dtype: torch.dtype) -> Iterator[Candidate]:
     for r in (*rewritings(text, line), *rewritings(text, line, ALTERNATIVES)):
-        made = Candidate(r.title, r.first, r.last, r.text)
-        found.setdefault((made.first, made.text), made)
-        wide = _in_float32(r) if dtype in HALF_PRECISION else None
-        if wide is not None:
-            found.setdefault((wide.first, wide.text), wide)
-    for made in (*_with_operands_named(text, line), *_loops(text, line)):
-        found.setdefault((made.first, made.text), made)
+        yield Candidate(r.title, r.first, r.last, r.text)
+        if dtype in HALF_PRECISION:
+            yield from _in_float32(r)
+    yield from _with_operands_named(text, line)
+    yield from _loops(text, line)
     places = removables(text, line)
     for site in places:
-        for made in _in_torch(site, dtype):
-            found.setdefault((made.first, made.text), made)
-    together = _together(places, dtype)
-    if together is not None:
-        found.setdefault((together.first, together.text), together)
+        yield from _in_torch(site, dtype)
+    yield from _together(places, dtype)
     for site in reversed(places):
-        for made in _in_nanlab(site):
-            found.setdefault((made.first, made.text), made)
-    return tuple(found.values())
+        yield from _in_nanlab(site)
 
 
 def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
@@ -98,7 +98,7 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
         name = next(n for n in ("logits", f"{target}_logits", f"{target}_given") if n not in taken)
         taken.add(name)
         new = f"{name} = {ast.unparse(call)}\n{scope.replaced(statement, [(call, name)])}"
-        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        first, _, last, _ = span_of(statement)
         makers.append((first, last, new))
         indent = rows[first - 1 + shift][: statement.col_offset]
         made = [indent + row for row in new.split("\n")]
@@ -152,17 +152,10 @@ def carried_over(text: str, span: Span, line: int, lines: Collection[int]) -> li
     if call is None or operand is None or id(call) not in there.owners:
         return []
     owner = there.owners[id(call)]
-    maker = (
-        owner.lineno,
-        owner.end_lineno or owner.lineno,
-        there.replaced(owner, [(call, ast.unparse(operand))]),
-    )
-    readers = [
-        s
-        for s in here.statements()
-        if any(s.lineno <= each <= (s.end_lineno or s.lineno) for each in lines)
-    ]
-    if any(not any(s.lineno <= n <= (s.end_lineno or 0) for s in readers) for n in lines):
+    first, _, last, _ = span_of(owner)
+    maker = first, last, there.replaced(owner, [(call, ast.unparse(operand))])
+    readers = [s for s in here.statements() if any(each in lines_of(s) for each in lines)]
+    if any(not any(each in lines_of(s) for s in readers) for each in lines):
         return []
     found: list[Candidate] = []
     for _, reads in sorted(_unassigned(here, readers).items()):
@@ -172,11 +165,8 @@ def carried_over(text: str, span: Span, line: int, lines: Collection[int]) -> li
         forms = [Candidate(r.title, r.first, r.last, r.text) for r in rewritings(changed, line)]
         for form in (*forms, *_with_operands_named(changed, line)):
             written = {form.first, *(first for first, _, _ in form.also)}
-            rest = [
-                (s.lineno, s.end_lineno or s.lineno, _unindented(rows, s))
-                for s in readers
-                if s.lineno not in written
-            ]
+            others = [s for s in readers if s.lineno not in written]
+            rest = [(s.lineno, lines_of(s)[-1], _unindented(rows, s)) for s in others]
             found.append(replace(form, also=(maker, *form.also, *rest)))
     return found
 
@@ -281,16 +271,16 @@ def _unindented(rows: list[str], statement: ast.stmt) -> str:
     return "\n".join(row[statement.col_offset :] for row in part)
 
 
-def _in_float32(r: Rewriting) -> Candidate | None:
+def _in_float32(r: Rewriting) -> Iterator[Candidate]:
     """The call that an expression became, on float32: half precision rounds it more."""
     call = ast.parse(r.new, mode="eval").body
     if not isinstance(call, ast.Call) or not call.args or r.text.count(r.new) != 1:
-        return None
+        return
     operand = ast.unparse(call.args[0])
     atom = isinstance(call.args[0], ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     call.args[0] = ast.parse(f"{operand if atom else f'({operand})'}.float()", mode="eval").body
     text = r.text.replace(r.new, ast.unparse(call))
-    return Candidate(f"{r.title} in float32", r.first, r.last, text, last_resort=True)
+    yield Candidate(f"{r.title} in float32", r.first, r.last, text, last_resort=True)
 
 
 def _in_torch(site: Removable, dtype: torch.dtype) -> Iterator[Candidate]:
@@ -308,28 +298,19 @@ def _in_torch(site: Removable, dtype: torch.dtype) -> Iterator[Candidate]:
         yield Candidate(f"the series near {at:g}", site.first, site.last, text)
 
 
-def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
+def _together(places: list[Removable], dtype: torch.dtype) -> Iterator[Candidate]:
     """All series of one statement at once, each in its own expression."""
     lines: list[str] = []
     changes: list[tuple[ast.expr, str]] = []
     taken: set[str] = set()
     statement = None
     for site in places:  # the smallest first
-        fn = _function(site, {})
-        if (
-            site.others
-            or site.sums
-            or fn is None
-            or (statement is not None and site.statement is not statement)
-        ):
+        fn, node = _function(site, {}), site.node
+        if site.others or site.sums or fn is None or not site.takes_lines:
             continue
-        if not site.takes_lines:
+        if statement is not None and site.statement is not statement:
             continue
-        if any(
-            n in ast.walk(other) or other in ast.walk(n)
-            for n, _ in changes
-            for other in [site.node]
-        ):
+        if any(n in ast.walk(node) or node in ast.walk(n) for n, _ in changes):
             continue
         for at in singular_points(fn, site.numbers):
             try:
@@ -342,12 +323,10 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
             changes.append((site.node, made.expression))
             statement = site.statement
             break
-    if len(changes) < 2 or statement is None:
-        return None
-    site = places[0]
-    text = "\n".join([*lines, site.scope.replaced(statement, changes)])
-    last = statement.end_lineno or statement.lineno
-    return Candidate("the series of each", statement.lineno, last, text)
+    if len(changes) > 1 and statement is not None:
+        text = "\n".join([*lines, places[0].scope.replaced(statement, changes)])
+        first, _, last, _ = span_of(statement)
+        yield Candidate("the series of each", first, last, text)
 
 
 def _in_nanlab(site: Removable) -> Iterator[Candidate]:

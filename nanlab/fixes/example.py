@@ -15,9 +15,9 @@ import torch
 from nanlab.fixes.candidates import Candidate
 from nanlab.fixes.guards import Guard
 from nanlab.fixes.match import Scope, is_new, written_by
-from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, is_pure
+from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, SIGNS, is_pure
 from nanlab.operators import CARDS, card, having
-from nanlab.program.expression import OBJECTS, inside, nodes_of, parsed, span_of
+from nanlab.program.expression import OBJECTS, inside, lines_of, nodes_of, parsed, span_of
 from nanlab.trace.chunk import Span
 
 # One operation, whichever way a program writes it, and another in its place: both by example.
@@ -30,15 +30,7 @@ Binding = dict[str, "ast.expr | tuple[ast.expr | ast.keyword, ...]"]
 ANY = ("n", "p", "f", "d", "m")  # holes that a plain number may fill, or a function
 MODULES = frozenset({*LIBRARIES, "nn", "math", "np", "numpy", "nanlab", "nanlab.safe", "safe"})
 MODULES |= {"torch.nn", "torch.fft", "fft"}
-_SIGNS: dict[type[ast.operator], str] = {
-    ast.Add: "add",
-    ast.Sub: "sub",
-    ast.Mult: "mul",
-    ast.Div: "div",
-    ast.Pow: "pow",
-    ast.MatMult: "matmul",
-    ast.Mod: "remainder",
-}
+_SIGNS = {**SIGNS, ast.Mod: "remainder"}
 _INFINITIES = {"float('-inf')", "-float('inf')", "-torch.inf", "-math.inf", "-np.inf", "-inf"}
 FAR = 1e4  # a number of the program's own beyond it is a mask's constant rather than a factor
 _ATOMS = (ast.Name, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.List, ast.Tuple)
@@ -69,7 +61,7 @@ def spellings(node: ast.AST) -> Iterator[Spelled]:
     elif isinstance(node, ast.Call) and not any(isinstance(a, ast.Starred) for a in node.args):
         args, rest = tuple(node.args), tuple(k for k in node.keywords if k.arg not in (None, "out"))
         more = any(k.arg is None for k in node.keywords)
-        if any(k.arg is None and not _is_more(k) for k in node.keywords):
+        if any(k.arg is None and getattr(k.value, "id", "") != "_more" for k in node.keywords):
             return
         if isinstance(node.func, ast.Attribute):
             name = _common(node.func.attr.rstrip("_") or node.func.attr)
@@ -86,10 +78,6 @@ def spellings(node: ast.AST) -> Iterator[Spelled]:
             yield Spelled(_common(node.func.id), args, rest, node.func, more)
         else:
             yield Spelled("", args, rest, node.func, more)
-
-
-def _is_more(argument: ast.keyword) -> bool:
-    return isinstance(argument.value, ast.Name) and argument.value.id == "_more"
 
 
 def _common(name: str) -> str:
@@ -265,7 +253,8 @@ def filled(example: str, known: Binding, source: Source) -> str | None:
         once = len(own) > SHORT or not is_pure(node) or _multiplies_matrices(node)
         if once and len(re.findall(rf"\${name}\b", text)) > 1:
             if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
-                text = re.sub(rf"\${name}\b", f"(inner_{name} := {_quoted(own)})", text, count=1)
+                quoted = own.replace("\\", r"\\")
+                text = re.sub(rf"\${name}\b", f"(inner_{name} := {quoted})", text, count=1)
                 text = re.sub(rf"\${name}\b", f"inner_{name}", text)
                 continue
         text = re.sub(rf"\${name}\b", lambda m: _placed(m, own, node), text)  # noqa: B023
@@ -279,10 +268,6 @@ def _multiplies_matrices(node: ast.AST) -> bool:
         isinstance(n, ast.MatMult) or (isinstance(n, ast.Attribute) and n.attr in named)
         for n in ast.walk(node)
     )
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", r"\\")
 
 
 def _placed(hole: re.Match[str], own: str, node: ast.expr) -> str:
@@ -446,8 +431,7 @@ class _Page:
 
     def stands(self, node: ast.expr) -> bool:
         """Whether the operation was computed by this expression."""
-        own = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
-        span = self.place.span
+        own, span = span_of(node), self.place.span
         if span is None or own == span:
             return True
         # of a chain over several lines a call begins with its own method's name
@@ -516,31 +500,23 @@ class _Page:
         written = [self.writes(node) for node, _ in changes]
         if None in written or any(self._shows(node) for node, _ in changes):
             return None
+        (node, new), statement = changes[0], self.statement
+        if True in written and isinstance(statement, ast.Return):
+            return self.scope.in_place(statement, f"return {new}")
+        if True in written:
+            names = [ast.unparse(t) for t in getattr(statement, "targets", ())]
+            target: Any = node
+            names.append(ast.unparse(written_by(node) or target.func.value))
+            return self.scope.in_place(statement, f"{' = '.join(names)} = {new}")
+        if isinstance(statement, ast.AugAssign) and getattr(node, "right", 0) is statement.value:
+            return self.scope.in_place(statement, f"{ast.unparse(statement.target)} = {new}")
         try:
-            if True in written and isinstance(self.statement, ast.Return):
-                return self.scope.in_place(self.statement, f"return {changes[0][1]}")
-            if True in written:
-                names = [ast.unparse(t) for t in getattr(self.statement, "targets", ())]
-                outer = changes[0][0]
-                owner: Any = outer
-                names.append(ast.unparse(written_by(outer) or owner.func.value))
-                new = f"{' = '.join(names)} = {changes[0][1]}"
-                return self.scope.in_place(self.statement, new)
-            if isinstance(self.statement, ast.AugAssign) and changes[0][0].lineno == (
-                self.statement.lineno
-            ):
-                if (
-                    isinstance(changes[0][0], ast.BinOp)
-                    and changes[0][0].right is self.statement.value
-                ):
-                    new = f"{ast.unparse(self.statement.target)} = {changes[0][1]}"
-                    return self.scope.in_place(self.statement, new)
-            return self.scope.replaced(self.statement, list(changes))
+            return self.scope.replaced(statement, list(changes))
         except SyntaxError:
             return None
 
     def candidate(self, title: str, text: str, last_resort: bool = False) -> Candidate:
-        first, last = self.statement.lineno, self.statement.end_lineno or self.statement.lineno
+        first, _, last, _ = span_of(self.statement)
         return Candidate(title, first, last, text, last_resort)
 
     # -- masks
@@ -591,9 +567,7 @@ def _statement_at(
         (scope,) = Scope.within_code(text, ast.parse(text), line, 1)
     except SyntaxError:
         return None
-    there = [
-        s for s in scope.order if s.lineno <= line <= (s.end_lineno or 0) and not hasattr(s, "body")
-    ]
+    there = [s for s in scope.order if line in lines_of(s) and not hasattr(s, "body")]
     holding = [s for s in there if span is not None and inside(span, span_of(s))]
     for statement in holding or there:
         nodes = [n for n in ast.walk(statement) if isinstance(n, ast.BinOp | ast.Call)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from nanlab.fixes.term import Term, called, gathered, multiplied, negated, number, summed
+from nanlab.fixes.term import Term, called, gathered, multiplied, negated, number, summed, taken_of
 from nanlab.operators import having
 
 STEEP = 3  # an exponent above it makes numbers of 1e9 too large, and 1e-9 none
@@ -26,8 +26,10 @@ def log_of(t: Term) -> Term | None:
         case "call":
             return _of_call(t)
         case "product":
-            if any(map(log_of, t.parts)) and all(map(_is_positive, t.parts)):
-                return gathered([(int(m), _log(p)) for m, p in zip(t.marks, t.parts, strict=True)])
+            if any(map(log_of, t.parts)) and all(
+                p.kind != "number" or p.value > 0 for p in t.parts
+            ):
+                return gathered([(m, _log(p)) for m, p in t.items])
         case "power":
             base = t.parts[0]
             if base.kind == "number" and base.value > 0:
@@ -39,7 +41,7 @@ def log_of(t: Term) -> Term | None:
             inner = log_of(t.parts[0])
             return Term("index", parts=(inner, t.parts[1])) if inner is not None else None
         case "sum":
-            return _of_sum([(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)])
+            return _of_sum(t.items)
     return None
 
 
@@ -59,7 +61,7 @@ def _magnitude(power: Term) -> Term:
 
 
 def _size(t: Term) -> Term:
-    return called("abs", [("input", t)]) if t.kind != "number" and t.name != "exp" else t
+    return taken_of("abs", t) if t.kind != "number" and t.name != "exp" else t
 
 
 def as_exponential(t: Term) -> Term | None:
@@ -69,15 +71,15 @@ def as_exponential(t: Term) -> Term | None:
     # other factors may be 0, or negative
     if root or (t.name == "prod" and log_of(t.parts[0]) is not None):
         inner = log_of(t)
-        return called("exp", [("input", inner)]) if inner is not None else None
+        return taken_of("exp", inner) if inner is not None else None
     if t.kind != "product":
         return None
-    items = [(int(m), p, _log_of_factor(p)) for m, p in zip(t.marks, t.parts, strict=True)]
+    items = [(m, p, _log_of_factor(p)) for m, p in t.items]
     known = [(m, inner) for m, _, inner in items if inner is not None]
     if not any(m < 0 for m, _ in known) and len(known) < 2:
         return None
     rest = [(m, p) for m, p, inner in items if inner is None]
-    return multiplied([*rest, (1, called("exp", [("input", summed(known))]))])
+    return multiplied([*rest, (1, taken_of("exp", summed(known)))])
 
 
 def _log_of_factor(t: Term) -> Term | None:
@@ -96,7 +98,7 @@ def _log(t: Term) -> Term:
         return number(size) if t.value != 1 else number(Fraction(0))
     if t.kind == "leaf" and is_zeros(t.name):
         return summed([(1, t), (1, number(NOTHING))])
-    return called("log", [("input", t)])
+    return taken_of("log", t)
 
 
 def is_zeros(text: str) -> bool:
@@ -104,22 +106,18 @@ def is_zeros(text: str) -> bool:
     return text.startswith(("torch.zeros(", "torch.zeros_like("))
 
 
-def _is_positive(t: Term) -> bool:
-    return t.kind != "number" or t.value > 0
-
-
 def _with(name: str, inner: Term, t: Term) -> Term:
     """A reduction of the inner term along the dimensions of another; of all where that has
     none."""
     if not _others(t):
-        whole = called("flatten", [("input", inner)])
+        whole = taken_of("flatten", inner)
         return called(name, [("input", whole), ("dim", number(Fraction(0)))])
     return called(name, [("input", inner), *_others(t)])
 
 
 def _others(t: Term) -> list[tuple[str, Term]]:
     """The arguments of a call but for its operand."""
-    return list(zip(map(str, t.marks[1:]), t.parts[1:], strict=True))
+    return t.arguments[1:]
 
 
 def _of_call(t: Term) -> Term | None:
@@ -128,50 +126,49 @@ def _of_call(t: Term) -> Term | None:
         case "exp":
             return x
         case "sigmoid":
-            return called("logsigmoid", [("input", x)])
+            return taken_of("logsigmoid", x)
         case "softplus" if len(t.parts) == 1 and x.name != "clamp_min":
             floor = ("other", number(Fraction(-17)))  # below it is exp(x), to eps
             above = _log(_softplus(called("clamp_min", [("input", x), floor])))
             where = [("condition", called("gt", [("input", x), floor])), ("input", above)]
             return called("where", [*where, ("other", x)])
         case "softmax":
-            return called("log_softmax", list(zip(map(str, t.marks), t.parts, strict=True)))
+            return called("log_softmax", t.arguments)
         case "sqrt":
             inner = log_of(x)
             return multiplied([(1, _HALF), (1, inner)]) if inner is not None else None
         case "abs" if x.name == "prod":
-            inner = called("log", [("input", called("abs", [("input", x.parts[0])]))])
+            inner = taken_of("log", taken_of("abs", x.parts[0]))
             return called("sum", [("input", inner), *_others(x)])
         case "abs" if x.kind == "product":
-            sizes = [(int(m), _size(p)) for m, p in zip(x.marks, x.parts, strict=True)]
-            return log_of(multiplied(sizes))
+            return log_of(multiplied([(m, _size(p)) for m, p in x.items]))
         case "abs":
             return log_of(x)
         case "expm1":
-            return _of_sum([(1, called("exp", [("input", x)])), (-1, _ONE)])
+            return _of_sum([(1, taken_of("exp", x)), (-1, _ONE)])
         case "where" if len(t.parts) == 3:
             if any(p.kind != "number" and log_of(p) is None for p in t.parts[1:]):
                 return None  # the gradient of what is not chosen may be no number
-            chosen = [x, *map(_log, t.parts[1:])]
-            return called("where", list(zip(map(str, t.marks), chosen, strict=True)))
+            (condition, *chosen) = t.arguments
+            return called("where", [condition, *((n, _log(p)) for n, p in chosen)])
         case "list" if any(map(log_of, t.parts)):
-            return called("list", list(zip(map(str, t.marks), map(_log, t.parts), strict=True)))
+            return called("list", [(n, _log(p)) for n, p in t.arguments])
         case "det":
-            return called("logdet", [("input", x)])
+            return taken_of("logdet", x)
         case "ndtr":
-            return called("log_ndtr", [("input", x)])
+            return taken_of("log_ndtr", x)
         case "erfc":
-            tail = called("log_ndtr", [("input", negated(multiplied([(1, _ROOT2), (1, x)])))])
+            tail = taken_of("log_ndtr", negated(multiplied([(1, _ROOT2), (1, x)])))
             return summed([(1, tail), (1, _LOG2)])
         case "i0":
-            scaled = called("log", [("input", called("i0e", [("input", x)]))])
-            return summed([(1, scaled), (1, called("abs", [("input", x)]))])
+            scaled = taken_of("log", taken_of("i0e", x))
+            return summed([(1, scaled), (1, taken_of("abs", x))])
         case "cosh":
             double = _softplus(multiplied([(1, number(Fraction(2))), (1, x)]))
             return summed([(1, double), (-1, x), (-1, _LOG2)])
         case "sinh":
-            down = called("expm1", [("input", multiplied([(1, number(Fraction(-2))), (1, x)]))])
-            rest = called("log", [("input", negated(down))])
+            down = taken_of("expm1", multiplied([(1, number(Fraction(-2))), (1, x)]))
+            rest = taken_of("log", negated(down))
             return summed([(1, x), (1, rest), (-1, _LOG2)])
         case "prod" | "cumprod":
             name = "sum" if t.name == "prod" else "cumsum"
@@ -187,8 +184,8 @@ def _of_call(t: Term) -> Term | None:
             inner = log_of(x)
             if inner is None:
                 return None
-            one = called("ones_like", [("input", inner)])
-            count = called("log", [("input", called("sum", [("input", one), *_others(t)]))])
+            one = taken_of("ones_like", inner)
+            count = taken_of("log", called("sum", [("input", one), *_others(t)]))
             return summed([(1, _with("logsumexp", inner, t)), (-1, count)])
         case name if name in _MOVES:
             inner = log_of(x)
@@ -198,7 +195,7 @@ def _of_call(t: Term) -> Term | None:
 
 
 def _softplus(x: Term) -> Term:
-    return called("softplus", [("input", x)])
+    return taken_of("softplus", x)
 
 
 def _of_sum(items: Sequence[tuple[int, Term]]) -> Term | None:
@@ -224,8 +221,8 @@ def _of_sum(items: Sequence[tuple[int, Term]]) -> Term | None:
         if rest_of_1 is not None:
             return log_of(rest_of_1)
     above, below = _log(up[0]), _log(less)
-    gap = called("expm1", [("input", gathered([(1, below), (-1, above)]))])
-    return summed([(1, above), (1, called("log", [("input", negated(gap))]))])
+    gap = taken_of("expm1", gathered([(1, below), (-1, above)]))
+    return summed([(1, above), (1, taken_of("log", negated(gap)))])
 
 
 def _complement(t: Term) -> Term | None:
@@ -235,11 +232,11 @@ def _complement(t: Term) -> Term | None:
     if t.name == "softmax":
         return summed([(1, _ONE), (-1, t)])
     if t.kind == "product":  # what is left of a sum of which it is a part
-        above = multiplied([(1, p) for m, p in zip(t.marks, t.parts, strict=True) if m == 1])
-        below = [p for m, p in zip(t.marks, t.parts, strict=True) if m == -1]
+        above = multiplied([(1, p) for m, p in t.items if m == 1])
+        below = [p for m, p in t.items if m == -1]
         if len(below) != 1 or below[0].kind != "sum":
             return None
-        rest = [(int(m), p) for m, p in zip(below[0].marks, below[0].parts, strict=True)]
+        rest = below[0].items
         if (1, above) not in rest:
             return None
         rest.remove((1, above))
@@ -267,7 +264,7 @@ def _of_other_classes(softmax: Term) -> Term | None:
     )
     less = called("clamp_max", [("input", softmax), ("other", _HALF)])
     near = [("input", summed([(1, above), (-1, below)]))]
-    far = [("other", called("log1p", [("input", negated(less))]))]
+    far = [("other", taken_of("log1p", negated(less)))]
     return called("where", [("condition", likely), *near, *far])
 
 
@@ -276,7 +273,7 @@ def _of_tails(items: Sequence[tuple[int, Term]]) -> Term | None:
     for (_, one), (sign, erf) in (items, items[::-1]) if len(items) == 2 else ():
         if one == _ONE and erf.name == "erf":
             x = multiplied([(1, _ROOT2), (1, erf.parts[0])])
-            tail = called("log_ndtr", [("input", x if sign > 0 else negated(x))])
+            tail = taken_of("log_ndtr", x if sign > 0 else negated(x))
             return summed([(1, tail), (1, _LOG2)])
     return None
 

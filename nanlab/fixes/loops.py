@@ -10,9 +10,9 @@ from fractions import Fraction
 
 from nanlab.fixes.logarithms import NOTHING, is_zeros, log_of
 from nanlab.fixes.match import Reading, Scope, bound, rewritten
-from nanlab.fixes.term import Term, called, calls_in, multiplied, number, summed, term_of
+from nanlab.fixes.term import Term, called, calls_in, multiplied, number, summed, taken_of, term_of
 from nanlab.operators import having
-from nanlab.program.expression import names_in, replaced
+from nanlab.program.expression import names_in, replaced, span_of
 
 Lines = tuple[int, int, str]
 
@@ -84,7 +84,8 @@ class _Loop:
             else:
                 continue
             if ast.unparse(ast.parse(text)) != ast.unparse(statement):
-                found.append((statement.lineno, statement.end_lineno or statement.lineno, text))
+                first, _, last, _ = span_of(statement)
+                found.append((first, last, text))
         return found
 
     def _may_run_with(self, statement: ast.stmt) -> bool:
@@ -104,12 +105,10 @@ class _Loop:
         parts = tuple(map(self._summed, t.parts))
         if t.name == "matmul":
             a, b = parts
-            last = number(Fraction(-1))
-            if self.vector:
-                return called("sum", [("input", multiplied([(1, a), (1, b)])), ("dim", last)])
-            a = called("unsqueeze", [("input", a), ("dim", last)])
-            product = multiplied([(1, a), (1, b)])
-            return called("sum", [("input", product), ("dim", number(Fraction(-2)))])
+            last = ("dim", number(Fraction(-1)))
+            a = a if self.vector else called("unsqueeze", [("input", a), last])
+            dim = last if self.vector else ("dim", number(Fraction(-2)))
+            return called("sum", [("input", multiplied([(1, a), (1, b)])), dim])
         return Term(t.kind, t.name, parts, t.marks, t.value)
 
     def _logarithm(self, statement: ast.stmt, value: ast.expr) -> str | None:
@@ -134,7 +133,7 @@ class _Loop:
         if names_in(value) & self.carried:
             made = replaced(value, lambda n: _exp_text(n) if self._is_carried(n) else None)
             inner = log_of(t) if t.kind != "sum" else None
-            new = rewritten(t)[0] if inner is None else _exp(rewritten(inner)[0])
+            new = rewritten(t)[0] if inner is None else taken_of("exp", rewritten(inner)[0])
             ways = () if self._hides(t) else (new, _joined(t))
             texts = (reading.spelled(way) for way in ways)
             return next((text for text in texts if text), None) or ast.unparse(made)
@@ -169,7 +168,7 @@ class _Carrying(Reading):
 
     def _resolve(self, name: ast.expr, at: ast.stmt, lookups: int) -> Term | None:
         if isinstance(name, ast.Name) and name.id in self.carried:
-            return _exp(Term("leaf", name.id, node=name))
+            return taken_of("exp", Term("leaf", name.id, node=name))
         return super()._resolve(name, at, lookups)
 
 
@@ -196,10 +195,6 @@ def _written(statement: ast.stmt) -> str:
     return _target(statement)
 
 
-def _exp(t: Term) -> Term:
-    return called("exp", [("input", t)])
-
-
 def _joined(t: Term) -> Term:
     """The term, exponentials that it multiplies as one: of a large and a tiny one."""
     t = replace(t, parts=tuple(map(_joined, t.parts)))
@@ -208,7 +203,7 @@ def _joined(t: Term) -> Term:
     if len(powers) < 2:
         return t
     rest = [(int(mark), p) for mark, p in parts if p.kind != "call" or p.name != "exp"]
-    return multiplied([(1, _exp(summed(powers))), *rest])
+    return multiplied([(1, taken_of("exp", summed(powers))), *rest])
 
 
 def _exp_text(node: ast.AST) -> ast.expr:

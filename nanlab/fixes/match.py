@@ -14,7 +14,6 @@ from nanlab.fixes.catalogue import CATALOGUE, Rule
 from nanlab.fixes.logarithms import as_exponential, log_of
 from nanlab.fixes.term import (
     Term,
-    called,
     calls_in,
     gathered,
     is_pure,
@@ -27,7 +26,16 @@ from nanlab.fixes.term import (
     text_of,
 )
 from nanlab.operators import having
-from nanlab.program.expression import copied, names_in, nodes_of, parsed
+from nanlab.program.expression import (
+    assigned_pairs,
+    copied,
+    last_name,
+    lines_of,
+    names_in,
+    nodes_of,
+    parsed,
+    span_of,
+)
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -79,17 +87,16 @@ class Scope:
         """The same of code that may be changed."""
         nodes = nodes_of(tree) if tree is parsed(text) else (*ast.walk(tree),)
         functions = [n for n in nodes if isinstance(n, Function)]
-        holding = [n for n in functions if _holds(n, line)]
+        holding = [n for n in functions if line in lines_of(n)]
         chain = [max(holding, key=lambda n: n.lineno, default=None)]
         for callee in chain:
             name = callee.name if callee is not None else ""
             if not name or len(chain) >= most:
                 continue
-            calls = [n.lineno for n in nodes if isinstance(n, ast.Call) and _calls(n, name)]
+            called = (n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == name)
+            calls = [n.lineno for n in called]
             for each in functions:
-                if each not in chain and any(
-                    each.lineno <= c <= (each.end_lineno or 0) for c in calls
-                ):
+                if each not in chain and any(c in lines_of(each) for c in calls):
                     chain.append(each)
         own, *callers = chain[:most]
         return cls._of(text, nodes, own, line), *(cls._of(text, nodes, n) for n in callers)
@@ -172,11 +179,11 @@ class Scope:
         """The statements that compute with what a line does, as far as names tell."""
         named = [(name.rpartition(".")[2], f) for name, f in self.functions.items()]
         defined = [*named, *self.classes.items()]
-        names = {name for name, d in defined if d.lineno <= line <= (d.end_lineno or d.lineno)}
+        names = {name for name, d in defined if line in lines_of(d)}
         while more := {n for n, d in defined if n not in names and names & _identifiers(d)}:
             names |= more
         for s in self.order:
-            inside = isinstance(s, _SIMPLE) and s.lineno <= line <= (s.end_lineno or s.lineno)
+            inside = isinstance(s, _SIMPLE) and line in lines_of(s)
             if inside or names & _identifiers(s):
                 names |= {bound.rpartition(".")[2] for bound in bound(s)}
                 if isinstance(s, _SIMPLE) and isinstance(s.value, ast.expr):
@@ -275,33 +282,27 @@ class Scope:
 
     def in_place(self, statement: ast.stmt, new: str) -> str:
         """The statement's lines with another in its place: what else stands on them stays."""
-        rows, last = self.text.splitlines(), statement.end_lineno or statement.lineno
-        head = rows[statement.lineno - 1].encode()[: statement.col_offset].decode().lstrip()
-        tail = rows[last - 1].encode()[statement.end_col_offset or 0 :].decode().strip()
+        rows, (first, begin, last, end) = self.text.splitlines(), span_of(statement)
+        head = rows[first - 1].encode()[:begin].decode().lstrip()
+        tail = rows[last - 1].encode()[end:].decode().strip()
         return f"{head}{new}{tail if tail.startswith(';') else ''}"
 
     def replaced(self, statement: ast.stmt, changes: list[tuple[ast.expr, str]]) -> str:
         """The statement's lines with expressions replaced, without their indentation."""
-        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        first, _, last, _ = span_of(statement)
         for node, new in changes:
             if node is self.joined.get(id(statement)):
                 return self.in_place(statement, f"{_written_name(statement)} = {new}")
         part = [row.encode() for row in self.text.splitlines()[first - 1 : last]]
-        for node, new in sorted(
-            changes, key=lambda c: (c[0].lineno, c[0].col_offset), reverse=True
-        ):
-            start, end = node.lineno - first, (node.end_lineno or node.lineno) - first
-            head, tail = part[start][: node.col_offset], part[end][node.end_col_offset or 0 :]
+        for node, new in sorted(changes, key=lambda c: span_of(c[0])[:2], reverse=True):
+            start, begin, end, stop = span_of(node)
+            start, end = start - first, end - first
+            head, tail = part[start][:begin], part[end][stop:]
             whole = node is getattr(statement, "value", None)
-            atomic = isinstance(
-                ast.parse(new, mode="eval").body,
-                ast.Call | ast.Name | ast.Attribute | ast.Subscript,
-            )
-            bare = head.rstrip()[-1:] in (b"(", b"[", b",") and tail.lstrip()[:1] in (
-                b")",
-                b"]",
-                b",",
-            )
+            kinds = ast.Call | ast.Name | ast.Attribute | ast.Subscript
+            atomic = isinstance(ast.parse(new, mode="eval").body, kinds)
+            before, after = head.rstrip()[-1:], tail.lstrip()[:1]
+            bare = before in (b"(", b"[", b",") and after in (b")", b"]", b",")
             text = new if whole or atomic or bare else f"({new})"
             part[start : end + 1] = [head + text.encode() + tail]
         return _aligned("\n".join(row.decode() for row in part))
@@ -315,20 +316,8 @@ def _identifiers(node: ast.AST) -> frozenset[str]:
         inside = [node.iter]
     elif isinstance(node, ast.If | ast.While):
         inside = [node.test]
-    found = [n for each in inside for n in ast.walk(each)]
-    return frozenset(
-        n.id if isinstance(n, ast.Name) else n.attr
-        for n in found
-        if isinstance(n, ast.Name | ast.Attribute)
-    )
-
-
-def _calls(node: ast.AST, name: str) -> bool:
-    """Whether an expression calls a function of that name, perhaps as a method."""
-    match node:
-        case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called)):
-            return called == name
-    return False
+    found = (n for each in inside for n in ast.walk(each))
+    return frozenset(last_name(n) for n in found if isinstance(n, ast.Name | ast.Attribute))
 
 
 def _is_called(function: Function) -> bool:
@@ -353,11 +342,7 @@ def _given_to_attributes(function: Function) -> Iterator[tuple[ast.expr, ast.exp
     """(self.x, value) of a function that only assigns, each once."""
     for s in function.body:
         if isinstance(s, ast.Assign) and len(s.targets) == 1:
-            target, value = s.targets[0], s.value
-            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                yield from zip(target.elts, value.elts, strict=False)
-            else:
-                yield target, value
+            yield from assigned_pairs(s)
 
 
 def dotted(node: ast.expr) -> str:
@@ -384,14 +369,10 @@ def _functions(nodes: Sequence[ast.AST], line: int) -> dict[str, Function]:
                 made = ast.FunctionDef(name=name, args=args, body=[given], decorator_list=[])
                 found.setdefault(name, ast.copy_location(made, value))
     for owner in nodes:
-        if isinstance(owner, ast.ClassDef | Function) and _holds(owner, line):
+        if isinstance(owner, ast.ClassDef | Function) and line in lines_of(owner):
             of = "self." if isinstance(owner, ast.ClassDef) else ""
             found |= {of + s.name: s for s in owner.body if isinstance(s, Function)}
     return found
-
-
-def _holds(owner: Function | ast.ClassDef, line: int) -> bool:
-    return owner.lineno <= line <= (owner.end_lineno or 0)
 
 
 def written_by(node: ast.AST) -> ast.Name | None:
@@ -534,7 +515,7 @@ class Reading:
             return None
         if isinstance(value, ast.Name) and found.node is not None:
             return found
-        self.lines |= set(range(made.lineno, (made.end_lineno or made.lineno) + 1))
+        self.lines.update(lines_of(made))
         alias = name if self.scope.unchanged(name, made, at, after=True) else found.node
         term = Term(found.kind, found.name, found.parts, found.marks, found.value, alias)
         if alias is name and term.kind in ("sum", "product") and len(term.parts) > 1:
@@ -568,7 +549,7 @@ class Reading:
             return None
         if own and any(t.kind != "number" and id(t.node) in inside.owners for t in leaves):
             return None  # of the object, and not what its class was given
-        self.lines |= reading.lines | set(range(last.lineno, (last.end_lineno or last.lineno) + 1))
+        self.lines.update(reading.lines, lines_of(last))
         return Term(found.kind, found.name, found.parts, found.marks, found.value, node)
 
     def _arguments(
@@ -657,13 +638,12 @@ class Reading:
         parts = tuple(map(self._with_names, t.parts))
         if t.kind not in ("sum", "product"):
             return replace(t, parts=parts)
-        items = list(zip(t.marks, parts, strict=True))
+        items = replace(t, parts=parts).items
         for term in self.named:
             if term.kind != t.kind or not self._is_sayable(term):
                 continue
             for sign in (1, -1):
-                own = [(int(m) * sign, p) for m, p in zip(term.marks, term.parts, strict=True)]
-                rest = _without(items, own)
+                rest = _without(items, [(m * sign, p) for m, p in term.items])
                 items = [*rest, (sign, term)] if rest else items
         return replace(t, parts=tuple(p for _, p in items), marks=tuple(m for m, _ in items))
 
@@ -761,8 +741,7 @@ def _rewriting(scope: Scope, statement: ast.stmt, places: list[_Place]) -> Rewri
     titles = ", ".join(dict.fromkeys(p.title for p in places))
     return Rewriting(
         titles if titles.startswith("an ") else f"rewritten with {titles}",
-        statement.lineno,
-        statement.end_lineno or statement.lineno,
+        *span_of(statement)[::2],
         scope.replaced(statement, [(p.node, p.text) for p in places]),
         ", ".join(ast.unparse(p.node) for p in places),
         ", ".join(p.text for p in places),
@@ -781,8 +760,8 @@ def _place(
         spelled = reading.spelled(new) if titles and new != old else None
         if spelled is not None:
             text = f"{written_to}.copy_({spelled})" if written_to else spelled
-            lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-            return _Place(node, titles[-1], text, frozenset(lines))
+            lines = frozenset(reading.lines.union(lines_of(node)))
+            return _Place(node, titles[-1], text, lines)
     return None
 
 
@@ -862,41 +841,33 @@ def _repeated(t: Term, rules: Sequence[Rule], titles: list[str]) -> Term:
 def _with_parts(t: Term, parts: tuple[Term, ...]) -> Term:
     if parts == t.parts:
         return t
+    made = Term(t.kind, t.name, parts, t.marks, t.value)
     match t.kind:
         case "sum":
-            return summed([(int(m), p) for m, p in zip(t.marks, parts, strict=True)])
+            return summed(made.items)
         case "product":
-            return multiplied([(int(m), p) for m, p in zip(t.marks, parts, strict=True)])
+            return multiplied(made.items)
         case "power":
             return raised(parts[0], parts[1])
-        case "call":
-            return called(t.name, [(str(m), p) for m, p in zip(t.marks, parts, strict=True)])
-    return Term(t.kind, t.name, parts, t.marks, t.value)
+    return made
 
 
 def applied(rule: Rule, t: Term, partly: bool = False) -> Term | None:
     """What the rule makes of a term or some of its parts; None where it does not match."""
     p = rule.before
-    if not partly:
-        for bound in matches(p, t, {}):
-            if rule.root and bound["_p"].value == int(bound["_p"].value):
-                continue
-            made = filled(rule.after, bound)
-            if made is not None:
-                return made
-        return None
-    for bound, kind, rest in _part(p, t):
+    found = _part(p, t) if partly else ((bound, []) for bound in matches(p, t, {}))
+    for bound, rest in found:
         if rule.root and bound["_p"].value == int(bound["_p"].value):
             continue
         made = filled(rule.after, bound)
         if made is not None:
-            return summed([*rest, (1, made)]) if kind == "sum" else multiplied([*rest, (1, made)])
+            return _JOINED[p.kind]([*rest, (1, made)]) if partly else made
     return None
 
 
-def _part(p: Term, t: Term) -> Iterator[tuple[Binding, str, list[tuple[int, Term]]]]:
+def _part(p: Term, t: Term) -> Iterator[tuple[Binding, list[tuple[int, Term]]]]:
     """Matches of some summands or factors of the term, with what is left."""
-    if p.kind not in ("sum", "product") or len(p.parts) < 2:
+    if p.kind not in _JOINED or len(p.parts) < 2:
         return
     whole = t
     if p.kind == "product" and t.kind == "sum" and len(t.parts) == 1:  # minus a product
@@ -906,7 +877,7 @@ def _part(p: Term, t: Term) -> Iterator[tuple[Binding, str, list[tuple[int, Term
     sign = [] if whole is t else [(1, number(Fraction(-1)))]
     for bound, rest in _some(p, whole, {}):
         if rest:
-            yield bound, p.kind, [*rest, *sign]
+            yield bound, [*rest, *sign]
 
 
 def matches(p: Term, t: Term, bound: Binding) -> Iterator[Binding]:
@@ -928,21 +899,16 @@ def matches(p: Term, t: Term, bound: Binding) -> Iterator[Binding]:
         return
     if p.kind != t.kind:
         return
-    if p.kind == "number":
-        if p.value == t.value:
+    if p.kind in ("number", "leaf"):
+        if p == t:
             yield bound
-    elif p.kind == "leaf":
-        if p.name == t.name:
-            yield bound
-    elif p.kind in ("sum", "product"):
+    elif p.kind in _JOINED:
         for found, rest in _some(p, t, bound):
             if not rest:
                 yield found
-    elif p.kind == "call":
-        if p.name == t.name and p.marks == t.marks:
+    elif p.kind != "call" or (p.name == t.name and p.marks == t.marks):
+        if len(p.parts) == len(t.parts):
             yield from _all(p.parts, t.parts, bound)
-    elif len(p.parts) == len(t.parts):
-        yield from _all(p.parts, t.parts, bound)
 
 
 def _constant(t: Term) -> Fraction | float | None:
@@ -964,12 +930,11 @@ def _all(ps: Sequence[Term], ts: Sequence[Term], bound: Binding) -> Iterator[Bin
 
 def _some(p: Term, t: Term, bound: Binding) -> Iterator[tuple[Binding, list[tuple[int, Term]]]]:
     """Ways to find the pattern's summands or factors among the term's; with those left over."""
-    wanted = sorted(
-        zip(p.marks, p.parts, strict=True),
-        key=lambda item: (item[1].kind == "hole", item[1].kind == "sum"),
-    )
-    items = [(int(m), part) for m, part in zip(t.marks, t.parts, strict=True)]
-    yield from _assigned([(int(m), q) for m, q in wanted], items, bound, p.kind)
+    wanted = sorted(p.items, key=lambda item: (item[1].kind == "hole", item[1].kind == "sum"))
+    yield from _assigned(wanted, t.items, bound, p.kind)
+
+
+_JOINED = {"sum": summed, "product": multiplied}
 
 
 def _assigned(
@@ -981,26 +946,14 @@ def _assigned(
     (mark, p), later = wanted[0], wanted[1:]
     have = bound.get(p.name) if p.kind == "hole" else None
     if have is not None and have.kind == kind:  # a hole that stands for several of them
-        rest = list(items)
-        for m, part in zip(have.marks, have.parts, strict=True):
-            if (int(m) * mark, part) not in rest:
-                return
-            rest.remove((int(m) * mark, part))
-        yield from _assigned(later, rest, bound, kind)
+        left = _without(items, [(m * mark, part) for m, part in have.items])
+        if left is not None:
+            yield from _assigned(later, left, bound, kind)
         return
-    if (
-        p.kind == "hole"
-        and have is None
-        and not later
-        and len(items) > 1
-        and not p.name.startswith("_")
-    ):
+    anything = p.kind == "hole" and have is None and not p.name.startswith("_")
+    if anything and not later and len(items) > 1:
         # the last hole takes all that is left: k * x in sin(k * x), w in w * exp(x)
-        if kind == "sum":
-            whole = summed([(m * mark, part) for m, part in items])
-        else:
-            whole = multiplied([(m * mark, part) for m, part in items])
-        yield {**bound, p.name: whole}, []
+        yield {**bound, p.name: _JOINED[kind]([(m * mark, part) for m, part in items])}, []
     for i, (m, part) in enumerate(items):
         rest = items[:i] + items[i + 1 :]
         if m == mark:
@@ -1033,7 +986,7 @@ def filled(p: Term, bound: Binding) -> Term | None:
     if p.name == "expm1" and have[0].kind == "number":
         return number(math.expm1(have[0].value))
     if p.kind == "sum":
-        return gathered([(int(m), q) for m, q in zip(p.marks, have, strict=True)])
+        return gathered(replace(p, parts=have).items)
     return _with_parts(p, have)
 
 

@@ -7,6 +7,7 @@ import ast
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from nanlab.program.expression import lines_of
 from nanlab.trace.chunk import Span
 
 MOST_FILES = 4  # beside that of the line
@@ -68,9 +69,9 @@ def _definitions(text: str, lines: Collection[int]) -> list[str]:
     rows = text.splitlines()
     kept = [""] * len(rows)
     for statement in body:
-        last = statement.end_lineno or statement.lineno
-        if any(statement.lineno <= line <= last for line in lines):
-            kept[statement.lineno - 1 : last] = rows[statement.lineno - 1 : last]
+        own = lines_of(statement)
+        if any(line in own for line in lines):
+            kept[own[0] - 1 : own[-1]] = rows[own[0] - 1 : own[-1]]
     while kept and not kept[-1]:
         kept.pop()
     return kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -22,10 +22,10 @@ from nanlab.fixes.candidates import (
     takes_all_but_last,
 )
 from nanlab.fixes.example import Place, guarded, masked
-from nanlab.fixes.guards import GAPS, GUARDS, IN_FLOAT32, MAKERS, numbers
+from nanlab.fixes.guards import GAPS, GUARDS, IN_FLOAT32, MAKERS, Guard, numbers
 from nanlab.fixes.pages import Pages
 from nanlab.operators import card, having
-from nanlab.program.edit import text_of
+from nanlab.program.readings import text_of
 from nanlab.program.rerun import window
 from nanlab.stats import TensorStats
 from nanlab.trace.op import OPTIMIZER, Op, walk
@@ -62,10 +62,10 @@ def proposals(recording: Recording, position: int, pages: Pages) -> list[Candida
     op = forward_of(recording, position)
     if op is None or not op.line or _is_update(recording, op):
         return []
-    found = _guarded(recording, op, facts_of(recording, op), pages)
+    found = _guarded(recording, op, pages)
     for maker in _upstream(recording, op, pages):
         if maker.born and maker.place != op.place:
-            found += _guarded(recording, maker, facts_of(recording, maker), pages)
+            found += _guarded(recording, maker, pages)
     device = autocast(recording, op)
     return [_outside(c, device) if device and c.title == IN_FLOAT32 else c for c in found]
 
@@ -82,16 +82,20 @@ def proposals_at(recording: Recording, position: int, text: str, place: Place) -
     op = forward_of(recording, position)
     if op is None or _is_update(recording, op):
         return []
-    facts = facts_of(recording, op)
-    guards = [g for g in GUARDS if set(g.when.split()) <= facts]
+    guards = _fitting(GUARDS, facts_of(recording, op))
     return guarded(text, place, guards, _numbers(recording, op))
 
 
-def _guarded(recording: Recording, op: Op, facts: set[str], pages: Pages) -> list[Candidate]:
-    guards = [g for g in GUARDS if set(g.when.split()) <= facts]
-    place = _place(recording, op, pages)
+def _guarded(recording: Recording, op: Op, pages: Pages) -> list[Candidate]:
+    facts, place = facts_of(recording, op), _place(recording, op, pages)
     hidden = [] if "number" in facts else masked(pages.text, place)  # it hides parts of tensors
+    guards = _fitting(GUARDS, facts)
     return [*hidden, *guarded(pages.text, place, guards, _numbers(recording, op))]
+
+
+def _fitting(guards: Iterable[Guard], facts: set[str]) -> list[Guard]:
+    """The guards of which all that must hold does."""
+    return [g for g in guards if set(g.when.split()) <= facts]
 
 
 def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candidate]:
@@ -102,10 +106,13 @@ def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candida
     number, facts = _numbers(recording, op), facts_of(recording, op)
     grows = {"grows", "too-large"} <= facts
     found: list[Candidate] = []
-    for maker in _makers(recording, op, pages, grows):
+    makers: dict[int, Op] = {}  # elsewhere, the nearest first; of exp its exponent
+    for made in _upstream(recording, op, pages):
+        if made.place != op.place and (grows or made.base_name in _MAKERS):
+            makers.setdefault(made.place, made)
+    for maker in list(makers.values())[: 1 if grows else MOST_MAKERS]:
         own = {"vanishes"} if _vanishes(recording, maker.position) else set()
-        guards = [g for g in MAKERS if set(g.when.split()) <= facts | own]
-        place = _place(recording, maker, pages)
+        guards, place = _fitting(MAKERS, facts | own), _place(recording, maker, pages)
         found += guarded(pages.text, place, guards, number, alone=grows)
     return found
 
@@ -359,15 +366,6 @@ def _numbers(recording: Recording, op: Op) -> dict[str, str]:
     read = recording.op(op.inputs[0]) if op.inputs else None
     terms = math.prod(read.shape) // max(math.prod(op.shape), 1) if read is not None else 1
     return numbers(_dtype(recording, op), min(filter(math.isfinite, found), default=None), terms)
-
-
-def _makers(recording: Recording, op: Op, pages: Pages, grows: bool = False) -> list[Op]:
-    """What made the operands elsewhere, nearest first; of exp its exponent."""
-    found: dict[int, Op] = {}
-    for made in _upstream(recording, op, pages):
-        if made.place != op.place and (grows or made.base_name in _MAKERS):
-            found.setdefault(made.place, made)
-    return list(found.values())[: 1 if grows else MOST_MAKERS]
 
 
 def _upstream(recording: Recording, op: Op, pages: Pages | None = None) -> Iterator[Op]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from nanlab.fixes.match import Reading, Scope
 from nanlab.fixes.term import Term, multiplied, negated, number, text_of
 from nanlab.operators import having
-from nanlab.program.expression import names_in, replaced
+from nanlab.program.expression import lines_of, names_in, replaced, span_of
 from nanlab.safe.series import Series, series
 
 Splits = Callable[[Term], bool]
@@ -124,13 +124,11 @@ def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable
         sums = apart[variable] < within[variable]
         if max(apart[variable], within[variable]) < 2:
             continue
-        lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        lines = frozenset(reading.lines.union(lines_of(node)))
+        first, _, last, _ = span_of(statement)
         splits = _splits_or_sums if sums else _splits
-        for text, name, others in _written(reading, whole, variable, splits):
-            yield Removable(
-                text, name, others, first, last, frozenset(lines), scope, statement, node, sums
-            )
+        for written in _written(reading, whole, variable, splits):
+            yield Removable(*written, first, last, lines, scope, statement, node, sums)
 
 
 def _is_where(node: ast.Call) -> bool:
@@ -153,11 +151,9 @@ def _taken_apart(t: Term) -> tuple[Fraction | float, Term]:
         return int(t.marks[0]) * factor, unit
     if t.kind != "product":
         return Fraction(1), t
-    items = [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)]
-    numbers = [p.value if m > 0 else 1 / p.value for m, p in items if p.kind == "number"]
-    return math.prod(numbers, start=Fraction(1)), multiplied(
-        [i for i in items if i[1].kind != "number"]
-    )
+    numbers = [p.value if m > 0 else 1 / p.value for m, p in t.items if p.kind == "number"]
+    rest = [(m, p) for m, p in t.items if p.kind != "number"]
+    return math.prod(numbers, start=Fraction(1)), multiplied(rest)
 
 
 def _written(
@@ -242,20 +238,15 @@ def _variables(t: Term, splits: Splits) -> Iterator[Term]:
 
 def _is_combined(t: Term) -> bool:
     """Whether it is made of leaves by sums, products and quotients of them."""
-    if t.kind == "product" and not any(
-        m == 1 and p.kind != "number" for m, p in zip(t.marks, t.parts, strict=True)
-    ):
+    if t.kind == "product" and not any(m == 1 and p.kind != "number" for m, p in t.items):
         return False
-    return t.kind in ("sum", "product", "leaf", "number", "index") and (
-        t.kind == "index" or all(map(_is_combined, t.parts))
-    )
+    combines = t.kind in ("sum", "product", "leaf", "number")
+    return t.kind == "index" or (combines and all(map(_is_combined, t.parts)))
 
 
 def _divides(t: Term) -> bool:
     """Whether something is divided by, or a logarithm or root taken."""
-    if t.kind == "product" and any(
-        m == -1 and p.kind != "number" for m, p in zip(t.marks, t.parts, strict=True)
-    ):
+    if t.kind == "product" and any(m == -1 and p.kind != "number" for m, p in t.items):
         return True
     if t.kind == "call" and t.name in having("log") | {"log1p", "sqrt"}:
         return True

@@ -41,6 +41,14 @@ LIBRARIES = (
 )
 CASTS = frozenset(("half", "float", "double", "bfloat16", "to"))  # methods that only copy
 _MOVES = CASTS | having("moves") | {"reshape", "contiguous"}  # methods that compute nothing
+SIGNS: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.Pow: "pow",
+    ast.MatMult: "matmul",
+}
 _DEFAULTS = {"keepdim": False, "p": 2, "ord": 2}
 
 Kind = Literal["number", "leaf", "hole", "sum", "product", "power", "call", "index"]
@@ -58,8 +66,16 @@ class Term:
     value: Fraction | float = 0
     # how the program writes it
     node: ast.expr | None = field(default=None, compare=False, repr=False)
-    # the statement it stands in
-    owner: ast.stmt | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def items(self) -> list[tuple[int, Term]]:
+        """The parts of a sum with their signs, those of a product with their powers."""
+        return [(int(m), p) for m, p in zip(self.marks, self.parts, strict=True)]
+
+    @property
+    def arguments(self) -> list[tuple[str, Term]]:
+        """The parts of a call with their names."""
+        return [(str(m), p) for m, p in zip(self.marks, self.parts, strict=True)]
 
 
 def number(value: Fraction | float, node: ast.expr | None = None) -> Term:
@@ -111,9 +127,7 @@ def gathered(items: Sequence[tuple[int, Term]]) -> Term:
 
 
 def _items(t: Term) -> list[tuple[int, Term]]:
-    if t.kind == "sum":
-        return [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)]
-    return [(1, t)]
+    return t.items if t.kind == "sum" else [(1, t)]
 
 
 def multiplied(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) -> Term:
@@ -146,26 +160,20 @@ def multiplied(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) 
 
 
 def _factors(t: Term) -> list[tuple[int, Term]]:
-    if t.kind == "product":
-        return [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)]
-    return [(1, t)]
+    return t.items if t.kind == "product" else [(1, t)]
 
 
 def raised(base: Term, exponent: Term, node: ast.expr | None = None) -> Term:
     """A power; the half is a square root, one of e the exponential."""
     if base.kind == "number" and base.value == _fraction(math.e):
-        return called("exp", [("input", exponent)], node)
+        return taken_of("exp", exponent, node)
     if exponent.kind == "number":
         if exponent.value == 1:
             return _noted(base, node)
         if base.kind == "number" and exponent.value == Fraction(1, 2) and base.value > 0:
             return number(_fraction(math.sqrt(base.value)), node)
         if exponent.value == Fraction(1, 2):
-            return called("sqrt", [("input", base)], node)
-        if exponent.value == -1:
-            return multiplied([(-1, base)], node)
-        if exponent.value == Fraction(-1, 2):
-            return multiplied([(-1, called("sqrt", [("input", base)]))], node)
+            return taken_of("sqrt", base, node)
         if exponent.value < 0:
             return multiplied([(-1, raised(base, number(-exponent.value)))], node)
     return Term("power", parts=(base, exponent), node=node)
@@ -173,9 +181,13 @@ def raised(base: Term, exponent: Term, node: ast.expr | None = None) -> Term:
 
 def called(name: str, arguments: Sequence[tuple[str, Term]], node: ast.expr | None = None) -> Term:
     """A call of a function that only computes."""
-    return Term(
-        "call", name, tuple(t for _, t in arguments), tuple(n for n, _ in arguments), node=node
-    )
+    names, parts = tuple(n for n, _ in arguments), tuple(t for _, t in arguments)
+    return Term("call", name, parts, names, node=node)
+
+
+def taken_of(name: str, x: Term, node: ast.expr | None = None) -> Term:
+    """A call of a function of one operand."""
+    return called(name, [("input", x)], node)
 
 
 _CASTS = ("float", "double")
@@ -206,10 +218,9 @@ def widened(t: Term, cast: str) -> Term:
     if t.kind in ("sum", "product", "power") or t.name == "list":
         return replace(t, parts=tuple(widened(p, cast) for p in t.parts), node=None)
     if t.kind == "call" and t.name in _CONVERTED:
-        pairs = zip(t.marks, t.parts, strict=True)
-        parts = (widened(p, cast) if n in ("input", "other") else p for n, p in pairs)
+        parts = (widened(p, cast) if n in ("input", "other") else p for n, p in t.arguments)
         return replace(t, parts=tuple(parts), node=None)
-    return called(cast, [("input", t)])
+    return taken_of(cast, t)
 
 
 def calls_in(t: Term) -> Iterator[str]:
@@ -223,7 +234,7 @@ def calls_in(t: Term) -> Iterator[str]:
 def _noted(t: Term, node: ast.expr | None) -> Term:
     if node is None or t.node is not None:
         return t
-    return Term(t.kind, t.name, t.parts, t.marks, t.value, node, t.owner)
+    return replace(t, node=node)
 
 
 # --- from the program ---------------------------------------------------------------------------
@@ -263,35 +274,22 @@ class _Reader:
             case ast.Attribute():
                 found = self.resolve(node) if self.resolve else None
                 if found is None and node.attr == "shape" and ast.unparse(node.value) != "self":
-                    return called("shape", [("input", self.read(node.value))], node)
+                    return taken_of("shape", self.read(node.value), node)
                 if found is None and node.attr == "T":
-                    return called("t", [("input", self.read(node.value))], node)
+                    return taken_of("t", self.read(node.value), node)
                 return found or Term("leaf", ast.unparse(node), node=node)
-            case ast.BinOp(op=ast.MatMult()):
-                return called(
-                    "matmul",
-                    [("input", self.read(node.left)), ("other", self.read(node.right))],
-                    node,
-                )
+            case ast.BinOp() if sign := SIGNS.get(type(node.op)):
+                sides = [self.read(node.left), self.read(node.right)]
+                return _combined(sign, sides, node) or _unknown(node)
             case ast.UnaryOp(op=ast.USub()):
                 return summed([(-1, self.read(node.operand))], node)
             case ast.UnaryOp(op=ast.UAdd()):
                 return self.read(node.operand)
-            case ast.BinOp(op=ast.Add()):
-                return summed([(1, self.read(node.left)), (1, self.read(node.right))], node)
-            case ast.BinOp(op=ast.Sub()):
-                return summed([(1, self.read(node.left)), (-1, self.read(node.right))], node)
-            case ast.BinOp(op=ast.Mult()):
-                return _squared([(1, self.read(node.left)), (1, self.read(node.right))], node)
-            case ast.BinOp(op=ast.Div()):
-                return multiplied([(1, self.read(node.left)), (-1, self.read(node.right))], node)
             case ast.Compare(ops=[op], comparators=[right]):
                 name = type(op).__name__.lower().replace("te", "e")  # GtE is ge
                 if name in SIGNATURES:
                     operands = [("input", self.read(node.left)), ("other", self.read(right))]
                     return called(name, operands, node)
-            case ast.BinOp(op=ast.Pow()):
-                return raised(self.read(node.left), self.read(node.right), node)
             case ast.Subscript():
                 at = Term("leaf", ast.unparse(node.slice), node=node.slice)
                 if isinstance(node.slice, ast.Name):
@@ -300,8 +298,7 @@ class _Reader:
                         at = given if self.holes else Term("leaf", text_of(given), node=given.node)
                 whole = self.read(node.value)
                 if whole.kind == "call" and whole.name == "exp":  # part of it is exp of a part
-                    part = Term("index", parts=(whole.parts[0], at))
-                    return called("exp", [("input", part)], node)
+                    return taken_of("exp", Term("index", parts=(whole.parts[0], at)), node)
                 return Term("index", parts=(whole, at), node=node)
             case ast.Call(func=ast.Attribute(value=copied, attr="clone"), args=[], keywords=[]):
                 return self.read(copied)
@@ -338,7 +335,7 @@ class _Reader:
                 return None
         if found.name != "each":
             return None
-        made = called(found.name, list(zip(map(str, found.marks), found.parts, strict=True)))
+        made = called(found.name, found.arguments)
         if isinstance(node.func, ast.Attribute):
             return _noted(made, node)
         return called("sum", [("input", made), ("dim", _ZERO)], node)
@@ -414,9 +411,8 @@ class _Reader:
             for key in names:
                 if key in named and len(operands) == place and name in _ARITHMETIC:
                     operands = [*operands, named.pop(key)]
-        return self._arithmetic(name, operands, named, node) or self._known(
-            name, operands, named, node
-        )
+        made = None if named else _combined(name, [self.read(a) for a in operands], node)
+        return made or self._known(name, operands, named, node)
 
     def _list(self, node: ast.expr) -> Term | None:
         """Tensors that are joined, as they are written one by one."""
@@ -425,35 +421,6 @@ class _Reader:
         if any(isinstance(e, ast.Starred) for e in node.elts):
             return None
         return called("list", [(str(i), self.read(e)) for i, e in enumerate(node.elts)])
-
-    def _arithmetic(
-        self, name: str, operands: list[ast.expr], named: dict[str, ast.expr], node: ast.Call
-    ) -> Term | None:
-        if named:
-            return None
-        terms = [self.read(a) for a in operands]
-        match name, terms:
-            case "add", [a, b]:
-                return summed([(1, a), (1, b)], node)
-            case "sub", [a, b]:
-                return summed([(1, a), (-1, b)], node)
-            case "mul", [a, b]:
-                return _squared([(1, a), (1, b)], node)
-            case "div", [a, b]:
-                return multiplied([(1, a), (-1, b)], node)
-            case "neg", [a]:
-                return summed([(-1, a)], node)
-            case "reciprocal", [a]:
-                return multiplied([(-1, a)], node)
-            case "rsqrt", [a]:
-                return multiplied([(-1, called("sqrt", [("input", a)]))], node)
-            case "square", [a]:
-                return raised(a, number(Fraction(2)), node)
-            case "pow", [a, b]:
-                return raised(a, b, node)
-            case "exp2", [a]:
-                return raised(number(Fraction(2)), a, node)
-        return None
 
     def _known(
         self, name: str, operands: list[ast.expr], named: dict[str, ast.expr], node: ast.Call
@@ -465,36 +432,59 @@ class _Reader:
             return number(Fraction(int(name == "ones_like")), node)
         if name in ("var", "std") and len(operands) > 2:
             return None  # a boolean: whether it is unbiased
+        given: list[tuple[str, Term]] = []
         if name in _JOINS:
             listed = self._list(operands[0]) if operands else None
             if listed is None:
                 return None
-            given = [
-                ("input", listed),
-                *((n, self.read(a)) for n, a in zip(names[1:], operands[1:], strict=False)),
-            ]
-        else:
-            given = [(n, self.read(a)) for n, a in zip(names, operands, strict=False)]
+            given, names, operands = [("input", listed)], names[1:], operands[1:]
+        given += [(n, self.read(a)) for n, a in zip(names, operands, strict=False)]
         given += [(n, self.read(v)) for n, v in named.items()]
-        if name in ("clamp",):
-            kept = dict(given)
-            if set(kept) == {"input", "min"}:
-                return called("clamp_min", [("input", kept["input"]), ("other", kept["min"])], node)
-            if set(kept) == {"input", "max"}:
-                return called("clamp_max", [("input", kept["input"]), ("other", kept["max"])], node)
+        kept = dict(given)
+        if name == "clamp" and len(kept) == 2 and "input" in kept:
+            (bound,) = kept.keys() - {"input"}
+            return called(
+                f"clamp_{bound}", [("input", kept["input"]), ("other", kept[bound])], node
+            )
         if name == "norm":
             name = "vector_norm"
             given = [("ord" if n == "p" else n, t) for n, t in given]
         if ("unbiased", Term("leaf", "False")) in given:
-            given = [
-                (n, t) if n != "unbiased" else ("correction", number(Fraction(0))) for n, t in given
-            ]
+            given = [(n, t) if n != "unbiased" else ("correction", _ZERO) for n, t in given]
         if name in ("diag", "gather") and given[0][1].name == "exp":
             inner = called(name, [("input", given[0][1].parts[0]), *given[1:]])
-            return called("exp", [("input", inner)], node)
+            return taken_of("exp", inner, node)
         kept_arguments = [(n, t) for n, t in given if not _is_default(n, t)]
         order = {n: i for i, n in enumerate((*SIGNATURES[name], "unbiased"))}
         return called(name, sorted(kept_arguments, key=lambda pair: order[pair[0]]), node)
+
+
+def _combined(name: str, terms: Sequence[Term], node: ast.expr) -> Term | None:
+    """What arithmetic by that name makes of its operands; None of any other function."""
+    match name, terms:
+        case "add", [a, b]:
+            return summed([(1, a), (1, b)], node)
+        case "sub", [a, b]:
+            return summed([(1, a), (-1, b)], node)
+        case "mul", [a, b]:
+            return _squared([(1, a), (1, b)], node)
+        case "div", [a, b]:
+            return multiplied([(1, a), (-1, b)], node)
+        case "neg", [a]:
+            return summed([(-1, a)], node)
+        case "reciprocal", [a]:
+            return multiplied([(-1, a)], node)
+        case "rsqrt", [a]:
+            return multiplied([(-1, taken_of("sqrt", a))], node)
+        case "square", [a]:
+            return raised(a, number(Fraction(2)), node)
+        case "pow", [a, b]:
+            return raised(a, b, node)
+        case "exp2", [a]:
+            return raised(number(Fraction(2)), a, node)
+        case "matmul", [a, b]:
+            return called("matmul", [("input", a), ("other", b)], node)
+    return None
 
 
 def _is_default(name: str, t: Term) -> bool:
@@ -646,12 +636,11 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
             if i == 0 or n in ("input", "other") or (n in ("dim", "dims") and i == 1)
             else f"{n}={text_of(p, spell)}"
         )
-        for i, (n, p) in enumerate(zip(t.marks, t.parts, strict=True))
+        for i, (n, p) in enumerate(t.arguments)
     ]
     if t.name in ("vector_norm", "normalize"):
-        arguments = [arguments[0]] + [
-            f"{n}={text_of(p, spell)}" for n, p in zip(t.marks[1:], t.parts[1:], strict=True)
-        ]
+        named = (f"{n}={text_of(p, spell)}" for n, p in t.arguments[1:])
+        arguments = [arguments[0], *named]
     home = card(t.name).home
     if home == ".":
         return f"{text_of(t.parts[0], spell, 4)}.{t.name}({', '.join(arguments[1:])})"

@@ -25,6 +25,7 @@ from nanlab.program.expression import (
     Made,
     ValueAt,
     as_operand,
+    assigned_pairs,
     autocast,
     casts,
     imports_of,
@@ -117,9 +118,8 @@ def runs_of(
 
     packages: that the program ran through; made: the calls of the expression.
     """
-    names = {**namespace_of(text), **imported(text)}
     leaves, objects = _parts(node, text, packages, {each.span for each in made})
-    code = Code(node, {key: f"_part{i}" for i, key in enumerate([*leaves, *objects])}, (), names)
+    code = Code(node, [*leaves, *objects], known_in(text))
     code.check()
     found: list[Run] = []
     opaque = [span_of(n) for n in ast.walk(node) if isinstance(n, ast.Call) and key_of(n) in leaves]
@@ -167,13 +167,12 @@ def with_settings(run: Run, key: str, settings: Settings) -> Run:
 def settings_between(old: ast.expr, new: ast.expr, text: str, packages: frozenset[str]) -> Settings:
     """The attributes in which objects differ that two expressions make. Raises NotReplayable where
     they cannot be made here."""
-    names = {**namespace_of(text), **imported(text)}
     made = []
     for node in (old, new):
         known = {key_of(n): v for n in ast.walk(node) for v in _literal(n, text)}
         if isinstance(node, ast.Call) and (found := meant(node.func, text, packages)):
             known[key_of(node.func)] = found[0]
-        code = Code(node, {key: f"_part{i}" for i, key in enumerate(known)}, (), names)
+        code = Code(node, known, known_in(text))
         code.check()
         try:
             with torch.random.fork_rng(devices=[]), _disable_current_modes():
@@ -214,7 +213,7 @@ def _parts(
 ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
     """Key -> plain values that may stand behind a part, none of a tensor; key -> objects that may
     be what is called."""
-    names = {**namespace_of(text), **imported(text)}
+    names = known_in(text)
     leaves: dict[str, list[Any]] = {}
     objects: dict[str, list[Any]] = {}
 
@@ -284,11 +283,7 @@ def _assigned(text: str) -> dict[str, list[ast.expr | None]]:
     for node in nodes_of(parsed(text)):
         pairs: list[tuple[ast.AST, ast.expr | None]] = []
         if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                    pairs += zip(target.elts, node.value.elts, strict=False)
-                else:
-                    pairs.append((target, node.value))
+            pairs += assigned_pairs(node)
         elif isinstance(node, ast.AnnAssign):
             pairs.append((node.target, node.value))
         elif isinstance(node, ast.For | ast.AugAssign | ast.comprehension):
@@ -325,7 +320,7 @@ def meant(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
     """What a dotted name may stand for: by the imports of the file, else what the packages at hand
     have under its last name."""
     first, *rest = ast.unparse(path).split(".")
-    names = {**namespace_of(text), **imported(text)}
+    names = known_in(text)
     if first in names:
         found = names[first]
         for name in rest:
@@ -348,9 +343,9 @@ def packages_of(recording: Recording) -> frozenset[str]:
     return frozenset(found - {"torch"})
 
 
-def imported(text: str) -> dict[str, Any]:
+def known_in(text: str) -> dict[str, Any]:
     """What a file imports, by the names that it gives to it, as far as this process has it."""
-    found: dict[str, Any] = {}
+    found = dict(namespace_of(text))
     for given, module, name, _ in imports_of(text):
         held = sys.modules.get(module)
         if name:

@@ -23,7 +23,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from nanlab.errors import CapsuleError, TypeMismatchError, UsageError
-from nanlab.program.rerun import complete, handed_over
+from nanlab.program.rerun import bytes_of, complete, handed_over, memory_of
 from nanlab.stats import layout as L
 from nanlab.trace import Trace, history, recording
 from nanlab.trace.chunk import (
@@ -399,10 +399,7 @@ class _Writer:
             self.left -= size
         key = self._storages[id(storage)] = f"s{len(self.tensors)}:{storage.device}"
         self._alive.append(storage)
-        view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(
-            storage, 0, (size,), (1,)
-        )
-        self.tensors[key] = view.detach().to("cpu", copy=True)
+        self.tensors[key] = memory_of(storage).to("cpu", copy=True)
         return key
 
     def pack(self, x: Any) -> Any:
@@ -468,26 +465,10 @@ class _Writer:
             )
         if t.device.type == "meta":
             raise _NoPlace("a tensor without memory")
-        flat = (
-            t.detach()
-            .resolve_conj()
-            .resolve_neg()
-            .to("cpu")
-            .contiguous()
-            .reshape(-1)
-            .view(torch.uint8)
-            .clone()
-        )
         key = f"t{len(self.tensors)}"
-        self.tensors[key] = flat
-        return [
-            "tensor",
-            key,
-            str(t.dtype).removeprefix("torch."),
-            [*t.shape],
-            str(t.device),
-            t.requires_grad,
-        ]
+        self.tensors[key] = bytes_of(t.detach().to("cpu"))
+        dtype = str(t.dtype).removeprefix("torch.")
+        return ["tensor", key, dtype, [*t.shape], str(t.device), t.requires_grad]
 
     def _array(self, array: Any) -> Any:
         if array.dtype.kind not in "iufb":
@@ -664,7 +645,7 @@ class _Reader:
             "dtype": lambda name: _DTYPES[name],
             "device": lambda name: torch.device(self._device(name)),
             "torch": lambda name: _OTHERS[name],
-            "generator": self._generator,
+            "generator": lambda n: self._generators.setdefault(_whole(n), torch.Generator()),
             "Names": lambda *items: Names(*[self.unpack(each) for each in items]),
             "Series": self._series,
         }
@@ -895,9 +876,6 @@ class _Reader:
         made = np.empty(len(items), object)
         made[:] = [self.unpack(each) for each in items]
         return made
-
-    def _generator(self, number: Any) -> torch.Generator:
-        return self._generators.setdefault(_whole(number), torch.Generator())
 
     def _series(self, *parts: Any) -> history.Series:
         made = history.Series()

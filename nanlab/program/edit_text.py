@@ -7,12 +7,13 @@ import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from nanlab.errors import NotReplayable
 from nanlab.program.expression import (
+    assigned_pairs,
     functions_around,
     key_of,
     nodes_of,
@@ -39,19 +40,9 @@ class EditLike(Protocol):
     def text(self) -> str: ...
 
 
-class Lines(NamedTuple):
-    """Lines of a file that are read and stay as they are."""
-
-    file: str
-    first: int
-    last: int
-    text: str = ""
-
-
 DTYPES = ("float", "double", "half", "dtype")
-
-
 _CONVERT = ("half", "float", "double", "bfloat16", "type_as")
+_DTYPE_NAMES = ("dtype", "float", "bfloat", "half", "double")
 
 
 def gives_dtype(node: ast.Call, method: str) -> bool:
@@ -60,9 +51,6 @@ def gives_dtype(node: ast.Call, method: str) -> bool:
         return method in _CONVERT
     given = [*node.args, *(k.value for k in node.keywords)]
     return any(ast.unparse(each).split(".")[-1].startswith(_DTYPE_NAMES) for each in given)
-
-
-_DTYPE_NAMES = ("dtype", "float", "bfloat", "half", "double")
 
 
 def names_assigned(old: str) -> set[str]:
@@ -179,11 +167,7 @@ def name_given(statement: ast.stmt, value: ast.expr) -> ast.expr | None:
     """The name that a statement gives to a value; None where it gives it none of its own."""
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return None
-    target, given = statement.targets[0], statement.value
-    pairs = [(target, given)]
-    if isinstance(target, ast.Tuple) and isinstance(given, ast.Tuple):
-        pairs = list(zip(target.elts, given.elts, strict=False))
-    for name, each in pairs:
+    for name, each in assigned_pairs(statement):
         if isinstance(name, ast.Name | ast.Attribute) and span_of(each) == span_of(value):
             return ast.parse(ast.unparse(name), mode="eval").body
     return None
@@ -281,25 +265,13 @@ def readers_of(key: str, text: str, statement: ast.stmt) -> list[ast.stmt]:
 
 @lru_cache(maxsize=1024)
 def _readers_of(key: str, text: str, first: int, last: int) -> list[ast.stmt]:
-    tree = parsed(text)
-    around: ast.AST = tree
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef
     of_self = key.startswith("Attribute(value=Name(id='self'")
-    for node in nodes_of(tree):
-        if isinstance(node, ast.ClassDef if of_self else kinds) and node.lineno <= first:
-            if (node.end_lineno or 0) >= last:
-                around = node
-    simple = [
-        n
-        for n in nodes_of(around)
-        if isinstance(n, ast.stmt) and not hasattr(n, "body") and reads_name(n, key)
-    ]
+    kinds = ast.ClassDef if of_self else ast.FunctionDef | ast.AsyncFunctionDef
+    holders = (n for n in nodes_of(parsed(text)) if isinstance(n, kinds))
+    around = [n for n in holders if n.lineno <= first and last <= (n.end_lineno or 0)]
+    statements = (n for n in nodes_of([parsed(text), *around][-1]) if isinstance(n, ast.stmt))
+    simple = [n for n in statements if not hasattr(n, "body") and reads_name(n, key)]
     return sorted(simple, key=lambda n: (n.lineno >= first, abs(n.lineno - first)))
-
-
-def called_name(call: ast.Call) -> str:
-    """The name of the function or method that it calls."""
-    return str(getattr(call.func, "id", getattr(call.func, "attr", "")))
 
 
 def argument_of(call: ast.Call, name: str, place: int) -> ast.expr | None:
@@ -311,16 +283,10 @@ def argument_of(call: ast.Call, name: str, place: int) -> ast.expr | None:
 
 def assignments_in(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Names that a statement assigns, as they are read, and the values."""
-    match statement:
-        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
-            pairs = list(zip(names, values, strict=False))
-        case ast.Assign(targets=[name], value=value):
-            pairs = [(name, value)]
-        case _:
-            pairs = []
-    for name, value in pairs:
-        if isinstance(name, ast.Name):
-            yield ast.Name(name.id, ast.Load()), value
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        for name, value in assigned_pairs(statement):
+            if isinstance(name, ast.Name):
+                yield ast.Name(name.id, ast.Load()), value
 
 
 def turned_over(loops: Sequence[ast.comprehension], key: str) -> str | None:
@@ -497,14 +463,10 @@ def lifted_out(
                 small = False
                 break
     whole = isinstance(old, ast.BinOp | ast.UnaryOp | ast.Compare) and len(pairs) > 1 and not apart
-    if small and pairs and not whole and all(_has_value(a, spans) for a, _ in pairs):
+    if small and pairs and not whole and all(span_of(a) in spans for a, _ in pairs):
         return pairs
     if isinstance(old, ast.expr) and isinstance(new, ast.expr):
         return [(old, new)]
     if pairs and not small:
         raise NotReplayable("the edit changes what the line assigns to")
     return pairs
-
-
-def _has_value(node: ast.expr, spans: set[tuple[int, int, int, int]]) -> bool:
-    return span_of(node) in spans

@@ -308,7 +308,7 @@ def _twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Ten
         return None
     try:
         copies = _copies_of_written(func, plan, args, kwargs)
-        wide_args, wide_kwargs = _upcast(tuple(args), copies), _upcast(kwargs, copies)
+        wide_args, wide_kwargs = upcast(tuple(args), copies), upcast(kwargs, copies)
         result = operate(func, wide_args, wide_kwargs)
     except Exception:
         return None
@@ -379,7 +379,7 @@ def _beginnings(where: Window, at: int, index: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def _upcast(value: Any, copies: dict[int, Tensor]) -> Any:
+def upcast(value: Any, copies: dict[int, Tensor]) -> Any:
     """The value with half precision in float32, by the ``copies``; one per tensor."""
 
     def wide(part: Any) -> Any:

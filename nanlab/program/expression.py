@@ -8,11 +8,10 @@ import importlib
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -43,6 +42,11 @@ _MODULES |= {"F": "torch.nn.functional", "nn": "torch.nn", "np": "numpy"}
 def span_of(node: Any) -> Span:
     """First line, first column, last line, column after the last."""
     return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+
+
+def lines_of(node: Any) -> range:
+    """The lines on which some code stands."""
+    return range(node.lineno, node.end_lineno + 1)
 
 
 def inside(inner: Span, outer: Span) -> bool:
@@ -114,7 +118,7 @@ def functions_around(
     """The functions that hold a line of code that nobody changes, the innermost last."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     functions = (n for n in nodes_of(tree) if isinstance(n, kinds))
-    holding = (n for n in functions if n.lineno <= line <= (n.end_lineno or 0))
+    holding = (n for n in functions if line in lines_of(n))
     return tuple(sorted(holding, key=lambda n: n.lineno))
 
 
@@ -127,6 +131,20 @@ def stored_in(node: ast.AST) -> list[str]:
     """The names that code gives a value, as often as it does."""
     names = (n for n in ast.walk(node) if isinstance(n, ast.Name))
     return [n.id for n in names if isinstance(n.ctx, ast.Store)]
+
+
+def last_name(path: ast.expr) -> str:
+    """The last name of a dotted one, as of what a call calls; "" of other code."""
+    return str(getattr(path, "id", getattr(path, "attr", "")))
+
+
+def assigned_pairs(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Each target of an assignment with its value; of tuples given tuples each part."""
+    for target in statement.targets:
+        if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+            yield from zip(target.elts, statement.value.elts, strict=False)
+        else:
+            yield target, statement.value
 
 
 def postorder(node: ast.AST) -> Iterator[ast.AST]:
@@ -265,10 +283,6 @@ def _fit(given: Any, recorded: Any) -> bool:
     return True
 
 
-def _gives_tensors(func: Any) -> bool:
-    return any("Tensor" in str(each.type) for each in func._schema.returns)
-
-
 def _may_be_known(call: Call) -> bool:
     """Whether code may leave a call out that it made before: of a constant that it keeps."""
     draws = torch.Tag.nondeterministic_seeded in call.func.tags
@@ -297,7 +311,8 @@ class Following(DispatchMode):
         return None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        silent = is_silent(func) or not _gives_tensors(func)
+        gives_tensors = any("Tensor" in str(each.type) for each in func._schema.returns)
+        silent = is_silent(func) or not gives_tensors
         at = self.count
         while at < len(self.made) and not _is_same(func, self.made[at].call.func):
             at = at + 1 if _may_be_known(self.made[at].call) else len(self.made)
@@ -305,26 +320,17 @@ class Following(DispatchMode):
             if silent:
                 return plan_of(func).run(*args, **(kwargs or {}))
             raise _Other
-        self.count = at
-        call = self.made[self.count].call
+        self.count, call = at, self.made[at].call
         if not _fit((args, kwargs or {}), (call.args, call.kwargs)):
             raise _Other
         out = plan_of(func).run(*args, **(kwargs or {}))
-        first = out[0] if isinstance(out, tuple | list) and out else out
-        known = self.made[self.count].result
-        if (
-            (func.is_view or not silent)
-            and isinstance(first, Tensor)
-            and isinstance(known, Tensor)
-            and not (
-                first.shape == known.shape  # of memory that nobody wrote
-                if func._opname in _UNINITIALISED
-                else same_bits(first.detach(), known)
-            )
-        ):
-            raise _Other
         outs = out if isinstance(out, tuple | list) else (out,)
-        refs = refs_in(self.made[self.count].call.out)
+        first, known = next(iter(outs), None), self.made[at].result
+        if (func.is_view or not silent) and isinstance(first, Tensor) and isinstance(known, Tensor):
+            unwritten = func._opname in _UNINITIALISED  # memory that nobody wrote
+            if first.shape != known.shape if unwritten else not same_bits(first.detach(), known):
+                raise _Other
+        refs = refs_in(call.out)
         self._given += zip((t for t in outs if isinstance(t, Tensor)), refs, strict=False)
         self.count += 1
         return out
@@ -479,14 +485,6 @@ class Expression:
             return not is_plain(node) and _root(node.func) not in ("math",)
         return False
 
-    def compiled(
-        self, node: ast.expr, parts: Iterable[str], before: Sequence[ast.stmt] = ()
-    ) -> Code:
-        """The text of an expression, with variables in the place of these parts."""
-        return Code(
-            node, {key: f"_part{i}" for i, key in enumerate(parts)}, list(before), self.names
-        )
-
 
 def is_plain(node: ast.AST) -> bool:
     """``x.shape``, ``x.size(0)``, ``len(x)``, ``float(x)``: what Python knows of a tensor."""
@@ -549,14 +547,17 @@ class Code:
     def __init__(
         self,
         node: ast.expr,
-        variables: dict[str, str],
-        before: Sequence[ast.stmt],
+        parts: Iterable[str],
         names: dict[str, Any],
+        before: Sequence[ast.stmt] = (),
         contexts: Sequence[ast.withitem] = (),
         computed: Collection[str] = (),
     ) -> None:
-        self.variables, self.names = variables, names
-        self._computed = frozenset(computed)  # a function computes these itself when it is called
+        """parts: keys of what is given; names: what others mean; computed: keys of parts that a
+        function computes itself when it is called."""
+        self.names = names
+        self.variables = variables = {key: f"_part{i}" for i, key in enumerate(parts)}
+        self._computed = frozenset(computed)
         self._assigned: set[str] = set()  # from here on these are no parts any more
         body: list[ast.stmt] = []
         for statement in (*before, ast.Assign([ast.Name("_value", ast.Store())], node)):
@@ -574,10 +575,10 @@ class Code:
             known.update(stored_in(statement))
         self.code = compile(module, "<edit>", "exec")
 
-    def check(self) -> None:
+    def check(self, where: str = "") -> None:
         """Raises NotReplayable where a name means nothing here."""
         if self.free:
-            raise NotReplayable(f"the value of {ast.unparse(self.free[0])} is not known")
+            raise NotReplayable(f"the value of {ast.unparse(self.free[0])} is not known{where}")
 
     def _replaced(self, tree: Any, known: dict[str, str]) -> Any:
         """The code with variables in the places of the parts that are known by their keys."""
@@ -636,7 +637,7 @@ def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[B
     parts = [span_of(leaf) for leaf in leaves if leaf is not expression.node]
     made = [each for each in made if not any(inside(each.span, part) for part in parts)]
     keys = [key_of(leaf) for leaf in leaves]
-    code = expression.compiled(expression.node, [*keys, *expression.callees])
+    code = Code(expression.node, [*keys, *expression.callees], expression.names)
     code.check()
     found: list[Bound] = []
     rest = list(made)
@@ -733,8 +734,8 @@ def _choices(
     group: Sequence[Made],
     keys: list[str],
     places: list[list[_Occurrence]],
-    numbers: frozenset[str] = frozenset(),
-    lists: Mapping[str, Span] = MappingProxyType({}),
+    numbers: frozenset[str],
+    lists: dict[str, Span],
 ) -> Iterator[tuple[Any, ...]]:
     """What may stand behind each leaf: what the calls read that compute with it, then anything.
 
@@ -763,20 +764,15 @@ def _choices(
     if all(near):  # names of one value come last: by coincidence they may give the result too
         late = []
         for chosen in itertools.islice(itertools.product(*near), MOST_TRIES):
-            if _are_apart(chosen):
-                yield chosen
-            else:
+            if any(_holds(chosen[:i], a) for i, a in enumerate(chosen)):
                 late.append(chosen)
+            else:
+                yield chosen
         yield from late
     pool = _either_sign(pools.get(None, []))
     if len(keys) > 1 and all(map(_is_view, group)):  # x.expand_as(y) reads x alone
         pool = [*pool, *refs_in(group[-1].call.out)]
     yield from itertools.permutations(pool, len(keys))
-
-
-def _are_apart(values: Sequence[Any]) -> bool:
-    """Whether each value is another."""
-    return not any(_holds(values[:i], a) for i, a in enumerate(values))
 
 
 def _flags(call: Call) -> Iterator[tuple[str, bool]]:

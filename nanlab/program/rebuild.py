@@ -21,8 +21,11 @@ from nanlab.program.rerun import (
     Instead,
     Memory,
     Window,
+    grouped,
     last_uses,
+    make,
     operate,
+    operate_call,
     seed,
     seed_first,
     surroundings,
@@ -82,7 +85,7 @@ class Batch:
     def run(self, segment: Segment, index: int, call: Call, args: Any, kwargs: Any) -> Any:
         """The call on the rows that are left. Raises NotReplayable where that is unclear."""
         name = getattr(call.func, "_opname", "")
-        before = list(refs_in((call.args, tuple(call.kwargs.values()))))
+        before = call.read
         reached = any(r.storage in self._reached for r in before)
         if index in segment.states:
             made = self._drawn(segment, index, call, args, kwargs)
@@ -96,7 +99,8 @@ class Batch:
         else:
             made = operate(call.func, args, kwargs)
         outs = list(refs_in(call.out))
-        if reached or any(_smaller(r, t) for r, t in zip(outs, _tensors(made), strict=False)):
+        made_of = zip(outs, _tensors(made), strict=False)
+        if reached or any(ref.size != tuple(t.shape) for ref, t in made_of):
             self._reached |= {r.storage for r in outs}
         self._inherit(before, outs)
         if name == "arange":
@@ -156,16 +160,12 @@ class Batch:
         if not inputs:
             return self._narrowed(made, call.out)
         dims = {d for _, ref, actual in inputs for d in _changed(ref, actual)}
+        results = _tensors(made)
+        for dim in dims:
+            places = self._places(inputs[0][1], dim)
+            results = [result.index_select(dim, places) for result in results]
         if call.func._schema.is_mutable:
-            found = made
-            for dim in dims:
-                found = found.index_select(dim, self._places(inputs[0][1], dim))
-            return args[0].copy_(found) if dims else made
-        results = []
-        for result in _tensors(made):
-            for dim in dims:
-                result = result.index_select(dim, self._places(inputs[0][1], dim))
-            results.append(result)
+            return args[0].copy_(results[0]) if dims else made
         return results[0] if isinstance(made, Tensor) else tuple(results)
 
     def _places(self, ref: Ref, dim: int) -> Tensor:
@@ -322,10 +322,6 @@ def _tensors(made: Any) -> list[Tensor]:
     return [t for t in made if isinstance(t, Tensor)] if isinstance(made, tuple | list) else []
 
 
-def _smaller(ref: Ref, made: Tensor) -> bool:
-    return tuple(made.shape) != ref.size
-
-
 def _changed(ref: Ref, actual: Tensor) -> list[int]:
     """Dimensions that have another size now."""
     if len(ref.size) != actual.dim():
@@ -364,7 +360,7 @@ def batch_of(where: Window, without: Sequence[int]) -> Batch:
         }
         end = min((r.first for r in segment.engine), default=len(segment.calls))
         for call in segment.calls[:end]:
-            for ref in refs_in((call.args, tuple(call.kwargs.values()))):
+            for ref in call.read:
                 fits = ref.storage in segment.leaves and ref.storage not in names
                 if fits and not ref.tracked and ref.size and ref.storage not in state:
                     if ref.storage not in data:
@@ -383,11 +379,8 @@ def batch_of(where: Window, without: Sequence[int]) -> Batch:
     kept = torch.tensor([r for r in range(rows) if r not in left], dtype=torch.long)
     if not len(kept):
         raise UsageError(f"all {rows} rows of the batch are left out; leave at least one")
-    table = where.recording
-    lines = {}
-    for segment in where.segments:
-        for call in segment.calls:
-            lines[call.position] = table.at(call.position).source
+    calls = (call for segment in where.segments for call in segment.calls)
+    lines = {call.position: where.recording.at(call.position).source for call in calls}
     return Batch(rows, kept, frozenset(n for n, size in data.items() if size == rows), lines)
 
 
@@ -748,7 +741,7 @@ class Beginning:
             return earlier
         if not index:
             return None
-        building = _Building((), None, None, None, None)
+        building = _Building()
         if earlier is not None:
             building.go_on_from(earlier.building)
         with surroundings(segments), _disable_current_modes(), torch.enable_grad():
@@ -808,7 +801,7 @@ def _parting(segments: Sequence[Segment], index: int) -> int:
     for at, segment in enumerate(segments):
         for i, call in enumerate(segment.calls):
             if not at and i < index:
-                for ref in refs_in((call.args, tuple(call.kwargs.values()))):
+                for ref in call.read:
                     if ref.tracked and ref.storage in first.leaves:
                         followed.setdefault(ref.storage, i)
             for number in _written_at(segment, i):
@@ -872,12 +865,9 @@ class Functions:
     def enter(self, segment: Segment) -> None:
         """Begin a segment."""
         self._segment = segment
-        self._begun, self._ended, self._hooks = {}, {}, {}
-        for use in segment.functions:
-            self._begun.setdefault(use.first, []).append(use)
-            self._ended.setdefault(use.last, []).append(use)
-        for hook in segment.hooks:
-            self._hooks.setdefault(hook.index, []).append(hook)
+        self._begun = grouped(segment.functions, lambda use: use.first)
+        self._ended = grouped(segment.functions, lambda use: use.last)
+        self._hooks = grouped(segment.hooks, lambda hook: hook.index)
 
     def reached(self, index: int, first: int) -> None:
         """Calls from ``first`` to ``index`` ran: apply Functions they end, keep what is taken."""
@@ -901,12 +891,12 @@ class Functions:
 
     def _hooked(self, use: HookUse, gradient: Any) -> Any:
         run = self._run_of_hook(use, gradient)
-        return None if run is None or run.left[0] is None else self.graph.get(run.left[0])
+        return None if run is None else self.graph.get(run.left[0])
 
     def _added(self, use: HookUse, leaf: Any) -> None:
         run = self._run_of_hook(use, leaf.grad)
         if run is not None:
-            leaf.grad = None if run.left[0] is None else self.graph.get(run.left[0])
+            leaf.grad = self.graph.get(run.left[0])
 
     def _run_of_hook(self, use: HookUse, gradient: Any) -> FunctionRun | None:
         """The run of a hook, its calls made for this gradient; None of an earlier leaf's."""
@@ -920,9 +910,7 @@ class Functions:
 
     def _begin(self, use: FunctionUse) -> None:
         if id(use) not in self._inputs:
-            self._inputs[id(use)] = [
-                None if ref is None else self.graph.get(ref) for ref in use.inputs
-            ]
+            self._inputs[id(use)] = [*map(self.graph.get, use.inputs)]
 
     def apply(self, use: FunctionUse) -> None:
         """The calls of its forward were made: tie their values to its inputs."""
@@ -952,7 +940,7 @@ class Functions:
         if run is None:
             raise NotReplayable(f"{use.name} is differentiated where it was not")
         self._make(run, [run.arrived[output] for output in use.outputs], gradients, use.name)
-        return [None if ref is None else self.graph.get(ref) for ref in run.left]
+        return [*map(self.graph.get, run.left)]
 
     def _make(
         self, run: FunctionRun, arrived: Sequence[Any], gradients: Sequence[Any], name: str
@@ -969,9 +957,8 @@ class Functions:
         inside = [
             each
             for each in self._segment.engine
-            if run.first <= each.first
-            and each.last <= run.last
-            and not any(each is outer for outer in self.running)
+            if run.first <= each.first and each.last <= run.last
+            if not any(each is outer for outer in self.running)
         ]
         with self.graph.covering():
             direct = [each for each in inside if not _lies_in(each, inside)]
@@ -1019,17 +1006,15 @@ class _Building:
 
     def __init__(
         self,
-        patches: Sequence[Patch],
-        about_to_call: AboutToCall | None,
-        instead: Mapping[tuple[int, int], Instead] | None,
-        rows: Batch | None,
-        around: Around | None,
+        patches: Sequence[Patch] = (),
+        about_to_call: AboutToCall | None = None,
+        instead: Mapping[tuple[int, int], Instead] | None = None,
+        rows: Batch | None = None,
+        around: Around | None = None,
     ) -> None:
         self.about_to_call, self.rows, self.around = about_to_call, rows, around
-        self.instead = {} if instead is None else instead
-        self.by_call: dict[tuple[int, int], list[Patch]] = {}
-        for patch in patches:
-            self.by_call.setdefault((patch.segment, patch.at), []).append(patch)
+        self.instead = instead or {}
+        self.by_call = grouped(patches, lambda patch: (patch.segment, patch.at))
         self.skipped = {(p.segment, i) for p in patches for i in p.skipped}
         self.graph, self.result = Graph(None if rows is None else rows.leaf), Rebuilt()
         self.number, self.running = 0, Segment(0)
@@ -1058,9 +1043,7 @@ class _Building:
         with _disable_current_modes():
             self.graph.load(segment, borrow=end is not None)
         if not begin:
-            self.looks = {}
-            for look in segment.looks:
-                self.looks.setdefault(look.index, []).append(look)
+            self.looks = grouped(segment.looks, lambda look: look.index)
             self.functions.enter(segment)
         if end is None:
             engine = [run for run in segment.engine if not run.nested]
@@ -1121,7 +1104,7 @@ class _Building:
                 graph.own(storage for i in near for storage in _written_at(segment, i))
             run_patches(graph, [p for p in own if p.ahead], calls[index].grad)
             if (number, index) not in self.skipped:
-                _call(graph, segment, index, calls[index], self.rows)
+                _call(graph, segment, index, self.rows)
             run_patches(graph, [p for p in own if not p.ahead], calls[index].grad)
             graph.release(self.done.get((number, index), ()))
             index += 1
@@ -1158,9 +1141,7 @@ def _paired(out: Any, made: Any) -> tuple[tuple[Ref, ...], tuple[Any, ...]]:
     return refs, results
 
 
-def _call(
-    graph: Graph, segment: Segment, index: int, call: Call, rows: Batch | None = None
-) -> None:
+def _call(graph: Graph, segment: Segment, index: int, rows: Batch | None = None) -> None:
     if index in segment.loads and rows is None and segment.loads[index][0] not in graph.edited:
         storage, held = segment.loads[index]
         base = graph.bases.get(storage)
@@ -1169,27 +1150,12 @@ def _call(
                 graph.memory.storages[storage] = held.clone()
             else:
                 base.tensor.untyped_storage().copy_(held)
-    if call.given:
-        kept = segment.results.get(index)
-        if kept is None:
-            raise NotReplayable(call.given)
-        flat = call.out if call.out.__class__ is tuple else (call.out,)
-        for ref, result in zip(flat, kept, strict=False):
-            graph.bind(ref, result.clone())
-        return
-    args = graph.get(call.args)
-    kwargs = {name: graph.get(value) for name, value in call.kwargs.items()}
-    seed(segment, index)
-    with torch.set_grad_enabled(call.grad):
-        if rows is None:
-            made = operate(call.func, args, kwargs)
-        else:
-            made = rows.run(segment, index, call, args, kwargs)
-    graph.bind(call.out, made)
+    run = operate_call if rows is None else partial(rows.run, segment, index)
+    make(segment, index, graph.get, graph.bind, run)
 
 
 def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
-    roots = [graph.get(root) for root in run.roots]
+    roots = [*map(graph.get, run.roots)]
     with _disable_current_modes():
         result.losses.extend(root.detach() for root in roots)
     if not run.accumulates:
@@ -1204,8 +1170,8 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
             leaf.grad = None
         elif leaf.grad is None:
             leaf.grad = graph.get(had).detach()
-    inputs = [graph.get(each) for each in run.inputs]
-    gradients = [None if g is None else graph.get(g) for g in run.gradients]
+    inputs = [*map(graph.get, run.inputs)]
+    gradients = [*map(graph.get, run.gradients)]
     torch.autograd.backward(
         roots, gradients, retain_graph=True, create_graph=run.create_graph, inputs=inputs or None
     )
@@ -1223,9 +1189,9 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
 def differentiate(run: EngineRun, graph: Graph) -> None:
     """A run of ``torch.autograd.grad`` whose results go on; under vmap, of a batch of gradients or
     for each sample by itself."""
-    get = graph.get
-    roots, inputs = [get(r) for r in run.roots], [get(i) for i in run.inputs]
-    gradients = [None if g is None else get(g) for g in run.gradients]
+    roots, inputs, gradients = (
+        [*map(graph.get, refs)] for refs in (run.roots, run.inputs, run.gradients)
+    )
 
     def taken(of: list[Tensor], given: Sequence[Tensor | None], batched: bool) -> Sequence[Any]:
         return torch.autograd.grad(
@@ -1271,6 +1237,3 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     if a.dtype is torch.complex32:  # which torch does not compare
         a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
     return bool(torch.equal(a, b)) or bool(((a == b) | ((a != a) & (b != b))).all())
-
-
-__all__ = ["Graph", "Patch", "Rebuilt", "rebuild", "refs_in", "same_bits"]

@@ -39,6 +39,7 @@ from nanlab.program.rerun import (
     rerun,
     step_that_shows,
     window,
+    with_refs,
     written_by,
 )
 from nanlab.program.settings import (
@@ -47,7 +48,7 @@ from nanlab.program.settings import (
     other_scale,
     other_settings,
     watched_steps,
-    with_refs,
+    with_references,
 )
 from nanlab.stats import StatsTable
 from nanlab.trace import Trace
@@ -272,20 +273,14 @@ class Replay:
         Raises NotReplayable where it cannot be run above autograd, or while a watch is running.
         """
         if self._trace is None:
-            self._trace = self._observed()
+            if self.where is None or self.change is None:
+                raise NotReplayable("it is not known of which recording this is the replay")
+            if self.identical:
+                self._trace = self.recorded or Trace(self.where.recording)
+            else:
+                self._trace = observed(self.where, self.change)
+                self._trace.recording.first_step = self.step
         return self._trace
-
-    def _observed(self) -> Trace:
-        from nanlab.trace import Trace
-
-        if self.where is None or self.change is None:
-            raise NotReplayable("it is not known of which recording this is the replay")
-        recording = self.where.recording
-        if self.identical:
-            return self.recorded if self.recorded is not None else Trace(recording)
-        found = observed(self.where, self.change)
-        found.recording.first_step = self.step
-        return found
 
     @property
     def ops(self) -> pd.DataFrame:
@@ -634,12 +629,12 @@ def _close(a: Any, b: Any) -> bool:
     )
 
 
-def _retype(ref: Any, dtype: torch.dtype) -> Any:
-    if ref.__class__ is Ref:
-        return Ref((*ref[:4], dtype, *ref[5:])) if ref.dtype in _HALF else ref
-    if ref.__class__ is tuple or ref.__class__ is list:
-        return ref.__class__([_retype(item, dtype) for item in ref])
-    return dtype if ref.__class__ is torch.dtype and ref in _HALF else ref
+def _retype(value: Any, dtype: torch.dtype) -> Any:
+    if value.__class__ is torch.dtype:
+        return dtype if value in _HALF else value
+    return with_refs(
+        value, lambda ref: Ref((*ref[:4], dtype, *ref[5:])) if ref.dtype in _HALF else ref
+    )
 
 
 def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
@@ -654,20 +649,17 @@ def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
         storage = saved.get(number, leaves[number])
         flat = torch.empty(0, dtype=narrow, device=storage.device).set_(storage)
         saved[number] = flat.to(dtype).untyped_storage()
+    retype = partial(_retype, dtype=dtype)
     calls = Calls(
-        Call(
-            c.func,
-            _retype(c.args, dtype),
-            {k: _retype(v, dtype) for k, v in c.kwargs.items()},
-            _retype(c.out, dtype),
-            *c[4:],
+        c._replace(
+            args=retype(c.args),
+            kwargs={k: retype(v) for k, v in c.kwargs.items()},
+            out=retype(c.out),
         )
         for c in segment.calls
     )
-    looks = [
-        Look(each.index, _retype(each.ref, dtype), each.value, each.place) for each in segment.looks
-    ]
-    steps = [with_refs(run, lambda ref: _retype(ref, dtype)) for run in segment.optimizers]
+    looks = [replace(each, ref=retype(each.ref)) for each in segment.looks]
+    steps = [with_references(run, retype) for run in segment.optimizers]
     return replace(segment, calls=calls, leaves=leaves, saved=saved, looks=looks, optimizers=steps)
 
 

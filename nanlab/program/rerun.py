@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -21,6 +21,8 @@ from nanlab.trace.recording import Recording
 # The storages of a step that is run again, and its random states.
 
 Tensor = torch.Tensor
+T = TypeVar("T")
+K = TypeVar("K")
 Get = Callable[[Any], Any]
 
 
@@ -159,6 +161,23 @@ def surroundings(segments: Sequence[Segment]) -> Iterator[None]:
             generator.set_state(state)
 
 
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items that have a key in common, by the key."""
+    found: dict[K, list[T]] = {}
+    for each in items:
+        found.setdefault(key(each), []).append(each)
+    return found
+
+
+def with_refs(value: Any, change: Callable[[Ref], Any]) -> Any:
+    """An argument or result with other references."""
+    if value.__class__ is Ref:
+        return change(value)
+    if value.__class__ is tuple or value.__class__ is list:
+        return value.__class__([with_refs(item, change) for item in value])
+    return value
+
+
 def seed(segment: Segment, index: int) -> None:
     """Put the generator of a call into the state in which it drew."""
     state = segment.states.get(index)
@@ -271,15 +290,14 @@ def rerun(
     with surroundings(segments), torch.no_grad(), _disable_current_modes():
         for number, segment in enumerate(segments):
             memory.load(segment)
-            looks = iter(sorted(segment.looks, key=lambda each: each.index))
-            look, resume = next(looks, None), begin if not number else 0
+            looks = grouped(segment.looks, lambda each: each.index)
+            resume = begin if not number else 0
             for index, call in enumerate(segment.calls):
                 if segment.lost is not None and index >= segment.lost[0]:
                     raise NotReplayable(segment.lost[1])
-                while look is not None and look.index <= index:
+                for look in looks.get(index, ()):
                     if looked is not None:
                         looked(look, memory.tensor(look.ref))
-                    look = next(looks, None)
                 own = standing.get((number, index))
                 if own is not None and own.when(memory.unpack):
                     seed_first(segment, index, own.last)
@@ -291,33 +309,39 @@ def rerun(
                 if index in segment.loads:
                     storage, held = segment.loads[index]
                     memory.storages[storage] = held.clone()
-                result = _call(memory, segment, index, call, run)
+                result = make(segment, index, memory.unpack, memory.place, run)
                 if visit is not None and visit(number, index, call, result):
                     return memory
                 if (number, index) in done:
                     memory.release(done[number, index])
-            while look is not None and looked is not None:
-                looked(look, memory.tensor(look.ref))
-                look = next(looks, None)
+            for look in looks.get(len(segment.calls), ()):
+                if looked is not None:
+                    looked(look, memory.tensor(look.ref))
     return memory
 
 
-def _call(memory: Memory, segment: Segment, index: int, call: Call, run: Run) -> Any:
+def make(
+    segment: Segment,
+    index: int,
+    get: Get,
+    bind: Callable[[Any, Any], None],
+    run: Run = operate_call,
+) -> Any:
+    """Make a call of a segment, as it drew its random numbers, and bind what it returns."""
+    call = segment.calls[index]
     if call.given:
         kept = segment.results.get(index)
         if kept is None:
             raise NotReplayable(call.given)
         results = [t.clone() for t in kept]
-        flat = call.out if call.out.__class__ is tuple else (call.out,)
-        for ref, result in zip(flat, results, strict=False):
-            memory.place(ref, result)
+        bind(call.out if call.out.__class__ is tuple else (call.out,), tuple(results))
         return results
-    args = memory.unpack(call.args)
-    kwargs = {name: memory.unpack(value) for name, value in call.kwargs.items()}
+    args = get(call.args)
+    kwargs = {name: get(value) for name, value in call.kwargs.items()}
     seed(segment, index)
     with torch.set_grad_enabled(call.grad):
         result = run(call, args, kwargs)
-    memory.place(call.out, result)
+    bind(call.out, result)
     return result
 
 
@@ -388,11 +412,20 @@ def _run_through(segments: Sequence[Segment], reached: Callable[[int, Memory], N
 def _same(a: Any, b: Any) -> bool:
     if a.nbytes() != b.nbytes() or a.device != b.device:
         return False
-    views = [
-        torch.empty(0, dtype=torch.uint8, device=s.device).set_(s, 0, (s.nbytes(),), (1,))
-        for s in (a, b)
-    ]
-    return torch.equal(*views)
+    return torch.equal(memory_of(a), memory_of(b))
+
+
+def memory_of(storage: Any) -> Tensor:
+    """The bytes of a storage."""
+    view = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return view.set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def bytes_of(t: Tensor) -> Tensor:
+    """A copy of the elements, byte by byte."""
+    # else what is expanded from one element counts as contiguous with a stride of 0
+    plain = t.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    return plain.flatten().view(torch.uint8)
 
 
 # What autograd followed where the calls do not show it: inside of a transform of torch.func.
@@ -440,20 +473,15 @@ def _follow_zeros(segment: Segment) -> None:
             reached |= {ref.storage for ref in refs_in(call.out)}
     follows: dict[Any, bool] = {}  # view -> whether autograd follows it where it is read next
 
-    def marked(value: Any) -> Any:
-        if value.__class__ is Ref:
-            if value.tracked or value.storage not in reached or not value.dtype.is_floating_point:
-                return value
-            return Ref((*value[:5], 1, value[6]))
-        if value.__class__ is tuple or value.__class__ is list:
-            return value.__class__([marked(item) for item in value])
-        return value
+    def marked(ref: Ref) -> Ref:
+        unmarked = ref.tracked or ref.storage not in reached or not ref.dtype.is_floating_point
+        return ref if unmarked else Ref((*ref[:5], 1, ref[6]))
 
     for index in range(len(calls) - 1, -1, -1):
         call = calls[index]
         outs = [ref.view for ref in refs_in(call.out)]
         if call.grad and any(map(follows.get, outs)) and not any(r.tracked for r in call.read):
-            call = call._replace(args=marked(call.args))
+            call = call._replace(args=with_refs(call.args, marked))
             calls.put(index, call)
         for view in outs:
             follows.pop(view, None)
@@ -504,13 +532,12 @@ class _Followed:
 
     def marked(self, value: Any) -> Any:
         """References as those of tensors that autograd follows."""
-        if value.__class__ is Ref:
-            if value.tracked or not self._reaches(value) or not value.dtype.is_floating_point:
-                return value
-            return Ref((*value[:5], 2 if value.view in self.leaves else 1, value[6]))
-        if value.__class__ is tuple or value.__class__ is list:
-            return value.__class__([self.marked(item) for item in value])
-        return value
+        return with_refs(value, self._marked)
+
+    def _marked(self, ref: Ref) -> Ref:
+        if ref.tracked or not self._reaches(ref) or not ref.dtype.is_floating_point:
+            return ref
+        return Ref((*ref[:5], 2 if ref.view in self.leaves else 1, ref[6]))
 
 
 # The recorded calls of one training step.

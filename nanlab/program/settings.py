@@ -403,7 +403,7 @@ def _undoing(
     return found
 
 
-def with_refs(run: OptimizerRun, change: Callable[[Any], Any]) -> OptimizerRun:
+def with_references(run: OptimizerRun, change: Callable[[Any], Any]) -> OptimizerRun:
     """A step of an optimizer with other references."""
     groups = tuple(
         replace(

@@ -12,10 +12,12 @@ from torch.utils._pytree import tree_leaves
 from nanlab.errors import NotReplayable
 from nanlab.program.expression import Bound, Expression, Made
 from nanlab.program.rebuild import Beginning
-from nanlab.program.rerun import copy_of, operate, rerun
+from nanlab.program.rerun import bytes_of, copy_of, operate, rerun
+from nanlab.trace.chunk import Span
 from nanlab.trace.program import Call, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
+BySegment = list[tuple[int, list[Made]]]  # segments, and calls of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,7 @@ class Values:
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
         # by file and span: the values there, and the calls of each segment
-        self.lines: dict[
-            tuple[str, tuple[int, int, int, int]], tuple[Results, list[tuple[int, list[Made]]]]
-        ] = {}
+        self.lines: dict[tuple[str, Span], tuple[Results, BySegment]] = {}
         # by file, span, form, segment and calls: an expression and its runs; or why none are known
         self.bound: dict[Any, tuple[Expression, list[Bound]] | NotReplayable] = {}
         self.computing: dict[str, set[int]] = {}  # by file: lines that made calls
@@ -94,7 +94,7 @@ class Values:
         found: dict[Any, Tensor] = {}
         for view, tensor in _paired(refs, made):
             copy = self._copies.get((segment, view))
-            if copy is None or tensor.is_meta or not torch.equal(_bytes(copy), _bytes(tensor)):
+            if copy is None or tensor.is_meta or not torch.equal(bytes_of(copy), bytes_of(tensor)):
                 copy = self._copies[segment, view] = copy_of(tensor)
             found.setdefault(view, copy)
         return found
@@ -145,9 +145,3 @@ def _paired(refs: Any, made: Any) -> Iterator[tuple[Any, Tensor]]:
     elif isinstance(refs, tuple | list) and isinstance(made, tuple | list):
         for ref, item in zip(refs, made, strict=False):
             yield from _paired(ref, item)
-
-
-def _bytes(t: Tensor) -> Tensor:
-    # a copy: what is expanded from one element counts as contiguous with a stride of 0
-    plain = t.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-    return plain.flatten().view(torch.uint8)

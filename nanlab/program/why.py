@@ -77,20 +77,17 @@ def why(trace: Trace, position: int, index: Any = None) -> Origin:
     born, a finite one to the operation that computed it.
     Raises NotReplayable, UsageError, TypeMismatchError.
     """
-    recording = trace.recording
-    held = _held(recording, position)
-    result = _result(recording, held, position)
+    calls = _Calls(trace.recording, position)
+    result = calls.result(position)
     if result is None:
         raise NotReplayable(f"row {position} was not recorded with its operands")
     number, found = _number(result, index), Origin()
-    while len(found) < LONGEST:
-        result = _result(recording, held, position)
-        if result is None:
-            break
+    while len(found) < LONGEST and (result := calls.result(position)) is not None:
         value = _value(result, number)
-        made = _made_of(recording, held, position, number, value)
+        made = calls.made_of(position, number, value)
         bad = [each for each in made if not _is_finite(each[2])]
-        element = _element(recording, position, result, number, value, made)
+        parts = tuple(calls.source(*each) for each in made)
+        element = calls.source(position, number, value, tuple(result.shape), parts)
         copies = base_name(element.name) in _COPIES and len(made) == 1
         if not copies or not found:
             found.append(element)
@@ -99,7 +96,7 @@ def why(trace: Trace, position: int, index: Any = None) -> Origin:
             break
         position, number = going[0][0], going[0][1]
         if position < 0:
-            found.append(_source(recording, position, *going[0][1:]))
+            found.append(calls.source(position, *going[0][1:]))
             break
     return found
 
@@ -115,57 +112,134 @@ _COPIES = (
 _Made = tuple[int, int, float, tuple[int, ...]]
 
 
-def _held(recording: Recording, position: int) -> dict[int, _Held]:
+class _Calls:
     """The calls that a row may come from, run again, with copies of their operands."""
-    op = recording.op(position)
-    if op is None:
-        raise UsageError(f"no row at position {position}; trace.ops.position lists those at hand")
-    where = window(recording, recording.step_of(position))
-    wanted = _ancestors(recording, position, where.start)
-    held: dict[int, _Held] = {}
-    size = [0]
 
-    def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if call.position not in wanted or size[0] > BYTES:
-            return call.func(*args, **kwargs)
-        flat, spec = tree_flatten((args, kwargs))
-        copies = [each.detach().clone() if isinstance(each, Tensor) else each for each in flat]
-        size[0] += sum(t.numel() * t.element_size() for t in copies if isinstance(t, Tensor))
-        out = call.func(*args, **kwargs)
-        kept_args, kept_kwargs = tree_unflatten(copies, spec)
-        held[call.position] = _Held(call, kept_args, kept_kwargs, [])
-        return out
+    def __init__(self, recording: Recording, position: int) -> None:
+        op = recording.op(position)
+        if op is None:
+            raise UsageError(
+                f"no row at position {position}; trace.ops.position lists those at hand"
+            )
+        self.recording = recording
+        self.held: dict[int, _Held] = {}  # by the first row of a call
+        where = window(recording, recording.step_of(position))
+        wanted, size, memory = self._ancestors(position, where.start), 0, Memory()
 
-    def visit(segment: int, index: int, call: Call, out: Any) -> bool:
-        if call.position in held:
-            results = [t.detach().clone() for t in results_of(call, out, memory)]
-            held[call.position].results = results
-            size[0] += sum(t.numel() * t.element_size() for t in results)
-        return call.position == op.call
+        def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            nonlocal size
+            if call.position not in wanted or size > BYTES:
+                return call.func(*args, **kwargs)
+            flat, spec = tree_flatten((args, kwargs))
+            copies = [each.detach().clone() if isinstance(each, Tensor) else each for each in flat]
+            size += sum(t.numel() * t.itemsize for t in copies if isinstance(t, Tensor))
+            out = call.func(*args, **kwargs)
+            kept_args, kept_kwargs = tree_unflatten(copies, spec)
+            self.held[call.position] = _Held(call, kept_args, kept_kwargs, [])
+            return out
 
-    memory = Memory()
-    rerun(where.segments, visit, run, memory)
-    return held
+        def visit(segment: int, index: int, call: Call, out: Any) -> bool:
+            nonlocal size
+            if call.position in self.held:
+                results = [t.detach().clone() for t in results_of(call, out, memory)]
+                self.held[call.position].results = results
+                size += sum(t.numel() * t.itemsize for t in results)
+            return call.position == op.call
+
+        rerun(where.segments, visit, run, memory)
+
+    def _ancestors(self, position: int, start: int) -> set[int]:
+        """First rows of the calls of this step that a row was computed from."""
+        found: set[int] = set()
+        waiting = [position]
+        while waiting and len(found) < 4 * LONGEST:
+            at = waiting.pop(0)
+            op = self.recording.at(at if at >= start else -1)
+            if op and op.call not in found:
+                found.add(op.call)
+                waiting += op.inputs
+        return found
+
+    def result(self, position: int) -> Tensor | None:
+        """The tensor of a row; None where its call was not run again."""
+        op = self.recording.at(position)
+        known = self.held.get(op.call)
+        return known.results[op.output] if known and op.output < len(known.results) else None
+
+    def made_of(self, position: int, number: int, value: float) -> list[_Made]:
+        """The operand elements of an element: of a bad one the bad ones, else the largest."""
+        op = self.recording.at(position)
+        known = self.held[op.call]
+        tensors = [t for t in tree_flatten((known.args, known.kwargs))[0] if isinstance(t, Tensor)]
+        floating = [t for t in tensors if t.is_floating_point() and t.numel()]
+        if not floating:
+            return []
+        values = torch.cat([t.reshape(-1).double().cpu() for t in floating])
+        poisoned = _Poisoned(known, floating, op.output, number)
+        order = values.abs().nan_to_num(nan=torch.inf).argsort(descending=True, stable=True)
+        bad = order[~torch.isfinite(values[order])] if not _is_finite(value) else order[:0]
+        chosen = (poisoned.search(bad) if len(bad) else []) or poisoned.search(order)
+        sources = self._sources(position, tensors)
+        ends = [*itertools.accumulate(t.numel() for t in floating)]
+        made = []
+        for i in chosen:
+            operand = floating[bisect_right(ends, i)]
+            place = sources.get(id(operand))
+            told = place(i - ends[bisect_right(ends, i)] + operand.numel()) if place else None
+            if told is not None:
+                made.append((told[0], told[1], float(values[i]), told[2]))
+        return made
+
+    def _sources(
+        self, position: int, tensors: Sequence[Tensor]
+    ) -> dict[int, Callable[[int], _Place | None]]:
+        """By identity of an operand: which element of which row one of its elements is.
+
+        The row is the one that wrote the storage; an operand that is a view of it has its elements
+        elsewhere.
+        """
+        call = self.held[self.recording.at(position).call].call
+        refs = [each for each in tree_flatten((call.args, call.kwargs))[0] if isinstance(each, Ref)]
+        known = refs if len(refs) == len(tensors) else [None] * len(tensors)
+        operands = zip(self.recording.operands(position), tensors, known, strict=False)
+        return {
+            id(tensor): partial(self._in_source, source, ref, tuple(tensor.shape))
+            for (source, _), tensor, ref in operands
+        }
+
+    def _in_source(
+        self, source: int, ref: Ref | None, shape: tuple[int, ...], number: int
+    ) -> _Place | None:
+        op = self.recording.at(source)
+        outs = [*refs_in(self.held[op.call].call.out)] if op.call in self.held else []
+        made = outs[op.output] if op.output < len(outs) else None
+        if ref is None or made is None or made.storage != ref.storage or made.view == ref.view:
+            stats = self.recording.stats(source)
+            same = stats is None or stats.numel == math.prod(shape)
+            return (source, number, shape) if same else None
+        steps = zip(_index(number, shape), ref[3], strict=True)
+        index = _at_offset(made, ref[1] + sum(i * stride for i, stride in steps))
+        return None if index is None else (source, _flat(index, made.size), made.size)
+
+    def source(
+        self,
+        position: int,
+        number: int,
+        value: float,
+        shape: tuple[int, ...],
+        parts: tuple[Element, ...] = (),
+    ) -> Element:
+        """An element of the result of a row, or of what the step read; parts: what made it."""
+        op, source = self.recording.at(position), self.recording.sources.get(position)
+        if source is not None:
+            name = " ".join(part for part in (source.kind, source.name) if part)
+        else:
+            name = op.name or ("a row that is gone" if position >= 0 else "data")
+        place = location(op.file, op.line)
+        return Element(position, _index(number, shape), value, name, place, parts)
 
 
-def _ancestors(recording: Recording, position: int, start: int) -> set[int]:
-    """First rows of the calls of this step that a row was computed from."""
-    found: set[int] = set()
-    waiting = [position]
-    while waiting and len(found) < 4 * LONGEST:
-        at = waiting.pop(0)
-        op = recording.at(at if at >= start else -1)
-        if not op or op.call in found:
-            continue
-        found.add(op.call)
-        waiting += op.inputs
-    return found
-
-
-def _result(recording: Recording, held: dict[int, _Held], position: int) -> Tensor | None:
-    op = recording.at(position)
-    known = held.get(op.call)
-    return known.results[op.output] if known and op.output < len(known.results) else None
+_Place = tuple[int, int, tuple[int, ...]]  # row or source, number in it, its shape
 
 
 def _number(result: Tensor, index: Any) -> int:
@@ -192,88 +266,6 @@ def largest(tensor: Tensor) -> int:
     flat = tensor.detach().reshape(-1)
     sizes = torch.where(torch.isfinite(flat), flat.abs().double(), -1.0)
     return int(sizes.argmax()) if len(flat) else 0
-
-
-def _made_of(
-    recording: Recording, held: dict[int, _Held], position: int, number: int, value: float
-) -> list[_Made]:
-    """The operand elements of an element: of a bad one the bad ones, else the largest."""
-    op = recording.at(position)
-    known = held[op.call]
-    tensors = [t for t in tree_flatten((known.args, known.kwargs))[0] if isinstance(t, Tensor)]
-    floating = [t for t in tensors if t.is_floating_point() and t.numel()]
-    if not floating:
-        return []
-    values = torch.cat([t.reshape(-1).double().cpu() for t in floating])
-    poisoned = _Poisoned(known, floating, op.output, number)
-    order = values.abs().nan_to_num(nan=torch.inf).argsort(descending=True, stable=True)
-    if not _is_finite(value):
-        bad = order[~torch.isfinite(values[order])]
-        chosen = poisoned.search(bad) or poisoned.search(order)
-    else:
-        chosen = poisoned.search(order)
-    sources = _sources(recording, held, position, tensors)
-    ends = [*itertools.accumulate(t.numel() for t in floating)]
-    made = []
-    for i in chosen:
-        operand = floating[bisect_right(ends, i)]
-        place = sources.get(id(operand))
-        told = place(i - ends[bisect_right(ends, i)] + operand.numel()) if place else None
-        if told is not None:
-            made.append((told[0], told[1], float(values[i]), told[2]))
-    return made
-
-
-_Place = tuple[int, int, tuple[int, ...]]  # row or source, number in it, its shape
-
-
-def _sources(
-    recording: Recording, held: dict[int, _Held], position: int, tensors: Sequence[Tensor]
-) -> dict[int, Callable[[int], _Place | None]]:
-    """By identity of an operand: which element of which row one of its elements is.
-
-    The row is the one that wrote the storage; an operand that is a view of it has its elements
-    elsewhere.
-    """
-    call = held[recording.at(position).call].call
-    refs = [each for each in tree_flatten((call.args, call.kwargs))[0] if isinstance(each, Ref)]
-    found: dict[int, Callable[[int], _Place | None]] = {}
-    for i, ((source, _), tensor) in enumerate(
-        zip(recording.operands(position), tensors, strict=False)
-    ):
-        ref = refs[i] if len(refs) == len(tensors) else None
-        found[id(tensor)] = partial(_in_source, recording, held, source, ref, tuple(tensor.shape))
-    return found
-
-
-def _in_source(
-    recording: Recording,
-    held: dict[int, _Held],
-    source: int,
-    ref: Ref | None,
-    shape: tuple[int, ...],
-    number: int,
-) -> _Place | None:
-    made = _ref_of(recording, held, source)
-    if ref is None or made is None or made.storage != ref.storage or made.view == ref.view:
-        stats = recording.stats(source)
-        same = stats is None or stats.numel == math.prod(shape)
-        return (source, number, shape) if same else None
-    offset = ref[1] + sum(
-        i * stride for i, stride in zip(_index(number, shape), ref[3], strict=True)
-    )
-    index = _at_offset(made, offset)
-    if index is None:
-        return None
-    return source, _flat(index, made.size), made.size
-
-
-def _ref_of(recording: Recording, held: dict[int, _Held], source: int) -> Ref | None:
-    """The result of a row as a view of its storage."""
-    op = recording.at(source)
-    known = held.get(op.call)
-    outs = [] if known is None else [*refs_in(known.call.out)]
-    return outs[op.output] if op.output < len(outs) else None
 
 
 def _at_offset(ref: Ref, offset: int) -> tuple[int, ...] | None:
@@ -334,33 +326,6 @@ class _Poisoned:
             return found
         except (RuntimeError, IndexError, TypeError, NotImplementedError):
             return order[:MOST].tolist()
-
-
-def _element(
-    recording: Recording,
-    position: int,
-    result: Tensor,
-    number: int,
-    value: float,
-    made: Sequence[_Made],
-) -> Element:
-    op = recording.at(position)
-    parts = tuple(_source(recording, *each) for each in made)
-    index = _index(number, tuple(result.shape))
-    return Element(position, index, value, op.name, location(op.file, op.line), parts)
-
-
-def _source(
-    recording: Recording, position: int, number: int, value: float, shape: tuple[int, ...]
-) -> Element:
-    """An element of an operand: the result of a row, or what the step read."""
-    index = _index(number, shape)
-    op, source = recording.at(position), recording.sources.get(position)
-    if source is not None:
-        name = " ".join(part for part in (source.kind, source.name) if part)
-    else:
-        name = op.name or ("a row that is gone" if position >= 0 else "data")
-    return Element(position, index, value, name, location(op.file, op.line))
 
 
 def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pandas as pd
@@ -178,8 +179,10 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     )
 
 
-@rule(
-    "error",
+_given = partial(rule, family="context", origins=GIVEN)
+
+
+@_given(
     example="""
         x = torch.tensor([[1.0, float("nan")]])
         w = torch.ones(2, 1, requires_grad=True)
@@ -187,8 +190,6 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
         loss.backward()
     """,
     fix={'float("nan")': "2.0"},
-    family="context",
-    origins=GIVEN,
 )
 def nan_in_input(fault: Fault) -> Match | None:
     """The data held NaN before the model saw it: a missing value, or 0/0 in preprocessing.
@@ -198,8 +199,7 @@ def nan_in_input(fault: Fault) -> Match | None:
     return _data(fault, "input", True)
 
 
-@rule(
-    "error",
+@_given(
     example="""
         x = torch.from_numpy(np.array([[1.0, np.inf]], np.float32))
         w = torch.ones(2, 1, requires_grad=True)
@@ -207,8 +207,6 @@ def nan_in_input(fault: Fault) -> Match | None:
         loss.backward()
     """,
     fix={"torch.from_numpy(np.array([[1.0, np.inf]], np.float32))": "torch.tensor([[1.0, 2.0]])"},
-    family="context",
-    origins=GIVEN,
 )
 def inf_in_input(fault: Fault) -> Match | None:
     """The data held an infinity before the model saw it: a log of zero, a division by zero, or an
@@ -220,8 +218,7 @@ def inf_in_input(fault: Fault) -> Match | None:
     return _data(fault, "input", False)
 
 
-@rule(
-    "error",
+@_given(
     example="""
         w = torch.ones(2, requires_grad=True)
         y = torch.tensor([1.0, float("nan")])
@@ -229,8 +226,6 @@ def inf_in_input(fault: Fault) -> Match | None:
         loss.backward()
     """,
     fix={'float("nan")': "3.0"},
-    family="context",
-    origins=GIVEN,
 )
 def nan_in_target(fault: Fault) -> Match | None:
     """The target held NaN or an infinity: a missing label, or a label computed as 0/0.
@@ -240,8 +235,7 @@ def nan_in_target(fault: Fault) -> Match | None:
     return _data(fault, "target", None)
 
 
-@rule(
-    "error",
+@_given(
     example="""
         layer = nn.Linear(2, 1)
         with torch.no_grad():
@@ -250,8 +244,6 @@ def nan_in_target(fault: Fault) -> Match | None:
         loss.backward()
     """,
     fix={'with torch.no_grad():\n    layer.weight[0, 0] = float("nan")\n': ""},
-    family="context",
-    origins=GIVEN,
 )
 def poisoned_parameter(fault: Fault) -> Match | None:
     """A parameter was already NaN or infinite, so every output of its layer is.
@@ -262,8 +254,7 @@ def poisoned_parameter(fault: Fault) -> Match | None:
     return _data(fault, "parameter", None)
 
 
-@rule(
-    "error",
+@_given(
     example="""
         norm = nn.BatchNorm1d(2).eval()
         norm.running_var[0] = float("nan")
@@ -271,8 +262,6 @@ def poisoned_parameter(fault: Fault) -> Match | None:
         loss.backward()
     """,
     fix={'norm.running_var[0] = float("nan")\n': ""},
-    family="context",
-    origins=GIVEN,
 )
 def poisoned_buffer(fault: Fault) -> Match | None:
     """A buffer (running statistics, a table) was already NaN or infinite.
@@ -284,7 +273,6 @@ def poisoned_buffer(fault: Fault) -> Match | None:
 
 
 @rule(
-    "error",
     example="""
         w = torch.ones(2, requires_grad=True)
         w.grad = torch.tensor([1.0, float("nan")])
@@ -336,7 +324,6 @@ def _kept_from_a_skipped_step(fault: Fault) -> int | None:
 
 
 @rule(
-    "error",
     example="""
         memory = torch.empty(4)  # here
         memory.numpy()[:] = float("nan")  # stands for what happened to be there

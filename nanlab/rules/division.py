@@ -90,7 +90,6 @@ def of_norm(fault: Fault) -> bool:
 
 
 @rule(
-    "error",
     example="""
         x = torch.tensor([1.0, 2.0], requires_grad=True)
         n = torch.tensor([0.0, 2.0])
@@ -168,7 +167,6 @@ def _pushed_by_sign(fault: Fault) -> bool:
 
 
 @rule(
-    "error",
     example="""
         x = torch.tensor([1e3, 2.0], requires_grad=True)
         (x / torch.tensor([1e-38, 2.0])).sum().backward()  # here
@@ -242,7 +240,6 @@ _NORM_TEXT = "the vector is all zeros"
 
 
 @rule(
-    "error",
     example="""
         v = torch.zeros(2, 3, requires_grad=True)
         (v / v.norm(dim=1, keepdim=True)).sum().backward()  # here
@@ -285,7 +282,6 @@ _ROOTS = having("root")
 
 
 @rule(
-    "error",
     example="""
         d2 = torch.tensor([0.0, 4.0], requires_grad=True)
         torch.sqrt(d2).sum().backward()  # here
@@ -341,7 +337,6 @@ def _divides_by_twice_a_root(fault: Fault) -> bool:
 
 
 @rule(
-    "error",
     example="""
         v = torch.tensor([-1e-8, 4.0], requires_grad=True)
         torch.sqrt(v).sum().backward()  # here
@@ -368,7 +363,6 @@ def sqrt_of_negative(fault: Fault) -> Match | None:
 
 
 @rule(
-    "error",
     example="""
         x = torch.ones(2, 4, requires_grad=True)
         ((x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)).sum().backward()  # here
@@ -425,7 +419,6 @@ _MATRIX = having("matrix_function")
 
 
 @rule(
-    "error",
     example="""
         a = torch.eye(3, requires_grad=True)
         values, vectors = torch.linalg.eigh(a * 2)  # here

@@ -69,7 +69,6 @@ def _exact(values: Tensor) -> Tensor:
 
 
 @rule(
-    "error",
     example="""
         x = torch.tensor([0.0, 0.5], requires_grad=True)
         (x ** 0.4).sum().backward()  # here
@@ -105,7 +104,6 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
 
 
 @rule(
-    "error",
     more_specific_than=("log-of-negative",),
     example="""
         x = torch.tensor([-0.5, 0.5], requires_grad=True)
@@ -255,7 +253,6 @@ def _log_at(fault: Fault, sign: int) -> Match | None:
 
 
 @rule(
-    "error",
     example="""
         p = torch.tensor([0.0, 0.5], requires_grad=True)
         p.log().sum().backward()  # here
@@ -273,7 +270,6 @@ def log_of_zero(fault: Fault) -> Match | None:
 
 
 @rule(
-    "error",
     example="""
         x = torch.tensor([-0.5, 0.5], requires_grad=True)
         torch.log(x).sum().backward()  # here
@@ -302,8 +298,8 @@ def log_of_negative(fault: Fault) -> Match | None:
 _INVERSE = having("inverse")
 
 
-def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor] | None:
-    """(argument, mask of offending elements at the edge, mask of those outside)."""
+def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """(argument, its bad elements, mask of those at the edge, mask of those outside)."""
     if fault.forward not in _INVERSE:
         return None
     argument = fault.subject()
@@ -311,11 +307,10 @@ def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor] | None:
     if values is None or not isinstance(argument, torch.Tensor) or values.is_complex():
         return None
     low, high = card(fault.forward).domain
-    return argument, (values == low) | (values == high), (values < low) | (values > high)
+    return argument, values, (values == low) | (values == high), (values < low) | (values > high)
 
 
 @rule(
-    "error",
     more_specific_than=("inverse-function-domain",),
     example="""
         c = torch.tensor([1.0, 0.5], requires_grad=True)
@@ -338,10 +333,10 @@ def inverse_function_at_edge(fault: Fault) -> Match | None:
             algebra(fault, "0/0"),
         )
     found = _inverse(fault)
-    if found is None or int(found[1].sum()) <= int(found[2].sum()):
+    if found is None or int(found[2].sum()) <= int(found[3].sum()):
         return None
-    argument, edge, _ = found
-    where = number(fault.at(argument)[edge][0])  # type: ignore[index]
+    argument, values, edge, _ = found
+    where = number(values[edge][0])
     count = plural(int(edge.sum()), "value")
     if fault.backward:
         return match(
@@ -358,7 +353,6 @@ def inverse_function_at_edge(fault: Fault) -> Match | None:
 
 
 @rule(
-    "error",
     example="""
         c = torch.tensor([1.001, 0.5], requires_grad=True)
         torch.acos(c).sum().backward()  # here
@@ -371,10 +365,10 @@ def inverse_function_domain(fault: Fault) -> Match | None:
     Rounding can make a cosine a few ulps larger than 1: clamp the argument inside the domain.
     """
     found = _inverse(fault)
-    if found is None or not bool(found[2].any()):
+    if found is None or not bool(found[3].any()):
         return None
-    argument, _, outside = found
-    values = fault.at(argument)[outside]  # type: ignore[index]
+    argument, values, _, outside = found
+    values = values[outside]
     low, high = card(fault.forward).domain
     furthest = values[((values - low).abs().minimum((values - high).abs())).argmax()]
     title = (
@@ -390,13 +384,11 @@ _EXPS = having("exponential")
 
 
 @rule(
-    "error",
     example="""
         z = torch.tensor([100.0, 1.0], requires_grad=True)
         (torch.exp(z) / torch.exp(z).sum()).log().sum().backward()  # here
     """,
     fix={"(torch.exp(z) / torch.exp(z).sum()).log()": "torch.log_softmax(z, 0)"},
-    family="operation",
 )
 def exp_overflow(fault: Fault) -> Match | None:
     """`exp` overflows above 88.7 in float32 and above 11.09 in float16.

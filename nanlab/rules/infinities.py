@@ -68,7 +68,6 @@ def _all_masked_rows(fault: Fault) -> int:
 
 
 @rule(
-    "error",
     example="""
         s = torch.randn(2, 3, requires_grad=True)
         hidden = torch.tensor([[True, True, True], [False, True, False]])
@@ -161,7 +160,6 @@ def _infinite_operands(fault: Fault) -> list[Tensor]:
 
 
 @rule(
-    "error",
     example="""
         logp = torch.log_softmax(torch.tensor([1.0, 2.0, -float("inf")]).requires_grad_(), 0)
         target = torch.tensor([1.0, 0.0, 0.0])
@@ -222,7 +220,6 @@ def _other_factors(fault: Fault) -> Match | None:
 
 
 @rule(
-    "error",
     example="""
         a = torch.tensor([-float("inf"), 1.0])
         w = torch.ones(2, requires_grad=True)
@@ -269,7 +266,6 @@ def _mask_constant(values: Tensor) -> float | None:
 
 
 @rule(
-    "error",
     example="""
         low = torch.finfo(torch.float32).min
         scores = torch.ones(1, 2, requires_grad=True) / 2
@@ -416,7 +412,6 @@ def _born_above(fault: Fault) -> str:
 
 
 @rule(
-    "error",
     example="""
         x = torch.tensor([0.0, 4.0], requires_grad=True)
         y = torch.where(x > 0, torch.log(x), torch.zeros_like(x))  # here
@@ -444,7 +439,6 @@ def where_grad_trap(fault: Fault) -> Match | None:
 
 
 @rule(
-    "error",
     example="""
         a = torch.tensor([0.0, 1.0], requires_grad=True)
         r = torch.nan_to_num(a / (2 * a))  # here

@@ -101,12 +101,9 @@ def _carriers(fault: Fault, position: int) -> list[int]:
 def _adds_no_less(fault: Fault, position: int) -> bool:
     """Whether an addition adds only non-negative numbers."""
     others = fault.parents(position)[1:]
-    numbers = [fault.recording.value(p) for p in others] + [
-        *fault.recording.scalars.get(position, ())
-    ]
-    return all(fault.numel_at(p) == 1 for p in others) and all(
-        x is not None and x >= 0 for x in numbers
-    )
+    numbers = (*map(fault.recording.value, others), *fault.recording.scalars.get(position, ()))
+    single = all(fault.numel_at(p) == 1 for p in others)
+    return single and all(x is not None and x >= 0 for x in numbers)
 
 
 def _complex(fault: Fault, position: int) -> bool:

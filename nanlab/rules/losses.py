@@ -18,7 +18,6 @@ _LOGARITHMS = having("log_like")
 
 
 @rule(
-    "error",
     example="""
         x = torch.randn(5, requires_grad=True)
         loss = x[x > 100].mean()  # here
@@ -90,7 +89,6 @@ def _nothing_counted(fault: Fault) -> Match | None:
 
 
 @rule(
-    "error",
     example="""
         logits = torch.tensor([[1.0, 2.0, -float("inf")]])
         w = torch.ones(1, requires_grad=True)
@@ -156,7 +154,6 @@ def _forbidden_target(fault: Fault) -> Match | None:
 
 
 @rule(
-    "error",
     example="""
         w = torch.ones(2, requires_grad=True)
         cost = torch.tensor([1.0, float("inf")])

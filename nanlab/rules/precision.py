@@ -27,7 +27,6 @@ _PRODUCTS = having("squares", "multiplies") | {"exp"}
 
 
 @rule(
-    "error",
     example="""
         x = torch.full((4,), 300.0, dtype=torch.float16, requires_grad=True)
         (x * x).sum().backward()  # here
@@ -190,7 +189,6 @@ def _low(dtype: torch.dtype) -> bool:
 
 
 @rule(
-    "error",
     example="""
         v = torch.zeros(1, 4, dtype=torch.float16, requires_grad=True)
         F.normalize(v, dim=1).sum().backward()  # here
@@ -235,7 +233,6 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
 
 
 @rule(
-    "error",
     example="""
         class Root(torch.autograd.Function):
             @staticmethod

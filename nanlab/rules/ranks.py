@@ -15,7 +15,6 @@ from nanlab.trace.recording import Recording
 
 
 @rule(
-    "error",
     family="arrival",
     origins=("rank",),
     example="""
@@ -138,6 +137,4 @@ def _told(ranks: Ranks, first: dict[str, Any], struck: Finding | None) -> Findin
 
 
 def _listed(ranks: Ranks) -> str:
-    return ", ".join(
-        str(each["rank"]) for each in sorted(ranks.told, key=lambda each: each["rank"])
-    )
+    return ", ".join(map(str, sorted(each["rank"] for each in ranks.told)))

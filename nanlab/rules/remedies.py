@@ -35,8 +35,8 @@ from nanlab.fixes.proposals import (
     reads_probabilities,
 )
 from nanlab.program.edit import CHANGES_NOTHING
-from nanlab.program.edit import text_of as source_text
-from nanlab.program.rerun import step_that_shows, window
+from nanlab.program.readings import text_of as source_text
+from nanlab.program.rerun import grouped, step_that_shows, window
 from nanlab.rules.advice import advised
 from nanlab.rules.settings import tried_settings
 from nanlab.trace import Trace
@@ -113,9 +113,7 @@ def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
 def nearest_first(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
     """Of fixes of one kind that are as good, the one at the finding's line first, and the shorter
     first; each kind keeps its places."""
-    groups: dict[object, list[Fix]] = {}
-    for fix in fixes:
-        groups.setdefault((fix.title, _rank(fix)), []).append(fix)
+    groups = grouped(fixes, lambda fix: (fix.title, _rank(fix)))
 
     def size(fix: Fix) -> tuple[bool, int]:
         return not _is_at(fix, finding), len(fix.code)

@@ -12,6 +12,7 @@ from torch import Tensor
 from nanlab.safe.operator import (
     Dims,
     Number,
+    Outside,
     as_float,
     as_tensor,
     below_one,
@@ -55,12 +56,13 @@ def reciprocal(input: Tensor) -> Tensor:
     Value: too large for the dtype (1 / a subnormal): the largest magnitude with its sign.
     Derivative: 0 wherever torch's, -1 / x**2, is not finite.
     """
-    return guard(
-        torch.reciprocal,
-        [as_float(input, "input")],
-        1.0,
-        outside=lambda value, x: torch.where(x == 0, 0.0, value),
-    )
+    return _of_one(torch.reciprocal, input, lambda value, x: torch.where(x == 0, 0.0, value))
+
+
+def _of_one(
+    fn: Callable[[Tensor], Tensor], input: Tensor, outside: Outside | None, benign: float = 1.0
+) -> Tensor:
+    return guard(fn, [as_float(input, "input")], benign, outside=outside)
 
 
 # Square roots and powers.
@@ -71,7 +73,7 @@ def sqrt(input: Tensor) -> Tensor:
 
     At +inf: value the dtype's maximum, derivative 0.
     """
-    return guard(torch.sqrt, [as_float(input, "input")], 1.0)
+    return _of_one(torch.sqrt, input, None)
 
 
 def rsqrt(input: Tensor) -> Tensor:
@@ -80,12 +82,7 @@ def rsqrt(input: Tensor) -> Tensor:
     Derivative: 0 wherever torch's, -x**(-3/2) / 2, is not finite (tiny x); the value is still
     torch's there.
     """
-    return guard(
-        torch.rsqrt,
-        [as_float(input, "input")],
-        1.0,
-        outside=lambda value, x: torch.where(x <= 0, 0.0, value),
-    )
+    return _of_one(torch.rsqrt, input, lambda value, x: torch.where(x <= 0, 0.0, value))
 
 
 def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
@@ -114,14 +111,16 @@ def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
 def _within(
     fn: Callable[[Tensor], Tensor],
     input: Tensor,
-    low: float,
+    low: Callable[[torch.dtype], float] | float,
     high: float | None = None,
     benign: float = 1.0,
 ) -> Tensor:
-    """A function, outside of an interval what it is at the edge; None: the largest number."""
+    """A function, outside of an interval what it is at the edge; None: the largest number. low: may
+    depend on the dtype."""
     x = as_float(input, "input")
     top = torch.finfo(x.dtype).max if high is None else high
-    return guard(fn, [x], benign, outside=lambda value, t: fn(t.clamp(low, top)))
+    floor = low(x.dtype) if callable(low) else low
+    return guard(fn, [x], benign, outside=lambda value, t: fn(t.clamp(floor, top)))
 
 
 def log(input: Tensor) -> Tensor:
@@ -133,20 +132,17 @@ def log(input: Tensor) -> Tensor:
     Derivative: 0 wherever torch's, 1 / x, is not finite (most subnormals); the value is still
     torch's there.
     """
-    x = as_float(input, "input")
-    return _within(torch.log, x, smallest(x.dtype))
+    return _within(torch.log, input, smallest)
 
 
 def log2(input: Tensor) -> Tensor:
     """``torch.log2``, with value and derivative outside its domain as for ``log``."""
-    x = as_float(input, "input")
-    return _within(torch.log2, x, smallest(x.dtype))
+    return _within(torch.log2, input, smallest)
 
 
 def log10(input: Tensor) -> Tensor:
     """``torch.log10``, with value and derivative outside its domain as for ``log``."""
-    x = as_float(input, "input")
-    return _within(torch.log10, x, smallest(x.dtype))
+    return _within(torch.log10, input, smallest)
 
 
 def log1p(input: Tensor) -> Tensor:
@@ -155,8 +151,7 @@ def log1p(input: Tensor) -> Tensor:
 
     At +inf: its value at the dtype's maximum, with derivative 0.
     """
-    x = as_float(input, "input")
-    return _within(torch.log1p, x, -below_one(x.dtype))
+    return _within(torch.log1p, input, lambda dtype: -below_one(dtype))
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
@@ -175,7 +170,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
 
 def exp(input: Tensor) -> Tensor:
     """``torch.exp``; where it overflows, the dtype's maximum, with derivative 0."""
-    return guard(torch.exp, [as_float(input, "input")], 0.0)
+    return _of_one(torch.exp, input, None, 0.0)
 
 
 def xlogy(input: Tensor | Number, other: Tensor | Number) -> Tensor:
@@ -278,13 +273,8 @@ def exprel(input: Tensor) -> Tensor:
 
     Value: where it overflows, the dtype's maximum, with derivative 0.
     """
-    return guard(
-        lambda t: _by_series(
-            lambda u: torch.expm1(u) / u, t, [1 / math.factorial(k + 1) for k in range(15)]
-        ),
-        [as_float(input, "input")],
-        1.0,
-    )
+    terms = [1 / math.factorial(k + 1) for k in range(15)]
+    return _of_one(lambda t: _by_series(lambda u: torch.expm1(u) / u, t, terms), input, None)
 
 
 def _by_series(fn: Callable[[Tensor], Tensor], input: Tensor, coefficients: list[float]) -> Tensor:
@@ -302,7 +292,7 @@ def logsigmoid(input: Tensor) -> Tensor:
 
     At -inf: the dtype's lowest number, with derivative 0.
     """
-    return guard(torch.nn.functional.logsigmoid, [as_float(input, "input")], 0.0)
+    return _of_one(torch.nn.functional.logsigmoid, input, None, 0.0)
 
 
 def log1mexp(input: Tensor) -> Tensor:

@@ -450,11 +450,8 @@ def _pushed(
         torch.zeros_like(x) if t is None else t for t, x in zip(tangents, operands, strict=True)
     )
     value = fn(*operands)
-    zeros = (
-        torch.zeros_like(value)
-        if isinstance(value, Tensor)
-        else tuple(torch.zeros_like(v) for v in value)
-    )
+    several = isinstance(value, tuple)
+    zeros = tuple(map(torch.zeros_like, value)) if several else torch.zeros_like(value)
     return torch.func.vjp(lambda u: ask(fn, operands, u)[1], zeros)[1](given)[0]
 
 
@@ -485,10 +482,5 @@ def pair(
             None if outside is None else lambda value, t: outside(value, torch.full_like(t, a), t)
         )
         return guard(lambda t: fn(a, t), [x], 1.0, outside=fixed)
-    return guard(
-        fn,
-        broadcast(as_tensor(a, names[0]), as_tensor(b, names[1])),
-        1.0,
-        outside=outside,
-        flat=flat,
-    )
+    operands = broadcast(as_tensor(a, names[0]), as_tensor(b, names[1]))
+    return guard(fn, operands, 1.0, outside=outside, flat=flat)

@@ -78,11 +78,7 @@ def series(
 
 def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> Series | None:
     """The series by Cauchy's integral; None where that shows none."""
-    number = torch.arange(POINTS, dtype=torch.float64, device=center.device)
-    # on the real line itself a function such as acos(x) / sqrt(1 - x**2) has two signs at 1
-    angle = 2 * math.pi * (number + 0.5) / POINTS
-    turned = torch.polar(torch.ones_like(number), -math.pi * number / POINTS)
-    circle = torch.polar(torch.ones_like(angle), angle).reshape(-1, *(1,) * center.dim())
+    circle = _circle(center)
     of_reals: bool | None = None
     for radius in RADII:
         try:
@@ -96,8 +92,7 @@ def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> 
             return None
         if not bool(values.isfinite().all()):
             continue
-        bins = torch.fft.fft(values, dim=0) / POINTS
-        bins = bins * turned.reshape(-1, *(1,) * (values.dim() - 1))
+        bins = _integrals(values)
         size = bins.detach().abs()
         largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
         rest = (size[POINTS // 2 :].amax(0) / largest).amax()
@@ -107,17 +102,37 @@ def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> 
     return None
 
 
+def _circle(center: Tensor) -> Tensor:
+    """Points around the center, as many dimensions behind the first as it has."""
+    number = torch.arange(POINTS, dtype=torch.float64, device=center.device)
+    # on the real line itself a function such as acos(x) / sqrt(1 - x**2) has two signs at 1
+    angle = 2 * math.pi * (number + 0.5) / POINTS
+    return _along(torch.polar(torch.ones_like(angle), angle), center.dim())
+
+
+def _integrals(values: Tensor) -> Tensor:
+    """Cauchy's integrals of values on that circle, one for each power."""
+    number = torch.arange(POINTS, dtype=torch.float64, device=values.device)
+    turned = torch.polar(torch.ones_like(number), -math.pi * number / POINTS)
+    bins: Tensor = torch.fft.fft(values, dim=0) / POINTS
+    return bins * _along(turned, values.dim() - 1)
+
+
+def _along(numbers: Tensor, dims: int) -> Tensor:
+    spread: Tensor = numbers.reshape(-1, *(1,) * dims)
+    return spread
+
+
 def _scaled(bins: Tensor, radius: float) -> Tensor:
     powers: Tensor = radius ** -torch.arange(len(bins), dtype=torch.float64, device=bins.device)
-    return bins * powers.reshape(-1, *(1,) * (bins.dim() - 1))
+    return bins * _along(powers, bins.dim() - 1)
 
 
 def _on_line(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> Series | str:
     """The series from Chebyshev nodes around the point, or what the function has instead of one."""
     j = torch.arange(NODES, dtype=torch.float64, device=center.device)
-    nodes = torch.cos(math.pi * (j + 0.5) / NODES).reshape(-1, *(1,) * center.dim())
-    orders = torch.arange(NODES, dtype=torch.float64, device=center.device)
-    to_chebyshev = torch.cos(orders[:, None] * math.pi * (j[None, :] + 0.5) / NODES) * 2 / NODES
+    nodes = _along(torch.cos(math.pi * (j + 0.5) / NODES), center.dim())
+    to_chebyshev = torch.cos(j[:, None] * math.pi * (j[None, :] + 0.5) / NODES) * 2 / NODES
     to_chebyshev[0] /= 2
     largest_values: list[float] = []
     for radius in RADII[:APART]:
@@ -236,19 +251,14 @@ def _is_mapped() -> bool:
 def _of_each(fn: Callable[[Tensor], Tensor], center: Tensor) -> tuple[Series, Tensor]:
     """Each sample's series by the largest circle that does, and its radius; NaN: none."""
     center = center.detach()
-    number = torch.arange(POINTS, dtype=torch.float64, device=center.device)
-    ahead = (-1, *(1,) * center.dim())
-    angle = 2 * math.pi * (number + 0.5) / POINTS
-    circle = torch.polar(torch.ones_like(angle), angle).reshape(ahead)
+    circle = _circle(center)
     coefficients = radius = None
     for tried in reversed(RADII[:MAPPED]):
         with torch.autocast(center.device.type, enabled=False), _Double():
             values = fn(center + tried * circle)
         if not values.is_complex():
             raise NotRemovableError("under torch.vmap the function has to know complex numbers")
-        rest = (-1, *(1,) * (values.dim() - 1))
-        turned = torch.polar(torch.ones_like(number), -math.pi * number / POINTS).reshape(rest)
-        bins = torch.fft.fft(values, dim=0) / POINTS * turned
+        bins = _integrals(values)
         size = bins.detach().abs()
         largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
         off = torch.maximum(size[POINTS // 2 :].amax(0), bins.detach().imag.abs().amax(0))

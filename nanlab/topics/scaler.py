@@ -20,7 +20,7 @@ from nanlab.findings.fault import Fault, plural
 from nanlab.findings.rule import Edit, Finding, Fix, Severity, rule
 from nanlab.formats import format_of
 from nanlab.operators import in_place, with_forms
-from nanlab.program.edit import text_of
+from nanlab.program.readings import text_of
 from nanlab.topics.training import blame_update, drove_away, growth_of
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows, parameter_columns

@@ -1,0 +1,184 @@
+"""The parts of a step that fixes are held against, each with its values and its truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nanlab.analysis.exact import Comparisons, unmoved
+from nanlab.analysis.limits import Evaluation, Truth, Wide, evaluate, truth
+from nanlab.analysis.slices import Slice, Stop, cut, narrowed, numel
+from nanlab.program.edit import Region, is_sum
+from nanlab.program.values import Values
+from nanlab.trace.program import Call, EngineRun, Ref, Segment, refs_in
+
+Tensor = torch.Tensor
+NUDGE = 1e-7  # relative, of operands in float64: a value that it moves by more than WITHIN jumps
+WHOLE = 60_000  # elements of a step whose truth is sought in exact numbers, and as a whole
+LOCAL = 400_000  # elements of the expression and what it is made of, where the step is larger
+LARGE = 1 << 24  # of the same where some of its rows stand for all
+FEW = 2_000  # elements of operands that need no narrowing
+NARROW = 256  # of those that are narrowed, for their truth
+MOST_TARGETS = 4  # results of a part that is held against its truth
+
+
+@dataclass(frozen=True)
+class SumsBefore:
+    """Sums of calls before a row."""
+
+    position: int = 1 << 62
+
+    def __call__(self, call: Call) -> bool:
+        """Whether a call is one."""
+        return call.position < self.position and is_sum(call)
+
+
+class Parts:
+    """Slices of one step, each cut once, and their truths, each found out once."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self._slices: dict[Any, Slice] = {}
+        self._lines: dict[tuple[int, int, SumsBefore], Slice] = {}
+        self._local: dict[tuple[int, int], tuple[Slice, int, Truth | None]] = {}
+        # by the identity of a slice, which is kept with it: another would get the same number
+        self._truths: dict[int, tuple[Slice, Truth | None]] = {}
+        self._wide: dict[int, tuple[Slice, list[Evaluation]]] = {}
+
+    def _cut(
+        self,
+        targets: Sequence[Any],
+        before: tuple[int, int],
+        stop: Stop | None = None,
+        most: int = 1 << 62,
+    ) -> Slice:
+        key = tuple(ref.view for ref in refs_in(tuple(targets))), before, stop, most
+        if key not in self._slices:
+            self._slices[key] = cut(self.values, targets, before, stop, most=most)
+        return self._slices[key]
+
+    def whole(self, at: int, run: EngineRun) -> Slice:
+        """The slice of the roots of a run of the engine."""
+        return self._cut(run.roots, (at, run.first))
+
+    def truth(self, part: Slice) -> Truth | None:
+        """What its results and gradients are; None if it is too large."""
+        if id(part) not in self._truths:
+            self._truths[id(part)] = part, _truth_of(part) if part.size <= WHOLE else None
+        return self._truths[id(part)][1]
+
+    def in_float64(self, part: Slice) -> list[Evaluation]:
+        """What the program gives in float64, at its operands and next to them on both sides."""
+        if id(part) not in self._wide:
+            operands, wanted = [widened(t) for t in part.operands.values()], part.differentiated
+            here, near = Comparisons(), Comparisons()
+
+            def at(ways: Sequence[float], comparisons: Comparisons) -> Evaluation:
+                there = [_nudged(t, way) for t, way in zip(operands, ways, strict=True)]
+                with Wide(comparisons):
+                    return evaluate(part.function(), there, wanted)
+
+            found = [at([0.0] * len(wanted), here)]
+            if here.seen:  # what only constants decide stays: a label is what it is
+                at([NUDGE * w for w in wanted], near)
+            held = unmoved(here.seen, near.seen)
+            found += [at([way] * len(wanted), Comparisons(held)) for way in (NUDGE, -NUDGE)]
+            if part.extent > LOCAL:
+                return found
+            self._wide[id(part)] = part, found
+        return self._wide[id(part)][1]
+
+    def line(self, region: Region, stop: SumsBefore | None = None) -> Slice:
+        """A line as a function of the last sums that went into it."""
+        stop = stop or SumsBefore()
+        key = region.segment, region.outer[0], stop
+        if key not in self._lines:
+            part = self.all_of_line(region, stop)
+            if part.size > LOCAL:
+                part = narrowed(part, LOCAL // 4) or part
+            self._lines[key] = part
+        return self._lines[key]
+
+    def all_of_line(self, region: Region, stop: SumsBefore) -> Slice:
+        """The same, however large."""
+        index, out = region.outer
+        return self._cut(tuple(refs_in(out)), (region.segment, index + 1), stop, LARGE)
+
+    def after(self, region: Region, whole: bool) -> tuple[Slice, int]:
+        """What a line goes into, and the last call among these; whole: single numbers too."""
+        at = region.segment
+        targets, last = _frontier(self.values.segments[at], *region.outer, whole)
+        most = LOCAL if whole else LARGE
+        return self._cut(targets, (at, last + 1), SumsBefore(), most), last
+
+    def around(self, region: Region) -> tuple[Slice, int, Truth | None]:
+        """What a line goes into by element, or its own results if many; last call; truth."""
+        index = region.outer[0]
+        key = region.segment, index
+        if key not in self._local:
+            part, last = self.after(region, whole=True)
+            if part.extent > FEW:
+                fewer = self._on_few_rows(region)
+                if fewer is not None:
+                    part, last = fewer
+                elif part.extent >= LOCAL // 2 or len(part.targets) > MOST_TARGETS:
+                    part, last = self.line(region), index
+            self._local[key] = part, last, _truth_of(part)
+        return self._local[key]
+
+    def _on_few_rows(self, region: Region) -> tuple[Slice, int] | None:
+        """What a line goes into before it becomes one number, or else the line, on a few rows."""
+        part, last = self.after(region, whole=False)
+        fewer = narrowed(part, NARROW) if len(part.targets) <= MOST_TARGETS else None
+        if fewer is None:
+            fewer, last = narrowed(self.line(region), NARROW), region.outer[0]
+        return (fewer, last) if fewer is not None else None
+
+
+def _frontier(segment: Segment, index: int, out: Any, whole: bool) -> tuple[tuple[Ref, ...], int]:
+    """What a result goes into before a sum or the engine; the last call. whole: sums too."""
+    stop = min((r.first for r in segment.engine if r.first > index), default=len(segment.calls))
+    ends, last = {ref.storage: ref for ref in refs_in(out)}, index
+    reached = set(ends)
+    for at in range(index + 1, stop):
+        call = segment.calls[at]
+        read = {r.storage for r in call.read} & reached
+        made = [r for r in refs_in(call.out) if r.dtype.is_floating_point]
+        shape_alone = getattr(call.func, "_opname", "").endswith("_like")
+        if not read or not made or shape_alone or is_sum(call):
+            continue
+        if not whole and all(numel(r) == 1 for r in made):
+            continue
+        for storage in read:
+            ends.pop(storage, None)
+        reached |= {r.storage for r in made}
+        ends |= {r.storage: r for r in made}
+        last = at
+    return tuple(ends.values()), last
+
+
+def _truth_of(part: Slice) -> Truth | None:
+    """What its results and gradients are; None where it cannot be computed in float64."""
+    operands = list(part.operands.values())
+    wide = [t.double() if t.is_floating_point() else t for t in operands]
+    try:
+        with Wide():
+            evaluate(part.function(), wide, part.differentiated)
+    except Exception:
+        return None
+    return truth(part.function(), operands, part.differentiated)
+
+
+def _nudged(t: Tensor, way: float) -> Tensor:
+    computed = t.is_floating_point() or t.is_complex()
+    return t + way * t.abs().clamp_min(1.0) if way and computed else t
+
+
+def widened(t: Tensor) -> Tensor:
+    """In float64, or complex128."""
+    if t.is_complex():
+        return t.to(torch.complex128)
+    return t.double() if t.is_floating_point() else t

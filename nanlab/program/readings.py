@@ -1,0 +1,399 @@
+"""What the lines of a file computed in a step: their calls, and the values behind its names."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from nanlab.errors import NotReplayable
+from nanlab.program.edit_text import (
+    argument_of,
+    assignments_in,
+    comes_later,
+    function_around,
+    readers_of,
+    reads_name,
+    turned_over,
+    whole_spans,
+)
+from nanlab.program.expression import (
+    Bound,
+    Expression,
+    Made,
+    all_but_last,
+    bind,
+    form_of,
+    inside,
+    is_silent,
+    key_of,
+    last_name,
+    lines_of,
+    namespace_of,
+    nodes_of,
+    numbers_in,
+    parsed,
+    postorder,
+    solved,
+    span_of,
+    whole_of,
+)
+from nanlab.program.rerun import ZEROS
+from nanlab.program.values import BySegment, Results, Values
+from nanlab.trace.chunk import Span
+from nanlab.trace.program import Ref, Segment, refs_in
+from nanlab.trace.recording import Recording
+
+MOST_HANDED = 2  # functions through which a value goes on
+
+
+def text_of(recording: Recording, file: str) -> str:
+    """The text of a file or cell, by the name that the tables show."""
+    kept = recording.texts.get(file)
+    if kept is not None:
+        return kept
+    real = next((place[2] for place in recording.places if place[0] == file), file)
+    return "".join(linecache.getlines(real))
+
+
+class Readings:
+    """A file, read from a line of it: what its lines computed, and what names stand for there."""
+
+    def __init__(self, recording: Recording, shared: Values, file: str, line: int) -> None:
+        self.recording, self.shared, self.segments = recording, shared, shared.segments
+        self.file, self.line, self.text = file, line, text_of(recording, file)
+        self.names = namespace_of(self.text)
+        self.statements: Sequence[ast.stmt] = ()  # those at the line
+        self.results: list[Results] = []
+        self.named: dict[str, tuple[ast.expr, int]] = {}  # parts that edits name, and their lines
+
+    def beside(self, file: str, statement: ast.stmt) -> Readings:
+        """The same step, read from a statement elsewhere."""
+        there = Readings(self.recording, self.shared, file, statement.lineno)
+        there.statements, there.results = [statement], self.results
+        return there
+
+    # -- calls
+
+    def made(self, span: Span) -> BySegment:
+        """By segment the calls of a stretch of file, or of a custom Function's backward."""
+        key = self.file, span
+        if key not in self.shared.lines:
+            self.shared.lines[key] = self._made_again(span)
+        results, made = self.shared.lines[key]
+        self.results.append(results)
+        return made
+
+    def _made_again(self, span: Span) -> tuple[Results, BySegment]:
+        places, spans, whole = self.recording.places, self.recording.spans, whole_spans(self.text)
+        wanted: dict[int, Span] = {
+            number: whole.get(own, own)
+            for number, (place, own) in enumerate(zip(places, spans, strict=True))
+            if own is not None and place[0] == self.file and inside(own, span)
+        }
+        results, found = Results(self.shared), []
+        for at, segment in enumerate(self.segments):
+            windows = [(run.first, run.last) for run in segment.engine]
+            customs = [(run.first, run.last) for run in segment.function_runs]
+            group = []
+            for index, call in enumerate(segment.calls):
+                if any(low <= index < high for low, high in windows):
+                    if not any(low <= index < high for low, high in customs):
+                        continue
+                op = self.recording.at(call.position)
+                if op and op.place in wanted:
+                    group.append((index, call, wanted[op.place]))
+            results.want(at, [index for index, _, _ in group])
+            found.append((at, group))
+        results.run()
+        return results, [
+            (at, [Made(i, call, span, results.results.get((at, i))) for i, call, span in group])
+            for at, group in found
+        ]
+
+    def value(self, segment: int) -> Callable[[int, Ref], Any]:
+        """What a reference showed when a call of a segment began."""
+
+        def value(index: int, ref: Ref) -> Any:
+            for results in reversed(self.results):
+                found = results.value(segment, index, ref)
+                if found is not None:
+                    return found
+            raise KeyError(ref)
+
+        return value
+
+    def bound(
+        self, node: ast.expr, span: Span, made: Sequence[Made], at: int
+    ) -> tuple[Expression, list[Bound]]:
+        """An expression, and its runs in some calls of a segment, told apart once. Raises
+        NotReplayable."""
+        known, lines = self.shared.bound, (self.file, self.line)
+        key = lines, span, key_of(node), at, tuple(each.index for each in made)
+        if key not in known:
+            device, numbers = device_of(made), self._plain_numbers
+            expression = Expression(node, self.names, device, numbers, self._is_forward)
+            expression.span = span
+            try:
+                known[key] = expression, bind(expression, made, self.value(at))
+            except NotReplayable as error:
+                # never the one that was raised, which holds the program's frames
+                known[key] = NotReplayable(str(error))
+        found = known[key]
+        if isinstance(found, NotReplayable):
+            raise NotReplayable(str(found))
+        return found
+
+    @cached_property
+    def _is_forward(self) -> bool:
+        """Whether the step differentiates forward."""
+        calls = (call for segment in self.segments for call in segment.calls)
+        return any(call.func in ZEROS for call in calls)
+
+    @cached_property
+    def _plain_numbers(self) -> frozenset[str]:
+        """Keys of names that the function assigns from arithmetic alone that made no call."""
+        if self.file not in self.shared.computing:
+            calls = (call for segment in self.segments for call in segment.calls)
+            ops = (self.recording.at(call.position) for call in calls)
+            self.shared.computing[self.file] = {op.line for op in ops if op.file == self.file}
+        lines = self.shared.computing[self.file]
+        plain: dict[str, bool] = {}
+        for statement in nodes_of(function_around(self.text, self.line)):
+            for name, value in assignments_in(statement):
+                arithmetic = isinstance(value, ast.BinOp | ast.UnaryOp | ast.Constant)
+                known = arithmetic and lines.isdisjoint(lines_of(value))
+                plain[key_of(name)] = known and plain.get(key_of(name), True)
+        return frozenset(key for key, known in plain.items() if known)
+
+    def last_layers(self, group: Sequence[Made], span: Span) -> list[Made]:
+        """The last call of each run of a Sequential."""
+        own = [m for m in group if m.span == span and not is_silent(m.call.func)]
+
+        def layer(m: Made) -> tuple[Any, str]:
+            return m.call.func, self.recording.at(m.call.position).module
+
+        return [m for m in own if layer(m) == layer(own[-1])]
+
+    def given_to_last_layer(self, call: ast.Call, line: int, at: int, index: int) -> Ref:
+        """What the last layer of a Sequential was given that a statement called before an index."""
+        for statement in nodes_of(parsed(self.text)):
+            if isinstance(statement, ast.stmt) and statement.lineno == line:
+                for node in ast.walk(statement):
+                    if key_of(node) == key_of(call):
+                        group = dict(self.made(span_of(node))).get(at, [])
+                        ends = self.last_layers(group, span_of(node))
+                        if found := [m for m in ends if m.index < index]:
+                            return next(refs_in(found[-1].call.args))
+        raise NotReplayable(f"the value of {ast.unparse(all_but_last(call))} is not known")
+
+    # -- names
+
+    def elsewhere(self, path: ast.expr, at: int, reader: Sequence[int]) -> Any:
+        """The value of a name that only other lines read, when a reader ran, by its calls."""
+        if isinstance(path, ast.Name) and path.id in self.named:
+            part, line = self.named[path.id]
+            if (whole := whole_of(part)) is not None:
+                return self.given_to_last_layer(whole, line, at, reader[0])
+            values = next(self.read(part, at, reader[0], line), None)
+            if values is None:
+                raise NotReplayable(f"the value of {ast.unparse(part)} is not known")
+            return values[-1]
+        names = [n.id for n in ast.walk(path) if isinstance(n, ast.Name)]
+        values = next(self.read(path, at, reader[0]), None)
+        if values is None:
+            ways = (self._handed_over, self._iterated, self._solved, self._parameter)
+            others = (of(path, at, reader) for of in (*ways, self._assigned_to))
+            values = next(filter(None, others), None)
+        if values is None or any(comes_later(n, self.text, self.line) for n in names):
+            raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
+        return values[-1]
+
+    def read(
+        self, path: ast.expr, at: int, before: int | None = None, line: int = 0
+    ) -> Iterator[list[Any]]:
+        """Values that lines of the function read by a name, by run; before: runs before an index
+        first; line: that alone."""
+        key = key_of(path)
+        for statement in readers_of(key, self.text, self.statements[0]):
+            if line and statement.lineno != line:
+                continue
+            for reader in postorder(statement):
+                if not isinstance(reader, ast.expr) or not reads_name(reader, key):
+                    continue
+                if isinstance(getattr(reader, "ctx", None), ast.Store):
+                    continue
+                for segment, group in self.made(span_of(reader)):
+                    own = [m for m in group if before is None or m.index < before] or group
+                    if segment != at or not any(m.span == span_of(reader) for m in own):
+                        continue
+                    try:
+                        _, bound = self.bound(reader, span_of(reader), own, at)
+                    except NotReplayable:
+                        continue
+                    if key_of(reader) == key:  # it is computed there: a part of a complex number
+                        yield [each.out for each in bound]
+                    elif values := [each.parts[key] for each in bound if key in each.parts]:
+                        yield values
+
+    def _handed_over(
+        self, path: ast.expr, at: int, reader: Sequence[int], most: int = MOST_HANDED
+    ) -> list[Any] | None:
+        """Values of what the function around gives to another, which reads it or hands it on, and
+        gets no other there from anywhere."""
+        key, tree = key_of(path), parsed(self.text)
+        calls = [n for n in postorder(tree) if isinstance(n, ast.Call)]
+        around = function_around(self.text, self.line)
+        own = {span_of(n) for n in nodes_of(around) if isinstance(n, ast.Call)}
+        for file, callee in self._callees(tree, {last_name(c.func) for c in calls}):
+            those = [c for c in calls if last_name(c.func) == callee.name]
+            if callee.args.vararg or not those or not own.issuperset(map(span_of, those)):
+                continue
+            names = [a.arg for a in callee.args.args]
+            names = names[1:] if names[:1] == ["self"] else names
+            for at_place, name in enumerate(names):
+                given = [argument_of(c, name, at_place) for c in those]
+                stored = (n for n in ast.walk(callee) if isinstance(n, ast.Name) and n.id == name)
+                same = [v is not None and key_of(v) == key for v in given]
+                if not any(same) or not all(isinstance(n.ctx, ast.Load) for n in stored):
+                    continue
+                read, there = ast.Name(name, ast.Load()), self.beside(file, callee.body[0])
+                for found in there.read(read, at, reader[0]):
+                    if all(same):
+                        return found
+                    if len(found) == len(same):  # one run for each call
+                        return [v for v, is_it in zip(found, same, strict=True) if is_it]
+                if all(same) and most:
+                    inner = there._iterated(read, at, reader)
+                    inner = inner or there._handed_over(read, at, reader, most - 1)
+                    if inner:
+                        return inner
+        return None
+
+    def _callees(self, tree: ast.AST, called: set[str]) -> Iterator[tuple[str, ast.FunctionDef]]:
+        """The functions of the file, and those that it calls by name of others which call them
+        nowhere, each with its file."""
+        yield from ((self.file, n) for n in nodes_of(tree) if isinstance(n, ast.FunctionDef))
+        for file in {place[0]: None for place in self.recording.places}:
+            if file == self.file:
+                continue
+            with suppress(SyntaxError):
+                other = parsed(text_of(self.recording, file))
+                own = {last_name(n.func) for n in nodes_of(other) if isinstance(n, ast.Call)}
+                for callee in other.body:
+                    if isinstance(callee, ast.FunctionDef) and callee.name in called - own:
+                        yield file, callee
+
+    def _iterated(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
+        """A list or tuple that a comprehension goes over, from what each of its turns read that the
+        reader is computed from."""
+        key = key_of(path)
+        for statement in readers_of(key, self.text, self.statements[0]):
+            for node in ast.walk(statement):
+                if not isinstance(node, ast.ListComp | ast.GeneratorExp):
+                    continue
+                own = turned_over(node.generators, key)
+                if own is None:
+                    continue
+                for segment, group in self.made(span_of(node.elt)):
+                    turns = [each for each in group if each.index < reader[0]]
+                    if segment != at or not turns:
+                        continue
+                    around = function_around(self.text, statement.lineno)
+                    span = span_of(around if hasattr(around, "lineno") else statement)
+                    whole = {m.index for s, g in self.made(span) for m in g if s == at}
+                    behind = _behind(self.segments[at], reader[-1], {*whole, *reader})
+                    values = [
+                        each.parts[own]
+                        for each in self.bound(node.elt, span_of(node.elt), turns, at)[1]
+                        if own in each.parts and each.calls[-1] in behind
+                    ]
+                    if values:
+                        return [values]
+        return None
+
+    def _solved(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
+        """The number of which others, that calls read, are made without a call."""
+        key = key_of(path)
+        for statement in readers_of(key, self.text, self.statements[0]):
+            forms = [
+                (form, self._numbers_at(name, at))
+                for name, value in assignments_in(statement)
+                if (form := form_of(value, key)) is not None
+            ]
+            for found in solved(*forms[0]) if forms else ():
+                if all(form(found) in numbers for form, numbers in forms):
+                    return [found]
+        return None
+
+    def _numbers_at(self, name: ast.expr, at: int) -> list[float]:
+        """The numbers that calls of the statements that read a name read."""
+        return [
+            number
+            for statement in readers_of(key_of(name), self.text, self.statements[0])
+            for segment, group in self.made(span_of(statement))
+            for each in group
+            for number in numbers_in((each.call.args, tuple(each.call.kwargs.values())))
+            if segment == at and type(number) in (int, float)
+        ]
+
+    def _parameter(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
+        """A parameter of the module at whose line it is read, which others alone read."""
+        if not isinstance(path, ast.Attribute) or getattr(path.value, "id", "") != "self":
+            return None
+        here = (group for each in self.statements for _, group in self.made(span_of(each)))
+        ops = (self.recording.op(m.call.position) for group in here for m in group)
+        owners = {op.module for op in ops if op is not None}
+        names = {f"{owner}.{path.attr}".lstrip(".") for owner in owners}
+        calls = self.segments[at].calls[: reader[0]]
+        parts = {ref.view for call in calls for ref in refs_in(call.out)}
+        found = [
+            ref
+            for call in calls
+            for ref in refs_in(call.args)
+            if self.recording.program.names.get(ref.storage) in names and ref.view not in parts
+        ]
+        return found[:1] if len({ref.view for ref in found}) == 1 else None
+
+    def _assigned_to(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
+        """What the one assignment of a name in this function computes."""
+        around = function_around(self.text, self.line)
+        values = [
+            value
+            for statement in ast.walk(around)
+            if isinstance(statement, ast.stmt) and not hasattr(statement, "body")
+            for name, value in assignments_in(statement)
+            if key_of(name) == key_of(path)
+        ]
+        made = self.made(span_of(values[0])) if len(values) == 1 else []
+        found = [
+            m.call.out
+            for segment, group in made
+            for m in group
+            if segment == at and m.index < reader[0] and m.span == span_of(values[0])
+            if not is_silent(m.call.func) and m.call.out.__class__ is Ref
+        ]
+        return found if len(found) == 1 else None
+
+
+def _behind(segment: Segment, index: int, calls: Collection[int]) -> set[int]:
+    """Those of some calls that the one at the index is computed from, through them alone."""
+    read = {ref.view for ref in refs_in(segment.calls[index].args)}
+    found = set()
+    for i in sorted((i for i in calls if i < index), reverse=True):
+        call = segment.calls[i]
+        if any(ref.view in read for ref in refs_in(call.out)):
+            found.add(i)
+            read |= {ref.view for ref in refs_in(call.args)}
+    return found
+
+
+def device_of(group: Sequence[Made]) -> str:
+    """The kind of device that some calls ran on."""
+    tensors = (m.result for m in group if isinstance(m.result, torch.Tensor))
+    return next((t.device.type for t in tensors), "cpu")
