@@ -334,8 +334,9 @@ def guarded(
     known: dict[str, list[tuple[ast.expr, str]]] = {}
     standing: set[str] = set()
     last: set[str] = set()
+    nodes = [node for node in page.nodes if not page.unpacks(node)]
     for guard in guards:
-        for node in page.nodes:
+        for node in nodes:
             found = bound(_with(guard.before, numbers), node, page.assigned, page.known_as(node))
             new = filled(_with(guard.after, numbers), found, page.source) if found else None
             new = page.written(node, new) if new is not None else None
@@ -436,6 +437,12 @@ class _Page:
             return True
         # of a chain over several lines a call begins with its own method's name
         return own[2:] == span[2:] and own[:2] <= span[:2] and span[0] > own[0]
+
+    def unpacks(self, node: ast.expr) -> bool:
+        """Whether the statement takes the expression apart: it gives several tensors."""
+        targets = getattr(self.statement, "targets", ())
+        taken = any(isinstance(t, ast.Tuple | ast.List) for t in targets)
+        return taken and getattr(self.statement, "value", None) is node
 
     def reads_again(self, name: ast.Name) -> bool:
         """Whether the statement, or one behind it, reads a name a second time."""

@@ -186,11 +186,6 @@ clamp the exponent at GROWTH [too-large]
 clamp the argument at GROWTH [too-large]
     exp exp2 expm1: NAME($x) -> torch.NAME($x.clamp(max=GROWTH))
     sinh cosh: NAME($x) -> torch.NAME($x.clamp(-GROWTH, GROWTH))
-clamp the exponent for all that read it [too-large ahead]
-    exp($x) -> $x = $x.clamp(max=GROWTH)
-    exp($n * $x) -> $x = $x.clamp(max=GROWTH)
-    exp($x * $n) -> $x = $x.clamp(max=GROWTH)
-    exp($x / $n) -> $x = $x.clamp(max=GROWTH)
 subtract the largest exponent, for a result that is divided by its sum [too-large last-resort]
     exp($x) -> torch.exp($x - $x.amax(-1, keepdim=True).detach())
     exp($x) -> torch.exp($x - $x.amax(0, keepdim=True).detach())
@@ -430,6 +425,17 @@ compute the NAME in float32 [half]
     softmax sigmoid: NAME($x, ...) -> torch.NAME($x.float(), ...)
 an epsilon of EPS under the root that makes the 0 [vanishes]
     sqrt($x) -> torch.sqrt($x + EPS)
+""")
+]
+
+# where what makes an exponent is no statement of its own
+AHEAD = [
+    *_read("""
+clamp the exponent for all that read it [ahead]
+    exp($x) -> $x = $x.clamp(max=GROWTH)
+    exp($n * $x) -> $x = $x.clamp(max=GROWTH)
+    exp($x * $n) -> $x = $x.clamp(max=GROWTH)
+    exp($x / $n) -> $x = $x.clamp(max=GROWTH)
 """)
 ]
 

@@ -22,7 +22,7 @@ from nanlab.fixes.candidates import (
     takes_all_but_last,
 )
 from nanlab.fixes.example import Place, guarded, masked
-from nanlab.fixes.guards import GAPS, GUARDS, IN_FLOAT32, MAKERS, Guard, numbers
+from nanlab.fixes.guards import AHEAD, GAPS, GUARDS, IN_FLOAT32, MAKERS, Guard, numbers
 from nanlab.fixes.pages import Pages
 from nanlab.operators import card, having
 from nanlab.program.readings import text_of
@@ -114,6 +114,8 @@ def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candida
         own = {"vanishes"} if _vanishes(recording, maker.position) else set()
         guards, place = _fitting(MAKERS, facts | own), _place(recording, maker, pages)
         found += guarded(pages.text, place, guards, number, alone=grows)
+    if grows and not found:
+        found = guarded(pages.text, _place(recording, op, pages), AHEAD, number)
     return found
 
 
