@@ -150,10 +150,17 @@ class Place:
 
     def replaced(self, cost: float, *pairs: tuple[ast.AST, str]) -> Candidate:
         """The candidate in which these nodes have another text."""
-        edits = spliced(self.source, pairs)
+        edits = spliced(self.source, [(node, self._named(text)) for node, text in pairs])
         if len(edits) == 1 and re.fullmatch(r"(\w[\w.]*) = \1", edits[0].text):
             edits = (replace(edits[0], text=""),)
         return Candidate(cost + self.distance, edits)
+
+    def _named(self, text: str) -> str:
+        """A text with the names that the program has for torch's modules."""
+        for name, module in (("F", nn.functional), ("nn", nn)):
+            if self.names().get(name) is module:
+                text = re.sub(rf"\b{re.escape(module.__name__)}\.", f"{name}.", text)
+        return text
 
     def added(self, cost: float, call: ast.Call, more: str) -> Candidate:
         """The candidate in which a call has one more argument."""

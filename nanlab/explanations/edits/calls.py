@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from nanlab.explanations.edits.batches import padded
+from nanlab.explanations.edits.values import IGNORED, ignored
 from nanlab.explanations.site import (
     MISSING,
     Candidate,
@@ -27,6 +28,7 @@ from nanlab.explanations.site import (
     spelled,
     spliced,
 )
+from nanlab.operators import having
 
 # A checkpoint that fits, but for layers that it or the module has and the other has not.
 _PARTIAL = re.compile(
@@ -111,7 +113,8 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             parts = set(keyword.arg.split("_"))
             for other, default in signature(function).items():
                 if default is None and parts & set(other.split("_")) and other not in own:
-                    text = f"{other}={place.text(keyword.value)}"
+                    shown = ignored(place, keyword.value) if IGNORED.search(other) else ""
+                    text = f"{other}={shown[1:-1] or place.text(keyword.value)}"
                     yield place.replaced(0.8, (keyword, text))
             rest = [place.text(a) for a in call.args]
             rest += [place.text(k) for k in call.keywords if k is not keyword]
@@ -260,6 +263,16 @@ def _given(site: Site, place: Place, name: str, builds: bool) -> list[str]:
     return [name] * (name in {a.arg for a in arguments[1:]}) + (site.rounds if asked else [])
 
 
+def _turned_sizes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """The sizes of a new tensor in another order, where the message has two shapes that differ by
+    it."""
+    sizes = getattr(call.args[0], "elts", call.args) if call.args else []
+    turned = {(b, a) for a, b in site.confronted} & site.confronted
+    if callee(call) in having("makes") and len(sizes) > 1 and turned:
+        for a, b in itertools.combinations(sizes, 2):
+            yield place.replaced(0.4, (a, place.text(b)), (b, place.text(a)))
+
+
 # Functions that are taken for each other.
 _FAMILIES = (
     ("stack", "tensor", "cat"),
@@ -376,6 +389,11 @@ def equations(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             texts.append(f"{left}->{right[:at]}{other}{right[at + 1 :]}")
     shapes = [getattr(place.value(given), "shape", ()) for given in call.args[1:]]
     texts += (f"{','.join(each)}->{right}" for each in _other_letters(parts, right, shapes))
+    ranks = {len(part) for part in parts}
+    for a, b in itertools.combinations(range(min(ranks)), 2) if len(ranks) == 1 else ():
+        order = list(range(min(ranks)))
+        order[a], order[b] = b, a  # the dimensions of all operands in another order
+        texts.append(f"{','.join(''.join(part[n] for n in order) for part in parts)}->{right}")
     for at, text in enumerate(texts):
         yield place.replaced(0.5 + 0.02 * at, (call.args[0], repr(text)))
 
@@ -395,6 +413,18 @@ def _other_letters(parts: list[str], right: str, shapes: list[Any]) -> Iterator[
             pairs = {pair for p, s in named for pair in zip(p, s, strict=True)}
             if len(pairs) == len({c for c, _ in pairs}) and {*right} <= {*"".join(new)}:
                 yield new
+
+
+def picked(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """One element of each row, by an index that has a number for each row."""
+    at, index = call.args[-2:] if len(call.args) > 1 else (call, call)
+    number, given = place.value(at), place.value(index)
+    if callee(call) != "gather" or "number of dimensions" not in site.text:
+        return
+    if type(number) is int and isinstance(given, Tensor) and number in (given.ndim, -1):
+        d, head = place.text(at), place.text(call)[: -len(place.text(index)) - 1]
+        text = f"{head}{place.text(index)}.unsqueeze({d})).squeeze({d})"
+        yield place.replaced(0.3, (call, text))
 
 
 def told_shapes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -430,9 +460,22 @@ def by_name(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
 _ALIKE = 0.6  # names that have less in common have nothing to do with each other
 
 
+def uncalled(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """A function given to a call, for what it returns: ``checkpoint(f, x)``, ``vmap(f)(x)``."""
+    for given in call.args if "not callable" in site.text else ():
+        if isinstance(given, ast.Call):
+            name, inner = place.text(given.func), [*given.args, *given.keywords]
+            more = ", ".join(map(place.text, inner))
+            yield place.replaced(0.35, (given, f"{name}, {more}" if more else name))
+            rest = [place.text(n) for n in (*call.args, *call.keywords) if n is not given]
+            made = f"{place.text(call.func)}({', '.join((name, *rest))})"
+            yield place.replaced(0.4, (call, f"{made}({more})"))
+
+
 def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """A call with other arguments."""
     function = place.value(call.func)
+    yield from _turned_sizes(site, place, call)
     for keyword in call.keywords:
         if f"keyword argument '{keyword.arg}'" in site.text:
             yield from _to_construction(site, place, call, keyword)

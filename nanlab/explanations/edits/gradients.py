@@ -20,6 +20,7 @@ from nanlab.explanations.site import (
     Site,
     Tensor,
     bound_by,
+    bound_value,
     callee,
     function_around,
     is_return,
@@ -240,8 +241,23 @@ def mapped(site: Site, place: Place) -> Iterator[Candidate]:
             pairs.append((whole, one))
         elif of is not None:
             pairs.append((call, place.text(of)))
+    pairs = pairs or [
+        each for node in indexed.values() for each in _counted_from(site, place, node)
+    ]
     if pairs:
         yield place.replaced(0.3, *pairs)
+
+
+def _counted_from(site: Site, place: Place, whole: ast.Subscript) -> Iterator[tuple[ast.AST, str]]:
+    """A part ``x[i:i + n]`` that begins at a tensor, by the numbers of its elements."""
+    part: Any = whole.slice
+    lower, upper = getattr(part, "lower", None), getattr(part, "upper", None)
+    bound = site.binding(place, upper) if upper is not None else None
+    end = bound_value(bound, spelled(upper)) if bound is not None else upper
+    if lower is not None and isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add):
+        if place.text(end.left) == place.text(lower):
+            index = f"{place.text(lower)} + torch.arange({place.text(end.right)})"
+            yield whole, f"{place.text(whole.value)}[{index}]"
 
 
 def in_one_group(site: Site) -> Iterator[Candidate]:

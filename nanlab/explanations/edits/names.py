@@ -27,6 +27,7 @@ from nanlab.explanations.site import (
     spelled,
     spliced,
 )
+from nanlab.explanations.trial import Source
 
 _KEYS = 12  # of a dict, that are tried where none nearly is the one that it lacks
 
@@ -134,9 +135,10 @@ def methods_without_self(site: Site) -> Iterator[Candidate]:
 
 
 def more_parameters(site: Site) -> Iterator[Candidate]:
-    """A function that is called with one argument more than it takes: by torch, as a hook."""
+    """A function that is called with more arguments than it takes: by torch, as a hook."""
     told = re.search(r"(\w+)>?\(\) takes (\d+) positional arguments? but (\d+) w", site.text)
-    if told is None or int(told[3]) != int(told[2]) + 1:
+    lacking = int(told[3]) - int(told[2]) if told is not None else 0
+    if told is None or not 0 < lacking <= len(_UNREAD):
         return
     called = {callee(call) for call in site.raising[0].calls()}
     for source in site.program.texts:
@@ -147,12 +149,29 @@ def more_parameters(site: Site) -> Iterator[Candidate]:
                 continue
             names = [each.arg for each in taken]
             cost = 1.4 if told[1] in called else 0.6
-            for at in range(len(names), -1 + (names[:1] == ["self"]), -1):
+            own = names[:1] == ["self"]
+            if lacking > 1 and len(names) - own == 1:
+                for far, edits in _amid(source, taken[-1], lacking):
+                    yield Candidate(cost + far, edits)
+            for at in range(len(names), -1 + own, -1) if lacking == 1 else ():
                 old, last = taken[min(at, len(names) - 1)], at == len(names)
                 text = source.part(old)
                 edits = spliced(source, [(old, f"{text}, _" if last else f"_, {text}")])
                 given = re.match("in|arg", names[-1]) is not None  # what it gives comes after
                 yield Candidate(cost + 0.02 * (last != given), edits)
+
+
+_UNREAD = ("_", "__", "___")  # parameters that a function does not read
+
+
+def _amid(source: Source, taken: ast.arg, lacking: int) -> Iterator[tuple[float, Any]]:
+    """The one parameter of a function among others that it does not read, by its name the module,
+    what that is given, or what it gives."""
+    words = (r"^(m|mod\w*|layer)$", r"in|arg", r"out|^y")
+    named = next((n for n, word in enumerate(words) if re.search(word, taken.arg)), lacking)
+    for at in range(lacking + 1):
+        names = [*_UNREAD[:at], source.part(taken), *_UNREAD[at:lacking]]
+        yield 0.02 * abs(at - named), spliced(source, [(taken, ", ".join(names))])
 
 
 def of_function_around(site: Site, place: Place) -> Iterator[Candidate]:

@@ -41,6 +41,10 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
     near_sizes = {n for value in read if isinstance(value, Tensor) for n in value.shape}
     for source in site.program.texts:
         made = {id(n) for call in source.nodes if _is_data(call) for n in ast.walk(call)}
+        asked = (
+            n for node in source.nodes if isinstance(node, ast.Compare) for n in ast.walk(node)
+        )
+        tests = {id(node) for node in asked}  # their numbers are no sizes
         drawn = {id(n) for call in source.nodes if _is_drawn(call) for n in ast.walk(call)}
         named = _with_bindings(source, [n for n in source.nodes if id(n) in drawn]) - drawn
         loads, kept = _of_batches(source), _of_rounds(source, site) | drawn
@@ -48,7 +52,9 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
         bounds = {id(each.upper) for each in slices}
         written: dict[int, list[ast.expr]] = {}
         for node in _literals(source.tree):
-            if id(node) not in loads and not _DIMENSION.search(site.roles.get(id(node), "")):
+            if id(node) not in loads | tests and not _DIMENSION.search(
+                site.roles.get(id(node), "")
+            ):
                 written.setdefault(number_of(node), []).append(node)
         for value, nodes in written.items():
             told = value in site.told or value in site.sizes
@@ -268,9 +274,10 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
                 if isinstance(each, ast.FunctionDef) and each.name == "__getitem__":
                     beyond += _beyond(each, each.args.args[-1].arg)
         elif isinstance(statement, ast.For) and callee(statement.iter) == "range":
-            value = statement.iter.args[-1]  # type: ignore[attr-defined]
+            bounds: Any = statement.iter.args  # type: ignore[attr-defined]
+            value = bounds[min(1, len(bounds) - 1)]
             beyond += _beyond(statement, spelled(statement.target))
-        for at, less in enumerate(sorted(set(beyond), key=lambda text: "- 1" not in text)):
+        for at, less in enumerate(sorted(set(beyond), key=lambda text: "- 1" in text)):
             yield place.replaced(0.5 + 0.02 * at, (value, f"{place.text(value)} - {less}"))
 
 

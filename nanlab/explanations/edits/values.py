@@ -363,13 +363,17 @@ def _of_tensors(own: _Operand) -> Forms:
     value, old, site = own.value, own.text, own.site
     if isinstance(value, Tensor) and value.numel():
         yield from _moved(old, value, site)
+        yield from _of_each_class(own)
     if any(isinstance(module, (nn.LSTM, nn.LSTMCell)) for module in site.running):
         yield 0.9, f"({old}, torch.zeros_like({old}))"
     used = map(site.raising[0].value, site.raising[0].parts())
     real = not any(isinstance(each, nn.Parameter) for each in used)
     spectrum = real and re.search(r"Complex|complex\d", site.text)
     if spectrum and (value is MISSING or value.is_complex()):
-        yield (0.2 if isinstance(own.node, ast.BinOp) else 0.5), f"{old}.abs()"
+        parts = [n for n in own.place.parts() if isinstance(n, ast.BinOp)]
+        squared = any(n.left is own.node and isinstance(n.op, ast.Pow) for n in parts)
+        whole = own.node in parts
+        yield 0.5 - 0.3 * whole - 0.15 * squared, f"{old}.abs()"
         return
     if "device" in site.text:
         for name, other in own.others.items():
@@ -423,6 +427,17 @@ def _in_parts(place: Place, name: str) -> bool:
     return re.search(rf"(?<![\w.]){re.escape(name)}\[\d+\]", place.source.text) is not None
 
 
+def _of_each_class(own: _Operand) -> Forms:
+    """Class numbers as one number for each class, where what is compared with them has scores."""
+    value, numbers = own.value, elements(own.value)
+    if own.role != "target" or value.dtype != torch.int64 or min(numbers, default=-1) < 0:
+        return
+    for name, other in own.others.items():
+        if other.shape[:-1] == value.shape and max(numbers) < other.shape[-1] > 1:
+            classes = f"torch.nn.functional.one_hot({own.text}, {name}.size(-1))"
+            yield 0.5, f"{classes}.float()"
+
+
 def _wanted(own: _Operand) -> str:
     """The cast of a target for the loss that was computed; empty if it needs none."""
     value = own.value
@@ -463,6 +478,20 @@ def _inside_bounds(old: str, value: Tensor, numbers: set[Any], site: Site) -> Fo
         yield 0.4, f"({shifted})" if high - low == 1 else f"(({shifted}) / {high - low:g})"
 
 
+# Arguments of attention in which True stands for what is ignored: never for a whole row.
+IGNORED = re.compile("(key_padding|src|tgt|memory)_mask$")
+
+
+def ignored(place: Place, mask: ast.expr) -> str:
+    """What a mask of zeros and ones leaves out, where a row of it is all ones; else empty."""
+    inner = mask.func.value if callee(mask) == "bool" else mask  # type: ignore[attr-defined]
+    value = place.value(inner)
+    if isinstance(value, Tensor) and value.dim() and elements(value) == {0, 1}:
+        if bool((value == 1).all(-1).any()):
+            return f"({place.text(inner)} == 0)"
+    return ""
+
+
 def _cast(own: _Operand, cost: float) -> Forms:
     old, value, site = own.text, own.value, own.site
     dtype = value.dtype if value is not MISSING else None
@@ -483,7 +512,8 @@ def _cast(own: _Operand, cost: float) -> Forms:
             yield cost + 0.25, f"({old}.long() - {int(low)})"
     if dtype != torch.bool:
         flags = "bool" in site.text.lower() and dtype is not None and elements(value) == {0, 1}
-        yield cost + (-0.2 if flags else 0.6), f"{old}.bool()"
+        flagged = (IGNORED.search(own.role) and ignored(own.place, own.node)) or f"{old}.bool()"
+        yield cost + (-0.2 if flags else 0.6), flagged
     for name, other in own.others.items():
         if name and name != old and other.dtype != dtype and other.dtype != torch.float32:
             yield cost + 0.4, f"{old}.to({name}.dtype)"
@@ -584,7 +614,13 @@ def _turned(own: _Operand, more: float) -> Forms:
 def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
     """In the shape of another operand: viewed, cut, spread or resized."""
     old, shape, rank = own.text, own.shape, own.rank
-    if shape and rank == 1 and other.dim() > 1 and shape[0] % (other.shape[-1] or 1) == 0:
+    resized = f"torch.nn.functional.interpolate({old}, size={name}.shape[2:])"
+    joined = re.search("must match except in dimension 1", own.site.text) and other.dim() > 3
+    if joined and (shape is None or (len(shape) == other.dim() and shape[:1] == other.shape[:1])):
+        small = shape is None or shape[2:] < other.shape[2:]
+        yield more + (0.5 if small else 0.6), resized
+    measured = shape and rank == 1 and not is_whole(own.value)
+    if shape and measured and other.dim() > 1 and shape[0] % (other.shape[-1] or 1) == 0:
         yield more + 0.75, f"{old}.view({name}.size(-1), -1)"
     if shape and other.dim() and len(other) < shape[0]:  # the last batch may be smaller
         yield more + 1.25, f"{old}[: len({name})]"
@@ -611,4 +647,4 @@ def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
         yield more + 1.5, f"{old}.expand_as({name})"
         yield more + 1.6, f"{old}.reshape({name}.shape)"
         if rank > 3:
-            yield more + 1.3, f"torch.nn.functional.interpolate({old}, size={name}.shape[2:])"
+            yield more + 1.3, resized
