@@ -39,6 +39,7 @@ _OF_PLACES = (
     ("at_error", names.of_function_around),
     ("at_error", names.shadowed),
     ("at_error", values.written_in_part),
+    ("at_error", values.written_as),
     ("bound", values.compared),
     ("at_error", statements.chosen),
     ("at_error", statements.without_repeated),
@@ -121,6 +122,8 @@ _OF_PROGRAM = (
     gradients.differentiated,
     gradients.ordered,
     gradients.carried_on,
+    gradients.saved_numbers,
+    sizes.whole_samples,
     sizes.shorter_data,
 )
 

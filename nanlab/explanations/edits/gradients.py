@@ -430,6 +430,45 @@ def leaves(site: Site) -> Iterator[Candidate]:
         yield Candidate(0.14, spliced(source, pairs))
 
 
+def saved_numbers(site: Site) -> Iterator[Candidate]:
+    """Numbers that a function of its own keeps for its backward, as attributes of its context."""
+    refused = re.search(r"can only save variables, but argument (\d+)", site.text)
+    for place in site.statements() if refused is not None else ():
+        call: Any = getattr(place.statement, "value", None)
+        if callee(call) != "save_for_backward" or refused is None:
+            continue
+        known = _given_to(site, place.function)
+        values = [known.get(spelled(given)) for given in call.args]
+        plain = {at for at, v in enumerate(values) if isinstance(v, (bool, int, float, str, tuple))}
+        plain.add(int(refused[1]))
+        kinds = [n for n in place.source.nodes if isinstance(n, ast.ClassDef)]
+        rows = [n for kind in kinds if place.function in kind.body for n in ast.walk(kind)]
+        for row in (n for n in rows if isinstance(n, ast.Assign)):
+            names, taken = bound_by(row), place.text(row.value)
+            if taken.endswith(".saved_tensors") and len(names) == len(values):
+                apart = place.text(call.func).rpartition(".")[0]
+                own = [f"{apart}.{names[n]} = {place.text(call.args[n])}" for n in sorted(plain)]
+                kept = [place.text(a) for n, a in enumerate(call.args) if n not in plain]
+                if kept:
+                    own.insert(0, f"{place.text(call.func)}({', '.join(kept)})")
+                others = ", ".join(name for n, name in enumerate(names) if n not in plain)
+                apart = taken.removesuffix("saved_tensors")
+                back = [f"{names[n]} = {apart}{names[n]}" for n in sorted(plain)]
+                if kept:
+                    back.insert(0, f"{others if len(kept) > 1 else f'({others},)'} = {taken}")
+                first = place.written(0.3, "\n".join(own))
+                second = replace(place, statement=row).written(0.3, "\n".join(back))
+                yield replace(first, edits=(*first.edits, *second.edits))
+
+
+def _given_to(site: Site, function: Any) -> dict[str, Any]:
+    """What the line that raised gave for the parameters of an autograd function."""
+    names = [each.arg for each in function.args.args[1:]] if function is not None else []
+    calls = [call for call in site.raising[0].calls() if callee(call) == "apply"]
+    given = [site.raising[0].value(each) for call in calls for each in call.args]
+    return dict(zip(names, given, strict=False))
+
+
 def _asks(argument: ast.AST) -> bool:
     """Whether an argument of a call asks for gradients."""
     value = argument.value if isinstance(argument, ast.keyword) else argument

@@ -93,6 +93,36 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                     yield Candidate(cost + more, edits)
 
 
+def whole_samples(site: Site) -> Iterator[Candidate]:
+    """The features of a sample, where a view of another number of them made more or fewer
+    samples than there are."""
+    count = re.search(r"input batch_size \((\d+)\) to match target batch_size \((\d+)\)", site.text)
+    if count is None:
+        count = re.search(
+            r"tensor a \((\d+)\) must match .* b \((\d+)\) at .*dimension 0", site.text
+        )
+    made, there = map(int, count.groups()) if count is not None else (0, 0)
+    for source in site.program.texts if made and there else ():
+        views = [n for n in source.nodes if callee(n) in ("view", "reshape")]
+        open_ = [n.args for n in views if len(n.args) == 2 and number_of(n.args[0]) == -1]  # type: ignore
+        for size in {old for _, last in open_ if type(old := number_of(last)) is int}:
+            if size * made % there == 0:
+                nodes = [n for n in _literals(source.tree) if number_of(n) == size]
+                pairs = [(n, _as_written(n, size * made // there)) for n in nodes]
+                yield Candidate(0.5, spliced(source, pairs))
+
+
+def _as_written(node: ast.expr, size: int) -> str:
+    """A size as a product like another: channels times a square; else the number."""
+    first: Any = node
+    while isinstance(first, ast.BinOp):
+        first = first.left
+    channels = getattr(first, "value", size)
+    side = math.isqrt(size // channels)
+    squared = first is not node and channels * side**2 == size
+    return f"{channels} * {side} * {side}" if squared else str(size)
+
+
 def _of_batches(source: Source) -> set[int]:
     """The nodes that say how many samples are taken at once: their number is no size."""
     nodes: list[ast.AST] = []

@@ -106,6 +106,20 @@ def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
         yield place.replaced(0.6, (value, f"{loose}[{index}]"))  # type: ignore[arg-type]
 
 
+def written_as(site: Site, place: Place) -> Iterator[Candidate]:
+    """What is written into a tensor, of the dtype of that."""
+    if not re.search("dtypes? match|same (dtype|scalar type)|dtype.*of self", site.text):
+        return
+    target = getattr(place.statement, "targets", [None])[0]
+    pairs = [(target.value, place.statement.value)] * isinstance(target, ast.Subscript)  # type: ignore
+    for call in filter(_in_place, place.calls()):
+        pairs += [(call.func.value, call.args[-1])] if call.args else []  # type: ignore
+    for owner, value in pairs:
+        text = place.text(value)
+        loose = f"({text})" if isinstance(value, ast.BinOp) else text
+        yield place.replaced(0.35, (value, f"{loose}.to({place.text(owner)}.dtype)"))
+
+
 def allowed(site: Site, place: Place) -> Iterator[Candidate]:
     """A parameter of a distribution mapped into what the distribution takes."""
     refused = re.search(r"Expected parameter (\w+) (?s:.*)the constraint (\w+)", site.text)
@@ -444,8 +458,8 @@ def _wanted(own: _Operand) -> str:
     if own.role != "target" or value is MISSING:
         return ""
     losses = {frame.f_code.co_name for frame in own.site.inner}
-    if losses & {"cross_entropy", "nll_loss"} and not is_whole(value):
-        return ".long()" if all(map(float.is_integer, elements(value))) else ""
+    if losses & {"cross_entropy", "nll_loss"} and value.dtype != torch.int64:
+        return ".long()" if all(float(n).is_integer() for n in elements(value)) else ""
     return ".float()" if is_whole(value) and "cross_entropy" in " ".join(losses) else ""
 
 
@@ -623,7 +637,8 @@ def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
     if shape and measured and other.dim() > 1 and shape[0] % (other.shape[-1] or 1) == 0:
         yield more + 0.75, f"{old}.view({name}.size(-1), -1)"
     if shape and other.dim() and len(other) < shape[0]:  # the last batch may be smaller
-        yield more + 1.25, f"{old}[: len({name})]"
+        scored = own.role == "input" and own.value.requires_grad  # for each sample
+        yield more + 1.25 + 1.5 * scored, f"{old}[: len({name})]"
     if shape and other.dim() == rank and len(other) > shape[0] == 1:
         yield 0.55, f"{old}.expand(len({name}){', -1' * (rank - 1)})"
     axes = itertools.combinations(range(other.dim()), rank)
