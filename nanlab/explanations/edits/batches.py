@@ -279,7 +279,9 @@ def padded(rows: list[Any], name: str) -> str:
         )
         return f"({', '.join(parts)})"
     if isinstance(first, Tensor) and len({r.shape[:1] for r in rows}) > 1:
-        if len({r.shape[1:] for r in rows}) > 1:
-            return f"torch.utils.data.default_collate({name})"
-        return f"torch.nn.utils.rnn.pad_sequence({name}, batch_first=True)"
+        if len({r.shape[1:] for r in rows}) == 1:
+            return f"torch.nn.utils.rnn.pad_sequence({name}, batch_first=True)"
+    elif isinstance(first, Tensor) and first.dim() == 2 and len({r.shape for r in rows}) > 1:
+        turned = f"[each.T for each in {name}]"  # what is longer comes last
+        return f"torch.nn.utils.rnn.pad_sequence({turned}, batch_first=True).transpose(1, 2)"
     return f"torch.utils.data.default_collate({name})"

@@ -9,6 +9,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -413,6 +414,33 @@ def _other_letters(parts: list[str], right: str, shapes: list[Any]) -> Iterator[
             pairs = {pair for p, s in named for pair in zip(p, s, strict=True)}
             if len(pairs) == len({c for c, _ in pairs}) and {*right} <= {*"".join(new)}:
                 yield new
+
+
+def given_by_key(site: Site) -> Iterator[Candidate]:
+    """The keys of what is given as ``**batch``, as the parameters are named, or without one that
+    is none of them."""
+    told = re.search(r"unexpected keyword argument '(\w+)'", site.text)
+    calls = [(p, c) for p in site.raising for c in p.calls() if told is not None]
+    for place, call in calls:
+        known = signature(place.value(call.func))
+        whole = [k.value for k in call.keywords if k.arg is None]
+        if told is None or not whole or told[1] in {k.arg for k in call.keywords}:
+            continue
+        near = difflib.get_close_matches(told[1], [*known], 1, 0.7)
+        for source in site.program.texts if near else ():
+            dicts = [n for n in source.nodes if isinstance(n, ast.Dict)]
+            keys = [k for n in dicts for k in n.keys if getattr(k, "value", None) == told[1]]
+            yield Candidate(0.3, spliced(source, [(k, f'"{near[0]}"') for k in keys if k]))
+        text = place.text(whole[-1])
+        rest = f'{{k: v for k, v in {text}.items() if k != "{told[1]}"}}'
+        yield replace(place, distance=0.0).replaced(0.5, (whole[-1], rest))
+
+
+def alone(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """A share of the data for each process, where there is one process."""
+    known = signature(place.value(call.func))
+    if "process group" in site.text and {"num_replicas", "rank"} <= {*known}:
+        yield place.added(0.3, call, "num_replicas=1, rank=0")
 
 
 def picked(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:

@@ -369,7 +369,9 @@ def _new_tensor(place: Place) -> Candidate | None:
         name, value = place.text(statement.target), place.text(statement.value)
         sign = re.search(r"(\S+)=$", place.text(statement)[len(name) :].split(value)[0].rstrip())
         if sign is not None:
-            return place.written(0.4, f"{name} = {name} {sign[1]} ({value})")
+            loose = isinstance(statement.value, (ast.BinOp, ast.BoolOp, ast.IfExp, ast.Compare))
+            value = f"({value})" if loose else value
+            return place.written(0.4, f"{name} = {name} {sign[1]} {value}")
     elif isinstance(statement, (ast.Assign, ast.AugAssign)):
         target = [*getattr(statement, "targets", []), getattr(statement, "target", None)][0]
         if isinstance(target, ast.Subscript) and (name := spelled(target.value)):
@@ -485,6 +487,9 @@ def differentiated(site: Site) -> Iterator[Candidate]:
     forgotten = not any(".backward(" in source.text for source in site.program.texts)
     for other in site.statements():
         value: Any = getattr(other.statement, "value", None)
+        of = value.func.value if callee(value) == "backward" else None
+        if scaler is not None and scaled and of is not None and callee(of) != "scale":
+            yield other.replaced(0.25, (of, f"{scaler[1]}.scale({other.text(of)})"))
         if isinstance(other.statement, ast.Expr) and callee(value) == "scale":  # and thrown away
             yield other.replaced(0.2, (value, f"{other.text(value)}.backward()"))
         made = other.result() if forgotten else None

@@ -75,19 +75,19 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                     if size < value and id(node) in kept:  # the error would not be met
                         continue
                     shared = 0.8 * (size in site.batch and id(node) not in made)
-                    yield place.replaced(cost + more + shared, (node, str(size)))
+                    yield place.replaced(cost + more + shared, (node, _as_written(node, size)))
             together: dict[int, list[ast.AST]] = {}
             for node in nodes:
                 together.setdefault(id(innermost(source, node.lineno)), []).append(node)
             for at, group in together.items():
                 if len(group) > 1 and at in near:
                     for cost, size in _instead(value, site):
-                        edits = spliced(source, [(node, str(size)) for node in group])
+                        edits = spliced(source, [(node, _as_written(node, size)) for node in group])
                         more = min(near[at], 0.6) + 1.8 * any(id(node) in drawn for node in group)
                         yield Candidate(cost + more + 0.05, edits)
             if told and 1 < len(nodes) < 5 and value > 1:
                 for cost, size in _instead(value, site):
-                    edits = spliced(source, [(node, str(size)) for node in nodes])
+                    edits = spliced(source, [(node, _as_written(node, size)) for node in nodes])
                     more = 0.5 + 0.7 * any(id(node) in made for node in nodes)
                     more += 1.8 * any(id(node) in drawn for node in nodes)
                     yield Candidate(cost + more, edits)
@@ -114,13 +114,10 @@ def whole_samples(site: Site) -> Iterator[Candidate]:
 
 def _as_written(node: ast.expr, size: int) -> str:
     """A size as a product like another: channels times a square; else the number."""
-    first: Any = node
-    while isinstance(first, ast.BinOp):
-        first = first.left
-    channels = getattr(first, "value", size)
-    side = math.isqrt(size // channels)
-    squared = first is not node and channels * side**2 == size
-    return f"{channels} * {side} * {side}" if squared else str(size)
+    inner = getattr(node, "left", None)
+    channels = getattr(getattr(inner, "left", None), "value", 0)
+    side = math.isqrt(size // channels) if type(channels) is int and channels else 0
+    return f"{channels} * {side} * {side}" if channels * side**2 == size else str(size)
 
 
 def _of_batches(source: Source) -> set[int]:

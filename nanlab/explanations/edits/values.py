@@ -171,9 +171,6 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
         more += 0.2 if role == "value" else 0.0
         if text == f"{old}.float()":  # data is cast where it is read
             double = torch.float64 in (getattr(v, "dtype", None) for v in (value, place.result()))
-            made = callee(expression) in ("tensor", "as_tensor") and double
-            if made or callee(expression) == "from_numpy":
-                more = -0.4
             more += 0.7 * (double and _is_argument(place, expression))
         yield place.replaced(cost + more, (expression, text))
         if not isinstance(expression, ast.Name) or not isinstance(value, Tensor):
@@ -193,6 +190,17 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
             if len(group) > 1:
                 pairs = [(other, each.sub(place.text(other), new)) for other in group]
                 yield place.replaced(cost + more + apart, *pairs)
+
+
+def in_single_precision(site: Site, place: Place) -> Iterator[Candidate]:
+    """Data read in double precision, all of a statement or one, as float32."""
+    calls = [c for c in place.calls() if callee(c) in ("tensor", "as_tensor", "from_numpy")]
+    double = "Double" in site.text or getattr(place.result(), "dtype", None) == torch.float64
+    calls = [c for c in calls if double and not any(k.arg == "dtype" for k in c.keywords)]
+    pairs = [(call, f"{place.text(call)}.float()") for call in calls]
+    groups = [pairs] * (len(pairs) > 1) + [[pair] for pair in pairs]
+    for at, group in enumerate(groups):
+        yield place.replaced(0.28 + 0.02 * at, *group)
 
 
 def _is_argument(place: Place, expression: ast.expr) -> bool:
@@ -444,7 +452,8 @@ def _in_parts(place: Place, name: str) -> bool:
 def _of_each_class(own: _Operand) -> Forms:
     """Class numbers as one number for each class, where what is compared with them has scores."""
     value, numbers = own.value, elements(own.value)
-    if own.role != "target" or value.dtype != torch.int64 or min(numbers, default=-1) < 0:
+    compared = re.search("size of tensor|target size", own.site.text) and own.role == "target"
+    if not compared or value.dtype != torch.int64 or min(numbers, default=-1) < 0:
         return
     for name, other in own.others.items():
         if other.shape[:-1] == value.shape and max(numbers) < other.shape[-1] > 1:
@@ -563,6 +572,7 @@ def _shaped(own: _Operand) -> Forms:
     for name, other in own.others.items():
         if name and name != own.text:
             yield from _like(own, name, other, far)
+    yield from _square(own)
     for size in dict.fromkeys(n for n in site.told if n > 1):
         yield far + 2.0, f"{own.text}[..., :{size}]"
         yield far + 2.1, f"{own.text}[:{size}]"
@@ -615,6 +625,10 @@ def _turned(own: _Operand, more: float) -> Forms:
     product = re.search("mat1|matmul|mat2|bmm", site.text) and old != next(iter(own.others), "")
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
         yield 0.65, f"{old}.transpose(-2, -1)"
+    scored = next((v for n, v in own.others.items() if n != old and v.dim() == 4), None)
+    if own.role == "attn_mask" and rank == 2 and shape and scored is not None:
+        if shape == (scored.shape[0], scored.shape[-2]):  # of keys: they come last
+            yield 0.4, f"{old}[:, None, None, :]"
     if "Expected target size" in site.text and own.role == "input":
         turn = "transpose(1, 2)" if shape is None or rank == 3 else "movedim(-1, 1)"
         yield 0.3, f"{old}.{turn}"  # the classes come second
@@ -623,6 +637,19 @@ def _turned(own: _Operand, more: float) -> Forms:
         channels = shape is not None and "channels" in site.text and shape[-1] in site.told
         for cost, order in zip((0.6 if channels else 1.2, 1.25), turned, strict=True):
             yield more + cost, f"{old}.permute({', '.join(map(str, order))})"
+
+
+def _square(own: _Operand) -> Forms:
+    """A square table, as a mask is, cut to as many rows and columns as are used."""
+    shape, told = own.shape or (), own.site.told
+    if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] not in told or own.value.grad_fn:
+        return
+    for name, other in own.others.items():
+        for far, d in enumerate((*range(other.dim() - 1, 0, -1), 0)):
+            if name != own.text and 1 < other.shape[d] < shape[-1] and other.shape[d] in told:
+                head = "..., " * (len(shape) > 2)
+                cut = f": {name}.size({d})"
+                yield 0.4 + 0.02 * far, f"{own.text}[{head}{cut}, {cut}]"
 
 
 def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
