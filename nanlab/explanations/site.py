@@ -150,10 +150,22 @@ class Place:
 
     def replaced(self, cost: float, *pairs: tuple[ast.AST, str]) -> Candidate:
         """The candidate in which these nodes have another text."""
-        edits = spliced(self.source, [(node, self._named(text)) for node, text in pairs])
+        texts = [(node, self._loose(node, self._named(text))) for node, text in pairs]
+        edits = spliced(self.source, texts)
         if len(edits) == 1 and re.fullmatch(r"(\w[\w.]*) = \1", edits[0].text):
             edits = (replace(edits[0], text=""),)
         return Candidate(cost + self.distance, edits)
+
+    def _loose(self, node: ast.AST, text: str) -> str:
+        """A text in brackets where it is a sum or a product, and a part of another one."""
+        with suppress(SyntaxError):
+            new = ast.parse(text, mode="eval").body
+            if isinstance(new, ast.BinOp) and not isinstance(node, (ast.BinOp, ast.Constant)):
+                for part in self.parts():
+                    sides = [getattr(part, name, None) for name in ("left", "right", "value")]
+                    if isinstance(part, (ast.BinOp, ast.Attribute)) and node in sides:
+                        return text if text[0] == "(" and text[-1] == ")" else f"({text})"
+        return text
 
     def _named(self, text: str) -> str:
         """A text with the names that the program has for torch's modules."""
@@ -176,6 +188,13 @@ class Place:
         own = "\n".join(row.removeprefix(indent) for row in old)
         rows = "\n".join(indent + row for row in text.replace("{}", own).splitlines())
         return Candidate(cost + self.distance, (lines_as(self.source, first, last, rows),))
+
+    def named_number(self, number: int) -> str:
+        """A whole number by a name or an attribute that the function has for it; else its digits."""
+        own = getattr(self.frame.f_locals.get("self"), "__dict__", {}).items()
+        known = [*self.frame.f_locals.items(), *((f"self.{name}", n) for name, n in own)]
+        names = [name for name, n in known if type(n) is int and n == number]
+        return names[-1] if names else str(number)
 
     def names(self) -> dict[str, Any]:
         """The names that the statement sees, and what they stand for."""
@@ -306,6 +325,13 @@ class Site:
             own = [place, *(each for each in made if each is not None)]
             found += [replace(each, distance=0.3) for each in own]
         held = [v for f in self.inner for v in f.f_locals.values() if isinstance(v, Tensor)]
+        read = names_in(self.raising[0].statement)
+        for place in self.statements():  # what was put into a list or a dict
+            value = getattr(place.statement, "value", None)
+            targets = getattr(place.statement, "targets", [])
+            owners = {spelled(t.value) for t in targets if isinstance(t, ast.Subscript)}
+            if owners & read and any(place.value(value) is each for each in held):
+                found.append(replace(place, distance=0.1))
         for module in self.modules:  # what a module holds on to
             for name, value in vars(module).items():
                 if any(value is each for each in held):

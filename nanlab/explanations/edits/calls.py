@@ -373,14 +373,11 @@ def equations(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         given = [v for v in map(place.value, call.args[1:]) if isinstance(v, Tensor)]
         pairs = [(p, v.shape) for p, v in zip(parts, given, strict=False) if len(p) == v.ndim]
         sizes = {c: n for part, shape in pairs for c, n in zip(part, shape, strict=True)}
-        own = getattr(place.frame.f_locals.get("self"), "__dict__", {}).items()
-        known = [*place.frame.f_locals.items(), *((f"self.{name}", n) for name, n in own)]
-        numbers = {n: name for name, n in known if type(n) is int}
         for part, node in zip(parts, call.args[1:], strict=False):
             value = place.value(node)
             fits = isinstance(value, Tensor) and value.ndim < len(part) and {*part} <= {*sizes}
             if fits and math.prod(sizes[c] for c in part) == value.numel():
-                rest = [str(numbers.get(sizes[c], sizes[c])) for c in part[1:]]
+                rest = [place.named_number(sizes[c]) for c in part[1:]]
                 yield place.replaced(0.3, (node, f"{place.text(node)}.view(-1, {', '.join(rest)})"))
         ranks = [(part, value.ndim) for part, value in zip(parts, given, strict=False)]
         more = ["..." * (n > len(part)) + part for part, n in ranks]
@@ -490,8 +487,11 @@ _ALIKE = 0.6  # names that have less in common have nothing to do with each othe
 
 def uncalled(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """A function given to a call, for what it returns: ``checkpoint(f, x)``, ``vmap(f)(x)``."""
-    for given in call.args if "not callable" in site.text else ():
+    keywords = [keyword.value for keyword in call.keywords]
+    for given in (*call.args, *keywords) if "not callable" in site.text else ():
         if isinstance(given, ast.Call):
+            yield place.replaced(0.45 - 0.1 * (given in keywords), (given, place.text(given.func)))
+        if isinstance(given, ast.Call) and given not in keywords:
             name, inner = place.text(given.func), [*given.args, *given.keywords]
             more = ", ".join(map(place.text, inner))
             yield place.replaced(0.35, (given, f"{name}, {more}" if more else name))

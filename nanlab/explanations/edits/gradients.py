@@ -432,6 +432,25 @@ def leaves(site: Site) -> Iterator[Candidate]:
         yield Candidate(0.14, spliced(source, pairs))
 
 
+def held_results(site: Site, place: Place) -> Iterator[Candidate]:
+    """What a module that is copied holds of its last call, cut before that from its graph: the
+    program reads it, as a loss may."""
+    for call in place.calls() if "deepcopy protocol" in site.text else ():
+        whole, text = place.value([*call.args, call][0]), place.text([*call.args, call][0])
+        named = whole.named_modules() if isinstance(whole, nn.Module) else ()
+        held = [
+            (f"{text}.{prefix}.{name}".replace("..", "."), name)
+            for prefix, module in named
+            for name, value in vars(module).items()
+            if isinstance(value, Tensor) and value.grad_fn is not None
+        ]
+        nodes = [n for s in site.program.texts for n in s.nodes if isinstance(n, ast.Attribute)]
+        read = {n.attr for n in nodes if isinstance(n.ctx, ast.Load)}
+        cuts = [f"{path} = {path}.detach()" for path, name in held if name in read]
+        if cuts and not any(re.search(r"\.\d", cut) for cut in cuts):
+            yield place.written(0.25, "\n".join((*cuts, "{}")))
+
+
 def saved_numbers(site: Site) -> Iterator[Candidate]:
     """Numbers that a function of its own keeps for its backward, as attributes of its context."""
     refused = re.search(r"can only save variables, but argument (\d+)", site.text)

@@ -121,16 +121,17 @@ def _attributes(site: Site, place: Place, node: ast.Attribute) -> Iterator[tuple
 
 
 def methods_without_self(site: Site) -> Iterator[Candidate]:
-    """A method that does not take its own object."""
+    """A method that does not take its own object; of an autograd function, its context."""
     told = re.search(r"(\w+)\.(\w+)\(\) takes .* but \d+ w", site.text)
     names = told.groups() if told is not None else ()
     for source in site.program.texts:
         for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
             for each in (n for n in kind.body if isinstance(n, ast.FunctionDef)):
                 first = [a.arg for a in each.args.args[:1]]
-                if (kind.name, each.name) == names and first not in (["self"], ["cls"]):
+                if (kind.name, each.name) == names and first not in (["self"], ["cls"], ["ctx"]):
+                    own = "ctx" if each.decorator_list else "self"
                     old = source.lines[each.lineno - 1]
-                    new = old.replace("(", "(self, " if first else "(self", 1)
+                    new = old.replace("(", f"({own}, " if first else f"({own}", 1)
                     yield Candidate(0.3, (lines_as(source, each.lineno, each.lineno, new),))
 
 
@@ -159,6 +160,30 @@ def more_parameters(site: Site) -> Iterator[Candidate]:
                 edits = spliced(source, [(old, f"{text}, _" if last else f"_, {text}")])
                 given = re.match("in|arg", names[-1]) is not None  # what it gives comes after
                 yield Candidate(cost + 0.02 * (last != given), edits)
+
+
+def fewer_parameters(site: Site) -> Iterator[Candidate]:
+    """A function without those parameters that it does not read, where torch gives it less."""
+    told = re.search(r"(\w+)>?\(\) missing (\d+) required positional", site.text)
+    known = {callee(call) for call in site.raising[0].calls()}
+    if told is None or told[1] in known:
+        return
+    for source in site.program.texts:
+        for node in source.nodes:
+            named = getattr(node, "name", "lambda") == told[1]
+            if not named or not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+                continue
+            read = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+            taken = [each for each in node.args.args if each.arg not in ("self", "ctx")]
+            kept = [each for each in taken if each.arg in read]
+            if kept and len(taken) - len(kept) == int(told[2]):
+                text = ", ".join(each.arg for each in kept)
+                whole = ast.copy_location(ast.Name("_"), taken[0])
+                whole.end_lineno, whole.end_col_offset = (
+                    taken[-1].end_lineno,
+                    taken[-1].end_col_offset,
+                )
+                yield Candidate(0.4, spliced(source, [(whole, text)]))
 
 
 _UNREAD = ("_", "__", "___")  # parameters that a function does not read

@@ -293,7 +293,7 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
     for place in site.statements():
         statement, length = place.statement, place.function
         value: Any = getattr(statement, "value", None)
-        beyond: list[str] = []
+        beyond: list[tuple[int, str]] = []
         if isinstance(statement, ast.Return) and getattr(length, "name", "") == "__len__":
             kinds = [n for n in place.source.nodes if isinstance(n, ast.ClassDef)]
             own = [each for kind in kinds if length in kind.body for each in kind.body]
@@ -304,20 +304,26 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
             bounds: Any = statement.iter.args  # type: ignore[attr-defined]
             value = bounds[min(1, len(bounds) - 1)]
             beyond += _beyond(statement, spelled(statement.target))
-        for at, less in enumerate(sorted(set(beyond), key=lambda text: "- 1" in text)):
+        for node in (n for n in place.parts() if isinstance(n, (ast.ListComp, ast.GeneratorExp))):
+            head = node.generators[0]
+            if callee(head.iter) == "range" and len(head.iter.args) == 1:  # type: ignore[attr-defined]
+                value = head.iter.args[0]  # type: ignore[attr-defined]
+                beyond += _beyond(node.elt, spelled(head.target))
+        for at, less in enumerate(dict.fromkeys(text for _, text in sorted(beyond))):
             yield place.replaced(0.5 + 0.02 * at, (value, f"{place.text(value)} - {less}"))
 
 
-def _beyond(block: ast.AST, item: str) -> Iterator[str]:
-    """How far beyond an item the subscripts of a block read."""
+def _beyond(block: ast.AST, item: str) -> Iterator[tuple[int, str]]:
+    """How far beyond an item the subscripts of a block read: first what one element is read at,
+    then where a part ends, which may be one less."""
     for node in (n for n in ast.walk(block) if isinstance(n, ast.Subscript)):
         end = ast.unparse(getattr(node.slice, "upper", None) or node.slice)
         if item and end.startswith(f"{item} + "):
             more = end.removeprefix(f"{item} + ")
-            if isinstance(node.slice, ast.Slice):
-                less = more.removesuffix(" + 1")
-                more = less if less != more else f"({more} - 1)"
-            yield more
+            part = isinstance(node.slice, ast.Slice)
+            if part and not more.endswith(" + 1"):
+                yield 1, f"({more} - 1)"
+            yield 2 * (part and not more.endswith(" + 1")), more.removesuffix(" + 1" * part)
 
 
 # What leaves a dimension out: another one seldom fits by chance.

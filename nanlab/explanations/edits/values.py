@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from nanlab.explanations.site import (
     ASKED,
@@ -300,7 +301,8 @@ def _of_syntax(own: _Operand) -> Forms:
     """By how the expression is written."""
     node, old, place = own.node, own.text, own.place
     if isinstance(node, ast.Call) and callee(node) in ("half", "bfloat16", "double"):
-        yield 0.7, place.text(node.func).rpartition(".")[0]
+        model = isinstance(place.result(), nn.Module)  # what it is given is rather to be cast
+        yield 0.7 + 0.5 * model, place.text(node.func).rpartition(".")[0]
     if callee(node) == "size" and not node.args:  # type: ignore[attr-defined]
         yield 0.4, f"{old[:-1]}0)"
     if isinstance(node, ast.Attribute) and node.attr == "shape":
@@ -316,7 +318,8 @@ def _of_objects(own: _Operand) -> Forms:
         yield 0.4, f"{old}.parameters()"
     if isinstance(value, dict):
         for key in (key for key in value if isinstance(key, str)):
-            yield 0.8, f"{old}[{key!r}]"
+            if isinstance(value[key], Tensor) or not _GRAPH.search(site.text):
+                yield 0.8, f"{old}[{key!r}]"
         yield 0.5, f"{old}.values()"
     if isinstance(value, Iterator) and (bound := site.binding(place, own.node)) is not None:
         yield 0.4, bound.text(bound.statement.value)  # type: ignore[attr-defined]
@@ -326,6 +329,10 @@ def _of_objects(own: _Operand) -> Forms:
                 yield 0.6, name
     for kind in re.findall(r"\(torch\.(nn\.\w+) or None expected", site.text):
         yield 0.5, f"torch.{kind}({old})"
+    plain = not isinstance(value, (Tensor, nn.Module, type))
+    parts = getattr(value, "__dict__", {}).items() if plain and "Tensor" in site.text else ()
+    for far, name in enumerate(name for name, part in parts if isinstance(part, Tensor)):
+        yield 0.5 + 0.02 * far, f"{old}.{name}"
     if isinstance(value, type) or (callable(value) and not isinstance(value, nn.Module)):
         yield 0.5, f"{old}()"
     if value is MISSING:
@@ -353,7 +360,13 @@ def _of_numbers_and_texts(own: _Operand) -> Forms:
     if isinstance(value, str):  # a number that was read from a file
         yield 0.5, f"float({old})"
         yield 0.52, f"int({old})"
-    texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    texts = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+    told = texts and re.search("'str'|must be Tensor", own.site.text)
+    for name, known in own.place.names().items() if told and value else ():
+        if isinstance(known, (list, tuple, dict)) and known is not value and {*value} <= {*known}:
+            number = f"{name}[each]" if isinstance(known, dict) else f"{name}.index(each)"
+            numbers = f"[{number} for each in {old}]"
+            yield 0.3, f"torch.tensor({numbers})" if "Tensor" in own.site.text else numbers
     if "'str'" in own.site.text and (texts or isinstance(own.node, ast.ListComp)):
         yield 0.4, f"[sorted(set({old})).index(each) for each in {old}]"
 
@@ -413,7 +426,7 @@ def _of_tensors(own: _Operand) -> Forms:
             yield cost + 0.5, f"{text}.float()"
 
 
-_GRAPH = re.compile(r"grad|backward|inplace|in-place|leaf")
+_GRAPH = re.compile(r"grad|backward|inplace|in-place|leaf|leaves")
 
 
 def _of_graph(own: _Operand) -> Forms:
@@ -524,7 +537,7 @@ def _cast(own: _Operand, cost: float) -> Forms:
             yield cost + 0.3, f"{old}.{name}()"
     if dtype != torch.float32:
         yield cost, f"{old}.float()"
-    graph = (value is not MISSING and value.requires_grad) or "grad" in site.text
+    graph = (value is not MISSING and value.requires_grad) or re.search("grad|leaves", site.text)
     if graph and not re.search(r"Long|\b(long|int)", site.text):
         return
     if dtype != torch.int64:
@@ -592,6 +605,18 @@ def _ranked(own: _Operand, more: float) -> Forms:
             yield more + 0.8, f"{old}.squeeze({d})"
     for d in (*range(rank), -1):
         yield more + 1.0 + _unlike(own, d), f"{old}.unsqueeze({d})"
+    layers = [layer for layer in site.running if isinstance(layer, _ConvNd)]
+    for layer in layers if shape and rank == 2 and "4D (batched)" in site.text else ():
+        side = math.isqrt(shape[1] // layer.in_channels)
+        if layer.in_channels * side**2 == shape[1]:
+            yield 0.4, f"{old}.view(-1, {layer.in_channels}, {side}, {side})"
+    for wanted in re.findall(r"should be \(([\d, ]+)\)", site.text) if shape else ():
+        sizes = [int(size) for size in wanted.split(", ")]
+        pairs = [*enumerate(zip(shape or (), sizes, strict=False))]
+        other = [(d, b // a) for d, (a, b) in pairs if a != b and a > 1 and b % a == 0]
+        if len(sizes) == rank and len(other) == 1 == sum(a != b for _, (a, b) in pairs):
+            d, times = other[0]
+            yield 0.4, f"{old}.repeat_interleave({own.place.named_number(times)}, {d})"
     if rank > 2 and shape is not None and math.prod(shape[1:]) in site.told:
         yield more + 0.6, f"{old}.flatten(1)"
     for wanted in re.findall(r"\b(\d)D\b", site.text) if shape is not None else ():
@@ -642,7 +667,8 @@ def _turned(own: _Operand, more: float) -> Forms:
 def _square(own: _Operand) -> Forms:
     """A square table, as a mask is, cut to as many rows and columns as are used."""
     shape, told = own.shape or (), own.site.told
-    if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] not in told or own.value.grad_fn:
+    table = own.rank == 2 or isinstance(own.node, ast.Attribute) or "mask" in own.role
+    if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] not in told or not table:
         return
     for name, other in own.others.items():
         for far, d in enumerate((*range(other.dim() - 1, 0, -1), 0)):
