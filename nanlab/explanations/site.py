@@ -190,7 +190,7 @@ class Place:
         return Candidate(cost + self.distance, (lines_as(self.source, first, last, rows),))
 
     def named_number(self, number: int) -> str:
-        """A whole number by a name or an attribute that the function has for it; else its digits."""
+        """A whole number by a name or an attribute that the function has for it, or as it is."""
         own = getattr(self.frame.f_locals.get("self"), "__dict__", {}).items()
         known = [*self.frame.f_locals.items(), *((f"self.{name}", n) for name, n in own)]
         names = [name for name, n in known if type(n) is int and n == number]
@@ -532,14 +532,25 @@ class Site:
         sizes = [len(v) for v in known if isinstance(v, Tensor) and v.dim() and not v.requires_grad]
         return {size for size in sizes if sizes.count(size) > 1}
 
+    @property
+    def _loops(self) -> list[ast.For]:
+        return [n for s in self.program.sources for n in s.nodes if isinstance(n, ast.For)]
+
     @cached_property
     def rounds(self) -> list[str]:
         """How often the loops of the program run, as it could be written."""
-        loops = [n for s in self.program.sources for n in s.nodes if isinstance(n, ast.For)]
-        texts = [ast.unparse(n.iter) for n in loops]
+        texts = [ast.unparse(n.iter) for n in self._loops]
         numbers = sorted({int(t[6:-1]) for t in texts if re.fullmatch(r"range\(\d+\)", t)})
         names = [t for t in texts if hasattr(self.frames[-1][0].f_locals.get(t), "__len__")]
         return [f"len({name})" for name in names] + [str(number) for number in numbers]
+
+    @cached_property
+    def all_rounds(self) -> list[str]:
+        """How often a step runs that stands in loops within loops, as it could be written."""
+        around = [n for n in self._loops if ".step(" in ast.unparse(n)]
+        inner = [n for n in around if not any(n is not o and o in ast.walk(n) for o in around)]
+        chains = [[o for o in around if n in ast.walk(o)] for n in inner]
+        return [" * ".join(map(_count, chain)) for chain in chains if len(chain) > 1]
 
     @cached_property
     def told(self) -> list[int]:
@@ -586,6 +597,15 @@ class Site:
                 if isinstance(v, Tensor) and v.dim() > 1
             ]
         return list(dict.fromkeys(int(n) for n in found if 0 < n < 1 << 20))
+
+
+def _count(loop: ast.For) -> str:
+    """How often a loop runs, as it could be written."""
+    head: Any = loop.iter
+    while callee(head) == "enumerate":
+        head = head.args[0]
+    bounds = head.args if callee(head) == "range" else []
+    return ast.unparse(bounds[0]) if len(bounds) == 1 else f"len({ast.unparse(head)})"
 
 
 def is_whole(value: Tensor) -> bool:

@@ -261,7 +261,8 @@ def _given(site: Site, place: Place, name: str, builds: bool) -> list[str]:
     message asks for it, how often the program's loops run."""
     arguments = place.function.args.args if place.function is not None else []
     asked = builds and re.search(rf"\b{name}\b", site.text)
-    return [name] * (name in {a.arg for a in arguments[1:]}) + (site.rounds if asked else [])
+    rounds = [*(site.all_rounds if "total" in name else ()), *site.rounds] if asked else []
+    return [name] * (name in {a.arg for a in arguments[1:]}) + rounds
 
 
 def _turned_sizes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -310,6 +311,9 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if isinstance(parts, (list, tuple)) and len({getattr(each, "shape", 0) for each in parts}) > 1:
         text = padded(list(parts), place.text(call.args[0]))
         yield place.replaced(0.6, (call, text))
+        shapes = [getattr(each, "shape", ()) for each in parts]
+        if len(shapes[-1]) > 1 and len({*shapes[:-1]}) == 1 and shapes[0][1:] == shapes[-1][1:]:
+            yield place.replaced(0.5, (call.func, f"{head}cat"))  # batches, the last is smaller
     elif isinstance(parts, list) and all(isinstance(each, list) for each in parts):
         rows = f"[{place.text(call.func)}(row) for row in {place.text(call.args[0])}]"
         yield place.replaced(0.6, (call, padded([torch.ones(len(r)) for r in parts], rows)))

@@ -250,6 +250,11 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
                 chance += 0.02 * min(abs(b - a), 10)
                 yield cost + 0.1 + chance, f"{text} {'+' if b > a else '-'} {abs(b - a)}"
     yield 1.3, f"{text} + 1"
+    others = place.names().items() if callee(node) == "len" else ()
+    for name, other in others:
+        if isinstance(other, (list, tuple, dict, set)) and len(other) in site.sizes[:12]:
+            if name[0] != "_" and len(other) > len(place.value(node.args[0])):  # type: ignore
+                yield 0.6, f"len({name})"
     for name in unread(function_around(place.source, node)):
         yield 0.75, f"{text} + {name}"
         yield 0.8, f"{loose} * {name}"

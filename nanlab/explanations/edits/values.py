@@ -549,7 +549,8 @@ def _cast(own: _Operand, cost: float) -> Forms:
     if dtype != torch.bool:
         flags = "bool" in site.text.lower() and dtype is not None and elements(value) == {0, 1}
         flagged = (IGNORED.search(own.role) and ignored(own.place, own.node)) or f"{old}.bool()"
-        yield cost + (-0.2 if flags else 0.6), flagged
+        loses = dtype is not None and is_whole(value) and not elements(value) <= {0, 1}
+        yield cost + (-0.2 if flags else 0.6) + loses, flagged
     for name, other in own.others.items():
         if name and name != old and other.dtype != dtype and other.dtype != torch.float32:
             yield cost + 0.4, f"{old}.to({name}.dtype)"
