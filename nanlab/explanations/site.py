@@ -327,7 +327,7 @@ class Site:
         held = [v for f in self.inner for v in f.f_locals.values() if isinstance(v, Tensor)]
         read = names_in(self.raising[0].statement)
         for place in self.statements():  # what was put into a list or a dict
-            value = getattr(place.statement, "value", None)
+            value: Any = getattr(place.statement, "value", None)
             targets = getattr(place.statement, "targets", [])
             owners = {spelled(t.value) for t in targets if isinstance(t, ast.Subscript)}
             if owners & read and any(place.value(value) is each for each in held):

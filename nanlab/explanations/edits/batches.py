@@ -151,7 +151,7 @@ def broadcast_samples(site: Site) -> Iterator[Candidate]:
     loaded."""
     joined = [f.f_locals.get("batch") for f in site.inner if "collate" in f.f_code.co_name]
     shapes = [getattr(each, "shape", ()) for each in (joined or [None])[-1] or ()]
-    whole = max(shapes, key=lambda shape: (len(shape), *shape), default=())
+    whole: Any = max(shapes, key=lambda shape: (len(shape), *shape), default=())
     if len({*shapes}) < 2 or len(whole) < 2 or not all(_broadcasts(s, whole) for s in shapes):
         return
     spread = f".expand({whole[0]}{', -1' * (len(whole) - 1)})"

@@ -391,9 +391,9 @@ def equations(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             texts.append(f"{left}->{right[:at]}{other}{right[at + 1 :]}")
     shapes = [getattr(place.value(given), "shape", ()) for given in call.args[1:]]
     texts += (f"{','.join(each)}->{right}" for each in _other_letters(parts, right, shapes))
-    ranks = {len(part) for part in parts}
-    for a, b in itertools.combinations(range(min(ranks)), 2) if len(ranks) == 1 else ():
-        order = list(range(min(ranks)))
+    rank = len(parts[0]) if len({*map(len, parts)}) == 1 else 0
+    for a, b in itertools.combinations(range(rank), 2):
+        order = list(range(rank))
         order[a], order[b] = b, a  # the dimensions of all operands in another order
         texts.append(f"{','.join(''.join(part[n] for n in order) for part in parts)}->{right}")
     for at, text in enumerate(texts):

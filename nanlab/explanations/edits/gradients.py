@@ -253,7 +253,7 @@ def _counted_from(site: Site, place: Place, whole: ast.Subscript) -> Iterator[tu
     part: Any = whole.slice
     lower, upper = getattr(part, "lower", None), getattr(part, "upper", None)
     bound = site.binding(place, upper) if upper is not None else None
-    end = bound_value(bound, spelled(upper)) if bound is not None else upper
+    end = bound_value(bound, spelled(part.upper)) if bound is not None else upper
     if lower is not None and isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add):
         if place.text(end.left) == place.text(lower):
             index = f"{place.text(lower)} + torch.arange({place.text(end.right)})"

@@ -112,7 +112,7 @@ def whole_samples(site: Site) -> Iterator[Candidate]:
                 yield Candidate(0.5, spliced(source, pairs))
 
 
-def _as_written(node: ast.expr, size: int) -> str:
+def _as_written(node: ast.AST, size: int) -> str:
     """A size as a product like another: channels times a square; else the number."""
     inner = getattr(node, "left", None)
     channels = getattr(getattr(inner, "left", None), "value", 0)

@@ -607,9 +607,10 @@ def _ranked(own: _Operand, more: float) -> Forms:
     for d in (*range(rank), -1):
         yield more + 1.0 + _unlike(own, d), f"{old}.unsqueeze({d})"
     layers = [layer for layer in site.running if isinstance(layer, _ConvNd)]
-    for layer in layers if shape and rank == 2 and "4D (batched)" in site.text else ():
-        side = math.isqrt(shape[1] // layer.in_channels)
-        if layer.in_channels * side**2 == shape[1]:
+    size = shape[-1] if shape and rank == 2 and "4D (batched)" in site.text else 0
+    for layer in layers if size else ():
+        side = math.isqrt(size // layer.in_channels)
+        if layer.in_channels * side**2 == size:
             yield 0.4, f"{old}.view(-1, {layer.in_channels}, {side}, {side})"
     for wanted in re.findall(r"should be \(([\d, ]+)\)", site.text) if shape else ():
         sizes = [int(size) for size in wanted.split(", ")]
