@@ -446,6 +446,11 @@ def held_results(site: Site, place: Place) -> Iterator[Candidate]:
         ]
         nodes = [n for s in site.program.texts for n in s.nodes if isinstance(n, ast.Attribute)]
         read = {n.attr for n in nodes if isinstance(n.ctx, ast.Load)}
+        for other in site.statements():  # where it is kept, if nothing reads it
+            names = {*bound_by(other.statement)} & {f"self.{name}" for _, name in held}
+            if names and not any(name.removeprefix("self.") in read for name in names):
+                value = bound_value(other, "")
+                yield other.replaced(0.3, (value, f"{other.text(value)}.detach()"))
         cuts = [f"{path} = {path}.detach()" for path, name in held if name in read]
         if cuts and not any(re.search(r"\.\d", cut) for cut in cuts):
             yield place.written(0.25, "\n".join((*cuts, "{}")))

@@ -104,7 +104,8 @@ def whole_samples(site: Site) -> Iterator[Candidate]:
     made, there = map(int, count.groups()) if count is not None else (0, 0)
     for source in site.program.texts if made and there else ():
         views = [n for n in source.nodes if callee(n) in ("view", "reshape")]
-        open_ = [n.args for n in views if len(n.args) == 2 and number_of(n.args[0]) == -1]  # type: ignore
+        given: list[Any] = [getattr(view, "args", []) for view in views]
+        open_ = [each for each in given if len(each) == 2 and number_of(each[0]) == -1]
         for size in {old for _, last in open_ if type(old := number_of(last)) is int}:
             if size * made % there == 0:
                 nodes = [n for n in _literals(source.tree) if number_of(n) == size]
@@ -252,8 +253,8 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
     yield 1.3, f"{text} + 1"
     others = place.names().items() if callee(node) == "len" else ()
     for name, other in others:
-        if isinstance(other, (list, tuple, dict, set)) and len(other) in site.sizes[:12]:
-            if name[0] != "_" and len(other) > len(place.value(node.args[0])):  # type: ignore
+        if isinstance(other, dict) and len(other) in site.sizes[:12]:  # numbers of words
+            if name[0] != "_" and (value is MISSING or len(other) > value):
                 yield 0.6, f"len({name})"
     for name in unread(function_around(place.source, node)):
         yield 0.75, f"{text} + {name}"
@@ -310,9 +311,9 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
             value = bounds[min(1, len(bounds) - 1)]
             beyond += _beyond(statement, spelled(statement.target))
         for node in (n for n in place.parts() if isinstance(n, (ast.ListComp, ast.GeneratorExp))):
-            head = node.generators[0]
-            if callee(head.iter) == "range" and len(head.iter.args) == 1:  # type: ignore[attr-defined]
-                value = head.iter.args[0]  # type: ignore[attr-defined]
+            head: Any = node.generators[0]
+            if callee(head.iter) == "range" and len(head.iter.args) == 1:
+                value = head.iter.args[0]
                 beyond += _beyond(node.elt, spelled(head.target))
         for at, less in enumerate(dict.fromkeys(text for _, text in sorted(beyond))):
             yield place.replaced(0.5 + 0.02 * at, (value, f"{place.text(value)} - {less}"))

@@ -111,10 +111,11 @@ def written_as(site: Site, place: Place) -> Iterator[Candidate]:
     """What is written into a tensor, of the dtype of that."""
     if not re.search("dtypes? match|same (dtype|scalar type)|dtype.*of self", site.text):
         return
-    target = getattr(place.statement, "targets", [None])[0]
-    pairs = [(target.value, place.statement.value)] * isinstance(target, ast.Subscript)  # type: ignore
-    for call in filter(_in_place, place.calls()):
-        pairs += [(call.func.value, call.args[-1])] if call.args else []  # type: ignore
+    row: Any = place.statement
+    targets = [t for t in getattr(row, "targets", []) if isinstance(t, ast.Subscript)]
+    pairs = [(target.value, row.value) for target in targets]
+    in_place: Iterator[Any] = filter(_in_place, place.calls())
+    pairs += [(call.func.value, call.args[-1]) for call in in_place if call.args]
     for owner, value in pairs:
         text = place.text(value)
         loose = f"({text})" if isinstance(value, ast.BinOp) else text
@@ -172,7 +173,8 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
         more += 0.2 if role == "value" else 0.0
         if text == f"{old}.float()":  # data is cast where it is read
             double = torch.float64 in (getattr(v, "dtype", None) for v in (value, place.result()))
-            more += 0.7 * (double and _is_argument(place, expression))
+            whole = isinstance(value, Tensor) and is_whole(value)
+            more += 0.7 * ((double or whole) and _is_argument(place, expression))
         yield place.replaced(cost + more, (expression, text))
         if not isinstance(expression, ast.Name) or not isinstance(value, Tensor):
             continue
@@ -307,6 +309,9 @@ def _of_syntax(own: _Operand) -> Forms:
         yield 0.4, f"{old[:-1]}0)"
     if isinstance(node, ast.Attribute) and node.attr == "shape":
         yield 0.4, f"{old}[0]"
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and "bool" in own.site.text:
+        if isinstance(mask := place.value(node.operand), Tensor) and elements(mask) <= {0, 1}:
+            yield 0.3, f"({place.text(node.operand)} == 0)"
     if isinstance(node, ast.Subscript) and "0-dim" in own.site.text:
         yield 0.4, place.text(node.value)
 
@@ -662,6 +667,8 @@ def _turned(own: _Operand, more: float) -> Forms:
     if rank > 2:
         turned = (0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)
         channels = shape is not None and "channels" in site.text and shape[-1] in site.told
+        if shape and rank == 4 and shape[2] == shape[3] != shape[1]:  # they come first already
+            channels = False
         for cost, order in zip((0.6 if channels else 1.2, 1.25), turned, strict=True):
             yield more + cost, f"{old}.permute({', '.join(map(str, order))})"
 
