@@ -368,7 +368,8 @@ def _of_numbers_and_texts(own: _Operand) -> Forms:
     texts = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
     told = texts and re.search("'str'|must be Tensor", own.site.text)
     for name, known in own.place.names().items() if told and value else ():
-        if isinstance(known, (list, tuple, dict)) and known is not value and {*value} <= {*known}:
+        words = isinstance(known, (list, tuple, dict)) and all(isinstance(k, str) for k in known)
+        if words and known is not value and {*value} <= {*known}:
             number = f"{name}[each]" if isinstance(known, dict) else f"{name}.index(each)"
             numbers = f"[{number} for each in {old}]"
             yield 0.3, f"torch.tensor({numbers})" if "Tensor" in own.site.text else numbers
