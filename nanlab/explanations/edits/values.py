@@ -380,7 +380,8 @@ def _of_numbers_and_texts(own: _Operand) -> Forms:
 def _of_sequences(own: _Operand) -> Forms:
     """A part of a list or a tuple, its parts one by one or as one tensor; with more of them."""
     value, old, site, node = own.value, own.text, own.site, own.node
-    if isinstance(value, list) and len(value) in site.told and isinstance(node, ast.List):
+    listed = isinstance(value, list) and len(value) in site.told
+    if listed and isinstance(node, ast.List) and node.elts:
         for more in (n - len(value) for n in site.told if n > len(value)):
             yield 1.4, f"{old[:-1]}{more * (', ' + own.place.text(node.elts[-1]))}]"
     if not isinstance(value, (list, tuple)) or not value:
