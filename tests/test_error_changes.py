@@ -170,7 +170,7 @@ PROGRAMS = {
     "half": """
         net = nn.Linear(3, 4).half()  # change
         x = torch.randn(2, 3)  # change
-        y = net(x)
+        y = net(x)  # change
     """,
     "double_numpy": """
         import numpy as np

@@ -150,10 +150,29 @@ class Place:
 
     def replaced(self, cost: float, *pairs: tuple[ast.AST, str]) -> Candidate:
         """The candidate in which these nodes have another text."""
-        edits = spliced(self.source, pairs)
+        texts = [(node, self._loose(node, self._named(text))) for node, text in pairs]
+        edits = spliced(self.source, texts)
         if len(edits) == 1 and re.fullmatch(r"(\w[\w.]*) = \1", edits[0].text):
             edits = (replace(edits[0], text=""),)
         return Candidate(cost + self.distance, edits)
+
+    def _loose(self, node: ast.AST, text: str) -> str:
+        """A text in brackets where it is a sum or a product, and a part of another one."""
+        with suppress(SyntaxError):
+            new = ast.parse(text, mode="eval").body
+            if isinstance(new, ast.BinOp) and not isinstance(node, (ast.BinOp, ast.Constant)):
+                for part in self.parts():
+                    sides = [getattr(part, name, None) for name in ("left", "right", "value")]
+                    if isinstance(part, (ast.BinOp, ast.Attribute)) and node in sides:
+                        return text if text[0] == "(" and text[-1] == ")" else f"({text})"
+        return text
+
+    def _named(self, text: str) -> str:
+        """A text with the names that the program has for torch's modules."""
+        for name, module in (("F", nn.functional), ("nn", nn)):
+            if self.names().get(name) is module:
+                text = re.sub(rf"\b{re.escape(module.__name__)}\.", f"{name}.", text)
+        return text
 
     def added(self, cost: float, call: ast.Call, more: str) -> Candidate:
         """The candidate in which a call has one more argument."""
@@ -169,6 +188,13 @@ class Place:
         own = "\n".join(row.removeprefix(indent) for row in old)
         rows = "\n".join(indent + row for row in text.replace("{}", own).splitlines())
         return Candidate(cost + self.distance, (lines_as(self.source, first, last, rows),))
+
+    def named_number(self, number: int) -> str:
+        """A whole number by a name or an attribute that the function has for it, or as it is."""
+        own = getattr(self.frame.f_locals.get("self"), "__dict__", {}).items()
+        known = [*self.frame.f_locals.items(), *((f"self.{name}", n) for name, n in own)]
+        names = [name for name, n in known if type(n) is int and n == number]
+        return names[-1] if names else str(number)
 
     def names(self) -> dict[str, Any]:
         """The names that the statement sees, and what they stand for."""
@@ -299,6 +325,13 @@ class Site:
             own = [place, *(each for each in made if each is not None)]
             found += [replace(each, distance=0.3) for each in own]
         held = [v for f in self.inner for v in f.f_locals.values() if isinstance(v, Tensor)]
+        read = names_in(self.raising[0].statement)
+        for place in self.statements():  # what was put into a list or a dict
+            value: Any = getattr(place.statement, "value", None)
+            targets = getattr(place.statement, "targets", [])
+            owners = {spelled(t.value) for t in targets if isinstance(t, ast.Subscript)}
+            if owners & read and any(place.value(value) is each for each in held):
+                found.append(replace(place, distance=0.1))
         for module in self.modules:  # what a module holds on to
             for name, value in vars(module).items():
                 if any(value is each for each in held):
@@ -499,14 +532,25 @@ class Site:
         sizes = [len(v) for v in known if isinstance(v, Tensor) and v.dim() and not v.requires_grad]
         return {size for size in sizes if sizes.count(size) > 1}
 
+    @property
+    def _loops(self) -> list[ast.For]:
+        return [n for s in self.program.sources for n in s.nodes if isinstance(n, ast.For)]
+
     @cached_property
     def rounds(self) -> list[str]:
         """How often the loops of the program run, as it could be written."""
-        loops = [n for s in self.program.sources for n in s.nodes if isinstance(n, ast.For)]
-        texts = [ast.unparse(n.iter) for n in loops]
+        texts = [ast.unparse(n.iter) for n in self._loops]
         numbers = sorted({int(t[6:-1]) for t in texts if re.fullmatch(r"range\(\d+\)", t)})
         names = [t for t in texts if hasattr(self.frames[-1][0].f_locals.get(t), "__len__")]
         return [f"len({name})" for name in names] + [str(number) for number in numbers]
+
+    @cached_property
+    def all_rounds(self) -> list[str]:
+        """How often a step runs that stands in loops within loops, as it could be written."""
+        around = [n for n in self._loops if ".step(" in ast.unparse(n)]
+        inner = [n for n in around if not any(n is not o and o in ast.walk(n) for o in around)]
+        chains = [[o for o in around if n in ast.walk(o)] for n in inner]
+        return [" * ".join(map(_count, chain)) for chain in chains if len(chain) > 1]
 
     @cached_property
     def told(self) -> list[int]:
@@ -553,6 +597,15 @@ class Site:
                 if isinstance(v, Tensor) and v.dim() > 1
             ]
         return list(dict.fromkeys(int(n) for n in found if 0 < n < 1 << 20))
+
+
+def _count(loop: ast.For) -> str:
+    """How often a loop runs, as it could be written."""
+    head: Any = loop.iter
+    while callee(head) == "enumerate":
+        head = head.args[0]
+    bounds = head.args if callee(head) == "range" else []
+    return ast.unparse(bounds[0]) if len(bounds) == 1 else f"len({ast.unparse(head)})"
 
 
 def is_whole(value: Tensor) -> bool:

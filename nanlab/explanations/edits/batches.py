@@ -146,6 +146,35 @@ def channels_first(site: Site) -> Iterator[Candidate]:
             yield replace(place, distance=0.0).replaced(0.4, (given, text))
 
 
+def broadcast_samples(site: Site) -> Iterator[Candidate]:
+    """Samples in the shape of those that have more channels, or a dimension for them: as they are
+    loaded."""
+    joined = [f.f_locals.get("batch") for f in site.inner if "collate" in f.f_code.co_name]
+    shapes = [getattr(each, "shape", ()) for each in (joined or [None])[-1] or ()]
+    whole: Any = max(shapes, key=lambda shape: (len(shape), *shape), default=())
+    if len({*shapes}) < 2 or len(whole) < 2 or not all(_broadcasts(s, whole) for s in shapes):
+        return
+    spread = f".expand({whole[0]}{', -1' * (len(whole) - 1)})"
+    for place in site.statements():
+        if is_return(place.statement) and getattr(place.function, "name", "") == "__getitem__":
+            value: Any = getattr(place.statement, "value", None)
+            for part in getattr(value, "elts", getattr(value, "values", [value])):
+                made = (site.binding(place, n) for n in ast.walk(part))
+                bound = next((m for m in made if m and m.function is place.function), None)
+                own = place if bound is None else replace(bound, distance=0.0)
+                node = part if bound is None else bound_value(bound, "")
+                text = own.text(node)
+                yield own.replaced(
+                    0.4,
+                    (node, f"({text}){spread}" if isinstance(node, ast.BinOp) else text + spread),
+                )
+
+
+def _broadcasts(shape: Any, whole: Any) -> bool:
+    """Whether a shape is another one, but for the first dimension: of size 1, or lacking."""
+    return shape == whole or shape in (whole[1:], (1, *whole[1:]))
+
+
 def loaded(site: Site, place: Place) -> Iterator[Candidate]:
     """Batches made in another way, and modules that are not trained."""
     rows = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
@@ -249,6 +278,10 @@ def padded(rows: list[Any], name: str) -> str:
             padded([r[i] for r in rows], f"[r[{i}] for r in {name}]") for i in range(len(first))
         )
         return f"({', '.join(parts)})"
-    if isinstance(first, Tensor) and len({r.shape for r in rows}) > 1:
-        return f"torch.nn.utils.rnn.pad_sequence({name}, batch_first=True)"
+    if isinstance(first, Tensor) and len({r.shape[:1] for r in rows}) > 1:
+        if len({r.shape[1:] for r in rows}) == 1:
+            return f"torch.nn.utils.rnn.pad_sequence({name}, batch_first=True)"
+    elif isinstance(first, Tensor) and first.dim() == 2 and len({r.shape for r in rows}) > 1:
+        turned = f"[each.T for each in {name}]"  # what is longer comes last
+        return f"torch.nn.utils.rnn.pad_sequence({turned}, batch_first=True).transpose(1, 2)"
     return f"torch.utils.data.default_collate({name})"

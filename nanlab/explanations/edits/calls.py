@@ -9,12 +9,14 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from nanlab.explanations.edits.batches import padded
+from nanlab.explanations.edits.values import IGNORED, ignored
 from nanlab.explanations.site import (
     MISSING,
     Candidate,
@@ -27,6 +29,7 @@ from nanlab.explanations.site import (
     spelled,
     spliced,
 )
+from nanlab.operators import having
 
 # A checkpoint that fits, but for layers that it or the module has and the other has not.
 _PARTIAL = re.compile(
@@ -111,7 +114,8 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             parts = set(keyword.arg.split("_"))
             for other, default in signature(function).items():
                 if default is None and parts & set(other.split("_")) and other not in own:
-                    text = f"{other}={place.text(keyword.value)}"
+                    shown = ignored(place, keyword.value) if IGNORED.search(other) else ""
+                    text = f"{other}={shown[1:-1] or place.text(keyword.value)}"
                     yield place.replaced(0.8, (keyword, text))
             rest = [place.text(a) for a in call.args]
             rest += [place.text(k) for k in call.keywords if k is not keyword]
@@ -257,7 +261,18 @@ def _given(site: Site, place: Place, name: str, builds: bool) -> list[str]:
     message asks for it, how often the program's loops run."""
     arguments = place.function.args.args if place.function is not None else []
     asked = builds and re.search(rf"\b{name}\b", site.text)
-    return [name] * (name in {a.arg for a in arguments[1:]}) + (site.rounds if asked else [])
+    rounds = [*(site.all_rounds if "total" in name else ()), *site.rounds] if asked else []
+    return [name] * (name in {a.arg for a in arguments[1:]}) + rounds
+
+
+def _turned_sizes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """The sizes of a new tensor in another order, where the message has two shapes that differ by
+    it."""
+    sizes = getattr(call.args[0], "elts", call.args) if call.args else []
+    turned = {(b, a) for a, b in site.confronted} & site.confronted
+    if callee(call) in having("makes") and len(sizes) > 1 and turned:
+        for a, b in itertools.combinations(sizes, 2):
+            yield place.replaced(0.4, (a, place.text(b)), (b, place.text(a)))
 
 
 # Functions that are taken for each other.
@@ -296,6 +311,9 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if isinstance(parts, (list, tuple)) and len({getattr(each, "shape", 0) for each in parts}) > 1:
         text = padded(list(parts), place.text(call.args[0]))
         yield place.replaced(0.6, (call, text))
+        shapes = [getattr(each, "shape", ()) for each in parts]
+        if len(shapes[-1]) > 1 and len({*shapes[:-1]}) == 1 and shapes[0][1:] == shapes[-1][1:]:
+            yield place.replaced(0.5, (call.func, f"{head}cat"))  # batches, the last is smaller
     elif isinstance(parts, list) and all(isinstance(each, list) for each in parts):
         rows = f"[{place.text(call.func)}(row) for row in {place.text(call.args[0])}]"
         yield place.replaced(0.6, (call, padded([torch.ones(len(r)) for r in parts], rows)))
@@ -359,14 +377,11 @@ def equations(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         given = [v for v in map(place.value, call.args[1:]) if isinstance(v, Tensor)]
         pairs = [(p, v.shape) for p, v in zip(parts, given, strict=False) if len(p) == v.ndim]
         sizes = {c: n for part, shape in pairs for c, n in zip(part, shape, strict=True)}
-        own = getattr(place.frame.f_locals.get("self"), "__dict__", {}).items()
-        known = [*place.frame.f_locals.items(), *((f"self.{name}", n) for name, n in own)]
-        numbers = {n: name for name, n in known if type(n) is int}
         for part, node in zip(parts, call.args[1:], strict=False):
             value = place.value(node)
             fits = isinstance(value, Tensor) and value.ndim < len(part) and {*part} <= {*sizes}
             if fits and math.prod(sizes[c] for c in part) == value.numel():
-                rest = [str(numbers.get(sizes[c], sizes[c])) for c in part[1:]]
+                rest = [place.named_number(sizes[c]) for c in part[1:]]
                 yield place.replaced(0.3, (node, f"{place.text(node)}.view(-1, {', '.join(rest)})"))
         ranks = [(part, value.ndim) for part, value in zip(parts, given, strict=False)]
         more = ["..." * (n > len(part)) + part for part, n in ranks]
@@ -376,6 +391,11 @@ def equations(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             texts.append(f"{left}->{right[:at]}{other}{right[at + 1 :]}")
     shapes = [getattr(place.value(given), "shape", ()) for given in call.args[1:]]
     texts += (f"{','.join(each)}->{right}" for each in _other_letters(parts, right, shapes))
+    rank = len(parts[0]) if len({*map(len, parts)}) == 1 else 0
+    for a, b in itertools.combinations(range(rank), 2):
+        order = list(range(rank))
+        order[a], order[b] = b, a  # the dimensions of all operands in another order
+        texts.append(f"{','.join(''.join(part[n] for n in order) for part in parts)}->{right}")
     for at, text in enumerate(texts):
         yield place.replaced(0.5 + 0.02 * at, (call.args[0], repr(text)))
 
@@ -395,6 +415,45 @@ def _other_letters(parts: list[str], right: str, shapes: list[Any]) -> Iterator[
             pairs = {pair for p, s in named for pair in zip(p, s, strict=True)}
             if len(pairs) == len({c for c, _ in pairs}) and {*right} <= {*"".join(new)}:
                 yield new
+
+
+def given_by_key(site: Site) -> Iterator[Candidate]:
+    """The keys of what is given as ``**batch``, as the parameters are named, or without one that
+    is none of them."""
+    told = re.search(r"unexpected keyword argument '(\w+)'", site.text)
+    calls = [(p, c) for p in site.raising for c in p.calls() if told is not None]
+    for place, call in calls:
+        known = signature(place.value(call.func))
+        whole = [k.value for k in call.keywords if k.arg is None]
+        if told is None or not whole or told[1] in {k.arg for k in call.keywords}:
+            continue
+        near = difflib.get_close_matches(told[1], [*known], 1, 0.7)
+        for source in site.program.texts if near else ():
+            dicts = [n for n in source.nodes if isinstance(n, ast.Dict)]
+            keys = [k for n in dicts for k in n.keys if getattr(k, "value", None) == told[1]]
+            yield Candidate(0.3, spliced(source, [(k, f'"{near[0]}"') for k in keys if k]))
+        text = place.text(whole[-1])
+        rest = f'{{k: v for k, v in {text}.items() if k != "{told[1]}"}}'
+        yield replace(place, distance=0.0).replaced(0.5, (whole[-1], rest))
+
+
+def alone(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """A share of the data for each process, where there is one process."""
+    known = signature(place.value(call.func))
+    if "process group" in site.text and {"num_replicas", "rank"} <= {*known}:
+        yield place.added(0.3, call, "num_replicas=1, rank=0")
+
+
+def picked(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """One element of each row, by an index that has a number for each row."""
+    at, index = call.args[-2:] if len(call.args) > 1 else (call, call)
+    number, given = place.value(at), place.value(index)
+    if callee(call) != "gather" or "number of dimensions" not in site.text:
+        return
+    if type(number) is int and isinstance(given, Tensor) and number in (given.ndim, -1):
+        d, head = place.text(at), place.text(call)[: -len(place.text(index)) - 1]
+        text = f"{head}{place.text(index)}.unsqueeze({d})).squeeze({d})"
+        yield place.replaced(0.3, (call, text))
 
 
 def told_shapes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -430,9 +489,25 @@ def by_name(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
 _ALIKE = 0.6  # names that have less in common have nothing to do with each other
 
 
+def uncalled(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """A function given to a call, for what it returns: ``checkpoint(f, x)``, ``vmap(f)(x)``."""
+    keywords = [keyword.value for keyword in call.keywords]
+    for given in (*call.args, *keywords) if "not callable" in site.text else ():
+        if isinstance(given, ast.Call):
+            yield place.replaced(0.45 - 0.1 * (given in keywords), (given, place.text(given.func)))
+        if isinstance(given, ast.Call) and given not in keywords:
+            name, inner = place.text(given.func), [*given.args, *given.keywords]
+            more = ", ".join(map(place.text, inner))
+            yield place.replaced(0.35, (given, f"{name}, {more}" if more else name))
+            rest = [place.text(n) for n in (*call.args, *call.keywords) if n is not given]
+            made = f"{place.text(call.func)}({', '.join((name, *rest))})"
+            yield place.replaced(0.4, (call, f"{made}({more})"))
+
+
 def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """A call with other arguments."""
     function = place.value(call.func)
+    yield from _turned_sizes(site, place, call)
     for keyword in call.keywords:
         if f"keyword argument '{keyword.arg}'" in site.text:
             yield from _to_construction(site, place, call, keyword)

@@ -20,6 +20,7 @@ from nanlab.explanations.site import (
     Site,
     Tensor,
     bound_by,
+    bound_value,
     callee,
     function_around,
     is_return,
@@ -240,8 +241,23 @@ def mapped(site: Site, place: Place) -> Iterator[Candidate]:
             pairs.append((whole, one))
         elif of is not None:
             pairs.append((call, place.text(of)))
+    pairs = pairs or [
+        each for node in indexed.values() for each in _counted_from(site, place, node)
+    ]
     if pairs:
         yield place.replaced(0.3, *pairs)
+
+
+def _counted_from(site: Site, place: Place, whole: ast.Subscript) -> Iterator[tuple[ast.AST, str]]:
+    """A part ``x[i:i + n]`` that begins at a tensor, by the numbers of its elements."""
+    part: Any = whole.slice
+    lower, upper = getattr(part, "lower", None), getattr(part, "upper", None)
+    bound = site.binding(place, upper) if upper is not None else None
+    end = bound_value(bound, spelled(part.upper)) if bound is not None else upper
+    if lower is not None and isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add):
+        if place.text(end.left) == place.text(lower):
+            index = f"{place.text(lower)} + torch.arange({place.text(end.right)})"
+            yield whole, f"{place.text(whole.value)}[{index}]"
 
 
 def in_one_group(site: Site) -> Iterator[Candidate]:
@@ -353,7 +369,9 @@ def _new_tensor(place: Place) -> Candidate | None:
         name, value = place.text(statement.target), place.text(statement.value)
         sign = re.search(r"(\S+)=$", place.text(statement)[len(name) :].split(value)[0].rstrip())
         if sign is not None:
-            return place.written(0.4, f"{name} = {name} {sign[1]} ({value})")
+            loose = isinstance(statement.value, (ast.BinOp, ast.BoolOp, ast.IfExp, ast.Compare))
+            value = f"({value})" if loose else value
+            return place.written(0.4, f"{name} = {name} {sign[1]} {value}")
     elif isinstance(statement, (ast.Assign, ast.AugAssign)):
         target = [*getattr(statement, "targets", []), getattr(statement, "target", None)][0]
         if isinstance(target, ast.Subscript) and (name := spelled(target.value)):
@@ -414,6 +432,69 @@ def leaves(site: Site) -> Iterator[Candidate]:
         yield Candidate(0.14, spliced(source, pairs))
 
 
+def held_results(site: Site, place: Place) -> Iterator[Candidate]:
+    """What a module that is copied holds of its last call, cut before that from its graph: the
+    program reads it, as a loss may."""
+    for call in place.calls() if "deepcopy protocol" in site.text else ():
+        whole, text = place.value([*call.args, call][0]), place.text([*call.args, call][0])
+        named = whole.named_modules() if isinstance(whole, nn.Module) else ()
+        held = [
+            (f"{text}.{prefix}.{name}".replace("..", "."), name)
+            for prefix, module in named
+            for name, value in vars(module).items()
+            if isinstance(value, Tensor) and value.grad_fn is not None
+        ]
+        nodes = [n for s in site.program.texts for n in s.nodes if isinstance(n, ast.Attribute)]
+        read = {n.attr for n in nodes if isinstance(n.ctx, ast.Load)}
+        for other in site.statements():  # where it is kept, if nothing reads it
+            names = {*bound_by(other.statement)} & {f"self.{name}" for _, name in held}
+            if names and not any(name.removeprefix("self.") in read for name in names):
+                value = bound_value(other, "")
+                yield other.replaced(0.3, (value, f"{other.text(value)}.detach()"))
+        cuts = [f"{path} = {path}.detach()" for path, name in held if name in read]
+        if cuts and not any(re.search(r"\.\d", cut) for cut in cuts):
+            yield place.written(0.25, "\n".join((*cuts, "{}")))
+
+
+def saved_numbers(site: Site) -> Iterator[Candidate]:
+    """Numbers that a function of its own keeps for its backward, as attributes of its context."""
+    refused = re.search(r"can only save variables, but argument (\d+)", site.text)
+    for place in site.statements() if refused is not None else ():
+        call: Any = getattr(place.statement, "value", None)
+        if callee(call) != "save_for_backward" or refused is None:
+            continue
+        known = _given_to(site, place.function)
+        values = [known.get(spelled(given)) for given in call.args]
+        plain = {at for at, v in enumerate(values) if isinstance(v, (bool, int, float, str, tuple))}
+        plain.add(int(refused[1]))
+        kinds = [n for n in place.source.nodes if isinstance(n, ast.ClassDef)]
+        rows = [n for kind in kinds if place.function in kind.body for n in ast.walk(kind)]
+        for row in (n for n in rows if isinstance(n, ast.Assign)):
+            names, taken = bound_by(row), place.text(row.value)
+            if taken.endswith(".saved_tensors") and len(names) == len(values):
+                apart = place.text(call.func).rpartition(".")[0]
+                own = [f"{apart}.{names[n]} = {place.text(call.args[n])}" for n in sorted(plain)]
+                kept = [place.text(a) for n, a in enumerate(call.args) if n not in plain]
+                if kept:
+                    own.insert(0, f"{place.text(call.func)}({', '.join(kept)})")
+                others = ", ".join(name for n, name in enumerate(names) if n not in plain)
+                apart = taken.removesuffix("saved_tensors")
+                back = [f"{names[n]} = {apart}{names[n]}" for n in sorted(plain)]
+                if kept:
+                    back.insert(0, f"{others if len(kept) > 1 else f'({others},)'} = {taken}")
+                first = place.written(0.3, "\n".join(own))
+                second = replace(place, statement=row).written(0.3, "\n".join(back))
+                yield replace(first, edits=(*first.edits, *second.edits))
+
+
+def _given_to(site: Site, function: Any) -> dict[str, Any]:
+    """What the line that raised gave for the parameters of an autograd function."""
+    names = [each.arg for each in function.args.args[1:]] if function is not None else []
+    calls = [call for call in site.raising[0].calls() if callee(call) == "apply"]
+    given = [site.raising[0].value(each) for call in calls for each in call.args]
+    return dict(zip(names, given, strict=False))
+
+
 def _asks(argument: ast.AST) -> bool:
     """Whether an argument of a call asks for gradients."""
     value = argument.value if isinstance(argument, ast.keyword) else argument
@@ -430,6 +511,9 @@ def differentiated(site: Site) -> Iterator[Candidate]:
     forgotten = not any(".backward(" in source.text for source in site.program.texts)
     for other in site.statements():
         value: Any = getattr(other.statement, "value", None)
+        of = value.func.value if callee(value) == "backward" else None
+        if scaler is not None and scaled and of is not None and callee(of) != "scale":
+            yield other.replaced(0.25, (of, f"{scaler[1]}.scale({other.text(of)})"))
         if isinstance(other.statement, ast.Expr) and callee(value) == "scale":  # and thrown away
             yield other.replaced(0.2, (value, f"{other.text(value)}.backward()"))
         made = other.result() if forgotten else None

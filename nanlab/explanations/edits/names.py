@@ -27,6 +27,7 @@ from nanlab.explanations.site import (
     spelled,
     spliced,
 )
+from nanlab.explanations.trial import Source
 
 _KEYS = 12  # of a dict, that are tried where none nearly is the one that it lacks
 
@@ -120,23 +121,25 @@ def _attributes(site: Site, place: Place, node: ast.Attribute) -> Iterator[tuple
 
 
 def methods_without_self(site: Site) -> Iterator[Candidate]:
-    """A method that does not take its own object."""
+    """A method that does not take its own object; of an autograd function, its context."""
     told = re.search(r"(\w+)\.(\w+)\(\) takes .* but \d+ w", site.text)
     names = told.groups() if told is not None else ()
     for source in site.program.texts:
         for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
             for each in (n for n in kind.body if isinstance(n, ast.FunctionDef)):
                 first = [a.arg for a in each.args.args[:1]]
-                if (kind.name, each.name) == names and first not in (["self"], ["cls"]):
+                if (kind.name, each.name) == names and first not in (["self"], ["cls"], ["ctx"]):
+                    own = "ctx" if each.decorator_list else "self"
                     old = source.lines[each.lineno - 1]
-                    new = old.replace("(", "(self, " if first else "(self", 1)
+                    new = old.replace("(", f"({own}, " if first else f"({own}", 1)
                     yield Candidate(0.3, (lines_as(source, each.lineno, each.lineno, new),))
 
 
 def more_parameters(site: Site) -> Iterator[Candidate]:
-    """A function that is called with one argument more than it takes: by torch, as a hook."""
+    """A function that is called with more arguments than it takes: by torch, as a hook."""
     told = re.search(r"(\w+)>?\(\) takes (\d+) positional arguments? but (\d+) w", site.text)
-    if told is None or int(told[3]) != int(told[2]) + 1:
+    lacking = int(told[3]) - int(told[2]) if told is not None else 0
+    if told is None or not 0 < lacking <= len(_UNREAD):
         return
     called = {callee(call) for call in site.raising[0].calls()}
     for source in site.program.texts:
@@ -147,12 +150,53 @@ def more_parameters(site: Site) -> Iterator[Candidate]:
                 continue
             names = [each.arg for each in taken]
             cost = 1.4 if told[1] in called else 0.6
-            for at in range(len(names), -1 + (names[:1] == ["self"]), -1):
+            own = names[:1] == ["self"]
+            if lacking > 1 and len(names) - own == 1:
+                for far, edits in _amid(source, taken[-1], lacking):
+                    yield Candidate(cost + far, edits)
+            for at in range(len(names), -1 + own, -1) if lacking == 1 else ():
                 old, last = taken[min(at, len(names) - 1)], at == len(names)
                 text = source.part(old)
                 edits = spliced(source, [(old, f"{text}, _" if last else f"_, {text}")])
                 given = re.match("in|arg", names[-1]) is not None  # what it gives comes after
                 yield Candidate(cost + 0.02 * (last != given), edits)
+
+
+def fewer_parameters(site: Site) -> Iterator[Candidate]:
+    """A function without those parameters that it does not read, where torch gives it less."""
+    told = re.search(r"(\w+)>?\(\) missing (\d+) required positional", site.text)
+    known = {callee(call) for call in site.raising[0].calls()}
+    if told is None or told[1] in known:
+        return
+    for source in site.program.texts:
+        for node in source.nodes:
+            named = getattr(node, "name", "lambda") == told[1]
+            if not named or not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+                continue
+            read = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+            taken = [each for each in node.args.args if each.arg not in ("self", "ctx")]
+            kept = [each for each in taken if each.arg in read]
+            if kept and len(taken) - len(kept) == int(told[2]):
+                text = ", ".join(each.arg for each in kept)
+                whole = ast.copy_location(ast.Name("_"), taken[0])
+                whole.end_lineno, whole.end_col_offset = (
+                    taken[-1].end_lineno,
+                    taken[-1].end_col_offset,
+                )
+                yield Candidate(0.4, spliced(source, [(whole, text)]))
+
+
+_UNREAD = ("_", "__", "___")  # parameters that a function does not read
+
+
+def _amid(source: Source, taken: ast.arg, lacking: int) -> Iterator[tuple[float, Any]]:
+    """The one parameter of a function among others that it does not read, by its name the module,
+    what that is given, or what it gives."""
+    words = (r"^(m|mod\w*|layer)$", r"in|arg", r"out|^y")
+    named = next((n for n, word in enumerate(words) if re.search(word, taken.arg)), lacking)
+    for at in range(lacking + 1):
+        names = [*_UNREAD[:at], source.part(taken), *_UNREAD[at:lacking]]
+        yield 0.02 * abs(at - named), spliced(source, [(taken, ", ".join(names))])
 
 
 def of_function_around(site: Site, place: Place) -> Iterator[Candidate]:

@@ -41,6 +41,10 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
     near_sizes = {n for value in read if isinstance(value, Tensor) for n in value.shape}
     for source in site.program.texts:
         made = {id(n) for call in source.nodes if _is_data(call) for n in ast.walk(call)}
+        asked = (
+            n for node in source.nodes if isinstance(node, ast.Compare) for n in ast.walk(node)
+        )
+        tests = {id(node) for node in asked}  # their numbers are no sizes
         drawn = {id(n) for call in source.nodes if _is_drawn(call) for n in ast.walk(call)}
         named = _with_bindings(source, [n for n in source.nodes if id(n) in drawn]) - drawn
         loads, kept = _of_batches(source), _of_rounds(source, site) | drawn
@@ -48,7 +52,9 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
         bounds = {id(each.upper) for each in slices}
         written: dict[int, list[ast.expr]] = {}
         for node in _literals(source.tree):
-            if id(node) not in loads and not _DIMENSION.search(site.roles.get(id(node), "")):
+            if id(node) not in loads | tests and not _DIMENSION.search(
+                site.roles.get(id(node), "")
+            ):
                 written.setdefault(number_of(node), []).append(node)
         for value, nodes in written.items():
             told = value in site.told or value in site.sizes
@@ -69,22 +75,50 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                     if size < value and id(node) in kept:  # the error would not be met
                         continue
                     shared = 0.8 * (size in site.batch and id(node) not in made)
-                    yield place.replaced(cost + more + shared, (node, str(size)))
+                    yield place.replaced(cost + more + shared, (node, _as_written(node, size)))
             together: dict[int, list[ast.AST]] = {}
             for node in nodes:
                 together.setdefault(id(innermost(source, node.lineno)), []).append(node)
             for at, group in together.items():
                 if len(group) > 1 and at in near:
                     for cost, size in _instead(value, site):
-                        edits = spliced(source, [(node, str(size)) for node in group])
+                        edits = spliced(source, [(node, _as_written(node, size)) for node in group])
                         more = min(near[at], 0.6) + 1.8 * any(id(node) in drawn for node in group)
                         yield Candidate(cost + more + 0.05, edits)
             if told and 1 < len(nodes) < 5 and value > 1:
                 for cost, size in _instead(value, site):
-                    edits = spliced(source, [(node, str(size)) for node in nodes])
+                    edits = spliced(source, [(node, _as_written(node, size)) for node in nodes])
                     more = 0.5 + 0.7 * any(id(node) in made for node in nodes)
                     more += 1.8 * any(id(node) in drawn for node in nodes)
                     yield Candidate(cost + more, edits)
+
+
+def whole_samples(site: Site) -> Iterator[Candidate]:
+    """The features of a sample, where a view of another number of them made more or fewer
+    samples than there are."""
+    count = re.search(r"input batch_size \((\d+)\) to match target batch_size \((\d+)\)", site.text)
+    if count is None:
+        count = re.search(
+            r"tensor a \((\d+)\) must match .* b \((\d+)\) at .*dimension 0", site.text
+        )
+    made, there = map(int, count.groups()) if count is not None else (0, 0)
+    for source in site.program.texts if made and there else ():
+        views = [n for n in source.nodes if callee(n) in ("view", "reshape")]
+        given: list[Any] = [getattr(view, "args", []) for view in views]
+        open_ = [each for each in given if len(each) == 2 and number_of(each[0]) == -1]
+        for size in {old for _, last in open_ if type(old := number_of(last)) is int}:
+            if size * made % there == 0:
+                nodes = [n for n in _literals(source.tree) if number_of(n) == size]
+                pairs = [(n, _as_written(n, size * made // there)) for n in nodes]
+                yield Candidate(0.5, spliced(source, pairs))
+
+
+def _as_written(node: ast.AST, size: int) -> str:
+    """A size as a product like another: channels times a square; else the number."""
+    inner = getattr(node, "left", None)
+    channels = getattr(getattr(inner, "left", None), "value", 0)
+    side = math.isqrt(size // channels) if type(channels) is int and channels else 0
+    return f"{channels} * {side} * {side}" if channels * side**2 == size else str(size)
 
 
 def _of_batches(source: Source) -> set[int]:
@@ -217,6 +251,11 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
                 chance += 0.02 * min(abs(b - a), 10)
                 yield cost + 0.1 + chance, f"{text} {'+' if b > a else '-'} {abs(b - a)}"
     yield 1.3, f"{text} + 1"
+    others = place.names().items() if callee(node) == "len" else ()
+    for name, other in others:
+        if isinstance(other, dict) and len(other) in site.sizes[:12]:  # numbers of words
+            if name[0] != "_" and (value is MISSING or len(other) > value):
+                yield 0.6, f"len({name})"
     for name in unread(function_around(place.source, node)):
         yield 0.75, f"{text} + {name}"
         yield 0.8, f"{loose} * {name}"
@@ -260,7 +299,7 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
     for place in site.statements():
         statement, length = place.statement, place.function
         value: Any = getattr(statement, "value", None)
-        beyond: list[str] = []
+        beyond: list[tuple[int, str]] = []
         if isinstance(statement, ast.Return) and getattr(length, "name", "") == "__len__":
             kinds = [n for n in place.source.nodes if isinstance(n, ast.ClassDef)]
             own = [each for kind in kinds if length in kind.body for each in kind.body]
@@ -268,22 +307,29 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
                 if isinstance(each, ast.FunctionDef) and each.name == "__getitem__":
                     beyond += _beyond(each, each.args.args[-1].arg)
         elif isinstance(statement, ast.For) and callee(statement.iter) == "range":
-            value = statement.iter.args[-1]  # type: ignore[attr-defined]
+            bounds: Any = statement.iter.args  # type: ignore[attr-defined]
+            value = bounds[min(1, len(bounds) - 1)]
             beyond += _beyond(statement, spelled(statement.target))
-        for at, less in enumerate(sorted(set(beyond), key=lambda text: "- 1" not in text)):
+        for node in (n for n in place.parts() if isinstance(n, (ast.ListComp, ast.GeneratorExp))):
+            head: Any = node.generators[0]
+            if callee(head.iter) == "range" and len(head.iter.args) == 1:
+                value = head.iter.args[0]
+                beyond += _beyond(node.elt, spelled(head.target))
+        for at, less in enumerate(dict.fromkeys(text for _, text in sorted(beyond))):
             yield place.replaced(0.5 + 0.02 * at, (value, f"{place.text(value)} - {less}"))
 
 
-def _beyond(block: ast.AST, item: str) -> Iterator[str]:
-    """How far beyond an item the subscripts of a block read."""
+def _beyond(block: ast.AST, item: str) -> Iterator[tuple[int, str]]:
+    """How far beyond an item the subscripts of a block read: first what one element is read at,
+    then where a part ends, which may be one less."""
     for node in (n for n in ast.walk(block) if isinstance(n, ast.Subscript)):
         end = ast.unparse(getattr(node.slice, "upper", None) or node.slice)
         if item and end.startswith(f"{item} + "):
             more = end.removeprefix(f"{item} + ")
-            if isinstance(node.slice, ast.Slice):
-                less = more.removesuffix(" + 1")
-                more = less if less != more else f"({more} - 1)"
-            yield more
+            part = isinstance(node.slice, ast.Slice)
+            if part and not more.endswith(" + 1"):
+                yield 1, f"({more} - 1)"
+            yield 2 * (part and not more.endswith(" + 1")), more.removesuffix(" + 1" * part)
 
 
 # What leaves a dimension out: another one seldom fits by chance.

@@ -285,9 +285,8 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
             if name and inner.state_dict().keys() == state.keys():
                 text = f"{place.text(of)}.{name}.load_state_dict"
                 yield place.replaced(0.4, (call.func, text))
-        for text, prefix in _states(place.text(call.args[0]), state, own.state_dict().keys()):
-            names = f"{{n.removeprefix({prefix!r}): v for n, v in {text}.items()}}"
-            yield place.replaced(0.3, (call.args[0], names if prefix else text))
+        for text in _states(place.text(call.args[0]), state, own.state_dict().keys()):
+            yield place.replaced(0.3, (call.args[0], text))
         if wrong and "key(s)" not in site.text:
             last = list(own.state_dict())[-1].rpartition(".")[0]
             if {name.rpartition(".")[0] for name in wrong} == {last}:
@@ -297,12 +296,16 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.5, (call, f"{place.text(call.func)}({part}, strict=False)"))
 
 
-def _states(text: str, state: Any, wanted: Collection[str]) -> Iterator[tuple[str, str]]:
-    """The parts of a checkpoint that have the names of a module, and the prefix of those names."""
+def _states(text: str, state: Any, wanted: Collection[str]) -> Iterator[str]:
+    """The parts of a checkpoint that have the names of a module, with or without a prefix."""
     if isinstance(state, dict) and all(isinstance(name, str) for name in state):
-        for prefix in ("", *{name.partition(".")[0] + "." for name in state}):
-            if {name.removeprefix(prefix) for name in state} == {*wanted}:
-                yield text, prefix
+        if {*state} == {*wanted}:
+            yield text
+        for prefix in sorted({name.partition(".")[0] + "." for name in state}):
+            own = [name for name in state if name.startswith(prefix)]
+            part = f" if n.startswith({prefix!r})" * (len(own) < len(state))
+            if {name.removeprefix(prefix) for name in (own if part else state)} == {*wanted}:
+                yield f"{{n.removeprefix({prefix!r}): v for n, v in {text}.items(){part}}}"
         for name, inner in state.items():
             yield from _states(f"{text}[{name!r}]", inner, wanted)
 
