@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
+from types import CodeType
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from nanlab.trace.program import Call, Ref, refs_in
 Tensor = torch.Tensor
 # assignments of values to names that are tried until one gives the recorded result
 MOST_TRIES = 800
+MOST_CHOICES = 20_000  # of which most are seen to give something else as soon as a few are
 MOST_MAPS = 2  # vmaps inside of each other
 _SHAPES = frozenset(
     {"shape", "ndim", "dtype", "device", "size", "numel", "dim", "new_zeros", "new_ones"}
@@ -574,6 +576,7 @@ class Code:
             self.free += free_paths(read, known | {*stored_in(read)})
             known.update(stored_in(statement))
         self.code = compile(module, "<edit>", "exec")
+        self.read: Collection[str] | None = None  # keys of the parts that the last call has read
 
     def check(self, where: str = "") -> None:
         """Raises NotReplayable where a name means nothing here."""
@@ -602,13 +605,28 @@ class Code:
         return replaced(tree, other)
 
     def __call__(self, parts: dict[str, Any]) -> Any:
-        scope = dict(self.names)
-        for key, variable in self.variables.items():
-            scope[variable] = parts[key]
+        given = {variable: parts[key] for key, variable in self.variables.items()}
+        inner = any(isinstance(each, CodeType) for each in self.code.co_consts)
+        scope = {**self.names, **given} if inner else dict(self.names)
+        own = scope if inner else _Given({v: k for k, v in self.variables.items()}, given)
+        self.read = own.read if isinstance(own, _Given) else self.variables.keys()
         with warnings.catch_warnings():  # a trial of ours: the run itself has warned
             warnings.simplefilter("ignore")
-            exec(self.code, scope)
-        return scope["_value"]
+            exec(self.code, scope, own)
+        return own["_value"]
+
+
+class _Given(dict[str, Any]):
+    """Variables of code, and the keys of those that it has read; what it assigns is its own."""
+
+    def __init__(self, keys: dict[str, str], given: dict[str, Any]) -> None:
+        super().__init__()
+        self.keys_of, self.given, self.read = keys, given, set[str]()
+
+    def __missing__(self, name: str) -> Any:
+        value = self.given[name]
+        self.read.add(self.keys_of[name])
+        return value
 
 
 def autocast(device: str, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
@@ -696,11 +714,19 @@ def _first_run(
         elif maps:
             choices = _mapped(choices, outs[0].size[:maps], maps)
         most = MOST_TRIES if not maps else MOST_TRIES // 8  # most lines run under none
-        for chosen in itertools.islice(choices, most - tries):
-            tries += 1
+        misfits = [_Misfits(keys) for _ in lowered]
+        for chosen in itertools.islice(choices, MOST_CHOICES):
+            if tries == most:
+                break
+            known = [each.holds(chosen) for each in misfits]
+            tries += not all(known)
             parts = dict(zip(keys, chosen, strict=True)) | operators
-            for cast in lowered:
+            for cast, misfit, seen in zip(lowered, misfits, known, strict=True):
+                if seen:
+                    continue
                 given = _gives(code, parts, partial(value, at), group, expression.device, cast)
+                if given is None and code.read is not None:
+                    misfit.note(chosen, code.read)
                 if given is not None and not (maps and given[0].shape != outs[0].size):
                     while size < len(made) and is_silent(made[size].call.func):
                         if made[size].span != group[-1].span:
@@ -716,6 +742,32 @@ def _first_run(
                     out = _several(given[0], group) or outs[0]
                     return Bound(calls, out, parts, cast, computing)
     raise NotReplayable("none gives what was recorded")
+
+
+class _Misfits:
+    """Values that did not give what was recorded, of the parts that were read until that was seen:
+    whatever the other parts are, they never do."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self.keys = keys
+        self.known: dict[tuple[int, ...], set[Any]] = {}  # by the places of the parts
+
+    def note(self, chosen: Sequence[Any], read: Collection[str]) -> None:
+        """These values did not, and no other parts were read."""
+        parts = zip(self.keys, chosen, strict=True)
+        at = tuple(
+            i for i, (key, x) in enumerate(parts) if key in read or isinstance(x, Dual | Mapped)
+        )
+        self.known.setdefault(at, set()).add(self._of(chosen, at))
+
+    def holds(self, chosen: Sequence[Any]) -> bool:
+        """Whether these values are known not to."""
+        return any(self._of(chosen, at) in seen for at, seen in self.known.items())
+
+    @staticmethod
+    def _of(chosen: Sequence[Any], at: Iterable[int]) -> tuple[Any, ...]:
+        values = ((chosen[i].__class__, chosen[i]) for i in at)
+        return tuple((kind, tuple(x) if kind is list else x) for kind, x in values)
 
 
 def _several(value: Any, group: Sequence[Made]) -> tuple[Any, ...]:
@@ -763,7 +815,7 @@ def _choices(
             near[i] = [tuple(r for args in added for r in refs_in(args) if r.view not in inner)]
     if all(near):  # names of one value come last: by coincidence they may give the result too
         late = []
-        for chosen in itertools.islice(itertools.product(*near), MOST_TRIES):
+        for chosen in itertools.islice(itertools.product(*near), MOST_CHOICES):
             if any(_holds(chosen[:i], a) for i, a in enumerate(chosen)):
                 late.append(chosen)
             else:
@@ -1040,6 +1092,7 @@ def _gives(
     cast: torch.dtype | None,
 ) -> tuple[Any] | None:
     """What the code gives, where it makes these very calls, each with the recorded result."""
+    code.read = None  # until it runs
     try:
         values = {key: as_operand(part, value) for key, part in parts.items()}
         if any(each.call.func._schema.is_mutable for each in group):  # into no leaf
