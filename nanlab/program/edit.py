@@ -8,8 +8,9 @@ import linecache
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ from nanlab.program.edit_text import (
     gives_dtype,
     leaves_autocast,
     lifted_out,
+    local_makers,
     name_given,
     named_parts,
     names_assigned,
@@ -57,6 +59,7 @@ from nanlab.program.edit_text import (
     unwrapped,
     whole_expressions,
     whole_spans,
+    with_makers,
 )
 from nanlab.program.expression import (
     Bound,
@@ -305,7 +308,9 @@ class _Rewrite:
                     patches.append(patch)
                     regions.append(region)
         if not changed and before:
-            found = self._called(old[0], new[0], None, None, before, ()) if len(old) == 1 else []
+            found = self._given_anew(before, old[0]) if len(old) == 1 else []
+            if not found and len(old) == 1:
+                found = self._called(old[0], new[0], None, None, before, ())
             for region, patch in found or self._renamed(before, old):
                 patches.append(patch)
                 regions.append(region)
@@ -611,12 +616,16 @@ class _Rewrite:
 
         old, new: the parts in which the statements differ; None where these stay as they are.
         """
-        for a, b in outward_of(was, now, old, new):
+        pairs = [*outward_of(was, now, old, new)]
+        makers = local_makers(was, self.text)
+        if makers:  # what they make is gone when the step is over
+            pairs += [(with_makers(a, makers), with_makers(b, makers)) for a, b in pairs]
+        for a, b in pairs:
             if not enters_library(a, self.text):
                 continue
             found: list[tuple[Region, Patch]] = []
             try:
-                for at, run, group in self._runs(a):
+                for at, run, group in self._runs(a, makers):
                     code = _with(contexts, b, run.parts, before, self._known)
                     if code.free:
                         raise NotReplayable(f"the value of {ast.unparse(code.free[0])} is unknown")
@@ -624,6 +633,36 @@ class _Rewrite:
             except NotReplayable:
                 continue
             if found:
+                return found
+        return []
+
+    def _given_anew(self, before: Sequence[ast.stmt], old: ast.stmt) -> list[tuple[Region, Patch]]:
+        """A name that a library is given has another value from a statement on, to the end of its
+        function; nothing where that is unclear."""
+        match before:
+            case [ast.Assign(targets=[ast.Name(id=given)], value=value)]:
+                name = ast.Name(given, ast.Load())
+            case _:
+                return []
+        key, makers = key_of(name), local_makers(old, self.text)
+        code = _with((), value, {key}, (), self.names)
+        around = [a for a, _ in outward_of(old, old, name, name)]
+        for node in (*around, *(with_makers(a, makers) for a in around if makers)):
+            if code.free or not enters_library(node, self.text):
+                continue
+            found: list[tuple[Region, Patch]] = []
+            with suppress(NotReplayable):
+                runs = [*self._runs(node, makers)]
+                for at, run, group in runs:
+                    ref, first = run.parts.get(key), run.calls[0]
+                    if ref.__class__ is not Ref:
+                        raise NotReplayable(f"the value of {given} is not known")
+                    exchange = _Exchange(code, key, ref)
+                    last = self._last_reader(at, ref, first, len(runs))
+                    where = _outermost(run.calls[-1], run.out, span_of(node), group)
+                    enter = Patch(at, first, frozenset(), ref, exchange.enter, ahead=True)
+                    leave = Patch(at, last, frozenset(), ref, exchange.leave)
+                    found += [(Region(at, where), enter), (Region(at, where), leave)]
                 return found
         return []
 
@@ -653,15 +692,24 @@ class _Rewrite:
     def _known(self) -> dict[str, Any]:
         return {**self.names, **imported(self.text)}
 
-    def _runs(self, node: ast.expr) -> Iterator[tuple[int, Run, Sequence[Made]]]:
+    def _runs(
+        self, node: ast.expr, makers: Mapping[str, ast.Call] = MappingProxyType({})
+    ) -> Iterator[tuple[int, Run, Sequence[Made]]]:
+        """Every run of a call into a library, and the calls of its expression; of the makers of
+        objects, those that stand in it."""
+        inner = {span_of(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
+        spans = [span_of(maker) for maker in makers.values() if span_of(maker) in inner]
+        before = [dict(self._made(span)) for span in spans]
         for at, group in self._made(span_of(node)):
             if group:
                 segment = self.segments[at]
                 value = self._value(at)
+                made = sorted([*group, *(m for each in before for m in each[at])], key=_index)
+                own = {m.index for m in group}
                 for run in runs_of(
-                    node, self.text, self.packages, group, segment, _device(group), value
-                ):
-                    yield at, run, group
+                    node, self.text, self.packages, made, segment, _device(group), value
+                ):  # what the makers computed may be read elsewhere
+                    yield at, replace(run, calls=tuple(i for i in run.calls if i in own)), group
 
     def _made_anew(
         self, at: int, run: Run, code: Code, span: Span, around: Sequence[Made]
@@ -1059,6 +1107,10 @@ def _only_names(
     parts = {name: part for name, (part, _) in named.items()}
     inserted = replaced(new, lambda n: parts.get(n.id) if isinstance(n, ast.Name) else None)
     return key_of(inserted) == key_of(old)
+
+
+def _index(made: Made) -> int:
+    return made.index
 
 
 def _handed_on(segment: Segment, own: Mapping[int, Call]) -> list[tuple[int, Ref]]:
