@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import linecache
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -359,6 +360,24 @@ class Power:
 def length(x):
     return x.square().sum().sqrt()
 
+class Step(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x > 0).float()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        far = torch.exp(-x)
+        return grad * far / (1 + far).square()
+
+def step(x):
+    return Step.apply(x)
+
+def mean_of_known(x, target):
+    return torch.nn.functional.cross_entropy(x, target, ignore_index=-1)
+
 def log_share(x):
     return (x.exp() / x.exp().sum()).log()
 """
@@ -473,6 +492,21 @@ def test_what_leaves_the_range_of_float32_is_given_in_float64(rates: Any) -> Non
     x = nn.Parameter(torch.tensor([0.5, -150.0, 2.0]))
     passed = _passed(culprit(x, lambda: -rates.log_share(x).sum()))
     assert next(iter(passed.items())) == ("pass x.double()", "verified")
+
+
+def test_line_of_a_librarys_own_backward_is_named(rates: Any) -> None:
+    x = nn.Parameter(torch.tensor([0.5, -100.0, 2.0]))
+    found = culprit(x, lambda: rates.step(x).sum())
+    assert library_of(found)[1] == "Step.backward"
+    assert found.library is not None and "exp(-x)" in linecache.getline(*found.library[:2])
+    assert _passed(found)["pass x.double()"] == "verified"
+
+
+def test_a_librarys_line_comes_before_that_of_torch_which_it_calls(rates: Any) -> None:
+    x, target = nn.Parameter(torch.rand(2, 3)), torch.tensor([-1, -1])
+    found = culprit(x, lambda: rates.mean_of_known(x, target))
+    assert library_of(found)[1] == "mean_of_known"
+    assert _passed(found)["let mean_of_known give 0 where it averages over nothing"] == "verified"
 
 
 SHARP = """

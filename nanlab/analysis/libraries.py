@@ -32,13 +32,15 @@ def library_of(recording: Recording, position: int) -> Place | None:
     """(file, line, function) in a library where a row was computed; None where it is the user's own
     line.
 
-    Of a backward row it is that of the forward operation of its node.
+    Of a backward row it is that of the forward operation of its node, but for a line of a custom
+    Function's backward.
     """
-    made = recording.made_by(position)
-    if (inside := recording.inside_torch.get(made.position)) is not None:
-        return inside
-    shown, line, real = recording.places[made.site]
-    return None if not line or made.site == made.line else (shown, line, function_at(real, line))
+    made, row = recording.made_by(position), recording.at(position)
+    site = row.site if made.custom else made.site
+    shown, line, real = recording.places[site]
+    if line and site != made.line:
+        return shown, line, function_at(real, line)
+    return recording.inside_torch.get(made.position)
 
 
 def asked_at(recording: Recording, position: int) -> int | None:
@@ -127,6 +129,7 @@ SHRUNK = ("{x} * (1 - 1e-6)",)  # off the edge of a symmetric domain
 APART = ("{x} + 1e-3 * torch.randn_like({x})",)
 INSIDE = ("{x}.clamp(1e-6, 1 - 1e-6)", "{x}.clamp(-1 + 1e-6, 1 - 1e-6)")
 UNSATURATED = ("{x}.clamp(-8.0, 8.0)",)  # tanh and sigmoid are not yet rounded to 1
+EMPTY = "{x}.nan_to_num(0.0, torch.inf)"  # of a mean over nothing
 MASKS = ("{x} | ~{x}.any()",)  # a mask in which something is True
 WIDER = ("{x}.double()",)  # what leaves the range of float32 is mostly far inside that of float64
 SMALLER = ("{x}.clamp(-30.0, 30.0)", "torch.nn.functional.normalize({x}, dim=-1)")
@@ -146,6 +149,7 @@ FORMS = {
     "inverse-function-domain": INSIDE[::-1],
     "std-of-constant": APART,
     "exp-overflow": (*WIDER, *SMALLER),
+    "custom-backward": (*WIDER, *AWAY_FROM_ZERO, *SMALLER),
     "dtype-overflow": ("{x}.float()", *WIDER, *SMALLER),
     "where-grad-trap": AWAY_FROM_ZERO,
     "zero-times-inf": AWAY_FROM_ZERO,
@@ -200,6 +204,7 @@ def rewritings(
     found = [
         *_guarded(tree, text, calls, guards, library),
         *_fed(tree, text, calls, forms, probable),
+        *(_without_data(text, call) for call in calls[:1] if cause == "empty-reduction"),
     ]
     return list({(r.first, r.text, r.also): r for r in found}.values())
 
@@ -359,6 +364,13 @@ def _first_reader(
         return None
     first = readers[0]
     return None if hasattr(first, "body") else (first.lineno, first.end_lineno or first.lineno)
+
+
+def _without_data(text: str, call: ast.Call) -> Rewriting:
+    """A call whose NaN, the mean of nothing, counts as 0."""
+    title = f"let {_last(call.func)} give 0 where it averages over nothing"
+    made = _in_place(text, title, call, call, EMPTY.format(x=ast.unparse(call)))
+    return replace(made, last_resort=True)  # it hides any other NaN, too
 
 
 def _in_place(text: str, title: str, call: ast.Call, node: ast.expr, new: str) -> Rewriting:
