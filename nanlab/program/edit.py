@@ -344,10 +344,13 @@ class _Rewrite:
             customs = [(run.first, run.last) for run in segment.function_runs]
             group = []
             for index, call in enumerate(segment.calls):
-                if any(low <= index < high for low, high in windows):
-                    if not any(low <= index < high for low, high in customs):
-                        continue
                 op = self.recording.at(call.position)
+                if any(low <= index < high for low, high in windows):
+                    # the backward of a library's Function bears the line that applied it
+                    applied = self.recording.made_by(call.position).line if op else -1
+                    own = any(low <= index < high for low, high in customs)
+                    if not own or not op or op.place == applied:
+                        continue
                 if op and op.place in wanted:
                     group.append((index, call, wanted[op.place]))
             results.want(at, [index for index, _, _ in group])
@@ -715,6 +718,8 @@ class _Rewrite:
         self, at: int, run: Run, code: Code, span: Span, around: Sequence[Made]
     ) -> tuple[Region, Patch]:
         segment = self.segments[at]
+        if any(use.first in run.calls and use.last > run.calls[-1] for use in segment.functions):
+            raise NotReplayable("the call ends in a Function, whose backward would be as it was")
         made = run_with(code, run, segment, _device(around))
         patch = Patch(at, run.calls[-1], frozenset(run.calls), run.out, made)
         return Region(at, _outermost(run.calls[-1], run.out, span, around)), patch
