@@ -306,8 +306,7 @@ def _fed(
                 name = ast.unparse(argument)
                 if isinstance(argument, ast.Constant | ast.Starred) or name.startswith("torch."):
                     continue
-                plain = isinstance(argument, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-                shown = form.format(x=name if plain else f"({name})")
+                shown = _in_form(form, argument)
                 if form in APART and any(isinstance(n, ast.Call) for n in ast.walk(argument)):
                     taken = names_in(tree)  # what is called is called once
                     once = next((n for n in ("out", "made", "given") if n not in taken), "_out")
@@ -346,12 +345,21 @@ def _alike(
     given = [o.args[place] for o in twins]
     if given and not any(isinstance(each, ast.Constant | ast.Starred) for each in given):
         also = [
-            _in_place(text, "", twin, each, form.format(x=f"({ast.unparse(each)})"))
+            _in_place(text, "", twin, each, _in_form(form, each))
             for twin, each in zip(twins, given, strict=True)
         ]
-        lines = ", ".join(str(each.first) for each in also)
-        title = f"{made.title}; the same in line {lines}"
-        yield replace(made, title=title, also=tuple((e.first, e.last, e.text) for e in also))
+        rows = [row for each in also for row in range(each.first, each.last + 1)]
+        if len({*rows}) == len(rows):
+            lines = ", ".join(str(each.first) for each in also)
+            title = f"{made.title}; the same in line {lines}"
+            yield replace(made, title=title, also=tuple((e.first, e.last, e.text) for e in also))
+
+
+def _in_form(form: str, argument: ast.expr) -> str:
+    """An argument in a form."""
+    plain = isinstance(argument, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    name = ast.unparse(argument)
+    return form.format(x=name if plain else f"({name})")
 
 
 def _first_reader(
