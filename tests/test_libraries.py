@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import linecache
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -345,6 +346,40 @@ def penalty(x):
 
 def log_slope(x):
     return (1 - x.tanh().square()).log()
+
+class Power:
+    def __init__(self, by):
+        self.by = by
+
+    def of(self, x):
+        return x.pow(self.by)
+
+    def slope(self, x):
+        return self.by.log() + (x.pow(self.by) / x).log()
+
+def length(x):
+    return x.square().sum().sqrt()
+
+class Step(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x > 0).float()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        far = torch.exp(-x)
+        return grad * far / (1 + far).square()
+
+def step(x):
+    return Step.apply(x)
+
+def mean_of_known(x, target):
+    return torch.nn.functional.cross_entropy(x, target, ignore_index=-1)
+
+def log_share(x):
+    return (x.exp() / x.exp().sum()).log()
 """
 
 
@@ -406,6 +441,72 @@ def test_argument_that_saturates_tanh_is_kept_where_it_does_not(rates: Any) -> N
     x = nn.Parameter(torch.tensor([0.5, 3.0, 40.0]))
     passed = _passed(culprit(x, lambda: rates.log_slope(x).sum()))
     assert next(iter(passed)) == "pass x.clamp(-8.0, 8.0)"
+
+
+def test_object_that_is_gone_when_the_step_is_over_is_made_again(rates: Any) -> None:
+    x, gap = nn.Parameter(torch.tensor(-0.5)), torch.tensor([0.5, 0.0, 2.0])
+
+    def loss() -> torch.Tensor:
+        power = rates.Power(x.exp() - 1)
+        return power.of(gap).sum()
+
+    assert _passed(culprit(x, loss))["pass gap.clamp_min(1e-6)"] in ("verified", "finite")
+
+
+def test_name_that_several_calls_of_an_object_are_given_is_kept_off_zero_in_all(rates: Any) -> None:
+    x = nn.Parameter(torch.tensor(0.5))
+
+    def loss(gap: torch.Tensor) -> torch.Tensor:
+        power = rates.Power(x)
+        grown = power.of(gap)
+        return (grown - power.slope(gap)).sum()
+
+    passed = _passed(culprit(x, lambda: loss(torch.tensor([0.5, 0.0, 2.0]))))
+    kept = passed["pass gap.clamp_min(1e-6) in all lines that read it"]
+    assert kept in ("verified", "finite")
+
+
+def test_calls_of_one_function_are_given_something_else_together(rates: Any) -> None:
+    x = nn.Parameter(torch.zeros(3))
+
+    def loss() -> torch.Tensor:
+        short = rates.length(x * 2)
+        long = rates.length(x * 3)
+        return short + long
+
+    found = culprit(x, loss)
+    both = [fix for fix in found.fixes if "; the same in line" in fix.title]
+    assert both and both[0].verdict in ("verified", "finite") and len(both[0].edits) == 2
+    alone = [fix for fix in found.fixes if len(fix.edits) == 1]
+    assert not any(fix.verdict in ("verified", "finite") for fix in alone)
+
+
+def test_what_an_index_picks_out_is_known_whatever_the_index_was(rates: Any) -> None:
+    rate, rows = rates.Rate(), slice(1, 4)
+    x, gap = nn.Parameter(torch.ones(3)), torch.tensor([1.0, 0.5, 0.0, 2.0])
+    passed = _passed(culprit(x, lambda: rate.of(x, by=gap[rows]).sum()))
+    assert passed["pass gap[rows].clamp_min(1e-6)"] == "verified"
+
+
+def test_what_leaves_the_range_of_float32_is_given_in_float64(rates: Any) -> None:
+    x = nn.Parameter(torch.tensor([0.5, -150.0, 2.0]))
+    passed = _passed(culprit(x, lambda: -rates.log_share(x).sum()))
+    assert next(iter(passed.items())) == ("pass x.double()", "verified")
+
+
+def test_line_of_a_librarys_own_backward_is_named(rates: Any) -> None:
+    x = nn.Parameter(torch.tensor([0.5, -100.0, 2.0]))
+    found = culprit(x, lambda: rates.step(x).sum())
+    assert library_of(found)[1] == "Step.backward"
+    assert found.library is not None and "exp(-x)" in linecache.getline(*found.library[:2])
+    assert _passed(found)["pass x.double()"] == "untried"  # its backward would be as it was
+
+
+def test_a_librarys_line_comes_before_that_of_torch_which_it_calls(rates: Any) -> None:
+    x, target = nn.Parameter(torch.rand(2, 3)), torch.tensor([-1, -1])
+    found = culprit(x, lambda: rates.mean_of_known(x, target))
+    assert library_of(found)[1] == "mean_of_known"
+    assert _passed(found)["let mean_of_known give 0 where it averages over nothing"] == "verified"
 
 
 SHARP = """

@@ -16,7 +16,15 @@ from functools import lru_cache
 import torch
 
 from nanlab.program.callee import meant
-from nanlab.program.expression import functions_around, last_name, lines_of, names_in, span_of
+from nanlab.program.edit_text import root_of
+from nanlab.program.expression import (
+    functions_around,
+    last_name,
+    lines_of,
+    names_in,
+    span_of,
+    stored_in,
+)
 from nanlab.trace.chunk import Span
 from nanlab.trace.op import Op, walk
 from nanlab.trace.recording import Recording
@@ -31,13 +39,15 @@ def library_of(recording: Recording, position: int) -> Place | None:
     """(file, line, function) in a library where a row was computed; None where it is the user's own
     line.
 
-    Of a backward row it is that of the forward operation of its node.
+    Of a backward row it is that of the forward operation of its node, but for a line of a custom
+    Function's backward.
     """
-    made = recording.made_by(position)
-    if (inside := recording.inside_torch.get(made.position)) is not None:
-        return inside
-    shown, line, real = recording.places[made.site]
-    return None if not line or made.site == made.line else (shown, line, function_at(real, line))
+    made, row = recording.made_by(position), recording.at(position)
+    site = row.site if made.custom else made.site
+    shown, line, real = recording.places[site]
+    if line and site != made.line:
+        return shown, line, function_at(real, line)
+    return recording.inside_torch.get(made.position)
 
 
 def asked_at(recording: Recording, position: int) -> int | None:
@@ -126,13 +136,16 @@ SHRUNK = ("{x} * (1 - 1e-6)",)  # off the edge of a symmetric domain
 APART = ("{x} + 1e-3 * torch.randn_like({x})",)
 INSIDE = ("{x}.clamp(1e-6, 1 - 1e-6)", "{x}.clamp(-1 + 1e-6, 1 - 1e-6)")
 UNSATURATED = ("{x}.clamp(-8.0, 8.0)",)  # tanh and sigmoid are not yet rounded to 1
+EMPTY = "{x}.nan_to_num(0.0, torch.inf)"  # of a mean over nothing
 MASKS = ("{x} | ~{x}.any()",)  # a mask in which something is True
+WIDER = ("{x}.double()",)  # what leaves the range of float32 is mostly far inside that of float64
 SMALLER = ("{x}.clamp(-30.0, 30.0)", "torch.nn.functional.normalize({x}, dim=-1)")
 FORMS = {
-    "log-of-zero": (*AWAY_FROM_ZERO, *INSIDE, *UNSATURATED),
+    "log-of-zero": (*AWAY_FROM_ZERO, *WIDER, *INSIDE, *UNSATURATED),
     "log-of-negative": AWAY_FROM_ZERO,
-    "div-by-zero": (*FURTHER, *SHRUNK, *AWAY_FROM_ZERO, *APART, *MASKS),
+    "div-by-zero": (*FURTHER, *SHRUNK, *AWAY_FROM_ZERO, *WIDER, *APART, *MASKS),
     "div-by-tiny": AWAY_FROM_ZERO,
+    "eps-underflow": (*WIDER, *AWAY_FROM_ZERO),
     "norm-at-zero": AWAY_FROM_ZERO[::-1],
     "sqrt-at-zero": (*AWAY_FROM_ZERO[::-1], *APART),
     "sqrt-of-negative": AWAY_FROM_ZERO,
@@ -142,11 +155,13 @@ FORMS = {
     "inverse-function-at-edge": (*INSIDE[::-1], *APART),
     "inverse-function-domain": INSIDE[::-1],
     "std-of-constant": APART,
-    "exp-overflow": SMALLER,
-    "dtype-overflow": ("{x}.float()", "{x}.double()", *SMALLER),
+    "exp-overflow": (*WIDER, *SMALLER),
+    "custom-backward": (*WIDER, *AWAY_FROM_ZERO, *SMALLER),
+    "dtype-overflow": ("{x}.float()", *WIDER, *SMALLER),
     "where-grad-trap": AWAY_FROM_ZERO,
     "zero-times-inf": AWAY_FROM_ZERO,
 }
+_FOR_ALL = (*AWAY_FROM_ZERO, *FURTHER, *WIDER, *SMALLER)  # which other calls may want, too
 PASS = "pass "  # what the title of another argument begins with
 MOST = 6  # arguments of a call that are tried
 
@@ -160,6 +175,7 @@ class Rewriting:
     last: int
     text: str  # without indentation
     last_resort: bool = False  # worth its line only where no other is right
+    also: tuple[tuple[int, int, str], ...] = ()  # other lines, each as these
 
 
 def rewritings(
@@ -192,8 +208,9 @@ def rewritings(
     found = [
         *_guarded(tree, text, calls, guards, library),
         *_fed(tree, text, calls, forms, probable),
+        *(_without_data(text, call) for call in calls[:1] if cause == "empty-reduction"),
     ]
-    return list({(r.first, r.text): r for r in found}.values())
+    return list({(r.first, r.text, r.also): r for r in found}.values())
 
 
 @lru_cache(maxsize=256)
@@ -279,7 +296,7 @@ def _fed(
     tree: ast.Module, text: str, calls: list[ast.Call], forms: list[str], probable: bool
 ) -> Iterator[Rewriting]:
     """Arguments of the call, kept where the library's function has a value and a derivative."""
-    kept = [INSIDE[0]] if probable and INSIDE[0] in forms else []
+    kept, alike = [INSIDE[0]] if probable and INSIDE[0] in forms else [], list[Rewriting]()
     for form in (*kept, *(each for each in forms if each != INSIDE[0])):
         for call in calls:
             if ast.unparse(call.func).startswith("torch."):
@@ -288,14 +305,79 @@ def _fed(
                 name = ast.unparse(argument)
                 if isinstance(argument, ast.Constant | ast.Starred) or name.startswith("torch."):
                     continue
-                plain = isinstance(argument, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-                shown = form.format(x=name if plain else f"({name})")
+                shown = _in_form(form, argument)
                 if form in APART and any(isinstance(n, ast.Call) for n in ast.walk(argument)):
                     taken = names_in(tree)  # what is called is called once
                     once = next((n for n in ("out", "made", "given") if n not in taken), "_out")
                     shown = form.replace("{x}", f"({once} := {name})", 1).format(x=once)
                 made = _in_place(text, PASS + shown, call, argument, shown)
                 yield replace(made, last_resort=form in APART)  # noise where data is alike
+                if call is calls[0] and form in _FOR_ALL:
+                    alike += _alike(tree, text, call, argument, form, made)
+    yield from alike
+
+
+def _alike(
+    tree: ast.Module, text: str, call: ast.Call, argument: ast.expr, form: str, made: Rewriting
+) -> Iterator[Rewriting]:
+    """The same for other calls of the function around, of what is called here: of a name that they
+    are given too, or of what they are given in its place."""
+    around = functions_around(tree, call.lineno)
+    path, root = ast.unparse(call.func), root_of(call.func)
+    others = [
+        other
+        for other in ast.walk(around[-1] if around else ast.Module([], []))
+        if isinstance(other, ast.Call) and root and root_of(other.func) == root
+        if other.end_lineno < call.lineno or call.end_lineno < other.lineno  # type: ignore
+    ]
+    if isinstance(argument, ast.Name):
+        same = (each.id for o in others for each in o.args if isinstance(each, ast.Name))
+        first = _first_reader(around[-1], argument.id) if argument.id in same else None
+        if first is not None:
+            shown = form.format(x=argument.id)
+            row = textwrap.dedent("\n".join(text.splitlines()[first[0] - 1 : first[1]]))
+            title = f"{PASS}{shown} in all lines that read it"
+            yield Rewriting(title, *first, f"{argument.id} = {shown}\n{row}")
+            return
+    place = call.args.index(argument) if argument in call.args else len(call.args)
+    twins = [o for o in others if ast.unparse(o.func) == path and len(o.args) > place]
+    given = [o.args[place] for o in twins]
+    if given and not any(isinstance(each, ast.Constant | ast.Starred) for each in given):
+        also = [
+            _in_place(text, "", twin, each, _in_form(form, each))
+            for twin, each in zip(twins, given, strict=True)
+        ]
+        rows = [row for each in also for row in range(each.first, each.last + 1)]
+        if len({*rows}) == len(rows):
+            lines = ", ".join(str(each.first) for each in also)
+            title = f"{made.title}; the same in line {lines}"
+            yield replace(made, title=title, also=tuple((e.first, e.last, e.text) for e in also))
+
+
+def _in_form(form: str, argument: ast.expr) -> str:
+    """An argument in a form."""
+    plain = isinstance(argument, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    name = ast.unparse(argument)
+    return form.format(x=name if plain else f"({name})")
+
+
+def _first_reader(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, name: str
+) -> tuple[int, int] | None:
+    """Lines of the statement of a function that is the first to read a name, given to it once."""
+    arguments = [n.arg for n in ast.walk(function) if isinstance(n, ast.arg)]
+    readers = [s for s in function.body if name in names_in(s) and name not in stored_in(s)]
+    if [*arguments, *stored_in(function)].count(name) != 1 or not readers:
+        return None
+    first = readers[0]
+    return None if hasattr(first, "body") else (first.lineno, first.end_lineno or first.lineno)
+
+
+def _without_data(text: str, call: ast.Call) -> Rewriting:
+    """A call whose NaN, the mean of nothing, counts as 0."""
+    title = f"let {last_name(call.func)} give 0 where it averages over nothing"
+    made = _in_place(text, title, call, call, EMPTY.format(x=ast.unparse(call)))
+    return replace(made, last_resort=True)  # it hides any other NaN, too
 
 
 def _in_place(text: str, title: str, call: ast.Call, node: ast.expr, new: str) -> Rewriting:

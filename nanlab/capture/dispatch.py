@@ -482,9 +482,11 @@ class OpRecorder(DispatchMode):
             self.sequence = now
         if info is not None and where == "custom" and (inside := self._line_in_function(frame)):
             return BACKWARD, number, *inside, info[4]
-        if info is not None and (where in ("", "custom")):
+        if info is not None and not where:
             return BACKWARD, number, info[2], info[3], info[4]
         line, site = self.lines.here(frame)
+        if info is not None and where == "custom":  # of a library, whose backward it is
+            return BACKWARD, number, info[2], site if site != line else info[3], info[4]
         return BACKWARD, number if 0 <= number < _LEAF else -1, line, site, 0
 
     def _python_in_backward(self, frame: FrameType | None) -> str:

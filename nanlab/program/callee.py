@@ -122,7 +122,8 @@ def runs_of(
     code = Code(node, [*leaves, *objects], known_in(text))
     code.check()
     found: list[Run] = []
-    opaque = [span_of(n) for n in ast.walk(node) if isinstance(n, ast.Call) and key_of(n) in leaves]
+    computed = (n for n in ast.walk(node) if isinstance(n, ast.Call | ast.Subscript))
+    opaque = [span_of(n) for n in computed if key_of(n) in leaves]
     rest = [each for each in made if not any(inside(each.span, span) for span in opaque)]
     while rest:
         found.append(_first(code, leaves, objects, rest, segment, device, value))
@@ -226,9 +227,8 @@ def _parts(
             if isinstance(part, ast.Attribute) and part.attr in _SHAPES:
                 visit(part.value)
                 return
-            if isinstance(part, ast.Subscript) and span_of(part) in spans:
+            if isinstance(part, ast.Subscript) and span_of(part) in spans and _is_plain(part.slice):
                 visit(part.value)
-                visit(part.slice)
                 return
             leaves.setdefault(key_of(part), [*_literal(part, text)])
             return
@@ -245,6 +245,9 @@ def _parts(
     def called(function: Any) -> bool:
         """Whether the function can be called here."""
         if _root(function) in names:
+            return True
+        if isinstance(function, ast.Call):  # `Norm(3)(x)`
+            visit(function)
             return True
         owner = function
         for _ in range(2):  # `norm(x)`, `norm.inverse(x)`
@@ -266,6 +269,11 @@ def _parts(
 
     visit(node)
     return leaves, objects
+
+
+def _is_plain(index: ast.expr) -> bool:
+    """Whether an index names nothing; what any other picks out was recorded."""
+    return not any(isinstance(each, ast.Name) for each in ast.walk(index))
 
 
 def _literal(node: ast.AST, text: str) -> Iterator[Any]:

@@ -7,7 +7,8 @@ import itertools
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from nanlab.program.edit_text import (
     gives_dtype,
     leaves_autocast,
     lifted_out,
+    local_makers,
     name_given,
     named_parts,
     names_assigned,
@@ -47,6 +49,7 @@ from nanlab.program.edit_text import (
     unwrapped,
     whole_expressions,
     whole_spans,
+    with_makers,
 )
 from nanlab.program.expression import (
     Bound,
@@ -264,10 +267,11 @@ class _Rewrite:
             for old, new in pairs:
                 found += self._rewritten(made, was, now, old, new)
         if not changed and self.before:
-            alone = len(self.old) == 1
-            found += (alone and self._called(self.old[0], self.new[0], None, None)) or [
-                *self._renamed()
-            ]
+            if len(self.old) == 1:
+                found += self._given_anew(self.old[0]) or self._called(
+                    self.old[0], self.new[0], None, None
+                )
+            found += [] if found else self._renamed()
         if not found:
             raise NotReplayable(CHANGES_NOTHING)
         return found
@@ -434,17 +438,51 @@ class _Rewrite:
 
         old, new: the parts in which the statements differ; None where these stay as they are.
         """
-        for a, b in outward_of(was, now, old, new):
+        pairs = [*outward_of(was, now, old, new)]
+        makers = local_makers(was, self.text)
+        if makers:  # what they make is gone when the step is over
+            pairs += [(with_makers(a, makers), with_makers(b, makers)) for a, b in pairs]
+        for a, b in pairs:
             if enters_library(a, self.text):
                 with suppress(NotReplayable):
                     found = []
-                    for at, run, group in self._runs(a):
+                    for at, run, group in self._runs(a, makers):
                         names = known_in(self.text)
                         code = Code(b, run.parts, names, self.before, self.contexts)
                         code.check()
                         found.append(self._made_anew(at, run, code, span_of(a), group))
                     if found:
                         return found
+        return []
+
+    def _given_anew(self, old: ast.stmt) -> list[_Found]:
+        """A name that a library is given has another value from a statement on, to the end of its
+        function; nothing where that is unclear."""
+        match self.before:
+            case [ast.Assign(targets=[ast.Name(id=given)], value=value)]:
+                name = ast.Name(given, ast.Load())
+            case _:
+                return []
+        key, makers = key_of(name), local_makers(old, self.text)
+        code = Code(value, [key], self.readings.names)
+        around = [a for a, _ in outward_of(old, old, name, name)]
+        for node in (*around, *(with_makers(a, makers) for a in around if makers)):
+            if code.free or not enters_library(node, self.text):
+                continue
+            found: list[_Found] = []
+            with suppress(NotReplayable):
+                runs = [*self._runs(node, makers)]
+                for at, run, group in runs:
+                    ref, first = run.parts.get(key), run.calls[0]
+                    if ref.__class__ is not Ref:
+                        raise NotReplayable(f"the value of {given} is not known")
+                    exchange = _Exchange(code, key, ref)
+                    last = self._last_reader(at, ref, first, len(runs))
+                    region = Region(at, _outermost(run.calls[-1], run.out, span_of(node), group))
+                    enter = Patch(at, first, frozenset(), ref, exchange.enter, ahead=True)
+                    leave = Patch(at, last, frozenset(), ref, exchange.leave)
+                    found += [(region, enter), (region, leave)]
+                return found
         return []
 
     def _set(self, was: ast.stmt, old: ast.expr, new: ast.expr) -> list[_Found]:
@@ -467,17 +505,30 @@ class _Rewrite:
                     break
         return found
 
-    def _runs(self, node: ast.expr) -> Iterator[tuple[int, Run, Sequence[Made]]]:
+    def _runs(
+        self, node: ast.expr, makers: Mapping[str, ast.Call] = MappingProxyType({})
+    ) -> Iterator[tuple[int, Run, Sequence[Made]]]:
+        """Every run of a call into a library, and the calls of its expression; of the makers of
+        objects, those that stand in it."""
+        inner = {span_of(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
+        spans = [span_of(maker) for maker in makers.values() if span_of(maker) in inner]
+        before = [dict(self.made(span)) for span in spans]
         for at, group in self.made(span_of(node)):
             if group:
                 where = self.segments[at], device_of(group), self.readings.value(at)
-                for run in runs_of(node, self.text, self.packages, group, *where):
-                    yield at, run, group
+                made = sorted([*group, *(m for each in before for m in each[at])], key=_index)
+                own = {m.index for m in group}
+                for run in runs_of(node, self.text, self.packages, made, *where):
+                    # what the makers computed may be read elsewhere
+                    yield at, replace(run, calls=tuple(i for i in run.calls if i in own)), group
 
     def _made_anew(
         self, at: int, run: Run, code: Code, span: Span, around: Sequence[Made]
     ) -> _Found:
-        made = run_with(code, run, self.segments[at], device_of(around))
+        segment = self.segments[at]
+        if any(use.first in run.calls and use.last > run.calls[-1] for use in segment.functions):
+            raise NotReplayable("the call ends in a Function, whose backward would be as it was")
+        made = run_with(code, run, segment, device_of(around))
         patch = Patch(at, run.calls[-1], frozenset(run.calls), run.out, made)
         return Region(at, _outermost(run.calls[-1], run.out, span, around)), patch
 
@@ -630,6 +681,10 @@ def _only_names(text: str, edit: EditLike, named: Mapping[str, tuple[ast.expr, i
     parts = {name: part for name, (part, _) in named.items()}
     inserted = replaced(new, lambda n: parts.get(n.id) if isinstance(n, ast.Name) else None)
     return key_of(inserted) == key_of(old)
+
+
+def _index(made: Made) -> int:
+    return made.index
 
 
 def _handed_on(segment: Segment, own: Mapping[int, Call]) -> list[tuple[int, Ref]]:

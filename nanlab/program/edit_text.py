@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from nanlab.program.expression import (
     key_of,
     nodes_of,
     parsed,
+    replaced,
     shows_shape,
     span_of,
     stored_in,
@@ -161,6 +162,35 @@ def statements_with(key: str, text: str) -> Iterator[ast.stmt]:
                 for part in (node.func, getattr(node.func, "value", node.func))
             ):
                 yield statement
+
+
+def local_makers(statement: ast.stmt, text: str) -> dict[str, ast.Call]:
+    """By the names of the objects that a statement calls, the calls that make them: a function's
+    only assignments to these names."""
+    around = function_around(text, statement.lineno)
+    called = {root_of(n.func) for n in ast.walk(statement) if isinstance(n, ast.Call)}
+    given = [n.arg for n in ast.walk(around) if isinstance(n, ast.arg)]
+    stored = [*given, *stored_in(around)]
+    return {
+        name.id: value
+        for each in ast.walk(around)
+        for name, value in assignments_in(each)
+        if isinstance(name, ast.Name) and isinstance(value, ast.Call)
+        if value.lineno < statement.lineno and name.id in called and stored.count(name.id) == 1
+    }
+
+
+def root_of(path: ast.expr) -> str:
+    """The first name of a dotted one; empty where it is none."""
+    while isinstance(path, ast.Attribute):
+        path = path.value
+    return path.id if isinstance(path, ast.Name) else ""
+
+
+def with_makers(node: ast.expr, makers: Mapping[str, ast.Call]) -> ast.expr:
+    """An expression in which calls stand for the names that are given to what they make."""
+    made: ast.expr = replaced(node, lambda n: makers.get(n.id) if isinstance(n, ast.Name) else None)
+    return made
 
 
 def name_given(statement: ast.stmt, value: ast.expr) -> ast.expr | None:

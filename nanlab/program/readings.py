@@ -102,10 +102,13 @@ class Readings:
             customs = [(run.first, run.last) for run in segment.function_runs]
             group = []
             for index, call in enumerate(segment.calls):
-                if any(low <= index < high for low, high in windows):
-                    if not any(low <= index < high for low, high in customs):
-                        continue
                 op = self.recording.at(call.position)
+                if any(low <= index < high for low, high in windows):
+                    # the backward of a library's Function bears the line that applied it
+                    applied = self.recording.made_by(call.position).line if op else -1
+                    own = any(low <= index < high for low, high in customs)
+                    if not own or not op or op.place == applied:
+                        continue
                 if op and op.place in wanted:
                     group.append((index, call, wanted[op.place]))
             results.want(at, [index for index, _, _ in group])

@@ -331,7 +331,7 @@ def guarded(trace: Trace, finding: Finding, pages: Pages) -> list[list[Fix]]:
 
 _PATCH = "patch "
 MOST_REWRITTEN = 12
-MOST_PASSED = 18  # forms of what a library is given
+MOST_PASSED = 24  # forms of what a library is given
 MOST_PATCHES = 2  # of a library's line
 MOST_TOLD = 3  # of those that are finite and no more, that fail, or that could not be tried
 _MASKS = ("softmax-all-masked", "mask-overflow")  # what is wrong is the mask, at its own line
