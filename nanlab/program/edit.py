@@ -264,10 +264,9 @@ class _Rewrite:
             for old, new in pairs:
                 found += self._rewritten(made, was, now, old, new)
         if not changed and self.before:
-            alone = len(self.old) == 1
-            found += (alone and self._called(self.old[0], self.new[0], None, None)) or [
-                *self._renamed()
-            ]
+            if len(self.old) == 1:
+                found = self._called(self.old[0], self.new[0], None, None)
+            found = found or list(self._renamed())
         if not found:
             raise NotReplayable(CHANGES_NOTHING)
         return found
