@@ -268,10 +268,9 @@ class _Rewrite:
                 found += self._rewritten(made, was, now, old, new)
         if not changed and self.before:
             if len(self.old) == 1:
-                found += self._given_anew(self.old[0]) or self._called(
-                    self.old[0], self.new[0], None, None
-                )
-            found += [] if found else self._renamed()
+                (was,), (now,) = self.old, self.new
+                found = self._given_anew(was) or self._called(was, now, None, None)
+            found = found or list(self._renamed())
         if not found:
             raise NotReplayable(CHANGES_NOTHING)
         return found
