@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, 
 
 from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.execution import is_watched
-from nanlab.capture.learned_step import Engine
 from nanlab.capture.ledger import storage_of
-from nanlab.capture.plans import unwrapped
+from nanlab.capture.plans import LEAF, unwrapped
+from nanlab.capture.step_pattern import Engine
 from nanlab.capture.steps import StepClock
 from nanlab.trace.program import EngineRun
 from nanlab.trace.recording import ACCUMULATES, NO_OWNER, BackwardPass, Sink, leaf_number
@@ -33,7 +33,6 @@ from nanlab.trace.recording import ACCUMULATES, NO_OWNER, BackwardPass, Sink, le
 # runs. So it holds the nodes of a deep graph until nothing else does, and lets go of them one
 # by one, from the loss's side on: each then frees itself alone.
 
-LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
 # references to a node that only the list holds: the list's, and that of the call which counts them
 _ALONE = 2
 _held: list[Any] = []  # nearer to the leaves first: a list is freed from its end

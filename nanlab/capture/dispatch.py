@@ -29,6 +29,7 @@ from nanlab.capture.ledger import (
 )
 from nanlab.capture.places import SourceLines, in_loader, torch_caller
 from nanlab.capture.plans import (
+    LEAF,
     Call,
     IndexGuard,
     Plan,
@@ -66,7 +67,6 @@ Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 _node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
 _sequence = torch._C._autograd._get_sequence_nr  # the number that the next autograd node gets
-_LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
 Place = tuple[int, int, int, int, int]  # phase, node, line, site, module
 # Operators in which a Python infinity computes; in others it is a bound, a mask, what memory is
 # filled with.
@@ -485,7 +485,7 @@ class OpRecorder(DispatchMode):
         if info is not None and (where in ("", "custom")):
             return BACKWARD, number, info[2], info[3], info[4]
         line, site = self.lines.here(frame)
-        return BACKWARD, number if 0 <= number < _LEAF else -1, line, site, 0
+        return BACKWARD, number if 0 <= number < LEAF else -1, line, site, 0
 
     def _python_in_backward(self, frame: FrameType | None) -> str:
         """Whose Python code runs inside the engine: "custom", "hook" or "recompute"."""

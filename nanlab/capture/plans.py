@@ -419,6 +419,7 @@ def plan_of(func: Any) -> Plan:
 # One call of an operation as it was observed, and what the autograd node behind it had saved.
 
 SavedTensor = torch._C._autograd.SavedTensor
+LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
 
 
 @dataclass(slots=True)
