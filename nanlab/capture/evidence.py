@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from nanlab.capture.ledger import Ledger, storage_of
+from nanlab.capture.ledger import Ledger
 from nanlab.capture.places import functions_given, scripted_lines, torch_frame
 from nanlab.capture.plans import (
     Call,
@@ -78,8 +77,6 @@ class Evidence:
     def __init__(self, recording: Recording, ledger: Ledger) -> None:
         self.recording, self.ledger = recording, ledger
         self.program: ProgramRecorder | None = None
-        # position at which the latest was called
-        self.latest_collective: Callable[[], int] = lambda: -1
         self.bytes = 0
         self.calls = 0
         self.uses = 0
@@ -209,7 +206,7 @@ class Evidence:
             number = recording.new_number()
             stat = (chunk.number << 32) | chunk.stats.add(operand)
             dtype = str(operand.dtype).removeprefix("torch.")
-            arrived = 0 <= source < self.latest_collective()
+            arrived = 0 <= source < self.ledger.latest_collective
             kind: Any = "arrival" if arrived else "unseen-write"
             parents = () if arrived else (source,)
             recording.sources[number] = Source(
@@ -226,8 +223,7 @@ class Evidence:
 
     def _now_known(self, operand: Tensor, number: int, position: int) -> None:
         """Note in the ledger that memory holds what this source says, unless written since."""
-        storage = storage_of(operand)
-        entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
+        entry = self.ledger.of(operand)
         if entry is not None and max(entry.last, *entry.parts, -1) < position:
             entry.last, entry.parts, entry.views, entry.bad = number, (), None, 1
 
@@ -259,8 +255,7 @@ class Evidence:
             return tuple(self._reference(v) for v in value)
         if not isinstance(value, Tensor) or self.program is None:
             return value
-        storage = storage_of(value)
-        known = storage is not None and storage._cdata in self.ledger.entries
+        known = self.ledger.of(value) is not None
         return self.program.ref(value) if known else value.detach().clone()
 
     def _copy(self, call: Call, values: dict[str, Any], name: str) -> None:

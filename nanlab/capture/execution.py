@@ -115,10 +115,8 @@ class BatchRecorder:
                     self._made(begin)
             index = self._index_of(loader)
             if isinstance(index, list) and not self._ops.off and is_watched(self._ops):
-                try:
+                with self._ops.harmless:
                     self._note(batch, index)
-                except Exception as error:
-                    self._ops.failed(error)
             return batch
 
         return next_batch

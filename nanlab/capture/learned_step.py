@@ -114,7 +114,7 @@ class _ComingRows:
         assert ops.program is not None
         self._ops, self._pattern, self._slots = ops, pattern, slots
         self._segment, self._chunk, self._start = ops.program.segment, ops.chunk, ops.recording.end
-        self._base, self._reads = ops.sequence, not ops.recording.puts_off
+        self._base, self._reads = ops.where.sequence, not ops.recording.puts_off
         self.written = self.row = 0  # calls and rows that are written
         # of calls: arguments that are other numbers
         self.others: dict[int, tuple[Any, Any]] = {}
@@ -164,7 +164,7 @@ class _ComingRows:
         self._edges[pattern.outer, 1] = sources[pattern.outer_slots]
         chunk.edges.frombytes(self._edges[low.edge : edge].tobytes())
         rows = self._rows[low.row : row]
-        rows[pattern.has_pass[low.row : row], PASS] = ops.backward_pass
+        rows[pattern.has_pass[low.row : row], PASS] = ops.where.backward_pass
         self._number_stats(low.row, row)
         rows[:, STAT] = self.stats[low.row : row]
         chunk.meta.frombytes(rows.tobytes())
@@ -231,7 +231,6 @@ class LearnedStep:
         self.pattern: Pattern | None = None
         self.came: list[bool] = []  # of each learned step: whether all calls were its
         self.silent = 0  # runs that were not observed
-        self.ran_python = False  # whether code of the program ran inside of the engine
         # leaves whose gradient came, its row, and the end of the rows at that time
         self.arrivals: list[tuple[Tensor, int, int]] = []
         # hooks the nodes of the running engine, whose calls turned out to be others
@@ -259,15 +258,15 @@ class LearnedStep:
             or recording.pending
             or ops.flying
             or ops.views.odd
-            or ops.in_backward
-            or ops.in_optimizer
+            or ops.where.in_backward
+            or ops.where.in_optimizer
             or program.applies
             or program.segment.lost is not None
             or (self.pattern is None and not learns)
         ):
             return
         self._segment, self._chunk, self._start = program.segment, ops.chunk, recording.end
-        self._base, self._at, self._inside, self._next = ops.sequence, 0, -1, 0
+        self._base, self._at, self._inside, self._next = ops.where.sequence, 0, -1, 0
         ops.noting, ops.effects = self, []
         if learns:
             self._attempts, self._missed = self._attempts + 1, 0
@@ -301,7 +300,7 @@ class LearnedStep:
         if isinstance(stretch, Engine):
             self._note_gradients(stretch)
         self._let_go()
-        if isinstance(stretch, Engine) and self.ops.in_backward:
+        if isinstance(stretch, Engine) and self.ops.where.in_backward:
             self.hook()
         if self._missed > 1:  # not only one step that differs: the last batch of an epoch
             self.pattern = None
@@ -391,26 +390,28 @@ class LearnedStep:
         place = ops.lines.here(frame)
         return (
             place == known.place
-            and ops.module == known.module
-            and not ops.in_backward
+            and ops.where.module == known.module
+            and not ops.where.in_backward
             and _sequence() - self._base == known.sequence
-            and bool(ops.depth or ops.in_optimizer or self._is_same_step(frame, place[0]))
+            and bool(
+                ops.where.depth or ops.where.in_optimizer or self._is_same_step(frame, place[0])
+            )
         )
 
     def _comes_from_node(self, known: Known, frame: Any) -> bool:
         """Whether the engine makes a call for the same node."""
         node = _node()
-        if node is None or frame is None or id(frame.f_code) not in self.ops.engine_codes:
+        if node is None or frame is None or id(frame.f_code) not in self.ops.where.engine_codes:
             return False
         number = node._sequence_nr()
         here = number - self._base if number < LEAF else -1
-        return here == known.node and _sequence() == self.ops.sequence
+        return here == known.node and _sequence() == self.ops.where.sequence
 
     def _comes_from_optimizer(self, known: Known, frame: Any, kwargs: Any) -> bool:
         """Whether an optimizer makes a call at the same line, whatever numbers it is given."""
         ops = self.ops
-        here = ops.step_place
-        if not ops.in_optimizer or ops.in_backward or len(kwargs) != len(known.kwargs):
+        here = ops.where.step_place
+        if not ops.where.in_optimizer or ops.where.in_backward or len(kwargs) != len(known.kwargs):
             return False
         if self._inside < 0:  # else it began as its last step
             if here is None or not ops.lines.torch_code(frame):
@@ -431,7 +432,7 @@ class LearnedStep:
             if line in ops.clock.openers:
                 return False
             ops.clock.checked.add(line)
-            ops.notice_loop(frame, line)
+            ops.where.notice_loop(frame, line)
         return ops.program is not None and segment is ops.program.segment and self._active
 
     def _about_to_run(self, known: Known) -> bool:
@@ -468,7 +469,7 @@ class LearnedStep:
             slots.tensors[slot] = None
         self._at = at + 1
         if phase == FORWARD:
-            ops.sequence = self._base + known.sequence
+            ops.where.sequence = self._base + known.sequence
         chunk.late, chunk.coming = self.flush, known.row + len(known.rows) - coming.row
         if self._reads:
             self._summarise(known, args, kwargs, out)
@@ -498,7 +499,7 @@ class LearnedStep:
             kwargs=kwargs or {},
             old=None,
             flags=recording.flags(call),
-            node=_node() if self.ops.in_backward else None,
+            node=_node() if self.ops.where.in_backward else None,
         )
         self.ops.evidence.judge(made)
 
@@ -587,13 +588,13 @@ class LearnedStep:
     def engine_begins(self, run: EngineRun, place: tuple[int, int]) -> Engine | None:
         """The engine is about to run; its last run where its calls will come again."""
         ops, program = self.ops, self.ops.program
-        self.ran_python = False
+        ops.where.ran_python = False
         self.arrivals.clear()
         assert program is not None
         segment = program.segment
         usual = not (
-            ops.in_backward
-            or ops.in_optimizer
+            ops.where.in_backward
+            or ops.where.in_optimizer
             or program.applies
             or program.shared
             or segment.hooks
@@ -663,7 +664,7 @@ class LearnedStep:
     def engine_ended(self, run: EngineRun, stretch: Engine | None, failed: bool) -> None:
         """The engine has run: note its calls, or learn them."""
         if stretch is None:
-            if self._learner is not None and not (failed or self.ran_python):
+            if self._learner is not None and not (failed or self.ops.where.ran_python):
                 self._learner.engine_ended(run, self.arrivals)
         elif self._inside >= 0:  # else its calls were others, and were worked out
             silent, self._silent = self._silent, False
@@ -699,7 +700,7 @@ class LearnedStep:
     def _note_gradients(self, stretch: Engine) -> None:
         """Note the gradients that came, and the nodes that ran."""
         ops, start, sources = self.ops, self._start, self._slots.sources
-        program, recording, number = ops.program, ops.recording, ops.backward_pass
+        program, recording, number = ops.program, ops.recording, ops.where.backward_pass
         assert program is not None
         self.flush()
         done = recording.end - start
@@ -739,14 +740,14 @@ class LearnedStep:
     def optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
         ops, program, learner = self.ops, self.ops.program, self._learner
-        place = ops.step_place
+        place = ops.where.step_place
         if learner is not None:
             learner.stepping = None
         if (
             not (self._active or learner is not None)
             or program is None
             or place is None
-            or ops.in_optimizer != 1
+            or ops.where.in_optimizer != 1
             or program.segment is not self._segment
             or optimizer.defaults.get("differentiable", False)
         ):

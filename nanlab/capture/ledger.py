@@ -84,6 +84,7 @@ class Ledger:
         self.last = 0  # the latest serial number
         # serial numbers given out before the storage was entered
         self.promised: dict[int, int] = {}
+        self.latest_collective = -1  # position at which it was called: it writes unseen
         entries = self.entries
 
         def forget(gone: Any) -> None:
@@ -99,6 +100,11 @@ class Ledger:
         alive.address = address
         entry = self.entries[address] = Entry(storage.nbytes(), serial or self._next(), alive)
         return entry
+
+    def of(self, tensor: torch.Tensor) -> Entry | None:
+        """What is known of a tensor's storage; None where it was not seen, or there is none."""
+        storage = storage_of(tensor)
+        return None if storage is None else self.entries.get(storage._cdata)
 
     def _next(self) -> int:
         self.last += 1

@@ -176,7 +176,7 @@ class IndexGuard:
     def before(self, op: str, args: Any, frame: FrameType | None) -> None:
         """Look at the indices of a call that is about to run; raises IndexOutOfRangeError."""
         # backward uses the indices of forward
-        if self._recorder.in_backward or not self._elsewhere(args[0]):
+        if self._recorder.where.in_backward or not self._elsewhere(args[0]):
             return
         try:
             bad = self._check(op, args, frame)
@@ -185,7 +185,8 @@ class IndexGuard:
             return
         if bad is not None:
             raise IndexOutOfRangeError(
-                message(bad, self._recorder.recording.modules.items[self._recorder.module]), bad
+                message(bad, self._recorder.recording.modules.items[self._recorder.where.module]),
+                bad,
             )
 
     def _check(self, op: str, args: Any, frame: FrameType | None) -> BadIndices | None:
@@ -214,7 +215,9 @@ class IndexGuard:
         limits = Allowed(each.argument, host, each.low, each.high, each.ignored)
         shape = tuple(each.indices.shape)
         self._copies.append(
-            Copied(op, limits, shape, self._recorder.module, self._recorder.lines.here(frame)[0])
+            Copied(
+                op, limits, shape, self._recorder.where.module, self._recorder.lines.here(frame)[0]
+            )
         )
 
     def row_of(self, tensor: Tensor) -> int:

@@ -226,7 +226,7 @@ class StepLearner:
         assert ops.program is not None
         self.ops, self.pattern = ops, Pattern()
         self._segment, self._chunk, self._start = ops.program.segment, ops.chunk, ops.recording.end
-        self._base, self._first_stat = ops.sequence, ops.chunk.stats.n
+        self._base, self._first_stat = ops.where.sequence, ops.chunk.stats.n
         self._edge = len(ops.chunk.edges) // 3
         self._begun: _Counts | None = None  # of the run of the engine
         # the step of an optimizer that runs, and its tensors
@@ -261,7 +261,7 @@ class StepLearner:
                 pattern.made.append(slot)
         slots = [pattern.slots[number] for number in worked.numbers]
         pattern.order += slots
-        known.sequence, known.grad, known.module = ops.sequence - self._base, grad, module
+        known.sequence, known.grad, known.module = ops.where.sequence - self._base, grad, module
         known.place, known.node = (line, site), node - self._base if node >= 0 else -1
         before = pattern.calls[-2].sequence if len(pattern.calls) > 1 else 0
         made_node = phase == FORWARD and node >= 0
@@ -271,12 +271,12 @@ class StepLearner:
         known.slow = not (
             len(rows)
             and phase in (FORWARD, BACKWARD, OPTIMIZER)
-            and (phase == BACKWARD) == bool(ops.in_backward)
+            and (phase == BACKWARD) == bool(ops.where.in_backward)
             and (len(reads) == inputs or (not reads and (plan.uninitialised or plan.blind)))
             and (rows[:, PHASE] == phase).all()
             and not rows[:, DEVICE].any()
             and known.sequence - before == made_node
-            and (phase == BACKWARD or node == (ops.sequence - 1 if node >= 0 else -1))
+            and (phase == BACKWARD or node == (ops.where.sequence - 1 if node >= 0 else -1))
             and (
                 recording.puts_off or not (known.bad or plan.keeps(worked.args, phase == OPTIMIZER))
             )
@@ -345,7 +345,7 @@ class StepLearner:
         kinds, ops = self.ops.recording.parameter_kinds, self.ops
         if entry.owner < 0:
             return not entry.asked
-        return kinds[entry.owner] == "buffer" and bool(ops.depth)
+        return kinds[entry.owner] == "buffer" and bool(ops.where.depth)
 
     def _is_own(self, stat: int) -> bool:
         """Whether the step made the statistics."""

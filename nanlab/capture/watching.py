@@ -235,7 +235,7 @@ class watch:
 
     def _wire(self) -> None:
         ops, training = self._ops, self._training
-        ops.failed, ops.step_began = self._failed, self._step_began
+        ops.failed, ops.where.step_began = self._failed, self._step_began
         ops.special, ops.wrote, ops.adopt = training.special, training.wrote, training.owner_of
         self.recording.catch_up = training.step_checks.catch_up
         training.step_checks.failed = self._failed
@@ -368,7 +368,7 @@ class watch:
         if not recording.passes:
             idle = self._clock.idle
             recording.began = min(
-                recording.began, self._clock.first_call if idle else self._ops.first_call
+                recording.began, self._clock.first_call if idle else self._ops.where.first_call
             )
             recording.sinks.extend(self._ungraded.sinks(idle))
         elif not recording.sinks:
@@ -414,14 +414,16 @@ class watch:
     def _module_called(self, module: nn.Module) -> None:
         self._ops.learned.interrupted()
         caller = self._lines.outside(sys._getframe(2))
-        if not self._ops.in_optimizer and not self._ops.in_backward:  # a closure, a checkpoint
-            self._ops.notice_loop(caller)
-        if self._clock.called(caller, module, self.recording.end, self._ops.sequence):
-            self._ops.step_began(self.recording.end)
-        self._ops.first_call = min(self._ops.first_call, self.recording.end)
+        if (
+            not self._ops.where.in_optimizer and not self._ops.where.in_backward
+        ):  # a closure, a checkpoint
+            self._ops.where.notice_loop(caller)
+        if self._clock.called(caller, module, self.recording.end, self._ops.where.sequence):
+            self._ops.where.step_began(self.recording.end)
+        self._ops.where.first_call = min(self._ops.where.first_call, self.recording.end)
 
     def _module_moved(self, path: int, depth: int) -> None:
-        self._ops.module, self._ops.depth = path, depth
+        self._ops.where.module, self._ops.where.depth = path, depth
 
     def _module_returned(self, module: nn.Module, output: Any) -> None:
         self._ungraded.returned(output)
