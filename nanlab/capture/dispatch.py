@@ -32,6 +32,7 @@ from nanlab.capture.plans import (
     Call,
     IndexGuard,
     Plan,
+    argument,
     plan_for,
     saved_names,
     saved_values,
@@ -730,29 +731,13 @@ def _outside(targets: list[Tensor]) -> bool:
 
 def targets_of(plan: Plan, args: Any, kwargs: Any, out: Any) -> tuple[list[Tensor], int]:
     """The tensors that an operation made, then those that it changed; how many it made."""
-    found: list[Tensor] = []
     if plan.fills:
         return ([out[0]] if out else []), 0
-    if not plan.writes or plan.fresh:
-        _collect(out, found)
+    found = tensors_of((out,)) if plan.fresh or not plan.writes else []
     made = len(found)
     for where in plan.writes:
-        value = (
-            kwargs.get(where)
-            if isinstance(where, str)
-            else (args[where] if where < len(args) else None)
-        )
-        _collect(value, found)
+        found += tensors_of((argument(where, args, kwargs),))
     for i in plan.hidden:
         if i < len(args) and isinstance(args[i], Tensor) and args[5]:
             found.append(args[i])
     return found, made
-
-
-def _collect(value: Any, found: list[Tensor]) -> None:
-    if isinstance(value, Tensor):
-        found.append(value)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            if isinstance(item, Tensor):
-                found.append(item)

@@ -558,6 +558,13 @@ def local_parts(value: Any) -> Any:
     return {k: local_parts(v) for k, v in value.items()} if type(value) is dict else value
 
 
+def argument(where: int | str, args: Any, kwargs: Any) -> Any:
+    """An argument by index or keyword; None where it was not given."""
+    if isinstance(where, str):
+        return kwargs.get(where)
+    return args[where] if where < len(args) else None
+
+
 def tensors_of(args: Any) -> list[Tensor]:
     """The tensors among arguments, in their order."""
     found = []

@@ -403,7 +403,7 @@ class TrainingRecorder:
         if ops.program is not None:
             grad = torch.is_grad_enabled()
             with ops.quiet():
-                ops.program.optimizer_begins(optimizer, closure is not None, grad, ops.source)
+                ops.program.optimizers.begins(optimizer, closure is not None, grad, ops.source)
         if own and closure is None:
             with unobserved():
                 ops.learned.optimizer_begins(optimizer)
@@ -500,7 +500,7 @@ class TrainingRecorder:
             return
         position, parameters, copied, used = self._running.pop()
         if ops.program is not None:
-            ops.program.optimizer_ended()
+            ops.program.optimizers.ended()
         rates = tuple(number_of(group["lr"]) for group in optimizer.param_groups if "lr" in group)
         settings = tuple(
             (k, optimizer.param_groups[0][k]) for k in _SETTINGS if k in optimizer.param_groups[0]

@@ -449,7 +449,7 @@ class watch:
         last = len(recording.starts) - 1 - self.keep
         if self._ops.program is not None:
             self._ops.program.begin(position)
-            kept = self._ops.program.forget(
+            kept = self._ops.program.kept.forget(
                 self.keep,
                 recording.starts[max(last, 0)],
                 self._clock.begins(self.keep + 1),
