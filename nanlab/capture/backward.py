@@ -13,9 +13,6 @@ import torch
 import torch.autograd.graph
 from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 
-# as in torch 2.6 to 2.13
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
-
 from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.execution import is_watched
 from nanlab.capture.plans import LEAF, unwrapped
@@ -80,8 +77,6 @@ def _collected(phase: str, info: dict[str, int]) -> None:
         let_go()
 
 
-# Each run of the autograd engine: its nodes, their edges, the gradients that go in and out.
-
 # of a graph that are followed one by one; see deep.py for what else there is to do with more
 MOST_NODES = 20_000
 # Nodes whose formula takes another path, with other rounding, while any dispatch mode is on (torch
@@ -108,7 +103,6 @@ class BackwardRecorder:
         self.ended: Callable[[FrameType | None], None] = lambda frame: None
         self._original: Any = None
         self._places: list[Any] = []
-        self._popped = False  # whether the dispatch mode is off for a node
 
     def start(self) -> None:
         self.hooks.start()
@@ -156,8 +150,7 @@ class BackwardRecorder:
             failed = False
             return results
         finally:
-            self._observe_again()
-            ops.learned.observe_again()
+            ops.observe_again()
             if ops.program is not None and run is not None:
                 self._ended(run, again, results, failed)
             ops.where.in_backward -= 1
@@ -322,19 +315,13 @@ class BackwardRecorder:
                 ops.program.function_ran(node, given)
 
     def _stop_observing(self, taken: Any) -> None:
-        if not self.ops.off and _get_current_dispatch_mode() is self.ops:
-            _pop_mode()
-            self._popped = True
-
-    def _observe_again(self) -> None:
-        if self._popped:
-            self._popped = False
-            _push_mode(self.ops)
+        if not self.ops.off:
+            self.ops.stop_observing()
 
     def _unobserved_ran(self, node: Any, name: str, given: Any, taken: Any) -> None:
-        if not self._popped:
+        if not self.ops.is_aside:
             return
-        self._observe_again()
+        self.ops.observe_again()
         self.ops.learned.stop()
         with self.ops.harmless:
             results = [g for g in given if g is not None]
@@ -359,9 +346,6 @@ class BackwardRecorder:
                     ops.program.arrived(parameter)
                     ops.learned.arrivals.append((parameter, source, ops.recording.end))
             self._ran(leaf_number(owner), ACCUMULATES, number, given, taken)
-
-
-# The program's own code inside of autograd: custom ``torch.autograd.Function`` and hooks.
 
 
 class FunctionRecorder:

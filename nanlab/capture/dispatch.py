@@ -13,6 +13,9 @@ from weakref import WeakSet
 
 import torch
 
+# as in torch 2.6 to 2.13
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
+
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.learned_step import LearnedStep
 from nanlab.capture.ledger import (
@@ -130,6 +133,7 @@ class OpRecorder(DispatchMode):
         # shows memory that was there, the row shows all of its memory
         self.effects: list[tuple[int, bool, bool, bool]] = []
         self.off = False
+        self.is_aside = False  # whether the dispatch mode is off for a while
         self.special: Callable[[str, int, tuple[Any, ...]], None] = lambda kind, position, args: (
             None
         )
@@ -242,6 +246,19 @@ class OpRecorder(DispatchMode):
         except Exception as error:
             self.failed(error)
         return out
+
+    def stop_observing(self) -> bool:
+        """Let what is called run unobserved, until ``observe_again``; False where it does."""
+        if _get_current_dispatch_mode() is not self:
+            return False
+        _pop_mode()
+        self.is_aside = True
+        return True
+
+    def observe_again(self) -> None:
+        if self.is_aside:
+            self.is_aside = False
+            _push_mode(self)
 
     def settle(self) -> None:
         """Write down the calls that have run."""
@@ -636,18 +653,14 @@ class OpRecorder(DispatchMode):
 
     def _put_off(self, target: Tensor) -> int:
         """Elements of a result not read now; 0 for one that is: small, or not replayable."""
+        program = self.program
+        if program is None or program.segment.lost is not None:
+            return 0
         try:
             numel = target.numel()
         except Exception:  # a nested tensor, symbolic sizes
             return 0
-        return numel if numel >= self.least_put_off(target.is_cpu) else 0
-
-    def least_put_off(self, on_cpu: bool = True) -> int:
-        """The number of elements from which results are not read now."""
-        program = self.program
-        if program is None or program.segment.lost is not None:
-            return sys.maxsize
-        return WORTH_PUTTING_OFF if on_cpu else 2
+        return numel if numel >= (WORTH_PUTTING_OFF if target.is_cpu else 2) else 0
 
     def _enter(
         self,

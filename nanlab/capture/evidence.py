@@ -64,6 +64,14 @@ def is_telling(name: str, bad: int) -> bool:
     return name in SHOWS_BAD_INPUT or (name == "where" and bad > 1)
 
 
+def _operands(call: Call, target: Tensor) -> list[Tensor]:
+    """The tensors of a call; the first as it was before it was overwritten by the result."""
+    read = tensors_of(call.args)
+    if read and read[0] is target and call.old is not None:
+        read[0] = call.old
+    return read
+
+
 def _takes_number(call: Call) -> bool:
     """Whether a non-finite Python number that was read from a tensor is among its operands."""
     return not call.flags & LITERAL and any(
@@ -121,7 +129,7 @@ class Evidence:
         if call.flags & UNINIT:
             return 0
         nan = self._has_nan(position)
-        if call.flags & LITERAL and not nan and self._only_intended(reads):
+        if call.flags & LITERAL and not nan and all(map(self._is_intended, reads)):
             return INTENDED
         if not reads:
             return BORN
@@ -156,21 +164,17 @@ class Evidence:
         nans, numel = self._nans(number)
         return 0 < numel == nans
 
-    def _only_intended(self, reads: list[int]) -> bool:
-        return all(self.recording.status.get(r) == INTENDED or self._literal(r) for r in reads)
-
-    def _literal(self, number: int) -> bool:
+    def _is_intended(self, number: int) -> bool:
         source = self.recording.sources.get(number)
-        return source is not None and source.kind == "literal"
+        literal = source is not None and source.kind == "literal"
+        return literal or self.recording.status.get(number) == INTENDED
 
     def _fresh(self, call: Call, target: Tensor) -> bool:
         """Whether a pointwise result is bad at an element whose operands are finite."""
         try:
             clean = _nonfinite(target)
-            for i, operand in enumerate(tensors_of(call.args)):
-                if operand is target and call.old is not None and i == 0:
-                    operand = call.old
-                elif operand is target:
+            for operand in _operands(call, target):
+                if operand is target:
                     return False
                 if _floating(operand):
                     clean = clean & ~_nonfinite(operand)
@@ -182,11 +186,8 @@ class Evidence:
         """Whether some NaN element was made from an infinite one."""
         try:
             made = torch.zeros(target.shape, dtype=torch.bool, device=target.device)
-            for i, operand in enumerate(tensors_of(call.args)):
-                if operand is target and call.old is not None and i == 0:
-                    operand = call.old
-                if _floating(operand):
-                    made = made | torch.isinf(operand)
+            for operand in filter(_floating, _operands(call, target)):
+                made = made | torch.isinf(operand)
             return bool((made & torch.isnan(target)).any())
         except Exception:
             return True

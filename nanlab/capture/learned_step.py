@@ -12,9 +12,7 @@ from weakref import ref
 
 import numpy as np
 import torch
-
-# as in torch 2.6 to 2.13
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode  # as in torch 2.6 to 2.13
 
 from nanlab.capture.learned_optimizer import Numbers, settings_of, tensors_of
 from nanlab.capture.ledger import PLAIN, Entry, tracked_by
@@ -240,7 +238,7 @@ class LearnedStep:
         self._attempts = self._missed = 0
         self._active = False
         self._unobserved: Numbers | None = None
-        self._inside, self._popped, self._silent = -1, False, False
+        self._inside, self._silent = -1, False
         # whether an optimizer steps whose calls follow from how its step began
         self._follows = False
 
@@ -619,8 +617,7 @@ class LearnedStep:
         self._inside, self._next, self._run = self._next, self._next + 1, run
         if not (self._reads or self._varied or self._careful):
             self.silent += 1
-            _pop_mode()
-            self._popped = self._silent = True
+            self._silent = ops.stop_observing()
         return stretch
 
     def _due(self, kind: Any) -> Any:
@@ -654,12 +651,6 @@ class LearnedStep:
                 for g in stretch.gradients
             )
         )
-
-    def observe_again(self) -> None:
-        """Observe what the program calls."""
-        if self._popped:
-            self._popped = False
-            _push_mode(self.ops)
 
     def engine_ended(self, run: EngineRun, stretch: Engine | None, failed: bool) -> None:
         """The engine has run: note its calls, or learn them."""
@@ -807,18 +798,14 @@ class LearnedStep:
 
     def _step_silently(self, stretch: Optimizer, kind: Any) -> None:
         """Let the step run unobserved."""
-        ops = self.ops
-        if _get_current_dispatch_mode() is not ops:
-            return
-        self._unobserved = Numbers(ops, stretch.calls, kind, self._start)
-        self.silent += 1
-        _pop_mode()
-        self._popped = True
+        if self.ops.stop_observing():
+            self._unobserved = Numbers(self.ops, stretch.calls, kind, self._start)
+            self.silent += 1
 
     def optimizer_ended(self) -> None:
         """The step of the optimizer is over."""
         numbers, self._unobserved, self._follows = self._unobserved, None, False
-        self.observe_again()
+        self.ops.observe_again()
         self.ops.settle()
         if self._learner is not None:
             self._learner.optimizer_ended()
@@ -853,7 +840,7 @@ class LearnedStep:
         """The program runs on, or ends, though no step was seen to end."""
         if self._unobserved is not None:
             self._unobserved = None
-            self.observe_again()
+            self.ops.observe_again()
             self._inside = -1
             self._let_go()
             if self.ops.program is not None:

@@ -242,8 +242,8 @@ class IndexGuard:
 def known_range(recording: Recording, position: int) -> tuple[float, float] | None:
     """(least, greatest) that a tensor can hold, as the host knows; None: only its device does."""
     for _ in range(_LONGEST_CHAIN):
-        stat = recording.stat_of(position)
-        if stat >= 0 and not _on_device(recording, stat):
+        table, at = recording.table_of(recording.stat_of(position))
+        if table is not None and not table.is_pending(at):
             stats = recording.stats(position)
             return None if stats is None or stats.min is None else (stats.min, stats.max)
         row = recording.op(position)
@@ -252,11 +252,6 @@ def known_range(recording: Recording, position: int) -> tuple[float, float] | No
             return None
         position = parents[-1] if row.name == "copy_" else parents[0]
     return None
-
-
-def _on_device(recording: Recording, stat: int) -> bool:
-    chunk = recording.chunks[stat >> 32]
-    return chunk.stats.is_pending(chunk.stat_row(stat))
 
 
 # What there is to know of an operator before it runs: what it writes, whether it makes a view.

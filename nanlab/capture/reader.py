@@ -215,13 +215,11 @@ class Reader:
         recording = self.recording
         if not recording.puts_off or number < 0:
             return number
-        stat = recording.stat_of(number)
-        if stat >= 0:
-            chunk = recording.chunks[stat >> 32]
-            row = chunk.stat_row(stat)
-            if chunk.stats.is_put_off(row):
-                chunk.stats.fill(row, local_part(tensor))
-            if chunk.stats.nonfinite(row):
+        table, row = recording.table_of(recording.stat_of(number))
+        if table is not None:
+            if table.is_put_off(row):
+                table.fill(row, local_part(tensor))
+            if table.nonfinite(row):
                 recording.bad.add(number)
         return number
 

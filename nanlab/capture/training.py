@@ -107,9 +107,6 @@ def with_closure(
     return args, {**kwargs, "closure": closure}
 
 
-# What is looked for when a training step has ended.
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """What became of the parameters and buffers in a step; each by its number."""
@@ -596,11 +593,9 @@ class TrainingRecorder:
 
     def _all_zero(self, number: int) -> bool:
         """Whether a row or source is known to hold nothing but zeros."""
-        stat = self.ops.recording.stat_of(number)
-        if stat < 0:
-            return False
-        chunk = self.ops.recording.chunks[stat >> 32]
-        return chunk.stats.all_zero(chunk.stat_row(stat))
+        recording = self.ops.recording
+        table, row = recording.table_of(recording.stat_of(number))
+        return table is not None and table.all_zero(row)
 
     def lost_signal(self) -> bool:
         """Whether a gradient is zero or an update changed nothing; asked ever more rarely."""

@@ -100,8 +100,6 @@ class _StoppedWatches:
             )
 
 
-# ``watch``: everything that runs inside the ``with`` block is recorded.
-
 # rows after which a step begins a table of its own, so that short steps share one
 CHUNK_ROWS = 4096
 

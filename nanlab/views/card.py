@@ -137,8 +137,6 @@ def _row(sign: str, number: int, text: str) -> str:
     )
 
 
-# The card.
-
 RANGES = 8  # of sample numbers that are shown
 EDGES = {
     "error": "rgba(217,69,61,0.9)",
