@@ -166,7 +166,6 @@ class BackwardRecorder:
                         self.clock.differentiated(frame, oldest)
 
     def _ended(self, run: EngineRun, again: Engine | None, results: Any, failed: bool) -> None:
-        """A run of the engine is over."""
         ops, program = self.ops, self.ops.program
         assert program is not None
         with ops.harmless:

@@ -160,7 +160,6 @@ class OpRecorder(DispatchMode):
             self._flags, reader.grad, reader.vague, reader.lifting = before
 
     def reset(self, flags: int = 0) -> None:
-        """Begin a call."""
         reader = self.reader
         self._flags, reader.grad, reader.vague, reader.lifting = flags, False, False, False
 

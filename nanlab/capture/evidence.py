@@ -148,7 +148,6 @@ class Evidence:
         return BORN if fresh else CARRIED
 
     def _has_nan(self, number: int) -> bool:
-        """Whether a bad row or source holds a NaN."""
         return self._nans(number)[0] > 0
 
     def _nans(self, number: int) -> tuple[int, int]:
@@ -287,7 +286,6 @@ class Evidence:
         )
 
     def drop(self, positions: list[int]) -> None:
-        """Forget guilty calls."""
         for position in positions:
             del self.recording.guilty[position]
             self.recording.evidence.pop(position, None)

@@ -83,7 +83,6 @@ class BatchRecorder:
             setattr(_BaseDataLoaderIter, name, wrap(original))
 
     def stop(self) -> None:
-        """Follow none."""
         for name, original in self._originals.items():
             setattr(_BaseDataLoaderIter, name, original)
         self._originals.clear()
@@ -196,7 +195,6 @@ class EagerCode:
         torch.compile = compile
 
     def stop(self) -> None:
-        """Give back the stance that the program had."""
         held, self._held = self._held, None
         self._calls.clear()
         if held is not None:

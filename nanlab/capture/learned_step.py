@@ -245,7 +245,6 @@ class LearnedStep:
     # -- a step
 
     def begin(self) -> None:
-        """A training step begins."""
         self.end()
         ops = self.ops
         program, recording = ops.program, ops.recording
@@ -279,7 +278,6 @@ class LearnedStep:
         self._active, ops.again = True, self
 
     def end(self) -> None:
-        """The step is over."""
         self._learned(cut=False)
         self.stop()
 
@@ -540,7 +538,6 @@ class LearnedStep:
         return None
 
     def _is_same(self, worked: Worked) -> bool:
-        """Whether a call that was worked out is that of the last step."""
         pattern, at, chunk, recording = self._pattern, self._at, self._chunk, self.ops.recording
         if at >= len(pattern.calls):
             return False
@@ -729,7 +726,6 @@ class LearnedStep:
     # -- steps of an optimizer
 
     def optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to step."""
         ops, program, learner = self.ops, self.ops.program, self._learner
         place = ops.where.step_place
         if learner is not None:
@@ -803,7 +799,6 @@ class LearnedStep:
             self.silent += 1
 
     def optimizer_ended(self) -> None:
-        """The step of the optimizer is over."""
         numbers, self._unobserved, self._follows = self._unobserved, None, False
         self.ops.observe_again()
         self.ops.settle()

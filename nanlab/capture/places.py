@@ -57,7 +57,6 @@ def is_installed(path: str) -> bool:
 
 
 def is_user(frame: FrameType) -> bool:
-    """Whether a frame runs the user's own code."""
     return _kind(frame.f_code, frame.f_globals) == _USER
 
 

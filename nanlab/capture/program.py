@@ -139,7 +139,6 @@ class ProgramRecorder:
         segment.calls.append(Call(None, (), {}, out, position, False, "its calls were not seen"))
 
     def looked(self, tensor: Tensor, value: Any, place: int) -> None:
-        """The program read a tensor as a number."""
         self.segment.looks.append(Look(len(self.segment.calls), self.ref(tensor), value, place))
 
     def holds(self, results: list[Tensor]) -> bool:
@@ -399,12 +398,10 @@ class ProgramRecorder:
             self._running[-1].before[self.ref(leaf)] = self.refs(leaf.grad)
 
     def arrived(self, leaf: Tensor) -> None:
-        """A leaf got its gradient."""
         if self._running:
             self._running[-1].after[self.ref(leaf)] = self._made(leaf.grad)
 
     def engine_ended(self, results: Any) -> None:
-        """The run that began last is over."""
         run = self._running.pop()
         run.last = len(self.segment.calls)
         if not run.accumulates and results is not None:
@@ -619,7 +616,6 @@ class OptimizerRuns:
             segment.optimizers.append(run)
 
     def clear(self) -> None:
-        """Let go of the parameters."""
         self._stepped.clear()
 
 
@@ -651,7 +647,6 @@ class KeptSegments:
         self._weight = self._weighed = 0
 
     def closed(self, segment: Segment) -> None:
-        """A segment is complete."""
         self._weigh(segment)
         self._stepped_in |= bool(segment.optimizers)
         if segment.optimizers or (segment.engine and not self._stepped_in):

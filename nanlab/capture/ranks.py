@@ -437,7 +437,6 @@ def _flat(value: Any) -> list[Any]:
 
 
 def has_others() -> bool:
-    """Whether the program runs in several processes."""
     distributed = sys.modules.get("torch.distributed")
     return (
         distributed is not None

@@ -162,7 +162,6 @@ class RandomStates:
         return torch.default_generator.get_state(), cuda, own, _host_state() if look else None
 
     def put(self, taken: tuple[Any, ...]) -> None:
-        """Put the states back."""
         cpu, cuda, own, host = taken
         torch.set_rng_state(cpu)
         for device, state in zip(self.devices, cuda, strict=True):
@@ -257,14 +256,10 @@ class Tensors:
             (tensor, version) for tensor, version in self.others if id(tensor) not in kept
         ]
 
-    def put(self) -> list[Tensor]:
-        """Write the copies back; what was there instead."""
-        before = [t.detach().clone() for t in self.kept]
+    def put(self) -> None:
         self.put_back(self.copies)
-        return before
 
     def put_back(self, values: list[Tensor]) -> None:
-        """Write these values."""
         for i, (tensor, value) in enumerate(zip(self.kept, values, strict=True)):
             write(tensor, value)
             self.versions[i] = -1
@@ -283,7 +278,6 @@ class PythonState:
         return held, [_content(c) for c in self.cells]
 
     def put(self, taken: tuple[list[Any], list[Any]]) -> None:
-        """Put the contents back."""
         for holder, content in zip(self.holders, taken[0], strict=True):
             if content is None:
                 continue
@@ -438,7 +432,6 @@ class Rewind:
         self._random, self._python = reached.random.take(), reached.python.take()
 
     def back(self) -> None:
-        """Put everything back."""
         self.reached.python.put(self._python)
         for tensor, value, gradient in self._tensors:
             if tensor.dtype != value.dtype or tensor.shape != value.shape:

@@ -45,7 +45,6 @@ class OptimizerCopy:
         ]
 
     def put(self) -> None:
-        """Put them back."""
         for parameter, value in self.parameters:
             write(parameter, value)
         state = self.optimizer.state
@@ -141,7 +140,6 @@ class StepChecks:
         self.failed: Callable[[Exception], None] = lambda error: None
 
     def run(self, written: Written) -> None:
-        """Check the step that ends here."""
         recording = self._recording
         start, self._end = self._end, recording.end
         if start == recording.end:

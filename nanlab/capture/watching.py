@@ -541,7 +541,6 @@ class watch:
         )
 
     def _culprit(self, undecided: bool) -> Any:
-        """The harmful fault that was found by now."""
         self.recording.updates_apart = self._clock.makes_new_parameters()
         self.recording.undecided = undecided
         self._agreement.diagnosing(True)

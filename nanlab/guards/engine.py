@@ -158,7 +158,6 @@ class Guard:
         return self.step + (min(self._counts.values()) if self._counts else 0)
 
     def parameters(self) -> list[Tensor]:
-        """The parameters of all known optimizers."""
         return [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
 
     def stop(self) -> None:
@@ -232,7 +231,6 @@ class Guard:
         self._open.append(window)
 
     def turn(self, window: Window, turn: Turn) -> None:
-        """Keep the state at the start of a turn."""
         window.add(turn, MOST_TURNS * (self.snapshot or 1))
 
     def _new_window(self, window: Window) -> None:
@@ -366,7 +364,6 @@ class Guard:
 
     @property
     def is_replaying(self) -> bool:
-        """Whether a step is being run again."""
         return self._replay is not None
 
     def replay_steps(self) -> None:

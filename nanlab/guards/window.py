@@ -40,11 +40,9 @@ class Scale:
 
     @classmethod
     def of(cls, scaler: Any) -> Scale:
-        """Of a scaler as it is now."""
         return cls(scaler, scaler._scale.clone(), scaler._growth_tracker.clone())
 
     def put(self) -> None:
-        """Put them back."""
         self.scaler._scale.copy_(self.scale)
         self.scaler._growth_tracker.copy_(self.growth)
 

@@ -51,20 +51,8 @@ class StatsTable:
         self._alone = worth_sharing()
         self._point_at_memory()
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that rows and histograms take."""
-        return self._rows.nbytes + self._arena.nbytes
-
     def __len__(self) -> int:
         return self.n
-
-    @property
-    def zeros(self) -> int:
-        """Zeros in the row last added; -1 while it is on its device, or if there is no row."""
-        if self.n == 0 or self._rows[self.n - 1, L.BINS] == L.PENDING:
-            return -1
-        return int(self._rows[self.n - 1, L.ZERO])
 
     def numel(self, row: int) -> int:
         """Number of elements of a row, a complex one counting twice; -1 while on its device."""

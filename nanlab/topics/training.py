@@ -64,7 +64,6 @@ def _last_rate(fault: Fault) -> list[Fix]:
 
 
 def _bad_rate(fault: Fault, step: OptimizerStep | None) -> Finding:
-    """The finding of a rate that is no finite number."""
     rate = next((r for r in step.rates if not _finite(r)), None) if step else None
     shown = "not a real number" if rate is None else f"{rate:g}"
     return learning_rate.retold(

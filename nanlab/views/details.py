@@ -100,7 +100,6 @@ def fold(title: str, body: str) -> str:
 
 
 def why(finding: Finding) -> str:
-    """The explanation."""
     return section("Why", f'<p class="nl-prose">{sentence(finding.explanation, finding.op)}</p>')
 
 
@@ -419,7 +418,6 @@ def gain_chart(rows: pd.DataFrame) -> str:
 
 
 def operations(trace: Trace) -> str:
-    """The operations, worst first."""
     if not len(trace.ops):
         return ""
     kept, all_ = len(trace.ops), int(trace.steps["ops"].sum()) if "ops" in trace.steps else 0
@@ -428,7 +426,6 @@ def operations(trace: Trace) -> str:
 
 
 def parameters(trace: Trace) -> str:
-    """The parameters of the last steps."""
     frame = trace.parameters
     if not len(frame):
         return ""

@@ -78,7 +78,6 @@ class Report:
 
     @property
     def trace(self) -> Trace:
-        """The trace behind the report."""
         return self._trace
 
     def _section(self, name: str, make: Callable[[Trace], str]) -> str:
@@ -105,7 +104,6 @@ class Report:
 
 
 def number_of(trace: Trace, found: Finding) -> int:
-    """The number of a finding in ``trace.findings``."""
     return next(i for i, each in enumerate(trace.findings) if each is found)
 
 
@@ -264,7 +262,6 @@ def proof(trace: Trace, found: Finding) -> str:
 
 
 def fixes(trace: Trace, found: Finding) -> str:
-    """The fixes that are not on the card."""
     return details.other_fixes(found, number_of(trace, found), trace)
 
 
@@ -294,7 +291,6 @@ def notes(trace: Trace) -> list[str]:
 
 
 def notes_html(trace: Trace) -> str:
-    """The notes, one per line."""
     return "".join(f'<div class="nl-note">nanlab: {escape(note)}</div>' for note in notes(trace))
 
 

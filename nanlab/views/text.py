@@ -62,7 +62,6 @@ def library_text(finding: Finding) -> str:
 
 
 def as_text(finding: Finding) -> str:
-    """The finding for a terminal."""
     lines = [f"{finding.severity}: {finding.title}", f"  at {place(finding)}"]
     lines += [f"    {finding.source}"] if finding.source else []
     lines += [f"  {finding.explanation}"]

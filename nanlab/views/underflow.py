@@ -158,7 +158,6 @@ class UnderflowExplorer(View):
         return self._known[key]
 
     def _answer(self, selected: int, log2_scale: int) -> None:
-        """Answer a request of the page."""
         found = self._replay(selected, log2_scale)
         answer: dict[str, Any] = {"of": [selected, log2_scale], "reason": ""}
         if isinstance(found, AtScale):
