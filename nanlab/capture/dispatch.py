@@ -573,8 +573,13 @@ class OpRecorder(DispatchMode):
                 self.where.backward_pass,
             )
         )
-        if entry is not None:
-            self._enter(plan, entry, local, whole, position, bad, alias)
+        if entry is not None and alias:
+            if not whole:
+                entry.show(view_key(local), position)
+        elif entry is not None:
+            entry.write(position, bad, whole, plan.uninitialised)
+            if self.reader.grad and place[0] == OPTIMIZER and entry.owner < 0:
+                entry.grad = True
         elif storage is not None:
             entry = self.ledger.enter(storage)
             entry.last = position
@@ -660,41 +665,6 @@ class OpRecorder(DispatchMode):
         except Exception:  # a nested tensor, symbolic sizes
             return 0
         return numel if numel >= (WORTH_PUTTING_OFF if target.is_cpu else 2) else 0
-
-    def _enter(
-        self,
-        plan: Plan,
-        entry: Entry,
-        target: Tensor,
-        whole: bool,
-        position: int,
-        bad: int,
-        view: bool,
-    ) -> None:
-        """Note in the ledger which row tells what a known storage (or a view of it) holds now."""
-        if view:
-            if not whole:
-                if entry.views is None:
-                    entry.views = {}
-                entry.views[view_key(target)] = position
-            return
-        entry.views = None
-        if whole:
-            entry.last, entry.bad, entry.uninit = position, bad, plan.uninitialised
-            if entry.parts:
-                entry.parts = ()
-        else:
-            if isinstance(entry.parts, list):
-                entry.parts.append(position)
-            else:
-                entry.parts = [position]
-            entry.bad = entry.bad or bad
-        if (
-            self.reader.grad
-            and entry.owner < 0
-            and self.chunk.phase_of(self.chunk.end - 1) == OPTIMIZER
-        ):
-            entry.grad = True
 
     def notice_owners(
         self, targets: list[Tensor], call: int, kwargs: Any, inside: bool = False

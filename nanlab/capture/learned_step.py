@@ -30,7 +30,7 @@ from nanlab.capture.step_pattern import (
 )
 from nanlab.trace.chunk import CALL, NODE, PASS, STAT, WIDTH
 from nanlab.trace.op import BACKWARD, FORWARD, OPTIMIZER
-from nanlab.trace.program import EngineRun, Ref
+from nanlab.trace.program import EngineRun
 
 if TYPE_CHECKING:
     from nanlab.capture.dispatch import OpRecorder
@@ -92,6 +92,24 @@ class _Slots:
         self.numbers[slot], self.sources[slot] = entry.serial, source
         self.refs[slot] = entry.alive
         self.taken.add(entry.serial)
+
+    def hold(self, slots: list[int], tensors: list[Tensor]) -> bool:
+        """Whether each of these tensors is what it was in the last step, and whole."""
+        entries, recording = self._ops.ledger.entries, self._ops.recording
+        for slot, t in zip(slots, tensors, strict=True):
+            storage = t.untyped_storage()
+            entry = entries.get(storage._cdata)
+            if entry is None or entry.parts:
+                return False
+            if entry.last in recording.bad and not recording.puts_off:
+                return False
+            if not self.numbers[slot]:
+                if not self.meet(slot, t, storage):
+                    return False
+            elif storage is not self.refs[slot]():
+                return False
+            self.tensors[slot] = t
+        return True
 
     def entry(self, slot: int) -> Entry | None:
         """What is known of the storage of a slot; None where it is gone."""
@@ -199,15 +217,12 @@ class _ComingRows:
                 entry = slots.entry(row.slot)
                 if entry is None:
                     continue
-                if row.alias:
-                    if not row.whole:
-                        if entry.views is None:
-                            entry.views = {}
-                        entry.views[row.key] = number
-                    continue
-                entry.views, entry.uninit, entry.last = None, each.plan.uninitialised, number
-                entry.bad = int(number in bad) if self._reads else -1 if row.numel >= 0 else 0
-                entry.grad |= row.grad
+                if not row.alias:
+                    told = int(number in bad) if self._reads else -1 if row.numel >= 0 else 0
+                    entry.write(number, told, True, each.plan.uninitialised)
+                    entry.grad |= row.grad
+                elif not row.whole:
+                    entry.show(row.key, number)
 
 
 class LearnedStep:
@@ -607,7 +622,10 @@ class LearnedStep:
         if stretch is None:
             return None
         if not (
-            usual and place == stretch.place and not self._moved and self._leads_to(stretch, run)
+            usual
+            and place == stretch.place
+            and not self._moved
+            and stretch.leads_to(run, self._pattern.slots, self._slots.numbers)
         ):
             self.stop()
             return None
@@ -617,6 +635,9 @@ class LearnedStep:
             self._silent = ops.stop_observing()
         return stretch
 
+    def graph_of(self, stretch: Engine) -> tuple[list[tuple[int, int]], set[int], int, bool]:
+        return stretch.graph_from(self._base)
+
     def _due(self, kind: Any) -> Any:
         """The stretch that begins with the next call; None where there is none."""
         stretches = self._pattern.stretches
@@ -625,29 +646,6 @@ class LearnedStep:
             if stretch.first == self._at and isinstance(stretch, kind):
                 return stretch
         return None
-
-    def _leads_to(self, stretch: Engine, run: EngineRun) -> bool:
-        """Whether it begins from the same results, and its leaves have no gradient."""
-        numbers, slots = self._slots.numbers, self._pattern.slots
-
-        def is_same(old: Any, new: Any) -> bool:
-            if old.__class__ is not Ref:
-                return bool(old == new)
-            slot = slots.get(old.storage)
-            number = -1 if slot is None else numbers[slot]
-            return new.__class__ is Ref and number == new.storage and old[1:] == new[1:]
-
-        before = (*stretch.run.roots, *stretch.run.gradients)
-        now = (*run.roots, *run.gradients)
-        return (
-            len(before) == len(now)
-            and all(map(is_same, before, now))
-            and all(numbers[slot] for slot in stretch.needs)
-            and all(
-                g.leaf.grad is None and numbers[g.leaf_slot] == g.ref.storage
-                for g in stretch.gradients
-            )
-        )
 
     def engine_ended(self, run: EngineRun, stretch: Engine | None, failed: bool) -> None:
         """The engine has run: note its calls, or learn them."""
@@ -717,12 +715,6 @@ class LearnedStep:
             ]
         )
 
-    def graph_of(self, stretch: Engine) -> tuple[list[tuple[int, int]], set[int], int, bool]:
-        """Edges of the graph, its nodes, the oldest of them, and that no gradients are there."""
-        edges = list(map(tuple, (stretch.graph + self._base).tolist()))
-        nodes = {n + self._base if n >= 0 else n for n in stretch.nodes}
-        return edges, nodes, stretch.oldest + self._base, False
-
     # -- steps of an optimizer
 
     def optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
@@ -759,7 +751,7 @@ class LearnedStep:
             and all(map(_is, kept, stretch.kept))
             and len(views) == len(stretch.gradients)
             and all(map(_is, views, stretch.gradients))
-            and self._has(stretch, tensors)
+            and self._slots.hold(stretch.slots, tensors)
         ):
             return self.stop()
         self._inside, self._next = self._next, self._next + 1
@@ -775,22 +767,6 @@ class LearnedStep:
             self._step_silently(stretch, type(optimizer))
         else:
             self._follows = program.segment.lost is None
-
-    def _has(self, stretch: Optimizer, tensors: list[Tensor]) -> bool:
-        """Whether each tensor is what it was in the last step, and whole."""
-        entries, bad, slots = self.ops.ledger.entries, self.ops.recording.bad, self._slots
-        for slot, t in zip(stretch.slots, tensors, strict=True):
-            storage = t.untyped_storage()
-            entry = entries.get(storage._cdata)
-            if entry is None or entry.parts or (self._reads and entry.last in bad):
-                return False
-            if not slots.numbers[slot]:
-                if not slots.meet(slot, t, storage):
-                    return False
-            elif storage is not slots.refs[slot]():
-                return False
-            slots.tensors[slot] = t
-        return True
 
     def _step_silently(self, stretch: Optimizer, kind: Any) -> None:
         """Let the step run unobserved."""

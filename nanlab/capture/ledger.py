@@ -63,6 +63,26 @@ class Entry:
         # ``x[:1].expand(4)`` of four elements
         self.odd = False
 
+    def show(self, key: ViewKey, row: int) -> None:
+        """A row tells what a part of it holds."""
+        if self.views is None:
+            self.views = {}
+        self.views[key] = row
+
+    def write(self, row: int, bad: int, whole: bool, uninit: bool) -> None:
+        """A row tells what was written to it, or to a part of it."""
+        self.views = None
+        if whole:
+            self.last, self.bad, self.uninit = row, bad, uninit
+            if self.parts:
+                self.parts = ()
+            return
+        if isinstance(self.parts, list):
+            self.parts.append(row)
+        else:
+            self.parts = [row]
+        self.bad = self.bad or bad
+
 
 class _Alive(ref[torch.UntypedStorage]):
     """A weak reference to a storage, which knows its address."""

@@ -169,10 +169,8 @@ class Reader:
         if whole:
             entry.last, entry.parts = number, ()
             entry.bad = self.chunk.stats.bad
-        elif entry.views is None:
-            entry.views = {view_key(tensor): number}
         else:
-            entry.views[view_key(tensor)] = number
+            entry.show(view_key(tensor), number)
         return number
 
     def _read_uninitialised(self, entry: Entry, tensor: Tensor) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -129,6 +129,37 @@ class Engine:
     nodes: list[int]
     oldest: int
     needs: set[int]  # slots that it reads and did not make
+
+    def leads_to(self, run: EngineRun, slots: dict[int, int], numbers: Sequence[int]) -> bool:
+        """Whether a run begins from the same results, and its leaves have no gradient.
+
+        slots: by number of the storage when it was learned; numbers: of those of this step.
+        """
+
+        def is_same(old: Any, new: Any) -> bool:
+            if old.__class__ is not Ref:
+                return bool(old == new)
+            slot = slots.get(old.storage)
+            number = -1 if slot is None else numbers[slot]
+            return new.__class__ is Ref and number == new.storage and old[1:] == new[1:]
+
+        before, now = (*self.run.roots, *self.run.gradients), (*run.roots, *run.gradients)
+        return (
+            len(before) == len(now)
+            and all(map(is_same, before, now))
+            and all(numbers[slot] for slot in self.needs)
+            and all(
+                g.leaf.grad is None and numbers[g.leaf_slot] == g.ref.storage
+                for g in self.gradients
+            )
+        )
+
+    def graph_from(self, base: int) -> tuple[list[tuple[int, int]], set[int], int, bool]:
+        """Edges of the graph, its nodes, the oldest of them, and that no gradients are there; the
+        first node of the step bears the number ``base``."""
+        edges = list(map(tuple, (self.graph + base).tolist()))
+        nodes = {n + base if n >= 0 else n for n in self.nodes}
+        return edges, nodes, self.oldest + base, False
 
 
 @dataclass(slots=True)
