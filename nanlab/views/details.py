@@ -173,8 +173,8 @@ def line_of(trace: Trace, finding: Finding | None = None, position: int | None =
 
 def ranks(trace: Trace) -> str:
     """The ranks of a distributed run with a culprit."""
-    told = getattr(trace, "ranks", None)
-    if told is None or told.empty:
+    told = trace.ranks
+    if told.empty:
         return ""
     cells = [
         [
@@ -235,8 +235,6 @@ def _around(rows: pd.DataFrame, at: int) -> pd.DataFrame:
 
 def course(trace: Trace, finding: Finding) -> str:
     """The growth of the operand, and the update behind it."""
-    if getattr(trace, "recording", None) is None:
-        return ""
     made = run_up(trace, finding.position) if finding.position in trace.ops.index else None
     if made is None:
         return ""

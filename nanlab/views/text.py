@@ -79,8 +79,7 @@ SMALL = "below its smallest normal number"
 
 def headroom_line(trace: Trace) -> str:
     """``Room in float16: 2.1 bits up to its maximum at blocks.0, ...``; "" if unknown."""
-    recording = getattr(trace, "recording", None)
-    found = headroom(trace) if recording is not None else None
+    found = headroom(trace)
     if found is None:
         return ""
     ends = [
@@ -193,7 +192,7 @@ def _cells(loss: Any) -> list[str]:
 
 def reproduction_of(trace: Trace, finding: Finding) -> str:
     """A program of a dozen lines with the fault; "" if none can be made."""
-    if finding.position < 0 or not hasattr(trace, "kept"):
+    if finding.position < 0:
         return ""
     names = operand_names(as_typed(finding.source), finding.op)
     return reproduction(trace, finding.position, finding.title, names)
