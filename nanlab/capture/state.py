@@ -106,14 +106,6 @@ def held() -> Iterator[None]:
         before(*came[-1])
 
 
-def surely(act: Callable[..., None], *args: Any) -> None:
-    """Do what can be done twice, for an interrupt may have ended the first time."""
-    try:
-        act(*args)
-    finally:
-        act(*args)
-
-
 # What a turn of a loop begins with, besides its batch: random states, buffers, and the Python
 # state that its body reaches.
 

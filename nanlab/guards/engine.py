@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
 from nanlab.capture import watch
 from nanlab.capture.ranks import Agreement
 from nanlab.capture.sinks import is_refusal
-from nanlab.capture.state import LOOK_EVERY, are_finite, held, surely, total
+from nanlab.capture.state import LOOK_EVERY, are_finite, held, total
 from nanlab.capture.steps import MOST_TURNS as MOST_PARTS
 from nanlab.capture.training import OptimizerCopy, closure_of, size_of, with_closure
 from nanlab.errors import NotReplayable
@@ -622,7 +622,10 @@ class Guard:
             if not alike:
                 reason = f"the replay raised {type(error).__name__}: {error}{suspects(window)}"
         finally:
-            surely(self._return, now, looks, replaying)
+            try:
+                self._return(now, looks, replaying)
+            finally:  # once more, for an interrupt may have ended it
+                self._return(now, looks, replaying)
         return watching.trace, reason
 
     def _return(self, now: Now, looks: bool, replaying: contextlib.ExitStack) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from nanlab.capture import Stop
 from nanlab.capture.places import Models, is_user, joined
-from nanlab.capture.state import Reached, held, surely
+from nanlab.capture.state import Reached, held
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.guards import loops
 from nanlab.guards.engine import Guard
@@ -99,7 +99,10 @@ class guard:
                 yield item
                 count += 1
         finally:
-            surely(end, running)
+            try:
+                end(running)
+            finally:  # once more, for an interrupt may have ended it
+                end(running)
 
     def _began(self, item: Any, count: int, frame: FrameType | None) -> None:
         if frame is None or self._guard.off:
@@ -196,7 +199,10 @@ class Loops:
             if error is not None and not isinstance(error, Stop):
                 self.guard.refused(error, [frame for frame, _ in walk_tb(traceback)])
         finally:
-            surely(self._end)
+            try:
+                self._end()
+            finally:  # once more, for an interrupt may have ended it
+                self._end()
 
     def _end(self) -> None:
         if self._began in loops.began:
@@ -271,14 +277,20 @@ class _Again:
             try:
                 repeat(loop, frame, at_head, items, target)
             finally:
-                surely(_fill, frame, before)
+                try:
+                    _fill(frame, before)
+                finally:  # once more, for an interrupt may have ended it
+                    _fill(frame, before)
             return
         now = {n: values.get(n, _ABSENT) for n in loop.stored} | {TURNS: _ABSENT}
         try:
             _bind(values, {n: at_head.get(n, _ABSENT) for n in self.carried})
             repeat(loop, frame, at_head, items, target)
         finally:
-            surely(_bind, values, now)
+            try:
+                _bind(values, now)
+            finally:  # once more, for an interrupt may have ended it
+                _bind(values, now)
 
 
 def _fill(frame: FrameType, contents: dict[str, Any]) -> None:
