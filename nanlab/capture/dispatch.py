@@ -288,7 +288,8 @@ class OpRecorder(DispatchMode):
         if plan.rare or self.flying or self.views.odd or (kwargs and not _are_numbers(kwargs)):
             sources = self.read(plan, args, kwargs)
             return sources, program.before(plan, args, kwargs)
-        self.reset()
+        reader = self.reader
+        self._flags, reader.grad, reader.vague, reader.lifting = 0, False, False, False
         known, met, entries = self.views.known, program.segment.known, self.ledger.entries
         numbers = program.segment.calls.numbers
         first = len(numbers)
@@ -320,10 +321,10 @@ class OpRecorder(DispatchMode):
                 packed.append(view)
                 if entry.nbytes == view.nbytes and not entry.parts and not entry.odd:
                     if entry.grad:
-                        self.reader.grad = True
+                        reader.grad = True
                     sources.append(entry.last)
                 else:
-                    sources.append(self.reader.held_by(entry, value))
+                    sources.append(reader.held_by(entry, value))
                 continue
             if value is None:
                 packed.append(value)
@@ -334,7 +335,7 @@ class OpRecorder(DispatchMode):
                 if kind is float and value - value != 0.0:
                     strange = value
             else:
-                strange = self.reader.take(value, sources) or strange
+                strange = reader.take(value, sources) or strange
                 packed.append(program.pack(value))
         for value in kwargs.values():
             if value.__class__ is float and value - value != 0.0:

@@ -397,16 +397,13 @@ class LearnedStep:
 
     def _comes_from_line(self, known: Known, frame: Any) -> bool:
         """Whether the program makes a call at the same line of the same module."""
-        ops = self.ops
-        place = ops.lines.here(frame)
+        where, place = self.ops.where, self.ops.lines.here(frame)
         return (
             place == known.place
-            and ops.where.module == known.module
-            and not ops.where.in_backward
+            and where.module == known.module
+            and not where.in_backward
             and _sequence() - self._base == known.sequence
-            and bool(
-                ops.where.depth or ops.where.in_optimizer or self._is_same_step(frame, place[0])
-            )
+            and bool(where.depth or where.in_optimizer or self._is_same_step(frame, place[0]))
         )
 
     def _comes_from_node(self, known: Known, frame: Any) -> bool:
