@@ -214,18 +214,15 @@ class Evidence:
             )
             recording.bad.add(number)
             found.append(number)
-            self._now_known(operand, number, call.position)
+            # its memory holds that, unless it was written since
+            entry = self.ledger.of(operand)
+            if entry is not None and max(entry.last, *entry.parts, -1) < call.position:
+                entry.last, entry.parts, entry.views, entry.bad = number, (), None, 1
             at = chunk.edges_from(call.position)
             while chunk.edges[at + 2] != slot:
                 at += 3
             chunk.edges[at + 1] = number
         return found
-
-    def _now_known(self, operand: Tensor, number: int, position: int) -> None:
-        """Note in the ledger that memory holds what this source says, unless written since."""
-        entry = self.ledger.of(operand)
-        if entry is not None and max(entry.last, *entry.parts, -1) < position:
-            entry.last, entry.parts, entry.views, entry.bad = number, (), None, 1
 
     def _note(self, call: Call) -> None:
         """Note a guilty call and its node's saved tensors; copy operands no replay can make."""

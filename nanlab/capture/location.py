@@ -67,18 +67,14 @@ class Locator:
     def notice_loop(self, frame: FrameType | None, line: int = 0) -> None:
         """Begin a new training step if the program's loop came round."""
         position = self.recording.end
-        if not self.recording.passes:
-            self._note_opening(frame, position)
+        opened = frame if not self.recording.passes else None
+        while opened is not None:
+            self.opening.setdefault(id(opened.f_code), position)
+            opened = opened.f_back
         # Not _sequence(): the node of the operation that is about to run is made already, and
         # belongs to the new step.
         if self.clock.operation(frame, position, self.sequence, not torch.is_grad_enabled(), line):
             self.step_began(position)
-
-    def _note_opening(self, frame: FrameType | None, position: int) -> None:
-        """Before the first backward: at which position each function was first seen at work."""
-        while frame is not None:
-            self.opening.setdefault(id(frame.f_code), position)
-            frame = frame.f_back
 
     def training_began(self, frame: FrameType | None, oldest: int) -> int:
         """Where building the program ends and training begins, told at the first backward.

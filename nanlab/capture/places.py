@@ -391,7 +391,7 @@ class ModuleRecorder:
         names: Names,
         on_call: Callable[[nn.Module], None],
         on_module: Callable[[str, nn.Module], bool],
-        on_return: Callable[[nn.Module, Any], None],
+        on_return: Callable[[Any], None],
     ) -> None:
         self._names = names
         self._on_call = on_call
@@ -484,7 +484,7 @@ class ModuleRecorder:
                 break
         self.current = self._stack[-1][2] if self._stack else 0
         if not self._stack:
-            self._on_return(module, output)
+            self._on_return(output)
 
 
 def _has_global_hooks() -> bool:

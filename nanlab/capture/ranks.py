@@ -280,7 +280,9 @@ class Collectives:
         ops = self._ops
         try:
             if plan.name == "wait_tensor":
-                return self._waited(func, args, kwargs)
+                out = func(*args, **kwargs)
+                self._land(tensors_of(args))
+                return out
             place = ops.where.place(frame)
             given, written = operands_of(func, args, kwargs)
             self._land(given)
@@ -300,11 +302,6 @@ class Collectives:
             place = (place[0], -1, *place[2:])  # of no node
             for targets in _by_storage(written):
                 self._enter(Arrival(func, plan, place, targets, sources, work, ops.recording.end))
-        return out
-
-    def _waited(self, func: Any, args: Any, kwargs: Any) -> Any:
-        out = func(*args, **kwargs)
-        self._land(tensors_of(args))
         return out
 
     def _enter(self, arrival: Arrival) -> None:

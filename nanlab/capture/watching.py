@@ -202,12 +202,13 @@ class watch:
         self._backward = BackwardRecorder(self._ops, self._clock)
         self._functions = FunctionRecorder(self._ops)
         self._batches = BatchRecorder(self._ops)
+        self._ungraded = ForwardSinks(self.recording, model, self._ops.source, self._ops.know)
         self._modules = ModuleRecorder(
             model,
             self.recording.modules,
             self._module_called,
             self._training.module_seen,
-            self._module_returned,
+            self._ungraded.returned,
         )
         # called when a training step has ended
         self.progress: Callable[[Recording], None] = lambda recording: None
@@ -215,7 +216,6 @@ class watch:
         self.stopping: Callable[[FaultFound], None] = _raise
         # whether a fault that stops the program is told on stderr where no notebook shows it
         self.announces = True
-        self._ungraded = ForwardSinks(self.recording, model, self._ops.source, self._ops.know)
         self.is_last = True  # whether it becomes nanlab.last
         # whether all processes watch here, also where they share no collective
         self.is_shared = False
@@ -422,9 +422,6 @@ class watch:
 
     def _module_moved(self, path: int, depth: int) -> None:
         self._ops.where.module, self._ops.where.depth = path, depth
-
-    def _module_returned(self, module: nn.Module, output: Any) -> None:
-        self._ungraded.returned(output)
 
     def _step_began(self, position: int) -> None:
         recording = self.recording
