@@ -22,7 +22,7 @@ from nanlab.capture.program import ProgramRecorder
 from nanlab.operators import having
 from nanlab.trace.chunk import LITERAL, UNINIT
 from nanlab.trace.op import BORN, CARRIED, HEALED, INTENDED, TURNED
-from nanlab.trace.recording import GuiltyCall, Kept, Recording, Source
+from nanlab.trace.recording import GuiltyCall, Kept, Recording
 
 Tensor = torch.Tensor
 COPY_EACH = 64 << 20  # bytes of the operands of one call
@@ -203,14 +203,11 @@ class Evidence:
         for slot, (operand, source) in enumerate(zip(operands, call.sources, strict=True)):
             if id(operand) in written or not has_nonfinite(operand):
                 continue
-            number = recording.new_number()
             stat = (chunk.number << 32) | chunk.stats.add(operand)
-            dtype = str(operand.dtype).removeprefix("torch.")
             arrived = 0 <= source < self.ledger.latest_collective
-            kind: Any = "arrival" if arrived else "unseen-write"
-            parents = () if arrived else (source,)
-            recording.sources[number] = Source(
-                number, kind, "", stat, call.position, tuple(operand.shape), dtype, parents
+            kind, parents = ("arrival", ()) if arrived else ("unseen-write", (source,))
+            number = recording.new_source(
+                kind, operand.shape, operand.dtype, stat, call.position, parents=parents
             )
             recording.bad.add(number)
             found.append(number)

@@ -18,7 +18,7 @@ from nanlab.capture.plans import FUNCTIONAL, Call, Plan, tensors_of
 from nanlab.stats.memory import has_memory
 from nanlab.trace.chunk import ARRIVED, pack_edge
 from nanlab.trace.ranks import Ranks
-from nanlab.trace.recording import Sink, Source
+from nanlab.trace.recording import Sink
 
 if TYPE_CHECKING:
     from nanlab.capture.dispatch import OpRecorder
@@ -311,10 +311,7 @@ class Collectives:
         if storage is None:
             return
         if storage._cdata not in ledger.entries:
-            number = recording.new_number()
-            dtype = str(target.dtype).removeprefix("torch.")
-            shape = tuple(shape_of(target))
-            recording.sources[number] = Source(number, "data", "", -1, recording.end, shape, dtype)
+            number = recording.new_source("data", shape_of(target), target.dtype)
             ledger.enter(storage).last = number
         arrival.left = sum(t.numel() * t.itemsize for t in arrival.targets)
         self.flying[storage._cdata] = arrival

@@ -12,7 +12,7 @@ import torch
 from nanlab.capture.ledger import Entry, Ledger, shape_of, shows_all, storage_of, view_key
 from nanlab.capture.places import in_loader
 from nanlab.stats.memory import local_part
-from nanlab.trace.recording import Recording, Source
+from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
 
@@ -111,24 +111,15 @@ class Reader:
         self, tensor: Tensor, kind: Any, name: str = "", parents: tuple[int, ...] = ()
     ) -> int:
         recording, stats = self.recording, self.chunk.stats
-        number = recording.new_number()
         stat = (self.chunk.number << 32) | stats.add(tensor)
         if recording.puts_off:
             stats.flush()
+        shape, dtype = shape_of(tensor), tensor.dtype
+        number = recording.new_source(kind, shape, dtype, stat, name=name, parents=parents)
         if stats.bad > 0:
             recording.bad.add(number)
         elif stats.bad:
             self.await_device(recording.end)
-        recording.sources[number] = Source(
-            number,
-            kind,
-            name,
-            stat,
-            recording.end,
-            tuple(shape_of(tensor)),
-            str(tensor.dtype).removeprefix("torch."),
-            parents,
-        )
         return number
 
     def _first_sight(self, tensor: Tensor, storage: torch.UntypedStorage, owner: int = -1) -> int:

@@ -411,10 +411,23 @@ class Recording:
         self.parameter_kinds.append(kind)
         return len(self.parameter_names) - 1
 
-    def new_number(self) -> int:
-        """The number of the next source."""
-        self._numbers -= 1
-        return self._numbers
+    def new_source(
+        self,
+        kind: Any,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        stat: int = -1,
+        first: int | None = None,
+        name: str = "",
+        parents: tuple[int, ...] = (),
+    ) -> int:
+        """The number of a tensor that no recorded operation wrote; ``first`` read: now."""
+        number = self._numbers = self._numbers - 1
+        self.sources[number] = Source(
+            *(number, kind, name, stat, self.end if first is None else first),
+            *(tuple(shape), str(dtype).removeprefix("torch."), parents),
+        )
+        return number
 
     @property
     def end(self) -> int:
