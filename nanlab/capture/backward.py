@@ -231,7 +231,7 @@ class BackwardRecorder:
         waiting = list(roots)
         numbers: set[int] = set()
         oldest, adding = LEAF, False
-        customs = self.ops.program is not None and self.ops.program.applies
+        program = self.ops.program
         beyond: set[Any] = set()  # nodes that are not followed, for there are too many
         while waiting:
             node = waiting.pop()
@@ -245,9 +245,10 @@ class BackwardRecorder:
                 if name in _UNOBSERVED:
                     handles.append(node.register_prehook(self._stop_observing))
                     handles.append(node.register_hook(partial(self._unobserved_ran, node, name)))
-                if customs and isinstance(node, BackwardCFunction):
-                    handles.append(node.register_prehook(partial(self._custom_runs, here)))
-                    handles.append(node.register_hook(partial(self._custom_ran, here)))
+                if program is not None and program.applies and isinstance(node, BackwardCFunction):
+                    runs, ran = program.function_runs, program.function_ran
+                    handles.append(node.register_prehook(partial(self._tell, runs, here)))
+                    handles.append(node.register_hook(partial(self._tell, ran, here)))
                 handles.append(node.register_hook(partial(self._ran, here, name, number)))
             numbers.add(here)
             for following, _ in node.next_functions:
@@ -301,17 +302,13 @@ class BackwardRecorder:
         except Exception as error:
             ops.failed(error)
 
-    def _custom_runs(self, node: int, taken: Any) -> None:
-        ops = self.ops
-        if ops.program is not None and not ops.off:
-            with ops.harmless:
-                ops.program.function_runs(node, taken)
-
-    def _custom_ran(self, node: int, given: Any, taken: Any) -> None:
-        ops = self.ops
-        if ops.program is not None and not ops.off:
-            with ops.harmless:
-                ops.program.function_ran(node, given)
+    def _tell(
+        self, told: Callable[[int, Any], None], node: int, gradients: Any, taken: Any = None
+    ) -> None:
+        """A custom Function's backward is about to run with these gradients, or has made them."""
+        if not self.ops.off:
+            with self.ops.harmless:
+                told(node, gradients)
 
     def _stop_observing(self, taken: Any) -> None:
         if not self.ops.off:

@@ -431,17 +431,10 @@ class OpRecorder(DispatchMode):
             # reads gradients under no_grad: an optimizer written by hand, clipping
             if self.reader.grad and not self.where.depth:
                 phase, place = OPTIMIZER, (OPTIMIZER, node, line, site, module)
-        if node >= 0 and phase != BACKWARD:
+        if phase == BACKWARD:
+            node = self.where.made_in_function
+        if node >= 0:
             recording.nodes.rows[node] = (call, plan.number, line, site, module, False)
-        elif phase == BACKWARD and self.where.made_in_function >= 0:
-            recording.nodes.rows[self.where.made_in_function] = (
-                call,
-                plan.number,
-                line,
-                site,
-                module,
-                False,
-            )
         if plan.marked:
             self._mark(plan, call, args)
         bad, output = False, 0
@@ -496,10 +489,8 @@ class OpRecorder(DispatchMode):
         sources = [self.source(t) for t in (*taken, *saved)]
         number = node._sequence_nr()
         info = recording.nodes.get(number)
-        if info:
-            place = (BACKWARD, number, info.line, info.site, info.module)
-        else:
-            place = (BACKWARD, number, 0, 0, 0)
+        where = (info.line, info.site, info.module) if info else (0, 0, 0)
+        place = (BACKWARD, number, *where)
         call = recording.end
         for slot, source in enumerate(sources):
             chunk.edges.frombytes(pack_edge(call, source, slot))

@@ -137,18 +137,15 @@ class BatchRecorder:
     def _note(self, batch: Any, index: list[Any]) -> None:
         bad = self._ops.recording.bad
         for tensor in tree_leaves(batch):
-            if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-                continue
             if (
-                tensor.dim()
+                isinstance(tensor, torch.Tensor)
+                and tensor.is_floating_point()
+                and tensor.dim()
                 and len(tensor) == len(index)
                 and (source := self._ops.source(tensor)) in bad
             ):
                 with self._ops.quiet():
-                    if tensor.dim() > 1:
-                        rows = (~tensor.isfinite()).flatten(1).any(1)
-                    else:
-                        rows = ~tensor.isfinite()
+                    rows = (~tensor.isfinite()).reshape(len(index), -1).any(1)
                     places = rows.nonzero().flatten().tolist()
                 self._ops.recording.bad_samples[source] = {place: index[place] for place in places}
 

@@ -40,12 +40,8 @@ def total(tensors: list[Tensor], losses: Sequence[Tensor]) -> float:
         if len(tensors) <= ONE_BY_ONE and all(t.is_cpu for t in tensors):
             result = sum([torch.sum(t).item() for t in tensors])
         else:
-            half = any(t.dtype in _HALF for t in tensors)
-            result = _sum_of(
-                torch._foreach_norm(tensors, 2, torch.float32)
-                if half
-                else torch._foreach_norm(tensors)
-            )
+            wide = (2, torch.float32) if any(t.dtype in _HALF for t in tensors) else ()
+            result = _sum_of(torch._foreach_norm(tensors, *wide))
     except (RuntimeError, NotImplementedError, TypeError):  # sparse, nested, or of another kind
         result = 0.0 if are_finite(tensors) else math.nan
     return float(abs(result) + sum([loss.item() for loss in losses]))

@@ -427,14 +427,9 @@ def _parameter_columns(recording: Recording, rows: list[ParameterStep]) -> dict[
         ]
         numbers = stat_columns(recording, np.array(stats, np.int64))
         columns[f"{name}_known"] = numbers["known"]
-        for stat in _PARAMETER_STATS:
-            if stat == "inf":
-                column = numbers["posinf"] + numbers["neginf"]
-            elif stat == "absmax":
-                column = np.fmax(np.abs(numbers["min"]), np.abs(numbers["max"]))
-            else:
-                column = numbers[stat]
-            columns[f"{name}_{stat}"] = column
+        numbers["inf"] = numbers["posinf"] + numbers["neginf"]
+        numbers["absmax"] = np.fmax(np.abs(numbers["min"]), np.abs(numbers["max"]))
+        columns |= {f"{name}_{stat}": numbers[stat] for stat in _PARAMETER_STATS}
         columns[f"{name}_stat"] = np.array(stats, np.int64)
     return columns
 

@@ -110,7 +110,7 @@ def top_of(trace: Trace) -> str:
     """The card; for a run without findings, one line."""
     found = first_of(trace)
     if found is None:
-        return f"{healthy_html(trace)}{text.great_section(trace)}"
+        return f"{healthy_html(trace)}{text.losses_section(trace, True)}"
     shown = card.card(found, trace, number_of(trace, found))
     if trace.culprit is None:
         shown += f'<div class="nl-dim">{escape(healthy_text(trace))}</div>'
@@ -262,8 +262,8 @@ def fixes(trace: Trace, found: Finding) -> str:
 
 def losses(trace: Trace) -> str:
     """Where low precision lost signal."""
-    great = text.great_section(trace) if first_of(trace) is not None else ""
-    return great + text.small_section(trace)
+    great = text.losses_section(trace, True) if first_of(trace) is not None else ""
+    return great + text.losses_section(trace, False)
 
 
 def minimal(trace: Trace, found: Finding) -> str:

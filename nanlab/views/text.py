@@ -155,26 +155,16 @@ def line(trace: Trace) -> str:
     return f"Signal is lost first at {loss_place(loss)}: {told(loss)}{source}"
 
 
-def great_section(trace: Trace) -> str:
-    """The first places, if one of them loses half of its values; else ""."""
+def losses_section(trace: Trace, great: bool) -> str:
+    """The first places, if one loses half of its values (``great``); in a fold, if none does."""
     rows = first_losses(trace)
-    return _places(rows) if (rows["share"] >= TELLING).any() else ""
-
-
-def small_section(trace: Trace) -> str:
-    """The first places in a fold, if none of them loses half of its values; else ""."""
-    rows = first_losses(trace)
-    return "" if (rows["share"] >= TELLING).any() else _places(rows)
-
-
-def _places(rows: pd.DataFrame) -> str:
-    if not len(rows):
+    if not len(rows) or great != (rows["share"] >= TELLING).any():
         return ""
     cells = [_cells(loss) for loss in rows.head(PLACES).itertuples(index=False)]
     more = f"the first {PLACES} of {plural(len(rows), 'place')}, in the order of the run"
     title, heads = "Where signal is lost first", ["where", "source", "what is lost"]
     body = table(heads, cells, ["left"] * 3, more if len(rows) > PLACES else "")
-    if rows["share"].max() < TELLING:
+    if not great:
         return fold(f"{title}: {plural(len(rows), 'place')}", body)
     return f'<div style="margin-top:8px"><div style="font-weight:600">{title}</div>{body}</div>'
 
