@@ -531,11 +531,8 @@ class watch:
         if verdict == "stop":
             run_in_thread(lambda: self._share(wait=True))
         culprit = run_in_thread(lambda: self.trace.culprit)
-        self.stopping(
-            stopped(culprit)
-            if culprit is not None
-            else FaultFound("nanlab stopped the program: another rank found a fault")
-        )
+        other = FaultFound("nanlab stopped the program: another rank found a fault")
+        self.stopping(other if culprit is None else stopped(culprit))
 
     def _culprit(self, undecided: bool) -> Any:
         self.recording.updates_apart = self._clock.makes_new_parameters()

@@ -114,11 +114,6 @@ class Calls(Sequence[Call]):
         """Whether gradients were enabled in any."""
         return any(call.grad for call in self._made) or any(self.noted[5::8])
 
-    @property
-    def is_read(self) -> bool:
-        """Whether some were read already."""
-        return bool(self._made)
-
     def clear(self) -> None:
         self._made.clear()
         self.noted.clear()
