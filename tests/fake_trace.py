@@ -10,6 +10,9 @@ import pandas as pd
 
 from nanlab.rules import Fix
 from nanlab.trace import Place, Selection, culprit_place, place_at, position_of
+from nanlab.trace.frames import shadow_frame
+from nanlab.trace.ranks import ranks_frame
+from nanlab.trace.recording import Recording
 
 OPS = (
     "step position phase op module output shape dtype device numel nan posinf neginf zero subnormal"
@@ -142,8 +145,15 @@ class FakeTrace:
     histograms: dict[int, pd.Series]
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    shadow: pd.DataFrame | None = None
+    shadow: pd.DataFrame = field(default_factory=lambda: shadow_frame(Recording()))
     selection: Selection = field(default_factory=Selection)
+    recording: Recording = field(default_factory=Recording)
+    guarded: None = None
+    cure: None = None
+
+    @property
+    def ranks(self) -> pd.DataFrame:
+        return ranks_frame(self.recording)
 
     @property
     def at(self) -> Place | None:

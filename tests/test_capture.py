@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import nanlab
-from nanlab.capture.dispatch import OpRecorder
+from nanlab.capture.location import Locator
 from nanlab.errors import NanlabError, TypeMismatchError, UsageError
 
 
@@ -640,7 +640,7 @@ def test_an_interrupt_in_mid_backward_keeps_what_was_recorded() -> None:
         "nanlab.capture.evidence.Evidence.judge",
         "nanlab.stats.StatsTable.add",
         "nanlab.capture.dispatch.plan_for",
-        "nanlab.capture.dispatch.OpRecorder.place",
+        "nanlab.capture.location.Locator.place",
         "nanlab.capture.training.TrainingRecorder.start",
         "nanlab.capture.places.ModuleRecorder.start",
         "nanlab.capture.backward.BackwardRecorder.start",
@@ -699,8 +699,8 @@ def run_with_fault(bad_step: int) -> None:
     [
         ("evidence.Evidence.judge", 0),
         *[
-            (f"dispatch.OpRecorder.{name}", calls)
-            for name in ("place", "write")
+            (name, calls)
+            for name in ("location.Locator.place", "dispatch.OpRecorder.write")
             for calls in (0, 1, 40, 90)
         ],
     ],
@@ -736,14 +736,14 @@ def test_a_failure_inside_nanlab_accuses_nobody_of_what_came_after_it(
 def test_a_fault_that_showed_before_a_failure_inside_nanlab_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = OpRecorder.place
+    original = Locator.place
 
-    def broken(self: OpRecorder, frame: object) -> object:
+    def broken(self: Locator, frame: object) -> object:
         if self.clock.starts[-1] and len(self.clock.starts) == 4:
             raise ZeroDivisionError("planted")
         return original(self, frame)
 
-    monkeypatch.setattr("nanlab.capture.dispatch.OpRecorder.place", broken)
+    monkeypatch.setattr("nanlab.capture.location.Locator.place", broken)
     with pytest.warns(RuntimeWarning, match="planted"), nanlab.watch(on_fault="record") as trace:
         run_with_fault(1)
     assert trace.culprit is not None

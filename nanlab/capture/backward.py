@@ -13,14 +13,10 @@ import torch
 import torch.autograd.graph
 from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 
-# as in torch 2.6 to 2.13
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
-
 from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.execution import is_watched
-from nanlab.capture.learned_step import Engine
-from nanlab.capture.ledger import storage_of
-from nanlab.capture.plans import unwrapped
+from nanlab.capture.plans import LEAF, unwrapped
+from nanlab.capture.step_pattern import Engine
 from nanlab.capture.steps import StepClock
 from nanlab.trace.program import EngineRun
 from nanlab.trace.recording import ACCUMULATES, NO_OWNER, BackwardPass, Sink, leaf_number
@@ -33,7 +29,6 @@ from nanlab.trace.recording import ACCUMULATES, NO_OWNER, BackwardPass, Sink, le
 # runs. So it holds the nodes of a deep graph until nothing else does, and lets go of them one
 # by one, from the loss's side on: each then frees itself alone.
 
-LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
 # references to a node that only the list holds: the list's, and that of the call which counts them
 _ALONE = 2
 _held: list[Any] = []  # nearer to the leaves first: a list is freed from its end
@@ -82,8 +77,6 @@ def _collected(phase: str, info: dict[str, int]) -> None:
         let_go()
 
 
-# Each run of the autograd engine: its nodes, their edges, the gradients that go in and out.
-
 # of a graph that are followed one by one; see deep.py for what else there is to do with more
 MOST_NODES = 20_000
 # Nodes whose formula takes another path, with other rounding, while any dispatch mode is on (torch
@@ -110,13 +103,12 @@ class BackwardRecorder:
         self.ended: Callable[[FrameType | None], None] = lambda frame: None
         self._original: Any = None
         self._places: list[Any] = []
-        self._popped = False  # whether the dispatch mode is off for a node
 
     def start(self) -> None:
         self.hooks.start()
         self._original = torch.autograd.graph._engine_run_backward
         codes = self._original.__code__, self._run.__func__.__code__  # type: ignore[attr-defined]
-        self.ops.engine_codes = {id(code) for code in codes}
+        self.ops.where.engine_codes = {id(code) for code in codes}
         run = partial(self._run)
         for module in (torch.autograd, torch.autograd.graph):
             if getattr(module, "_engine_run_backward", None) is self._original:
@@ -135,14 +127,14 @@ class BackwardRecorder:
             return self._original(outputs, *args, **kwargs)
         frame = sys._getframe(1)
         handles: list[Any] = []
-        outer = ops.backward_pass, ops.creates_graph
+        outer = ops.where.backward_pass, ops.where.creates_graph
         oldest, accumulates = 0, False
         run: EngineRun | None = None
         again: Engine | None = None
-        try:
+        with ops.harmless:
             ops.settle()
-            ops.backward_pass = len(ops.recording.passes)
-            ops.creates_graph = len(args) > 2 and bool(args[2])
+            ops.where.backward_pass = len(ops.recording.passes)
+            ops.where.creates_graph = len(args) > 2 and bool(args[2])
             place = ops.lines.here(frame)
             accumulating = bool(kwargs.get("accumulate_grad"))
             if ops.program is not None:
@@ -151,45 +143,37 @@ class BackwardRecorder:
             oldest, accumulates = self._begin(outputs, frame, place, accumulating, handles, again)
             if not kwargs.get("accumulate_grad") and len(args) > 3:
                 self._ask(args[3])
-        except Exception as error:
-            ops.failed(error)
-        ops.in_backward += 1
+        ops.where.in_backward += 1
         results, failed = None, True
         try:
             results = self._original(outputs, *args, **kwargs)
             failed = False
             return results
         finally:
-            self._observe_again()
-            ops.learned.observe_again()
+            ops.observe_again()
             if ops.program is not None and run is not None:
                 self._ended(run, again, results, failed)
-            ops.in_backward -= 1
-            ops.backward_pass, ops.creates_graph = outer
+            ops.where.in_backward -= 1
+            ops.where.backward_pass, ops.where.creates_graph = outer
             for handle in handles:
                 handle.remove()
-            if not ops.in_backward and not ops.off:
-                try:
+            if not ops.where.in_backward and not ops.off:
+                with ops.harmless:
                     if kwargs.get("accumulate_grad"):
                         self.clock.backward(frame, oldest, accumulates)
                         self.ended(frame)
                     else:
                         self.clock.differentiated(frame, oldest)
-                except Exception as error:
-                    ops.failed(error)
 
     def _ended(self, run: EngineRun, again: Engine | None, results: Any, failed: bool) -> None:
-        """A run of the engine is over."""
         ops, program = self.ops, self.ops.program
         assert program is not None
-        try:
+        with ops.harmless:
             if again is not None:
                 ops.learned.engine_ended(run, again, failed)
             program.engine_ended(results)
             if again is None and not ops.off:
                 ops.learned.engine_ended(run, None, failed)
-        except Exception as error:
-            ops.failed(error)
 
     def _begin(
         self,
@@ -221,25 +205,22 @@ class BackwardRecorder:
         )
         if not number:
             ops.put_off()
-            recording.began = ops.training_began(frame, oldest)
+            recording.began = ops.where.training_began(frame, oldest)
         for root, source in zip(roots, sources, strict=True):
             # else a product with a Jacobian, whose root may well be masked
             loss = accumulates or root.numel() == 1
             if loss and recording.may_be_bad(source):
                 recording.sinks.append(Sink("loss", source, position))
-            if accumulates and ops.in_backward == 0:
+            if accumulates and ops.where.in_backward == 0:
                 self.loss_seen(source, adding)
         return oldest, adding
 
     def _ask(self, inputs: Any) -> None:
         """``torch.autograd.grad`` with respect to these: no gradient arrives at a leaf there."""
         for tensor in inputs if isinstance(inputs, (tuple, list)) else ():
-            storage = (
-                storage_of(tensor) if isinstance(tensor, torch.Tensor) and tensor.is_leaf else None
-            )
-            entry = self.ops.ledger.entries.get(storage._cdata) if storage is not None else None
-            if entry is not None:
-                entry.asked = True
+            if isinstance(tensor, torch.Tensor) and tensor.is_leaf:
+                if (entry := self.ops.ledger.of(tensor)) is not None:
+                    entry.asked = True
 
     def _hook(
         self, roots: list[Any], number: int, handles: list[Any]
@@ -250,7 +231,7 @@ class BackwardRecorder:
         waiting = list(roots)
         numbers: set[int] = set()
         oldest, adding = LEAF, False
-        customs = self.ops.program is not None and self.ops.program.applies
+        program = self.ops.program
         beyond: set[Any] = set()  # nodes that are not followed, for there are too many
         while waiting:
             node = waiting.pop()
@@ -264,9 +245,10 @@ class BackwardRecorder:
                 if name in _UNOBSERVED:
                     handles.append(node.register_prehook(self._stop_observing))
                     handles.append(node.register_hook(partial(self._unobserved_ran, node, name)))
-                if customs and isinstance(node, BackwardCFunction):
-                    handles.append(node.register_prehook(partial(self._custom_runs, here)))
-                    handles.append(node.register_hook(partial(self._custom_ran, here)))
+                if program is not None and program.applies and isinstance(node, BackwardCFunction):
+                    runs, ran = program.function_runs, program.function_ran
+                    handles.append(node.register_prehook(partial(self._tell, runs, here)))
+                    handles.append(node.register_hook(partial(self._tell, ran, here)))
                 handles.append(node.register_hook(partial(self._ran, here, name, number)))
             numbers.add(here)
             for following, _ in node.next_functions:
@@ -320,67 +302,46 @@ class BackwardRecorder:
         except Exception as error:
             ops.failed(error)
 
-    def _custom_runs(self, node: int, taken: Any) -> None:
-        ops = self.ops
-        if ops.program is not None and not ops.off:
-            try:
-                ops.program.function_runs(node, taken)
-            except Exception as error:
-                ops.failed(error)
-
-    def _custom_ran(self, node: int, given: Any, taken: Any) -> None:
-        ops = self.ops
-        if ops.program is not None and not ops.off:
-            try:
-                ops.program.function_ran(node, given)
-            except Exception as error:
-                ops.failed(error)
+    def _tell(
+        self, told: Callable[[int, Any], None], node: int, gradients: Any, taken: Any = None
+    ) -> None:
+        """A custom Function's backward is about to run with these gradients, or has made them."""
+        if not self.ops.off:
+            with self.ops.harmless:
+                told(node, gradients)
 
     def _stop_observing(self, taken: Any) -> None:
-        if not self.ops.off and _get_current_dispatch_mode() is self.ops:
-            _pop_mode()
-            self._popped = True
-
-    def _observe_again(self) -> None:
-        if self._popped:
-            self._popped = False
-            _push_mode(self.ops)
+        if not self.ops.off:
+            self.ops.stop_observing()
 
     def _unobserved_ran(self, node: Any, name: str, given: Any, taken: Any) -> None:
-        if not self._popped:
+        if not self.ops.is_aside:
             return
-        self._observe_again()
+        self.ops.observe_again()
         self.ops.learned.stop()
-        try:
+        with self.ops.harmless:
             results = [g for g in given if g is not None]
             self.ops.record_node(node, name, [g for g in taken if g is not None], results)
             if self.ops.program is not None:
                 position = self.ops.recording.end - len(results)
                 with self.ops.quiet():
                     self.ops.program.unobserved(results, position)
-        except Exception as error:
-            self.ops.failed(error)
 
     def _gradient_ran(self, leaf: Any, number: int, given: Any, taken: Any) -> None:
         ops = self.ops
         if ops.off:
             return
-        try:
+        with ops.harmless:
             parameter, owner = leaf.variable, NO_OWNER
             gradient = parameter.grad  # torch makes this object anew each time
             if gradient is not None:
-                ops.mark_gradient(gradient)
+                ops.reader.mark_gradient(gradient)
                 source = ops.source(gradient)
                 owner = self.gradient_seen(parameter, source, ops.recording.end)
                 if ops.program is not None:
                     ops.program.arrived(parameter)
                     ops.learned.arrivals.append((parameter, source, ops.recording.end))
             self._ran(leaf_number(owner), ACCUMULATES, number, given, taken)
-        except Exception as error:
-            ops.failed(error)
-
-
-# The program's own code inside of autograd: custom ``torch.autograd.Function`` and hooks.
 
 
 class FunctionRecorder:
@@ -411,17 +372,13 @@ class FunctionRecorder:
         if program is None or ops.off or not is_watched(ops):
             return call(*args, **kwargs)
         use = None
-        try:
+        with ops.harmless:
             ops.learned.stop()
             use = program.function_begins((*args, *kwargs.values()), ops.source)
-        except Exception as error:
-            ops.failed(error)
         results = call(*args, **kwargs)
-        try:
+        with ops.harmless:
             if use is not None:
                 program.function_ended(use, args, results)
-        except Exception as error:
-            ops.failed(error)
         return results
 
 
@@ -454,12 +411,10 @@ class HookRecorder:
         ops, program = self.ops, self.ops.program
         if program is None or ops.off or not is_watched(ops) or type(tensor) is not torch.Tensor:
             return hook
-        try:
+        with ops.harmless:
             if tensor.requires_grad and not tensor.is_leaf and callable(hook):
                 ops.learned.stop()
                 return Hook(self, hook, program.hook_registered(tensor))
-        except Exception as error:
-            ops.failed(error)
         return hook
 
     def of_leaf(self, leaf: torch.Tensor, undo: list[Any]) -> None:
@@ -486,15 +441,11 @@ class Hook:
         ops, program = self.recorder.ops, self.recorder.ops.program
         if not self.recorder.active or ops.off or program is None:
             return self.hook(tensor)
-        try:
+        with ops.harmless:
             program.function_runs(self.number, (tensor.grad if self.late else tensor,))
-        except Exception as error:
-            ops.failed(error)
         result = self.hook(tensor)
-        try:
+        with ops.harmless:
             program.function_ran(self.number, (tensor.grad if self.late else result,))
-        except Exception as error:
-            ops.failed(error)
         return result
 
 

@@ -92,7 +92,6 @@ class CopyBuffers:
 
 
 def free_memory() -> int:
-    """Free bytes of the machine."""
     try:
         with open("/proc/meminfo") as lines:
             for line in lines:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from nanlab.capture.ledger import Ledger, storage_of
+from nanlab.capture.ledger import Ledger
 from nanlab.capture.places import functions_given, scripted_lines, torch_frame
 from nanlab.capture.plans import (
     Call,
@@ -23,7 +22,7 @@ from nanlab.capture.program import ProgramRecorder
 from nanlab.operators import having
 from nanlab.trace.chunk import LITERAL, UNINIT
 from nanlab.trace.op import BORN, CARRIED, HEALED, INTENDED, TURNED
-from nanlab.trace.recording import GuiltyCall, Kept, Recording, Source
+from nanlab.trace.recording import GuiltyCall, Kept, Recording
 
 Tensor = torch.Tensor
 COPY_EACH = 64 << 20  # bytes of the operands of one call
@@ -65,6 +64,14 @@ def is_telling(name: str, bad: int) -> bool:
     return name in SHOWS_BAD_INPUT or (name == "where" and bad > 1)
 
 
+def _operands(call: Call, target: Tensor) -> list[Tensor]:
+    """The tensors of a call; the first as it was before it was overwritten by the result."""
+    read = tensors_of(call.args)
+    if read and read[0] is target and call.old is not None:
+        read[0] = call.old
+    return read
+
+
 def _takes_number(call: Call) -> bool:
     """Whether a non-finite Python number that was read from a tensor is among its operands."""
     return not call.flags & LITERAL and any(
@@ -78,8 +85,6 @@ class Evidence:
     def __init__(self, recording: Recording, ledger: Ledger) -> None:
         self.recording, self.ledger = recording, ledger
         self.program: ProgramRecorder | None = None
-        # position at which the latest was called
-        self.latest_collective: Callable[[], int] = lambda: -1
         self.bytes = 0
         self.calls = 0
         self.uses = 0
@@ -124,7 +129,7 @@ class Evidence:
         if call.flags & UNINIT:
             return 0
         nan = self._has_nan(position)
-        if call.flags & LITERAL and not nan and self._only_intended(reads):
+        if call.flags & LITERAL and not nan and all(map(self._is_intended, reads)):
             return INTENDED
         if not reads:
             return BORN
@@ -143,7 +148,6 @@ class Evidence:
         return BORN if fresh else CARRIED
 
     def _has_nan(self, number: int) -> bool:
-        """Whether a bad row or source holds a NaN."""
         return self._nans(number)[0] > 0
 
     def _nans(self, number: int) -> tuple[int, int]:
@@ -159,21 +163,17 @@ class Evidence:
         nans, numel = self._nans(number)
         return 0 < numel == nans
 
-    def _only_intended(self, reads: list[int]) -> bool:
-        return all(self.recording.status.get(r) == INTENDED or self._literal(r) for r in reads)
-
-    def _literal(self, number: int) -> bool:
+    def _is_intended(self, number: int) -> bool:
         source = self.recording.sources.get(number)
-        return source is not None and source.kind == "literal"
+        literal = source is not None and source.kind == "literal"
+        return literal or self.recording.status.get(number) == INTENDED
 
     def _fresh(self, call: Call, target: Tensor) -> bool:
         """Whether a pointwise result is bad at an element whose operands are finite."""
         try:
             clean = _nonfinite(target)
-            for i, operand in enumerate(tensors_of(call.args)):
-                if operand is target and call.old is not None and i == 0:
-                    operand = call.old
-                elif operand is target:
+            for operand in _operands(call, target):
+                if operand is target:
                     return False
                 if _floating(operand):
                     clean = clean & ~_nonfinite(operand)
@@ -185,11 +185,8 @@ class Evidence:
         """Whether some NaN element was made from an infinite one."""
         try:
             made = torch.zeros(target.shape, dtype=torch.bool, device=target.device)
-            for i, operand in enumerate(tensors_of(call.args)):
-                if operand is target and call.old is not None and i == 0:
-                    operand = call.old
-                if _floating(operand):
-                    made = made | torch.isinf(operand)
+            for operand in filter(_floating, _operands(call, target)):
+                made = made | torch.isinf(operand)
             return bool((made & torch.isnan(target)).any())
         except Exception:
             return True
@@ -206,30 +203,23 @@ class Evidence:
         for slot, (operand, source) in enumerate(zip(operands, call.sources, strict=True)):
             if id(operand) in written or not has_nonfinite(operand):
                 continue
-            number = recording.new_number()
             stat = (chunk.number << 32) | chunk.stats.add(operand)
-            dtype = str(operand.dtype).removeprefix("torch.")
-            arrived = 0 <= source < self.latest_collective()
-            kind: Any = "arrival" if arrived else "unseen-write"
-            parents = () if arrived else (source,)
-            recording.sources[number] = Source(
-                number, kind, "", stat, call.position, tuple(operand.shape), dtype, parents
+            arrived = 0 <= source < self.ledger.latest_collective
+            kind, parents = ("arrival", ()) if arrived else ("unseen-write", (source,))
+            number = recording.new_source(
+                kind, operand.shape, operand.dtype, stat, call.position, parents=parents
             )
             recording.bad.add(number)
             found.append(number)
-            self._now_known(operand, number, call.position)
+            # its memory holds that, unless it was written since
+            entry = self.ledger.of(operand)
+            if entry is not None and max(entry.last, *entry.parts, -1) < call.position:
+                entry.last, entry.parts, entry.views, entry.bad = number, (), None, 1
             at = chunk.edges_from(call.position)
             while chunk.edges[at + 2] != slot:
                 at += 3
             chunk.edges[at + 1] = number
         return found
-
-    def _now_known(self, operand: Tensor, number: int, position: int) -> None:
-        """Note in the ledger that memory holds what this source says, unless written since."""
-        storage = storage_of(operand)
-        entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
-        if entry is not None and max(entry.last, *entry.parts, -1) < position:
-            entry.last, entry.parts, entry.views, entry.bad = number, (), None, 1
 
     def _note(self, call: Call) -> None:
         """Note a guilty call and its node's saved tensors; copy operands no replay can make."""
@@ -259,8 +249,7 @@ class Evidence:
             return tuple(self._reference(v) for v in value)
         if not isinstance(value, Tensor) or self.program is None:
             return value
-        storage = storage_of(value)
-        known = storage is not None and storage._cdata in self.ledger.entries
+        known = self.ledger.of(value) is not None
         return self.program.ref(value) if known else value.detach().clone()
 
     def _copy(self, call: Call, values: dict[str, Any], name: str) -> None:
@@ -291,7 +280,6 @@ class Evidence:
         )
 
     def drop(self, positions: list[int]) -> None:
-        """Forget guilty calls."""
         for position in positions:
             del self.recording.guilty[position]
             self.recording.evidence.pop(position, None)

@@ -219,15 +219,10 @@ def _facts(steps: list[Step], modules: list[nn.Module], guard: IndexGuard | None
     facts: dict[str, Any] = {}
     if modules:
         facts |= {name: getattr(modules[-1], name) for name in _SIZES if hasattr(modules[-1], name)}
-        devices = {str(p.device) for p in modules[-1].parameters(recurse=False)}
-        dtypes = {
-            str(p.dtype).removeprefix("torch.") for p in modules[-1].parameters(recurse=False)
-        }
-        facts |= (
-            {"parameter_devices": sorted(devices), "parameter_dtypes": sorted(dtypes)}
-            if devices
-            else {}
-        )
+        if own := list(modules[-1].parameters(recurse=False)):
+            dtypes = {str(p.dtype).removeprefix("torch.") for p in own}
+            facts["parameter_devices"] = sorted({str(p.device) for p in own})
+            facts["parameter_dtypes"] = sorted(dtypes)
     for frame, _ in steps:
         local = frame.f_locals
         if isinstance(local.get("optimizer"), torch.optim.Optimizer):

@@ -83,7 +83,6 @@ class BatchRecorder:
             setattr(_BaseDataLoaderIter, name, wrap(original))
 
     def stop(self) -> None:
-        """Follow none."""
         for name, original in self._originals.items():
             setattr(_BaseDataLoaderIter, name, original)
         self._originals.clear()
@@ -115,10 +114,8 @@ class BatchRecorder:
                     self._made(begin)
             index = self._index_of(loader)
             if isinstance(index, list) and not self._ops.off and is_watched(self._ops):
-                try:
+                with self._ops.harmless:
                     self._note(batch, index)
-                except Exception as error:
-                    self._ops.failed(error)
             return batch
 
         return next_batch
@@ -140,18 +137,15 @@ class BatchRecorder:
     def _note(self, batch: Any, index: list[Any]) -> None:
         bad = self._ops.recording.bad
         for tensor in tree_leaves(batch):
-            if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-                continue
             if (
-                tensor.dim()
+                isinstance(tensor, torch.Tensor)
+                and tensor.is_floating_point()
+                and tensor.dim()
                 and len(tensor) == len(index)
                 and (source := self._ops.source(tensor)) in bad
             ):
                 with self._ops.quiet():
-                    if tensor.dim() > 1:
-                        rows = (~tensor.isfinite()).flatten(1).any(1)
-                    else:
-                        rows = ~tensor.isfinite()
+                    rows = (~tensor.isfinite()).reshape(len(index), -1).any(1)
                     places = rows.nonzero().flatten().tolist()
                 self._ops.recording.bad_samples[source] = {place: index[place] for place in places}
 
@@ -198,7 +192,6 @@ class EagerCode:
         torch.compile = compile
 
     def stop(self) -> None:
-        """Give back the stance that the program had."""
         held, self._held = self._held, None
         self._calls.clear()
         if held is not None:

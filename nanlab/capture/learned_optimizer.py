@@ -37,7 +37,7 @@ class Numbers(DispatchMode):
         assert ops.program is not None
         self._recording, self._segment, self._plans = ops.recording, ops.program.segment, ops.plans
         self._known, self._start, self._kind = known, start, kind
-        self._groups = ops.program.optimizing.groups
+        self._groups = ops.program.optimizers.running.groups
         self.first = 0  # index of the first call in what was noted
         self._given: list[tuple[Any, Any]] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
@@ -18,6 +19,7 @@ from nanlab.trace.recording import Recording
 ViewKey = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """What is known of one storage.
 
@@ -25,43 +27,46 @@ class Entry:
     sources (see ``Recording.sources``).
     """
 
-    __slots__ = (
-        "alive",
-        "asked",
-        "bad",
-        "grad",
-        "last",
-        "nbytes",
-        "odd",
-        "owner",
-        "parts",
-        "serial",
-        "uninit",
-        "views",
-    )
+    # What shows as many bytes shows all of it, as a rule; elements would not tell, for dtypes have
+    # several sizes.
+    nbytes: int
+    serial: int  # its number in the program; no two storages of a watch share one
+    alive: _Alive
+    last: int = 0  # the latest operation that wrote all of it
+    parts: list[int] | tuple[()] = ()  # later operations that wrote a part of it
+    # rows of partial views, valid until the next write
+    views: dict[ViewKey, int] | None = None
+    # whether a non-finite value may be in it: 0 no, 1 yes, -1 unknown (not on the CPU)
+    bad: int = 0
+    grad: bool = False  # whether its content was computed from gradients
+    owner: int = -1  # number of the parameter or buffer that lives in it
+    # whether its gradient was asked for as that of a leaf: a parameter, if the program comes to
+    # write to it
+    asked: bool = False
+    uninit: bool = False  # allocated and not yet written
+    # whether some tensor has as many bytes as it, and yet does not show all of it:
+    # ``x[:1].expand(4)`` of four elements
+    odd: bool = False
 
-    def __init__(self, nbytes: int, serial: int, alive: _Alive) -> None:
-        self.alive = alive
-        self.serial = serial  # its number in the program; no two storages of a watch share one
-        # What shows as many bytes shows all of it, as a rule; elements would not tell, for dtypes
-        # have several sizes.
-        self.nbytes = nbytes
-        self.last = 0  # the latest operation that wrote all of it
-        # later operations that wrote a part of it
-        self.parts: list[int] | tuple[()] = ()
-        # rows of partial views, valid until the next write
-        self.views: dict[ViewKey, int] | None = None
-        # whether a non-finite value may be in it: 0 no, 1 yes, -1 unknown (not on the CPU)
-        self.bad = 0
-        self.grad = False  # whether its content was computed from gradients
-        self.owner = -1  # number of the parameter or buffer that lives in it
-        # whether its gradient was asked for as that of a leaf: a parameter, if the program comes to
-        # write to it
-        self.asked = False
-        self.uninit = False  # allocated and not yet written
-        # whether some tensor has as many bytes as it, and yet does not show all of it:
-        # ``x[:1].expand(4)`` of four elements
-        self.odd = False
+    def show(self, key: ViewKey, row: int) -> None:
+        """A row tells what a part of it holds."""
+        if self.views is None:
+            self.views = {}
+        self.views[key] = row
+
+    def write(self, row: int, bad: int, whole: bool, uninit: bool) -> None:
+        """A row tells what was written to it, or to a part of it."""
+        self.views = None
+        if whole:
+            self.last, self.bad, self.uninit = row, bad, uninit
+            if self.parts:
+                self.parts = ()
+            return
+        if isinstance(self.parts, list):
+            self.parts.append(row)
+        else:
+            self.parts = [row]
+        self.bad = self.bad or bad
 
 
 class _Alive(ref[torch.UntypedStorage]):
@@ -84,6 +89,7 @@ class Ledger:
         self.last = 0  # the latest serial number
         # serial numbers given out before the storage was entered
         self.promised: dict[int, int] = {}
+        self.latest_collective = -1  # position at which it was called: it writes unseen
         entries = self.entries
 
         def forget(gone: Any) -> None:
@@ -99,6 +105,11 @@ class Ledger:
         alive.address = address
         entry = self.entries[address] = Entry(storage.nbytes(), serial or self._next(), alive)
         return entry
+
+    def of(self, tensor: torch.Tensor) -> Entry | None:
+        """What is known of a tensor's storage; None where it was not seen, or there is none."""
+        storage = storage_of(tensor)
+        return None if storage is None else self.entries.get(storage._cdata)
 
     def _next(self) -> int:
         self.last += 1

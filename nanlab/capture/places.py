@@ -57,7 +57,6 @@ def is_installed(path: str) -> bool:
 
 
 def is_user(frame: FrameType) -> bool:
-    """Whether a frame runs the user's own code."""
     return _kind(frame.f_code, frame.f_globals) == _USER
 
 
@@ -79,15 +78,8 @@ _HANDS_ON = tuple(
 
 def torch_frame(frame: FrameType | None) -> tuple[str, int, str] | None:
     """(file, line, function) of the innermost frame if torch's Python code computes; else None."""
-    while frame is not None:
-        name = os.path.abspath(frame.f_code.co_filename)
-        if name.startswith(_TORCH_ROOT):
-            if not name[len(_TORCH_ROOT) :].replace(os.sep, "/").startswith(_HANDS_ON):
-                return name, frame.f_lineno, frame.f_code.co_qualname
-        elif not name.startswith(_OURS):
-            return None
-        frame = frame.f_back
-    return None
+    found = torch_caller(frame)
+    return None if found is None else frame_of(*found)
 
 
 def in_loader(frame: FrameType | None) -> bool:
@@ -258,14 +250,16 @@ class SourceLines:
             found = self._ids[key] = len(self.places) - 1
         return found
 
+    def _kind(self, frame: FrameType) -> int:
+        kind = self._kinds.get(id(frame.f_code), -1)
+        return kind if kind >= 0 else self._learn(frame)
+
     def torch_code(self, frame: FrameType | None) -> bool:
         """Whether a frame runs torch's own code (or ours)."""
         return frame is not None and self._kinds.get(id(frame.f_code)) == _TORCH
 
     def user_code(self, frame: FrameType) -> bool:
-        """Whether a frame runs the user's own code."""
-        kind = self._kinds.get(id(frame.f_code), -1)
-        return (kind if kind >= 0 else self._learn(frame)) == _USER
+        return self._kind(frame) == _USER
 
     def here(self, frame: FrameType | None) -> tuple[int, int]:
         """(the user's innermost line, the innermost line outside torch) at and above ``frame``."""
@@ -287,17 +281,9 @@ class SourceLines:
 
     def outside(self, frame: FrameType | None) -> FrameType | None:
         """The innermost frame at and above ``frame`` that is not torch's (nor ours)."""
-        while frame is not None:
-            kind = self._kinds.get(id(frame.f_code), -1)
-            if kind > 0 or (kind < 0 and self._learn(frame)):
-                break
+        while frame is not None and self._kind(frame) == _TORCH:
             frame = frame.f_back
         return frame
-
-    def text(self, place: int) -> str:
-        """The source text of a place, stripped; empty where the source is not at hand."""
-        _, line, file = self.places[place]
-        return linecache.getline(file, line).strip() if line else ""
 
 
 def learn_program_text() -> None:
@@ -405,7 +391,7 @@ class ModuleRecorder:
         names: Names,
         on_call: Callable[[nn.Module], None],
         on_module: Callable[[str, nn.Module], bool],
-        on_return: Callable[[nn.Module, Any], None],
+        on_return: Callable[[Any], None],
     ) -> None:
         self._names = names
         self._on_call = on_call
@@ -498,7 +484,7 @@ class ModuleRecorder:
                 break
         self.current = self._stack[-1][2] if self._stack else 0
         if not self._stack:
-            self._on_return(module, output)
+            self._on_return(output)
 
 
 def _has_global_hooks() -> bool:

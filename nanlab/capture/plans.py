@@ -176,7 +176,7 @@ class IndexGuard:
     def before(self, op: str, args: Any, frame: FrameType | None) -> None:
         """Look at the indices of a call that is about to run; raises IndexOutOfRangeError."""
         # backward uses the indices of forward
-        if self._recorder.in_backward or not self._elsewhere(args[0]):
+        if self._recorder.where.in_backward or not self._elsewhere(args[0]):
             return
         try:
             bad = self._check(op, args, frame)
@@ -185,7 +185,8 @@ class IndexGuard:
             return
         if bad is not None:
             raise IndexOutOfRangeError(
-                message(bad, self._recorder.recording.modules.items[self._recorder.module]), bad
+                message(bad, self._recorder.recording.modules.items[self._recorder.where.module]),
+                bad,
             )
 
     def _check(self, op: str, args: Any, frame: FrameType | None) -> BadIndices | None:
@@ -214,7 +215,9 @@ class IndexGuard:
         limits = Allowed(each.argument, host, each.low, each.high, each.ignored)
         shape = tuple(each.indices.shape)
         self._copies.append(
-            Copied(op, limits, shape, self._recorder.module, self._recorder.lines.here(frame)[0])
+            Copied(
+                op, limits, shape, self._recorder.where.module, self._recorder.lines.here(frame)[0]
+            )
         )
 
     def row_of(self, tensor: Tensor) -> int:
@@ -239,8 +242,8 @@ class IndexGuard:
 def known_range(recording: Recording, position: int) -> tuple[float, float] | None:
     """(least, greatest) that a tensor can hold, as the host knows; None: only its device does."""
     for _ in range(_LONGEST_CHAIN):
-        stat = recording.stat_of(position)
-        if stat >= 0 and not _on_device(recording, stat):
+        table, at = recording.table_of(recording.stat_of(position))
+        if table is not None and not table.is_pending(at):
             stats = recording.stats(position)
             return None if stats is None or stats.min is None else (stats.min, stats.max)
         row = recording.op(position)
@@ -249,11 +252,6 @@ def known_range(recording: Recording, position: int) -> tuple[float, float] | No
             return None
         position = parents[-1] if row.name == "copy_" else parents[0]
     return None
-
-
-def _on_device(recording: Recording, stat: int) -> bool:
-    chunk = recording.chunks[stat >> 32]
-    return chunk.stats.is_pending(chunk.stat_row(stat))
 
 
 # What there is to know of an operator before it runs: what it writes, whether it makes a view.
@@ -419,6 +417,7 @@ def plan_of(func: Any) -> Plan:
 # One call of an operation as it was observed, and what the autograd node behind it had saved.
 
 SavedTensor = torch._C._autograd.SavedTensor
+LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
 
 
 @dataclass(slots=True)
@@ -552,6 +551,13 @@ def local_parts(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(local_parts(v) for v in value)
     return {k: local_parts(v) for k, v in value.items()} if type(value) is dict else value
+
+
+def argument(where: int | str, args: Any, kwargs: Any) -> Any:
+    """An argument by index or keyword; None where it was not given."""
+    if isinstance(where, str):
+        return kwargs.get(where)
+    return args[where] if where < len(args) else None
 
 
 def tensors_of(args: Any) -> list[Tensor]:

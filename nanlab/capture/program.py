@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from nanlab.capture.buffers import CopyBuffers
 from nanlab.capture.ledger import Ledger, TensorViews, is_plain, tracked_by
 from nanlab.capture.places import is_installed
-from nanlab.capture.plans import Plan, unwrapped
+from nanlab.capture.plans import Plan, argument, tensors_of, unwrapped
 from nanlab.trace.program import (
     Call,
     EngineRun,
@@ -68,13 +68,8 @@ class ProgramRecorder:
         self._hooks = 0  # minus the number of hooks so far
         self.applies = False  # whether the program applied a custom Function
         self._returning: list[FunctionRun] = []  # whose backward is running
-        self._optimizing: list[tuple[Segment, OptimizerRun]] = []
-        # id of a parameter -> (it, its state, and references to both): an optimizer keeps them
-        self._stepped: dict[int, tuple[Tensor, list[Any], Any, dict[str, Any], dict[int, Any]]] = {}
-        self._trained: list[int] = []  # where segments begin that an optimizer or backward ended
-        self._stepped_in = False  # whether any has an optimizer
-        # bytes that the segments keep alive beside parameters, and their calls
-        self._weight = self._weighed = 0
+        self.optimizers = OptimizerRuns(self)
+        self.kept = KeptSegments(program, self.copies, self.unsaved)
         # called before what a segment began with is overwritten
         self.losing: Callable[[], None] = lambda: None
         self.segment = Segment(0, threads=torch.get_num_threads())
@@ -89,10 +84,7 @@ class ProgramRecorder:
             self.program.segments.pop()
         else:
             self.segment.end = position
-            self._weigh(self.segment)
-            self._stepped_in |= bool(self.segment.optimizers)
-            if self.segment.optimizers or (self.segment.engine and not self._stepped_in):
-                self._trained.append(self.segment.start)
+            self.kept.closed(self.segment)
         self.segment = Segment(position, threads=torch.get_num_threads())
         self.ledger.promised.clear()
         self.program.segments.append(self.segment)
@@ -126,7 +118,8 @@ class ProgramRecorder:
         """Append a call that has run; ``result``: what it returned, packed."""
         calls, given = self.segment.calls, ""
         if plan.namespace != "aten":
-            given = self._given(func)
+            name = getattr(func, "_opname", func)
+            given = f"{func.namespace}.{name} is no operator of torch itself"
             self._keep_results(len(calls), out, given)
         args, kwargs, first = packed
         calls.noted += (func, args, kwargs, result, call, torch.is_grad_enabled(), given, first)
@@ -146,7 +139,6 @@ class ProgramRecorder:
         segment.calls.append(Call(None, (), {}, out, position, False, "its calls were not seen"))
 
     def looked(self, tensor: Tensor, value: Any, place: int) -> None:
-        """The program read a tensor as a number."""
         self.segment.looks.append(Look(len(self.segment.calls), self.ref(tensor), value, place))
 
     def holds(self, results: list[Tensor]) -> bool:
@@ -192,12 +184,12 @@ class ProgramRecorder:
         found = self._find(t, True)
         return _held(t) if found is None else found[1].of(found[0])
 
-    def _refs(self, x: Any) -> Any:
+    def refs(self, x: Any) -> Any:
         """A value with a Ref for each tensor."""
         if isinstance(x, Tensor):
             return self.ref(x)
         if x.__class__ is list or x.__class__ is tuple:
-            return x.__class__([self._refs(v) for v in x])
+            return x.__class__([self.refs(v) for v in x])
         return x
 
     def _made(self, t: Tensor | None) -> Any:
@@ -267,16 +259,9 @@ class ProgramRecorder:
 
     def _about_to_write(self, plan: Plan, args: Any, kwargs: Any) -> None:
         for where in plan.writes:
-            if isinstance(where, str):
-                value, read = kwargs.get(where), args
-            else:
-                value, read = args[where] if where < len(args) else None, args[where + 1 :]
-            if value.__class__ is list or value.__class__ is tuple:
-                for item in value:
-                    if isinstance(item, Tensor):
-                        self._save(item, plan.overwrites, read)
-            elif isinstance(value, Tensor):
-                self._save(value, plan.overwrites, read)
+            read = args if isinstance(where, str) else args[where + 1 :]
+            for t in tensors_of((argument(where, args, kwargs),)):
+                self._save(t, plan.overwrites, read)
         for i in plan.hidden:
             if i < len(args) and isinstance(args[i], Tensor):
                 self._save(args[i], False)
@@ -329,10 +314,7 @@ class ProgramRecorder:
                 (
                     index
                     for index, call in enumerate(each.calls)
-                    if any(
-                        ref.storage == number
-                        for ref in refs_in((call.args, tuple(call.kwargs.values())))
-                    )
+                    if any(ref.storage == number for ref in call.read)
                 ),
                 len(each.calls),
             )
@@ -369,34 +351,22 @@ class ProgramRecorder:
         """The generator's state before each call that draws: the program may seed it any time."""
         segment = self.segment
         own = next((x for x in (*args, *kwargs.values()) if x.__class__ is torch.Generator), None)
+        if own is None:
+            tensor = next((x for x in args if isinstance(x, Tensor)), None)
+            device = kwargs.get("device") if tensor is None else tensor.device
+            if device is not None and torch.device(device).type == "cuda":
+                number = torch.device(device).index
+                number = torch.cuda.current_device() if number is None else number
+                own = torch.cuda.default_generators[number]
         if own is not None:
             segment.generators[len(segment.calls)] = own
-            segment.states[len(segment.calls)] = own.get_state()
-            return
-        tensor = next((x for x in args if isinstance(x, Tensor)), None)
-        device = kwargs.get("device") if tensor is None else tensor.device
-        if device is not None and torch.device(device).type == "cuda":
-            number = torch.device(device).index
-            own = torch.cuda.default_generators[
-                torch.cuda.current_device() if number is None else number
-            ]
-            segment.generators[len(segment.calls)] = own
-            segment.states[len(segment.calls)] = own.get_state()
-        else:
-            segment.states[len(segment.calls)] = torch.get_rng_state()
-
-    def _given(self, func: Any) -> str:
-        return f"{func.namespace}.{getattr(func, '_opname', func)} is no operator of torch itself"
+        segment.states[len(segment.calls)] = (
+            torch.get_rng_state() if own is None else own.get_state()
+        )
 
     def _keep_results(self, index: int, out: Any, reason: str) -> None:
         """Copies of results that no call can make again."""
-        tensors = (
-            [out]
-            if isinstance(out, Tensor)
-            else [t for t in out if isinstance(t, Tensor)]
-            if out
-            else []
-        )
+        tensors = tensors_of((out,))
         size = sum(t.numel() * t.itemsize for t in tensors if t.layout is torch.strided)
         if not self.copies.afford(size):
             self.lose(f"{reason}, and what it returned does not fit into the budget")
@@ -413,9 +383,9 @@ class ProgramRecorder:
             first=len(self.segment.calls),
             last=-1,
             nested=bool(self._running),
-            roots=tuple([self._refs(unwrapped(t)) for t in outputs]),
-            gradients=tuple([None if g is None else self._refs(unwrapped(g)) for g in gradients]),
-            inputs=tuple([self._refs(unwrapped(t)) for t in inputs if isinstance(t, Tensor)]),
+            roots=tuple([self.refs(unwrapped(t)) for t in outputs]),
+            gradients=tuple([None if g is None else self.refs(unwrapped(g)) for g in gradients]),
+            inputs=tuple([self.refs(unwrapped(t)) for t in inputs if isinstance(t, Tensor)]),
             accumulates=accumulates,
             create_graph=bool(args[2]) if len(args) > 2 else False,
         )
@@ -425,15 +395,13 @@ class ProgramRecorder:
     def leaf(self, leaf: Tensor) -> None:
         """A leaf that the engine's run may reach, with the gradient that it has."""
         if self._running and leaf.grad is not None:
-            self._running[-1].before[self.ref(leaf)] = self._refs(leaf.grad)
+            self._running[-1].before[self.ref(leaf)] = self.refs(leaf.grad)
 
     def arrived(self, leaf: Tensor) -> None:
-        """A leaf got its gradient."""
         if self._running:
             self._running[-1].after[self.ref(leaf)] = self._made(leaf.grad)
 
     def engine_ended(self, results: Any) -> None:
-        """The run that began last is over."""
         run = self._running.pop()
         run.last = len(self.segment.calls)
         if not run.accumulates and results is not None:
@@ -532,12 +500,40 @@ class ProgramRecorder:
         run = self._returning.pop()
         if run.number == number:
             run.last = len(self.segment.calls)
-            run.left = tuple([None if g is None else self._refs(g) for g in left])
+            run.left = tuple([None if g is None else self.refs(g) for g in left])
             self.segment.function_runs.append(run)
 
-    # -- an optimizer
+    def ended(self) -> None:
+        """The watch is over: copy what the program may write, and free the spare buffers."""
+        for number, segments in sorted(
+            self.unsaved.items(), key=lambda each: each[1][0].leaves[each[0]].nbytes()
+        ):
+            storage = segments[0].leaves[number]
+            if storage.device.type not in _COPIED:
+                continue
+            if not self.copies.afford(storage.nbytes()):
+                break
+            copy = self.copies.copy(storage)
+            for segment in segments:
+                segment.saved[number] = copy
+                segment.intact.add(number)
+        self.copies.free()
+        self.unsaved.clear()
+        self.optimizers.clear()
+        if self.program.segments and not self.program.segments[-1].calls:
+            self.program.segments.pop()
 
-    def optimizer_begins(
+
+class OptimizerRuns:
+    """Writes down what each step of an optimizer began with."""
+
+    def __init__(self, recorder: ProgramRecorder) -> None:
+        self._recorder = recorder
+        self._running: list[tuple[Segment, OptimizerRun]] = []
+        # id of a parameter -> (it, its state, and references to both): an optimizer keeps them
+        self._stepped: dict[int, tuple[Tensor, list[Any], Any, dict[str, Any], dict[int, Any]]] = {}
+
+    def begins(
         self,
         optimizer: torch.optim.Optimizer,
         closure: bool,
@@ -548,9 +544,10 @@ class ProgramRecorder:
 
         meet: gives a tensor that no call has read yet its place in the ledger.
         """
-        segment, kind = self.segment, _rule_of(optimizer)
+        recorder, kind = self._recorder, _rule_of(optimizer)
+        segment, pack = recorder.segment, recorder.refs
         made = OptimizerRun(len(segment.calls), -1, id(optimizer), kind, grad)
-        self._optimizing.append((segment, made))
+        self._running.append((segment, made))
         if closure:
             made.reason = "its optimizer takes a closure, which runs the model again"
         elif not kind:
@@ -563,7 +560,7 @@ class ProgramRecorder:
                 [self._group(optimizer.state, g, meet) for g in optimizer.param_groups]
             )
             made.own = {
-                name: self._refs(value)
+                name: pack(value)
                 for name in ("grad_scale", "found_inf")
                 if (value := getattr(optimizer, name, None)) is not None
             }
@@ -574,10 +571,11 @@ class ProgramRecorder:
     def _group(
         self, states: Any, group: dict[str, Any], meet: Callable[[Tensor], Any]
     ) -> ParameterGroup:
-        pack, stepped = self._refs, self._stepped
+        recorder, stepped = self._recorder, self._stepped
+        pack, ref = recorder.refs, recorder.ref
         parameters, gradients, state = [], [], []
         for p in group["params"]:
-            gradients.append(None if p.grad is None else self.ref(p.grad))
+            gradients.append(None if p.grad is None else ref(p.grad))
             own = states.get(p, {})
             known = stepped.get(id(p))
             if (
@@ -588,7 +586,7 @@ class ProgramRecorder:
             ):
                 for t in (p, *own.values()):
                     if isinstance(t, Tensor) and t.layout is torch.strided:
-                        if t.untyped_storage()._cdata not in self.ledger.entries:
+                        if t.untyped_storage()._cdata not in recorder.ledger.entries:
                             meet(t)
                 packed = {name: pack(value) for name, value in own.items()}
                 storages = {
@@ -596,28 +594,63 @@ class ProgramRecorder:
                     for t, r in zip(own.values(), packed.values(), strict=True)
                     if r.__class__ is Ref
                 }
-                known = stepped[id(p)] = p, [*own.values()], self.ref(p), packed, storages
+                known = stepped[id(p)] = p, [*own.values()], ref(p), packed, storages
             for number, storage in known[4].items():
-                if number not in self.segment.known:  # read as a number only
-                    self.met(number, storage)
+                if number not in recorder.segment.known:  # read as a number only
+                    recorder.met(number, storage)
             parameters.append(known[2])
             state.append(known[3])
         settings = {name: pack(value) for name, value in group.items() if name != "params"}
         return ParameterGroup(settings, tuple(parameters), tuple(gradients), tuple(state))
 
     @property
-    def optimizing(self) -> OptimizerRun:
+    def running(self) -> OptimizerRun:
         """The step of an optimizer that began last."""
-        return self._optimizing[-1][1]
+        return self._running[-1][1]
 
-    def optimizer_ended(self) -> None:
+    def ended(self) -> None:
         """The step of the optimizer that began last is over."""
-        segment, run = self._optimizing.pop()
-        if segment is self.segment:
+        segment, run = self._running.pop()
+        if segment is self._recorder.segment:
             run.last = len(segment.calls)
             segment.optimizers.append(run)
 
-    # -- memory
+    def clear(self) -> None:
+        self._stepped.clear()
+
+
+_PLAIN = (bool, int, float, str)  # settings that a class keeps beside its groups
+
+
+def _rule_of(optimizer: torch.optim.Optimizer) -> str:
+    """The ``step`` that an optimizer runs: torch's or a package's class; "" if the user's."""
+    kind = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
+    if getattr(torch.optim, kind.__name__, None) is kind:
+        return str(kind.__name__)
+    own = type(optimizer)
+    module = sys.modules.get(own.__module__)
+    found = getattr(module, own.__name__, None) is own
+    installed = is_installed(getattr(module, "__file__", None) or "")
+    return f"{own.__module__}.{own.__name__}" if found and installed else ""
+
+
+class KeptSegments:
+    """Which segments are kept, by what they hold and who may still need them."""
+
+    def __init__(
+        self, program: Program, copies: CopyBuffers, unsaved: dict[int, list[Segment]]
+    ) -> None:
+        self.program, self.copies, self.unsaved = program, copies, unsaved
+        self._trained: list[int] = []  # where segments begin that an optimizer or backward ended
+        self._stepped_in = False  # whether any has an optimizer
+        # bytes that the segments keep alive beside parameters, and their calls
+        self._weight = self._weighed = 0
+
+    def closed(self, segment: Segment) -> None:
+        self._weigh(segment)
+        self._stepped_in |= bool(segment.optimizers)
+        if segment.optimizers or (segment.engine and not self._stepped_in):
+            self._trained.append(segment.start)
 
     def forget(self, keep: int, recent: int, sure: int, held: Sequence[tuple[int, int]]) -> int:
         """Drop the segments of all but the last steps, and use their buffers again; the position
@@ -637,7 +670,10 @@ class ProgramRecorder:
         for segment in segments[:-1]:
             if segment.end > recent or _reaches_into(held, segment):
                 continue
-            idle = self._is_idle(segment)
+            # nothing can be differentiated in it, and it overwrote nothing from before it
+            idle = not (
+                segment.engine or segment.optimizers or segment.saved or segment.calls.graded
+            )
             if segment.end > sure and not idle:
                 continue
             self._drop(segment)
@@ -647,11 +683,6 @@ class ProgramRecorder:
             else:
                 sure = recent
         return sure
-
-    @staticmethod
-    def _is_idle(segment: Segment) -> bool:
-        """Whether nothing can be differentiated in it, and it overwrote nothing from before it."""
-        return not (segment.engine or segment.optimizers or segment.saved or segment.calls.graded)
 
     def _weigh(self, segment: Segment, sign: int = 1) -> None:
         """Count what a segment keeps alive, which is no parameter; or count it no longer."""
@@ -677,41 +708,6 @@ class ProgramRecorder:
             self.copies.spent -= sum(t.numel() * t.itemsize for t in results)
         held, segment.saved = segment.saved, {}
         self.copies.give_back(held)
-
-    def ended(self) -> None:
-        """The watch is over: copy what the program may write, and free the spare buffers."""
-        for number, segments in sorted(
-            self.unsaved.items(), key=lambda each: each[1][0].leaves[each[0]].nbytes()
-        ):
-            storage = segments[0].leaves[number]
-            if storage.device.type not in _COPIED:
-                continue
-            if not self.copies.afford(storage.nbytes()):
-                break
-            copy = self.copies.copy(storage)
-            for segment in segments:
-                segment.saved[number] = copy
-                segment.intact.add(number)
-        self.copies.free()
-        self.unsaved.clear()
-        self._stepped.clear()
-        if self.program.segments and not self.program.segments[-1].calls:
-            self.program.segments.pop()
-
-
-_PLAIN = (bool, int, float, str)  # settings that a class keeps beside its groups
-
-
-def _rule_of(optimizer: torch.optim.Optimizer) -> str:
-    """The ``step`` that an optimizer runs: torch's or a package's class; "" if the user's."""
-    kind = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
-    if getattr(torch.optim, kind.__name__, None) is kind:
-        return str(kind.__name__)
-    own = type(optimizer)
-    module = sys.modules.get(own.__module__)
-    found = getattr(module, own.__name__, None) is own
-    installed = is_installed(getattr(module, "__file__", None) or "")
-    return f"{own.__module__}.{own.__name__}" if found and installed else ""
 
 
 def _reaches_into(spans: Sequence[tuple[int, int]], segment: Segment) -> bool:

@@ -18,7 +18,7 @@ from nanlab.capture.plans import FUNCTIONAL, Call, Plan, tensors_of
 from nanlab.stats.memory import has_memory
 from nanlab.trace.chunk import ARRIVED, pack_edge
 from nanlab.trace.ranks import Ranks
-from nanlab.trace.recording import Sink, Source
+from nanlab.trace.recording import Sink
 
 if TYPE_CHECKING:
     from nanlab.capture.dispatch import OpRecorder
@@ -246,7 +246,6 @@ def _own_connection(distributed: Any) -> Any:
 # Collectives: what each process gives to the others, and what arrives in its memory.
 
 Tensor = torch.Tensor
-Place = tuple[int, int, int, int, int]  # phase, node, line, site, module
 
 
 @dataclass(slots=True, eq=False)
@@ -255,7 +254,7 @@ class Arrival:
 
     func: Any
     plan: Plan
-    place: Place
+    place: tuple[int, int, int, int, int]  # phase, node, line, site, module
     targets: list[Tensor]  # what it writes
     sources: list[int]  # what this process gave
     work: Any  # c10d's handle; None where there is none
@@ -275,15 +274,16 @@ class Collectives:
         self._ops = ops
         self.flying: dict[int, Arrival] = {}  # by address of the storage that is written
         self.seen = 0  # collectives called so far
-        self.latest = -1  # position at which the latest was called
 
     def call(self, func: Any, plan: Plan, args: Any, kwargs: Any, frame: FrameType | None) -> Any:
         """Run a collective, and note what it reads and what it will write."""
         ops = self._ops
         try:
             if plan.name == "wait_tensor":
-                return self._waited(func, args, kwargs)
-            place = ops.place(frame)
+                out = func(*args, **kwargs)
+                self._land(tensors_of(args))
+                return out
+            place = ops.where.place(frame)
             given, written = operands_of(func, args, kwargs)
             self._land(given)
             if ops.program is not None and has_others():
@@ -294,21 +294,14 @@ class Collectives:
             ops.failed(error)
             return func(*args, **kwargs)
         out = func(*args, **kwargs)
-        try:
-            self.seen, self.latest = self.seen + 1, ops.recording.end
+        with ops.harmless:
+            self.seen, ops.ledger.latest_collective = self.seen + 1, ops.recording.end
             if not written and "send" not in plan.name:
                 written = tensors_of(out if isinstance(out, (tuple, list)) else (out,))
             work = None if plan.namespace in FUNCTIONAL else work_of(out)
             place = (place[0], -1, *place[2:])  # of no node
             for targets in _by_storage(written):
                 self._enter(Arrival(func, plan, place, targets, sources, work, ops.recording.end))
-        except Exception as error:
-            ops.failed(error)
-        return out
-
-    def _waited(self, func: Any, args: Any, kwargs: Any) -> Any:
-        out = func(*args, **kwargs)
-        self._land(tensors_of(args))
         return out
 
     def _enter(self, arrival: Arrival) -> None:
@@ -318,10 +311,7 @@ class Collectives:
         if storage is None:
             return
         if storage._cdata not in ledger.entries:
-            number = recording.new_number()
-            dtype = str(target.dtype).removeprefix("torch.")
-            shape = tuple(shape_of(target))
-            recording.sources[number] = Source(number, "data", "", -1, recording.end, shape, dtype)
+            number = recording.new_source("data", shape_of(target), target.dtype)
             ledger.enter(storage).last = number
         arrival.left = sum(t.numel() * t.itemsize for t in arrival.targets)
         self.flying[storage._cdata] = arrival
@@ -373,57 +363,32 @@ class Collectives:
         if not targets:
             return
         self._forget_parts(targets)
-        with ops.aside():
-            ops.reset(ARRIVED)
+        with ops.aside(ARRIVED):
             call = recording.end
             for slot, source in enumerate(arrival.sources):
                 ops.chunk.edges.frombytes(pack_edge(call, source, slot))
-            bad = False
+            plan, place, sources, bad = arrival.plan, arrival.place, arrival.sources, False
             for output, target in enumerate(targets):
-                if (
-                    ops.add_row(
-                        arrival.plan, arrival.place, output, call, target, arrival.sources, True
-                    )
-                    > 0
-                ):
+                if ops.add_row(plan, place, output, call, target, sources, True) > 0:
                     bad = True
                     self._note_sink(target, call + output)
-            if not recording.pending and (bad or not recording.bad.isdisjoint(arrival.sources)):
-                judged = Call(
-                    arrival.func,
-                    arrival.plan,
-                    call,
-                    len(targets),
-                    targets,
-                    arrival.sources,
-                    (),
-                    {},
-                    None,
-                    0,
-                    None,
-                    UNHELD,
-                )
-                ops.evidence.judge(judged)
+            if not recording.pending and (bad or not recording.bad.isdisjoint(sources)):
+                rows = call, len(targets), targets, sources
+                ops.evidence.judge(Call(arrival.func, plan, *rows, (), {}, None, 0, None, UNHELD))
 
     def _forget_parts(self, targets: list[Tensor]) -> None:
         """Results that fill a whole storage piece by piece leave nothing of what was in it."""
-        storage, size = storage_of(targets[0]), sum(t.numel() * t.itemsize for t in targets)
-        entry = self._ops.ledger.entries.get(storage._cdata) if storage is not None else None
+        entry, size = self._ops.ledger.of(targets[0]), sum(t.numel() * t.itemsize for t in targets)
         if entry is not None and size >= entry.nbytes:
             entry.parts, entry.bad, entry.uninit, entry.views = (), 0, False, None
 
     def _note_sink(self, target: Tensor, position: int) -> None:
         """A parameter came in bad."""
-        recording, storage = self._ops.recording, storage_of(target)
-        entry = self._ops.ledger.entries.get(storage._cdata) if storage is not None else None
-        if (
-            entry is not None
-            and entry.owner >= 0
-            and recording.parameter_kinds[entry.owner] == "parameter"
-        ):
-            recording.sinks.append(
-                Sink("parameter", position, position, recording.parameter_names[entry.owner])
-            )
+        recording, entry = self._ops.recording, self._ops.ledger.of(target)
+        owner = -1 if entry is None else entry.owner
+        if owner >= 0 and recording.parameter_kinds[owner] == "parameter":
+            name = recording.parameter_names[owner]
+            recording.sinks.append(Sink("parameter", position, position, name))
 
 
 def _by_storage(tensors: list[Tensor]) -> list[list[Tensor]]:
@@ -466,7 +431,6 @@ def _flat(value: Any) -> list[Any]:
 
 
 def has_others() -> bool:
-    """Whether the program runs in several processes."""
     distributed = sys.modules.get("torch.distributed")
     return (
         distributed is not None

@@ -39,14 +39,8 @@ class ForwardSinks:
         """An outermost module returned."""
         if self._recording.passes or len(self._outputs) >= MOST_SINKS:
             return
-        values = (
-            output
-            if isinstance(output, (tuple, list))
-            else output.values()
-            if isinstance(output, dict)
-            else [output]
-        )
-        for value in values:
+        several = output.values() if isinstance(output, dict) else output
+        for value in several if isinstance(output, (tuple, list, dict)) else [output]:
             if isinstance(value, torch.Tensor) and self._recording.may_be_bad(
                 row := self._source(value)
             ):

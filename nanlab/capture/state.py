@@ -40,12 +40,8 @@ def total(tensors: list[Tensor], losses: Sequence[Tensor]) -> float:
         if len(tensors) <= ONE_BY_ONE and all(t.is_cpu for t in tensors):
             result = sum([torch.sum(t).item() for t in tensors])
         else:
-            half = any(t.dtype in _HALF for t in tensors)
-            result = _sum_of(
-                torch._foreach_norm(tensors, 2, torch.float32)
-                if half
-                else torch._foreach_norm(tensors)
-            )
+            wide = (2, torch.float32) if any(t.dtype in _HALF for t in tensors) else ()
+            result = _sum_of(torch._foreach_norm(tensors, *wide))
     except (RuntimeError, NotImplementedError, TypeError):  # sparse, nested, or of another kind
         result = 0.0 if are_finite(tensors) else math.nan
     return float(abs(result) + sum([loss.item() for loss in losses]))
@@ -154,7 +150,6 @@ class RandomStates:
         return torch.default_generator.get_state(), cuda, own, _host_state() if look else None
 
     def put(self, taken: tuple[Any, ...]) -> None:
-        """Put the states back."""
         cpu, cuda, own, host = taken
         torch.set_rng_state(cpu)
         for device, state in zip(self.devices, cuda, strict=True):
@@ -249,14 +244,10 @@ class Tensors:
             (tensor, version) for tensor, version in self.others if id(tensor) not in kept
         ]
 
-    def put(self) -> list[Tensor]:
-        """Write the copies back; what was there instead."""
-        before = [t.detach().clone() for t in self.kept]
+    def put(self) -> None:
         self.put_back(self.copies)
-        return before
 
     def put_back(self, values: list[Tensor]) -> None:
-        """Write these values."""
         for i, (tensor, value) in enumerate(zip(self.kept, values, strict=True)):
             write(tensor, value)
             self.versions[i] = -1
@@ -275,7 +266,6 @@ class PythonState:
         return held, [_content(c) for c in self.cells]
 
     def put(self, taken: tuple[list[Any], list[Any]]) -> None:
-        """Put the contents back."""
         for holder, content in zip(self.holders, taken[0], strict=True):
             if content is None:
                 continue
@@ -430,7 +420,6 @@ class Rewind:
         self._random, self._python = reached.random.take(), reached.python.take()
 
     def back(self) -> None:
-        """Put everything back."""
         self.reached.python.put(self._python)
         for tensor, value, gradient in self._tensors:
             if tensor.dtype != value.dtype or tensor.shape != value.shape:

@@ -630,7 +630,6 @@ class StepClock:
         return True
 
     def _choose(self, function: StepFunction) -> None:
-        """The calls of this function are the steps."""
         if function.chosen:
             return
         function.chosen = True

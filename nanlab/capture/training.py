@@ -45,7 +45,6 @@ class OptimizerCopy:
         ]
 
     def put(self) -> None:
-        """Put them back."""
         for parameter, value in self.parameters:
             write(parameter, value)
         state = self.optimizer.state
@@ -107,9 +106,6 @@ def with_closure(
     return args, {**kwargs, "closure": closure}
 
 
-# What is looked for when a training step has ended.
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """What became of the parameters and buffers in a step; each by its number."""
@@ -144,7 +140,6 @@ class StepChecks:
         self.failed: Callable[[Exception], None] = lambda error: None
 
     def run(self, written: Written) -> None:
-        """Check the step that ends here."""
         recording = self._recording
         start, self._end = self._end, recording.end
         if start == recording.end:
@@ -295,7 +290,7 @@ class TrainingRecorder:
         recording = self.ops.recording
         if owner is None or (owner < 0):
             owner = self._owners[storage._cdata] = recording.new_owner(name, kind)
-            self.ops.own(tensor, owner)
+            self.ops.reader.own(tensor, owner)
         return owner
 
     def owner_of(self, parameter: torch.Tensor) -> int:
@@ -341,15 +336,15 @@ class TrainingRecorder:
         """A parameter or buffer was written under no_grad."""
         recording = self.ops.recording
         self._written.append((entry.owner, position))
-        if not self.ops.in_optimizer:
+        if not self.ops.where.in_optimizer:
             self._by_hand.append((entry.owner, position))
             if (
-                not self.ops.depth
+                not self.ops.where.depth
                 and recording.passes
                 and recording.parameter_kinds[entry.owner] == "parameter"
             ):
                 self.clock.updated(position)
-        if not self.ops.in_optimizer:
+        if not self.ops.where.in_optimizer:
             self.ops.know(position, target)
         if recording.may_be_bad(position):
             if recording.parameter_kinds[entry.owner] == "parameter":
@@ -375,8 +370,10 @@ class TrainingRecorder:
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         ops, closure = self.ops, closure_of(args, kwargs)
         ops.settle()
-        if not ops.in_optimizer and closure is not None:  # the whole step may run inside of it
-            ops.notice_loop(ops.lines.outside(sys._getframe(1)))
+        if (
+            not ops.where.in_optimizer and closure is not None
+        ):  # the whole step may run inside of it
+            ops.where.notice_loop(ops.lines.outside(sys._getframe(1)))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         ops.collectives.before_read([p.grad for p in parameters if p.grad is not None])
         ops.collectives.settle(self.clock.starts[-1])
@@ -395,13 +392,13 @@ class TrainingRecorder:
                 self._remember(parameters, owners)
         self._running.append((ops.recording.end, parameters, small, used))
         ops.recording.sinks.extend(bad_rates(ops.recording, ops.source, optimizer))
-        ops.in_optimizer += 1
+        ops.where.in_optimizer += 1
         own = type(optimizer).__module__.startswith("torch.optim.")
-        ops.step_place = ops.lines.here(sys._getframe(1)) if own else None
+        ops.where.step_place = ops.lines.here(sys._getframe(1)) if own else None
         if ops.program is not None:
             grad = torch.is_grad_enabled()
             with ops.quiet():
-                ops.program.optimizer_begins(optimizer, closure is not None, grad, ops.source)
+                ops.program.optimizers.begins(optimizer, closure is not None, grad, ops.source)
         if own and closure is None:
             with unobserved():
                 ops.learned.optimizer_begins(optimizer)
@@ -493,12 +490,12 @@ class TrainingRecorder:
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         ops, recording = self.ops, self.ops.recording
         ops.learned.optimizer_ended()
-        ops.in_optimizer = max(0, ops.in_optimizer - 1)
+        ops.where.in_optimizer = max(0, ops.where.in_optimizer - 1)
         if not self._running:
             return
         position, parameters, copied, used = self._running.pop()
         if ops.program is not None:
-            ops.program.optimizer_ended()
+            ops.program.optimizers.ended()
         rates = tuple(number_of(group["lr"]) for group in optimizer.param_groups if "lr" in group)
         settings = tuple(
             (k, optimizer.param_groups[0][k]) for k in _SETTINGS if k in optimizer.param_groups[0]
@@ -594,11 +591,9 @@ class TrainingRecorder:
 
     def _all_zero(self, number: int) -> bool:
         """Whether a row or source is known to hold nothing but zeros."""
-        stat = self.ops.recording.stat_of(number)
-        if stat < 0:
-            return False
-        chunk = self.ops.recording.chunks[stat >> 32]
-        return chunk.stats.all_zero(chunk.stat_row(stat))
+        recording = self.ops.recording
+        table, row = recording.table_of(recording.stat_of(number))
+        return table is not None and table.all_zero(row)
 
     def lost_signal(self) -> bool:
         """Whether a gradient is zero or an update changed nothing; asked ever more rarely."""
@@ -658,11 +653,8 @@ def bad_moments(
         if not isinstance(parameter, torch.Tensor):
             continue
         for name, value in state.items():
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                storage = storage_of(value)
-            else:
-                storage = None
-            entry = ops.ledger.entries.get(storage._cdata) if storage is not None else None
+            floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+            entry = ops.ledger.of(value) if floating else None
             if entry is not None and recording.may_be_bad(entry.last):
                 owner = recording.parameter_names[owner_of(parameter)]
                 found.append(Sink("state", entry.last, recording.end - 1, f"{owner}.{name}"))

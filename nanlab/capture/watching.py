@@ -100,8 +100,6 @@ class _StoppedWatches:
             )
 
 
-# ``watch``: everything that runs inside the ``with`` block is recorded.
-
 # rows after which a step begins a table of its own, so that short steps share one
 CHUNK_ROWS = 4096
 
@@ -204,12 +202,13 @@ class watch:
         self._backward = BackwardRecorder(self._ops, self._clock)
         self._functions = FunctionRecorder(self._ops)
         self._batches = BatchRecorder(self._ops)
+        self._ungraded = ForwardSinks(self.recording, model, self._ops.source, self._ops.know)
         self._modules = ModuleRecorder(
             model,
             self.recording.modules,
             self._module_called,
             self._training.module_seen,
-            self._module_returned,
+            self._ungraded.returned,
         )
         # called when a training step has ended
         self.progress: Callable[[Recording], None] = lambda recording: None
@@ -217,7 +216,6 @@ class watch:
         self.stopping: Callable[[FaultFound], None] = _raise
         # whether a fault that stops the program is told on stderr where no notebook shows it
         self.announces = True
-        self._ungraded = ForwardSinks(self.recording, model, self._ops.source, self._ops.know)
         self.is_last = True  # whether it becomes nanlab.last
         # whether all processes watch here, also where they share no collective
         self.is_shared = False
@@ -235,7 +233,7 @@ class watch:
 
     def _wire(self) -> None:
         ops, training = self._ops, self._training
-        ops.failed, ops.step_began = self._failed, self._step_began
+        ops.failed, ops.where.step_began = self._failed, self._step_began
         ops.special, ops.wrote, ops.adopt = training.special, training.wrote, training.owner_of
         self.recording.catch_up = training.step_checks.catch_up
         training.step_checks.failed = self._failed
@@ -368,7 +366,7 @@ class watch:
         if not recording.passes:
             idle = self._clock.idle
             recording.began = min(
-                recording.began, self._clock.first_call if idle else self._ops.first_call
+                recording.began, self._clock.first_call if idle else self._ops.where.first_call
             )
             recording.sinks.extend(self._ungraded.sinks(idle))
         elif not recording.sinks:
@@ -414,17 +412,16 @@ class watch:
     def _module_called(self, module: nn.Module) -> None:
         self._ops.learned.interrupted()
         caller = self._lines.outside(sys._getframe(2))
-        if not self._ops.in_optimizer and not self._ops.in_backward:  # a closure, a checkpoint
-            self._ops.notice_loop(caller)
-        if self._clock.called(caller, module, self.recording.end, self._ops.sequence):
-            self._ops.step_began(self.recording.end)
-        self._ops.first_call = min(self._ops.first_call, self.recording.end)
+        if (
+            not self._ops.where.in_optimizer and not self._ops.where.in_backward
+        ):  # a closure, a checkpoint
+            self._ops.where.notice_loop(caller)
+        if self._clock.called(caller, module, self.recording.end, self._ops.where.sequence):
+            self._ops.where.step_began(self.recording.end)
+        self._ops.where.first_call = min(self._ops.where.first_call, self.recording.end)
 
     def _module_moved(self, path: int, depth: int) -> None:
-        self._ops.module, self._ops.depth = path, depth
-
-    def _module_returned(self, module: nn.Module, output: Any) -> None:
-        self._ungraded.returned(output)
+        self._ops.where.module, self._ops.where.depth = path, depth
 
     def _step_began(self, position: int) -> None:
         recording = self.recording
@@ -447,7 +444,7 @@ class watch:
         last = len(recording.starts) - 1 - self.keep
         if self._ops.program is not None:
             self._ops.program.begin(position)
-            kept = self._ops.program.forget(
+            kept = self._ops.program.kept.forget(
                 self.keep,
                 recording.starts[max(last, 0)],
                 self._clock.begins(self.keep + 1),
@@ -534,14 +531,10 @@ class watch:
         if verdict == "stop":
             run_in_thread(lambda: self._share(wait=True))
         culprit = run_in_thread(lambda: self.trace.culprit)
-        self.stopping(
-            stopped(culprit)
-            if culprit is not None
-            else FaultFound("nanlab stopped the program: another rank found a fault")
-        )
+        other = FaultFound("nanlab stopped the program: another rank found a fault")
+        self.stopping(other if culprit is None else stopped(culprit))
 
     def _culprit(self, undecided: bool) -> Any:
-        """The harmful fault that was found by now."""
         self.recording.updates_apart = self._clock.makes_new_parameters()
         self.recording.undecided = undecided
         self._agreement.diagnosing(True)

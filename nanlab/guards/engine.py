@@ -24,11 +24,12 @@ from torch.optim.optimizer import (
 from nanlab.capture import watch
 from nanlab.capture.ranks import Agreement
 from nanlab.capture.sinks import is_refusal
-from nanlab.capture.state import LOOK_EVERY, are_finite, held, same, same_bits, total
+from nanlab.capture.state import LOOK_EVERY, are_finite, held, total
 from nanlab.capture.steps import MOST_TURNS as MOST_PARTS
 from nanlab.capture.training import OptimizerCopy, closure_of, size_of, with_closure
 from nanlab.errors import NotReplayable
 from nanlab.guards.window import (
+    MOST_TURNS,
     Now,
     Optimizer,
     Replay,
@@ -41,7 +42,6 @@ from nanlab.guards.window import (
     is_telling,
     number_steps,
     parameters_of,
-    scalers_of,
     silenced,
     suspects,
     turns_of,
@@ -50,8 +50,6 @@ from nanlab.stats.memory import local_part
 from nanlab.trace import Trace
 from nanlab.trace.history import Guarded
 
-# of a loop without an optimizer step that are kept; a replay of more begins too late
-MOST_TURNS = 64
 MOST_STEPS = 32  # of one turn up to which optimizers are copied, so that the turn can be run again
 COPY_LIMIT = 1 << 30  # bytes of an optimizer up to which that is done unasked
 SKIPS = 12  # steps in a row that a GradScaler skips before its scale counts as collapsed
@@ -160,7 +158,6 @@ class Guard:
         return self.step + (min(self._counts.values()) if self._counts else 0)
 
     def parameters(self) -> list[Tensor]:
-        """The parameters of all known optimizers."""
         return [p for optimizer in self.optimizers.values() for p in parameters_of(optimizer)]
 
     def stop(self) -> None:
@@ -234,19 +231,10 @@ class Guard:
         self._open.append(window)
 
     def turn(self, window: Window, turn: Turn) -> None:
-        """Keep the state at the start of a turn."""
-        if len(window.turns) >= MOST_TURNS * (self.snapshot or 1):
-            del window.turns[0]
-            window.cut = True
-        window.turns.append(turn)
+        window.add(turn, MOST_TURNS * (self.snapshot or 1))
 
     def _new_window(self, window: Window) -> None:
-        window.first = window.mark == -1 or (window.first and not window.steps)
-        window.turns.clear()
-        window.stepped.clear()
-        window.copies.clear()
-        window.cut, window.steps, window.clock, window.number = False, 0, self._clock, self.step
-        window.python = window.reached.take()
+        window.begin(self._clock, self.step)
         if self._leftover:
             window.gradients = [
                 (p, p.grad.detach().clone()) for p in self.parameters() if p.grad is not None
@@ -376,7 +364,6 @@ class Guard:
 
     @property
     def is_replaying(self) -> bool:
-        """Whether a step is being run again."""
         return self._replay is not None
 
     def replay_steps(self) -> None:
@@ -595,7 +582,7 @@ class Guard:
             self._closure_copy.put()
         if window is None:
             return watching.trace, "it was not inside a training loop that guard could find"
-        reason = self._obstacle(window, replay.steps)
+        reason = window.obstacle(replay.steps)
         if self._agreement.connected and self._agreement.vote("step", bool(reason)) == "stop":
             reason = reason or "another rank cannot replay it"
         if reason:
@@ -605,7 +592,7 @@ class Guard:
         self._replay = replay
         self._losses.clear()
         try:
-            self._put_back_head(window)
+            window.put_back(self.parameters())
             with replaying:
                 for context in (silenced(), watching, torch.enable_grad()):
                     replaying.enter_context(context)
@@ -649,48 +636,9 @@ class Guard:
         if self._closure_copy is not None:
             self._closure_copy.put()
 
-    def _obstacle(self, window: Window, steps: int) -> str:
-        if window.cut:
-            return f"the loop took more than {MOST_TURNS} turns since the last optimizer step"
-        if any(number not in window.copies for number in window.stepped[:steps]):
-            return (
-                "an optimizer had already stepped in this turn, and its parameters were not copied;"
-                " put guard around the inner loop, or pass snapshot=1"
-            )
-        return ""
-
-    def _put_back_head(self, window: Window) -> None:
-        """Restore everything as the window found it."""
-        for copy in window.copies.values():
-            copy.put()
-        window.reached.tensors.put()
-        window.reached.python.put(window.python)
-        for parameter in (*self.parameters(), *window.reached.parameters):
-            parameter.grad = None
-        for parameter, gradient in window.gradients:
-            parameter.grad = gradient.clone()
-        if (first := window.turns[0].scale) is not None:
-            first.put()
-        for scaler in scalers_of(window):
-            scaler._per_optimizer_states.clear()
-
     def _compare(self, replay: Replay) -> None:
-        """Compare gradients and losses with those that stopped the run."""
-        replay.compared = ""
-        # a closure has run more than once, and was looked at each time
-        losses = [float(loss) for loss in self._losses][-len(replay.losses) or len(self._losses) :]
-        if len(losses) == len(replay.losses) and any(
-            not same(a, b) for a, b in zip(losses, replay.losses, strict=True)
-        ):
-            replay.compared = "its loss differs"
-        names = (
-            {id(p): n for n, p in self.model.named_parameters()} if self.model is not None else {}
-        )
-        for parameter, gradient in replay.gradients:
-            if not same_bits(parameter.detach() if replay.after else parameter.grad, gradient):
-                name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
-                replay.compared = f"the {'value' if replay.after else 'gradient'} of {name} differs"
-                return
+        named = self.model.named_parameters() if self.model is not None else ()
+        replay.compare([float(loss) for loss in self._losses], {id(p): n for n, p in named})
 
 
 def _put_back(owner: Any, name: str, was: Any, ours: Any) -> None:

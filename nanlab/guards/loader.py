@@ -174,7 +174,6 @@ def start(running: Guard) -> None:
 
 
 def end(running: Guard) -> None:
-    """Turn a guard off."""
     running.stop()
     if running in _running:
         _running.remove(running)

@@ -43,7 +43,6 @@ class Loop:
 
     @cached_property
     def node(self) -> Statement:
-        """The loop in a tree of its own."""
         return self._found[0]
 
     @cached_property
@@ -53,7 +52,6 @@ class Loop:
 
     @cached_property
     def tree(self) -> ast.Module:
-        """The whole file."""
         return ast.parse(self.source, self.file)
 
     @cached_property
@@ -65,7 +63,6 @@ class Loop:
 
     @cached_property
     def lines(self) -> range:
-        """Its lines."""
         return range(self.node.lineno, (self.node.end_lineno or self.node.lineno) + 1)
 
     @cached_property

@@ -99,7 +99,6 @@ def run(
     guarded: bool,
     detail: Literal["full", "fault"] = "full",
 ) -> Ended:
-    """Run a program under guard or a full watch."""
     guard, watching = Guard(ended=_end), watch(detail=detail)
     watching.announces = False
     error: BaseException | None = None

@@ -13,13 +13,17 @@ from typing import Any
 import torch
 
 from nanlab.capture import Stop
-from nanlab.capture.state import Reached
+from nanlab.capture.state import Reached, same, same_bits
 from nanlab.capture.training import OptimizerCopy
 from nanlab.stats.memory import local_part
 from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
 Optimizer = torch.optim.Optimizer
+
+
+# of a loop without an optimizer step that are kept; a replay of more begins too late
+MOST_TURNS = 64
 
 
 class ReplayEnd(Stop):
@@ -36,11 +40,9 @@ class Scale:
 
     @classmethod
     def of(cls, scaler: Any) -> Scale:
-        """Of a scaler as it is now."""
         return cls(scaler, scaler._scale.clone(), scaler._growth_tracker.clone())
 
     def put(self) -> None:
-        """Put them back."""
         self.scaler._scale.copy_(self.scale)
         self.scaler._growth_tracker.copy_(self.growth)
 
@@ -86,6 +88,48 @@ class Window:
     hopeless: bool = False  # too many steps in one turn for copies
     cut: bool = False  # its first turns are no longer kept
 
+    def begin(self, clock: int, number: int) -> None:
+        """Begin anew after an optimizer step, in a turn of this step's number."""
+        self.first = self.mark == -1 or (self.first and not self.steps)
+        self.turns.clear()
+        self.stepped.clear()
+        self.copies.clear()
+        self.cut, self.steps, self.clock, self.number = False, 0, clock, number
+        self.python = self.reached.take()
+
+    def add(self, turn: Turn, most: int) -> None:
+        """Keep the state at the start of a turn."""
+        if len(self.turns) >= most:
+            del self.turns[0]
+            self.cut = True
+        self.turns.append(turn)
+
+    def obstacle(self, steps: int) -> str:
+        """Why it cannot be run again up to so many optimizer steps; "" if it can."""
+        if self.cut:
+            return f"the loop took more than {MOST_TURNS} turns since the last optimizer step"
+        if any(number not in self.copies for number in self.stepped[:steps]):
+            return (
+                "an optimizer had already stepped in this turn, and its parameters were not copied;"
+                " put guard around the inner loop, or pass snapshot=1"
+            )
+        return ""
+
+    def put_back(self, parameters: list[Tensor]) -> None:
+        """Restore everything as it was found, with no gradients but its own."""
+        for copy in self.copies.values():
+            copy.put()
+        self.reached.tensors.put()
+        self.reached.python.put(self.python)
+        for parameter in (*parameters, *self.reached.parameters):
+            parameter.grad = None
+        for parameter, gradient in self.gradients:
+            parameter.grad = gradient.clone()
+        if (first := self.turns[0].scale) is not None:
+            first.put()
+        for scaler in scalers_of(self):
+            scaler._per_optimizer_states.clear()
+
 
 @dataclass(slots=True)
 class Replay:
@@ -102,11 +146,25 @@ class Replay:
     gradients: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     error: BaseException | None = None  # by which the program ended, not by guard
     step: int = 0
-    closure: int = 0
     skip: int = 0
     compared: str | None = None  # what differs; None until it was looked at
-    seen: list[float] = field(default_factory=list)  # losses
     weights: list[OptimizerCopy] = field(default_factory=list)  # before the step that failed
+
+    def compare(self, losses: list[float], names: dict[int, str]) -> None:
+        """Compare losses and gradients with those that stopped the run.
+
+        names: of parameters, by id.
+        """
+        self.compared = ""
+        # a closure has run more than once, and was looked at each time
+        losses = losses[-len(self.losses) or len(losses) :]
+        if len(losses) == len(self.losses) and not all(map(same, losses, self.losses)):
+            self.compared = "its loss differs"
+        for parameter, gradient in self.gradients:
+            if not same_bits(parameter.detach() if self.after else parameter.grad, gradient):
+                name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
+                self.compared = f"the {'value' if self.after else 'gradient'} of {name} differs"
+                return
 
 
 def number_steps(recording: Recording, replay: Replay) -> None:

@@ -208,8 +208,8 @@ def observed(where: Window, change: Change | Edited | None = None, updates: bool
         row = recording.op(call.position)
         if row is not None:
             lines.forced = row.place, row.site
-            ops.module = watcher.recording.modules(row.module)
-            ops.in_optimizer = int(row.phase == OPTIMIZER and (segment, index) not in steps)
+            ops.where.module = watcher.recording.modules(row.module)
+            ops.where.in_optimizer = int(row.phase == OPTIMIZER and (segment, index) not in steps)
         for ref in refs_in(call.args):
             name = names.get(ref.storage)
             if name is not None and ref.storage not in known:

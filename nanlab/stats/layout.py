@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# The numbers of one row, their order in memory, and the code of a histogram bin.
-
 # A row is WIDTH int64 words; the words from MIN to RMS hold float64 bits, NaN where there is no
 # such element.
 COUNTS = "numel nan posinf neginf zero subnormal fp16_zero fp16_subnormal fp16_inf".split()
@@ -64,9 +62,6 @@ FLOAT32, BFLOAT16, FLOAT16, FLOAT8 = range(4)
 CHANGE = FLOAT8 + FLOAT8_TABLES
 # kinds of element of the kernel of integers; bool is read as uint8
 UINT8, INT8, INT16, INT32, INT64 = range(5)
-
-
-# TensorStats: the numbers of one tensor.
 
 
 @dataclass(frozen=True, slots=True)

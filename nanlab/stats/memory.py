@@ -92,22 +92,16 @@ def local_part(t: torch.Tensor) -> torch.Tensor:
     if distributed is not None and isinstance(t, distributed.DTensor):
         t = t._local_tensor
     collectives = sys.modules.get("torch.distributed._functional_collectives")
-    return (
-        t.elem
-        if collectives is not None and isinstance(t, collectives.AsyncCollectiveTensor)
-        else t
-    )
+    if collectives is not None and isinstance(t, collectives.AsyncCollectiveTensor):
+        t = t.elem
+    return t
 
 
 def has_memory(t: torch.Tensor) -> bool:
     """Whether a tensor's memory is there: sharded training frees it and keeps the tensor."""
     try:
-        storage = local_part(t).untyped_storage()
-        return (
-            int(storage.nbytes()) >= (int(t.storage_offset()) + 1) * t.itemsize
-            if t.numel()
-            else True
-        )
+        nbytes = int(local_part(t).untyped_storage().nbytes())
+        return not t.numel() or nbytes >= (int(t.storage_offset()) + 1) * t.itemsize
     except Exception:
         return t.layout is not torch.strided
 

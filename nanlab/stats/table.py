@@ -16,14 +16,25 @@ from nanlab.stats.kernels import Kernel, Kernels, load_kernels, load_team, parts
 from nanlab.stats.layout import BINNED, TensorStats, decode, gather
 from nanlab.stats.memory import PLAIN, is_dense, is_wrapper, local_part, readable, unobserved
 
-# Rows of statistics, in memory that grows by doubling: where they lie, and how they are read.
-
 FIRST_ROWS = 1024
 FIRST_BINS = 1 << 14
 
 
-class Rows:
-    """Rows of numbers, and the memory that the kernels write them to."""
+# elements from which on reading a tensor costs more than putting it off
+WORTH_PUTTING_OFF = 512
+NOTHING = np.full(len(L.VALUES), np.nan).view(np.int64)  # the values of a row without elements
+_PUT_OFF = np.zeros(L.WIDTH, np.int64)
+_PUT_OFF[L.MIN : L.RMS + 1] = NOTHING
+_PUT_OFF[L.BINS] = L.PUT_OFF
+
+
+class StatsTable:
+    """Rows of numbers, one per tensor that was added; see ``TensorStats`` for what a row holds.
+
+    A CPU tensor is read at once. On another device its row is computed there, and fetched with all
+    others by ``flush()``; reading such a row flushes by itself. Tensors are never changed and never
+    kept. For one thread at a time.
+    """
 
     def __init__(self) -> None:
         self.n = 0  # rows so far
@@ -40,20 +51,8 @@ class Rows:
         self._alone = worth_sharing()
         self._point_at_memory()
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that rows and histograms take."""
-        return self._rows.nbytes + self._arena.nbytes
-
     def __len__(self) -> int:
         return self.n
-
-    @property
-    def zeros(self) -> int:
-        """Zeros in the row last added; -1 while it is on its device, or if there is no row."""
-        if self.n == 0 or self._rows[self.n - 1, L.BINS] == L.PENDING:
-            return -1
-        return int(self._rows[self.n - 1, L.ZERO])
 
     def numel(self, row: int) -> int:
         """Number of elements of a row, a complex one counting twice; -1 while on its device."""
@@ -222,25 +221,6 @@ class Rows:
         scratch = self._scratch.ctypes.data
         self._state[[L.SCRATCH_ADDRESS, L.BLOCK_ADDRESS]] = scratch, scratch + 8 * L.SCRATCH_WORDS
         self._state[L.FLOAT8_ADDRESS] = self._kernels.float8.ctypes.data if self._kernels else 0
-
-
-# StatsTable: a row of numbers per tensor.
-
-# elements from which on reading a tensor costs more than putting it off
-WORTH_PUTTING_OFF = 512
-NOTHING = np.full(len(L.VALUES), np.nan).view(np.int64)  # the values of a row without elements
-_PUT_OFF = np.zeros(L.WIDTH, np.int64)
-_PUT_OFF[L.MIN : L.RMS + 1] = NOTHING
-_PUT_OFF[L.BINS] = L.PUT_OFF
-
-
-class StatsTable(Rows):
-    """Rows of numbers, one per tensor that was added; see ``TensorStats`` for what a row holds.
-
-    A CPU tensor is read at once. On another device its row is computed there, and fetched with all
-    others by ``flush()``; reading such a row flushes by itself. Tensors are never changed and never
-    kept. For one thread at a time.
-    """
 
     def add(self, t: torch.Tensor) -> int:
         """Summarise ``t`` into a new row; its number. Never raises because of ``t``."""

@@ -547,7 +547,6 @@ def _history(member: AbsorbedUpdate) -> str:
 
 
 def _larger(trace: Trace, member: AbsorbedUpdate, part: int) -> Fix:
-    """The fix of larger updates, which must exceed value / ``part``."""
     exceed = f"so that updates exceed value / {part:,}"
     if member.by_hand and not _trained(trace, member):
         return Fix("take fewer, larger steps", f"decay = decay**k  # every k steps, {exceed}")

@@ -444,9 +444,6 @@ def _ordinary(norms: Array) -> Array:
     return np.array(kept) if kept else norms[np.isfinite(norms)]
 
 
-__all__ = ["Clipping", "always_on", "clipping"]
-
-
 # Findings.
 
 _NORMS = having("norm", "inner") | {"sum", "mul"}

@@ -303,7 +303,6 @@ def _floor(limits: FloatFormat) -> str:
 
 
 def _lost(trace: Trace, loss: dict[Hashable, Any], told_by: Rule, title: str, cure: Fix) -> Finding:
-    """The finding of a row of ``first_losses``."""
     return told_by.finding(
         title,
         _floor(format_of(loss["dtype"])),

@@ -426,7 +426,6 @@ def _shown(scale: float) -> str:
 
 
 def _lowered(entries: Sequence[Skip]) -> bool:
-    """Whether the scaler lowered its scale, as a dynamic one does."""
     return any(0.0 < e.after < e.scale for e in entries)
 
 

@@ -64,7 +64,6 @@ def _last_rate(fault: Fault) -> list[Fix]:
 
 
 def _bad_rate(fault: Fault, step: OptimizerStep | None) -> Finding:
-    """The finding of a rate that is no finite number."""
     rate = next((r for r in step.rates if not _finite(r)), None) if step else None
     shown = "not a real number" if rate is None else f"{rate:g}"
     return learning_rate.retold(
@@ -212,12 +211,10 @@ def overflowed(recording: Recording, position: int) -> bool:
 
 def blame_update(fault: Fault, away: Runaway, told_by: Rule) -> Finding:
     """The finding of the update that drove the weights away."""
-    rate = (
-        f"a learning rate of {away.rate:.3g} makes"
-        if away.rate is not None
-        else "these updates make"
-    )
-    makes = "exploding gradients make" if _explodes(fault, away) else rate
+    rated = away.rate is not None
+    makes = f"a learning rate of {away.rate:.3g} makes" if rated else "these updates make"
+    if _explodes(fault, away):
+        makes = "exploding gradients make"
     title = f"{makes} the weights diverge: {growth_of(away)}"
     if away.rate is not None and _decays(away):
         factor = 1 - away.rate * away.decay

@@ -126,9 +126,6 @@ class Selection:
                 follower(place)
 
 
-# A watched run: its tables, and the doors to what nanlab makes of them.
-
-
 class Trace:
     """The record of one watch: numbers, and only the few tensors that are evidence."""
 
@@ -167,15 +164,18 @@ class Trace:
         """A table with nanlab's notebook display."""
         from nanlab.views.tables import as_table
 
-        return self._cached(
-            name, lambda recording: as_table(self._numbered(make(recording)), name, self)
-        )
+        return self._numbered(name, lambda recording: as_table(make(recording), name, self))
 
-    def _numbered(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The frame with steps numbered as in the guarded run."""
-        if self.recording.first_step and "step" in frame:
-            frame["step"] += self.recording.first_step
-        return frame
+    def _numbered(self, name: str, make: Any) -> pd.DataFrame:
+        """A frame with steps numbered as in the guarded run."""
+
+        def numbered(recording: Recording) -> pd.DataFrame:
+            frame: pd.DataFrame = make(recording)
+            if recording.first_step and "step" in frame:
+                frame["step"] += recording.first_step
+            return frame
+
+        return self._cached(name, numbered)
 
     # -- tables
 
@@ -248,16 +248,12 @@ class Trace:
     @property
     def edges(self) -> pd.DataFrame:
         """Edges of the backward graphs, by sequence number of their nodes."""
-        return self._cached(
-            "edges", lambda recording: self._numbered(frames.edges_frame(recording))
-        )
+        return self._numbered("edges", frames.edges_frame)
 
     @property
     def shadow(self) -> pd.DataFrame:
         """A row per half-precision result with a float32 twin: what the narrow format lost."""
-        return self._cached(
-            "shadow", lambda recording: self._numbered(frames.shadow_frame(recording))
-        )
+        return self._numbered("shadow", frames.shadow_frame)
 
     @property
     def notes(self) -> list[str]:

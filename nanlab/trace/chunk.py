@@ -51,25 +51,17 @@ pack_edge, pack_edges = struct.Struct("3q").pack, struct.Struct("6q").pack  # of
 Array = npt.NDArray[np.int64]
 
 
-class _Column:
+Mask = npt.NDArray[np.bool_]
+
+
+def _column(column: int) -> Any:
     """A column of a table, as an attribute."""
-
-    def __init__(self, column: int) -> None:
-        self._column = column
-
-    def __get__(self, columns: Columns, owner: type[Columns]) -> Array:
-        return columns._table[:, self._column]
+    return property(lambda columns: columns._table[:, column])
 
 
-class _Flagged:
+def _flagged(bit: int) -> Any:
     """The rows with a bit among their flags, as an attribute."""
-
-    def __init__(self, bit: int) -> None:
-        self._bit = bit
-
-    def __get__(self, columns: Columns, owner: type[Columns]) -> npt.NDArray[np.bool_]:
-        found: npt.NDArray[np.bool_] = (columns._table[:, FLAGS] & self._bit) != 0
-        return found
+    return property(lambda columns: (columns._table[:, FLAGS] & bit) != 0)
 
 
 class Columns:
@@ -84,19 +76,19 @@ class Columns:
     def __getitem__(self, rows: Any) -> Columns:
         return Columns(self._table[rows])
 
-    def named(self, names: Names, wanted: Container[str]) -> npt.NDArray[np.bool_]:
+    def named(self, names: Names, wanted: Container[str]) -> Mask:
         """Rows of these operators."""
         return np.array([name in wanted for name in names.items] or [False])[self.op]
 
-    op = _Column(OP)  # numbers in ``recording.ops``
-    phase = _Column(PHASE)  # FORWARD, BACKWARD, ...
-    shape = _Column(SHAPE)  # numbers in ``recording.shapes``
-    dtype = _Column(DTYPE)  # numbers in ``recording.dtypes``
-    stat = _Column(STAT)  # numbers of statistics; -1 where there are none
-    node = _Column(NODE)  # autograd sequence numbers; -1 where there are none
-    call = _Column(CALL)  # positions of the first results of the same calls
-    view = _Flagged(VIEW)  # rows that share memory with an operand
-    inplace = _Flagged(INPLACE)  # rows that were written into memory that held another value
+    op: Array = _column(OP)  # numbers in ``recording.ops``
+    phase: Array = _column(PHASE)  # FORWARD, BACKWARD, ...
+    shape: Array = _column(SHAPE)  # numbers in ``recording.shapes``
+    dtype: Array = _column(DTYPE)  # numbers in ``recording.dtypes``
+    stat: Array = _column(STAT)  # numbers of statistics; -1 where there are none
+    node: Array = _column(NODE)  # autograd sequence numbers; -1 where there are none
+    call: Array = _column(CALL)  # positions of the first results of the same calls
+    view: Mask = _flagged(VIEW)  # rows that share memory with an operand
+    inplace: Mask = _flagged(INPLACE)  # rows that were written into memory that held another value
 
     @property
     def identity(self) -> Array:

@@ -76,16 +76,11 @@ class Escapes:
     number: int = field(default_factory=lambda: next(_numbers))  # of the run
     failure: Failure | None = None
     read_outs: list[ReadOut] = field(default_factory=list)  # the latest
-    last_read: tuple[int, int] = (
-        -1,
-        0,
-    )  # position at which a tensor was last read as a number, outside of optimizers; its row
+    # position at which a tensor was last read as a number, outside of optimizers; its row
+    last_read: tuple[int, int] = (-1, 0)
 
     def add(self, read_out: ReadOut) -> None:
         """Add a value that was read, forgetting the oldest."""
         self.read_outs.append(read_out)
         if len(self.read_outs) > MOST_READ_OUTS:
             del self.read_outs[: MOST_READ_OUTS // 2]
-
-
-# What guard says of the step that it ran again.

@@ -35,8 +35,6 @@ from nanlab.trace.history import History, Loss, OptimizerStep, ParameterStep, Un
 from nanlab.trace.op import BACKWARD, BORN, CARRIED, TURNED
 from nanlab.trace.recording import PHASES, STATUSES, BackwardPass, NodeRun, Recording, owner_of_leaf
 
-# Statistics as columns, with <NA> for missing values.
-
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 E = TypeVar("E", Loss, Unscale, OptimizerStep)
@@ -181,15 +179,6 @@ class StepRows:
         return zero
 
 
-# DataFrames.
-
-OPS_COLUMNS = (
-    *("step", "position", "phase", "op", "module", "output", "shape", "dtype", "device"),
-    *(*COUNTS, *VALUES, *HALF, *BINNED),
-    *("node", "file", "line", "source", "site_file", "site_line", "status"),
-)
-
-
 def _place_columns(recording: Recording, lines: Array) -> tuple[Array, Array, Array]:
     places = recording.places
     used = np.unique(lines)
@@ -212,7 +201,7 @@ def _phases(recording: Recording, phases: Array, where: Array) -> Array:
 
 
 def ops_frame(recording: Recording) -> pd.DataFrame:
-    """One row per recorded result, with the columns of ``OPS_COLUMNS``."""
+    """One row per recorded result."""
     tables = [c.table() for c in recording.chunks]
     meta = np.concatenate(tables) if tables else np.zeros((0, WIDTH), np.int64)
     where = np.concatenate([c.where() for c in recording.chunks])
@@ -438,14 +427,9 @@ def _parameter_columns(recording: Recording, rows: list[ParameterStep]) -> dict[
         ]
         numbers = stat_columns(recording, np.array(stats, np.int64))
         columns[f"{name}_known"] = numbers["known"]
-        for stat in _PARAMETER_STATS:
-            if stat == "inf":
-                column = numbers["posinf"] + numbers["neginf"]
-            elif stat == "absmax":
-                column = np.fmax(np.abs(numbers["min"]), np.abs(numbers["max"]))
-            else:
-                column = numbers[stat]
-            columns[f"{name}_{stat}"] = column
+        numbers["inf"] = numbers["posinf"] + numbers["neginf"]
+        numbers["absmax"] = np.fmax(np.abs(numbers["min"]), np.abs(numbers["max"]))
+        columns |= {f"{name}_{stat}": numbers[stat] for stat in _PARAMETER_STATS}
         columns[f"{name}_stat"] = np.array(stats, np.int64)
     return columns
 

@@ -368,9 +368,6 @@ class History:
         return any(loss.scaled or loss.factor != 1.0 for loss in self.losses)
 
 
-# How a run ended: its exception, what its processes told each other, what guard says of it.
-
-
 @dataclass(frozen=True, slots=True)
 class Guarded:
     """The step of a guarded run that was replayed under a full watch."""

@@ -58,24 +58,14 @@ OK, BORN, CARRIED, TURNED, HEALED, INTENDED = range(6)  # of STATUSES
 T = TypeVar("T", bound=Hashable)
 
 
-class _Number:
+def _number(column: int) -> Any:
     """A column of a row, as an attribute."""
-
-    def __init__(self, column: int) -> None:
-        self._column = column
-
-    def __get__(self, op: Op, owner: type[Op]) -> int:
-        return op._row[self._column]
+    return property(lambda op: op._row[column])
 
 
-class _Flag:
+def _flag(bit: int) -> Any:
     """A bit of a row's flags, as an attribute."""
-
-    def __init__(self, bit: int) -> None:
-        self._bit = bit
-
-    def __get__(self, op: Op, owner: type[Op]) -> bool:
-        return bool(op._row[FLAGS] & self._bit)
+    return property(lambda op: bool(op._row[FLAGS] & bit))
 
 
 class Op:
@@ -110,7 +100,7 @@ class Op:
         """The name on the operator's card: ``add``."""
         return base_name(self.name)
 
-    phase = _Number(PHASE)  # FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE or OTHER
+    phase: int = _number(PHASE)  # FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE or OTHER
 
     @property
     def backward(self) -> bool:
@@ -127,13 +117,13 @@ class Op:
         """Qualified name of the module in which it ran."""
         return str(self.recording.modules.items[self._row[MODULE]])
 
-    call = _Number(CALL)  # position of the first result of the same call
-    output = _Number(OUTPUT)  # which result of its call it is
+    call: int = _number(CALL)  # position of the first result of the same call
+    output: int = _number(OUTPUT)  # which result of its call it is
 
     # -- where
 
-    place = _Number(LINE)  # number of its line in ``recording.places``
-    site = _Number(SITE)  # number of the innermost line outside torch, perhaps in a package
+    place: int = _number(LINE)  # number of its line in ``recording.places``
+    site: int = _number(SITE)  # number of the innermost line outside torch, perhaps in a package
 
     @property
     def file(self) -> str:
@@ -167,7 +157,7 @@ class Op:
         """Device of the result."""
         return str(self.recording.devices.items[self._row[DEVICE]])
 
-    stat = _Number(STAT)  # number of its statistics, which two results may share
+    stat: int = _number(STAT)  # number of its statistics, which two results may share
 
     @property
     def stats(self) -> Any:
@@ -184,13 +174,13 @@ class Op:
         """Whether it is not finite though its operands are."""
         return self.status == BORN
 
-    view = _Flag(VIEW)  # whether it shares memory with an operand
-    inplace = _Flag(INPLACE)  # whether it was written into memory that held another value
-    uninitialised = _Flag(UNINIT)  # whether nobody wrote its memory
-    literal = _Flag(LITERAL)  # whether the program wrote its values: a constant, a literal
-    arrived = _Flag(ARRIVED)  # written by a collective
-    without_grad = _Flag(NOGRAD)  # whether gradients were disabled
-    scaled = _Flag(FACTOR)  # multiplied or divided by a Python number other than zero
+    view: bool = _flag(VIEW)  # whether it shares memory with an operand
+    inplace: bool = _flag(INPLACE)  # whether it was written into memory that held another value
+    uninitialised: bool = _flag(UNINIT)  # whether nobody wrote its memory
+    literal: bool = _flag(LITERAL)  # whether the program wrote its values: a constant, a literal
+    arrived: bool = _flag(ARRIVED)  # written by a collective
+    without_grad: bool = _flag(NOGRAD)  # whether gradients were disabled
+    scaled: bool = _flag(FACTOR)  # multiplied or divided by a Python number other than zero
 
     # -- its neighbours
 
@@ -209,8 +199,10 @@ class Op:
         """Positions of the calls that read it, in their order."""
         return self.recording.readers(self.position)
 
-    node = _Number(NODE)  # autograd sequence number that ties it to its node; -1: none
-    backward_pass = _Number(PASS)  # number of the engine's run that computed it; -1 outside of one
+    node: int = _number(NODE)  # autograd sequence number that ties it to its node; -1: none
+    backward_pass: int = _number(
+        PASS
+    )  # number of the engine's run that computed it; -1 outside of one
 
 
 class Gone(Op):

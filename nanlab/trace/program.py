@@ -60,18 +60,14 @@ class Call(NamedTuple):
         return [*refs_in((self.args, tuple(self.kwargs.values())))]
 
 
+@dataclass(slots=True, eq=False)
 class View:
     """What a tensor shows of its storage, whichever that is: a Ref without its number."""
 
-    __slots__ = ("dtype_number", "nbytes", "rest", "shape_number")
-
-    def __init__(
-        self, rest: tuple[Any, ...], nbytes: int, shape_number: int, dtype_number: int
-    ) -> None:
-        self.rest = rest  # of the Ref: offset, size, stride, dtype, tracked, bits
-        self.nbytes = nbytes  # of its elements
-        # in the recording
-        self.shape_number, self.dtype_number = shape_number, dtype_number
+    rest: tuple[Any, ...]  # of the Ref: offset, size, stride, dtype, tracked, bits
+    nbytes: int  # of its elements
+    shape_number: int  # in the recording
+    dtype_number: int
 
     def of(self, storage: int) -> Ref:
         """The view of this storage."""
@@ -117,11 +113,6 @@ class Calls(Sequence[Call]):
     def graded(self) -> bool:
         """Whether gradients were enabled in any."""
         return any(call.grad for call in self._made) or any(self.noted[5::8])
-
-    @property
-    def is_read(self) -> bool:
-        """Whether some were read already."""
-        return bool(self._made)
 
     def clear(self) -> None:
         self._made.clear()

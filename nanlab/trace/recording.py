@@ -155,9 +155,6 @@ class NodeRuns(Sequence[NodeRun]):
         return (NodeRun(*row) for row in self.rows)
 
 
-# What a watch wrote down: rows of numbers, the edges between them, and the few tensors kept as
-# evidence.
-
 PHASES = ("forward", "backward", "optimizer", "recompute", "other")
 STATUSES = ("ok", "born", "carried", "turned", "healed", "intended")
 
@@ -389,10 +386,15 @@ class Recording:
 
     def is_put_off(self, position: int) -> bool:
         """Whether the tensor of a row was not read yet."""
-        stat = self.stat_of(position)
+        table, row = self.table_of(self.stat_of(position))
+        return table is not None and table.is_put_off(row)
+
+    def table_of(self, stat: int) -> tuple[StatsTable | None, int]:
+        """The table and row of statistics by their number; None, -1 where they are gone."""
         if stat < 0:
-            return False
-        return self.chunks[stat >> 32].is_put_off(stat)
+            return None, -1
+        chunk = self.chunks[stat >> 32]
+        return chunk.stats, chunk.stat_row(stat)
 
     def flags(self, position: int) -> int:
         """The bits of a row: VIEW, INPLACE, ...; 0 where it is gone."""
@@ -409,10 +411,23 @@ class Recording:
         self.parameter_kinds.append(kind)
         return len(self.parameter_names) - 1
 
-    def new_number(self) -> int:
-        """The number of the next source."""
-        self._numbers -= 1
-        return self._numbers
+    def new_source(
+        self,
+        kind: Any,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        stat: int = -1,
+        first: int | None = None,
+        name: str = "",
+        parents: tuple[int, ...] = (),
+    ) -> int:
+        """The number of a tensor that no recorded operation wrote; ``first`` read: now."""
+        number = self._numbers = self._numbers - 1
+        self.sources[number] = Source(
+            *(number, kind, name, stat, self.end if first is None else first),
+            *(tuple(shape), str(dtype).removeprefix("torch."), parents),
+        )
+        return number
 
     @property
     def end(self) -> int:
@@ -482,19 +497,13 @@ class Recording:
 
     def stats(self, position: int) -> Any:
         """TensorStats of a row or source; None if it is gone."""
-        stat = self.stat_of(position)
-        if stat < 0:
-            return None
-        chunk = self.chunks[stat >> 32]
-        return chunk.stats.stats(chunk.stat_row(stat))
+        table, row = self.table_of(self.stat_of(position))
+        return None if table is None else table.stats(row)
 
     def exponents(self, position: int) -> pd.Series[int] | None:
         """Exponent histogram of a row or source; None if it is gone."""
-        stat = self.stat_of(position)
-        if stat < 0:
-            return None
-        chunk = self.chunks[stat >> 32]
-        return chunk.stats.histogram(chunk.stat_row(stat))
+        table, row = self.table_of(self.stat_of(position))
+        return None if table is None else table.histogram(row)
 
     def would_be_compiled(self, position: int) -> bool:
         """Whether a row's code, or its forward row's, runs compiled without a watch."""

@@ -39,7 +39,7 @@ def best_fix(finding: Finding) -> Fix | None:
 
 def cure_of(trace: Trace | None) -> Cure | None:
     """The cure of a step with several faults; None for a single fault, or if unknown."""
-    cure = getattr(trace, "cure", None)
+    cure = trace.cure if trace is not None else None
     return cure if cure is not None and len(cure.fixes) > 1 else None
 
 
@@ -136,8 +136,6 @@ def _row(sign: str, number: int, text: str) -> str:
         f" {escape(as_typed(text))} </span>"
     )
 
-
-# The card.
 
 RANGES = 8  # of sample numbers that are shown
 EDGES = {
@@ -294,7 +292,7 @@ TOKENS = 24  # of a sequence that are shown
 def guilty_samples(trace: Trace, finding: Finding) -> str:
     """Pictures or tokens of the samples with the fault; "" for other data."""
     batch = max(batch_size(finding, trace), max(finding.samples, default=-1) + 1)
-    if not finding.samples or batch < 2 or not hasattr(trace, "recording"):
+    if not finding.samples or batch < 2:
         return ""
     first = trace.recording.first_step
     try:

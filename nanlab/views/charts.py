@@ -396,10 +396,7 @@ def before_rounding(trace: Trace, row: pd.Series[Any]) -> pd.Series[int]:
 
 
 def _shadow_row(trace: Trace, row: pd.Series[Any]) -> pd.Series[Any] | None:
-    shadow = getattr(trace, "shadow", None)
-    if shadow is None or not len(shadow):
-        return None
-    found = shadow[shadow["position"] == row["position"]]
+    found = trace.shadow[trace.shadow["position"] == row["position"]]
     return found.iloc[0] if len(found) else None
 
 
@@ -448,10 +445,7 @@ def closed(recording: Recording) -> tuple[Cells, npt.NDArray[np.int64]]:
 
 def cells(trace: Trace) -> tuple[Cells, npt.NDArray[np.int64]]:
     """The cells of a whole run, with the last step even if it did not end."""
-    recording = getattr(trace, "recording", None)
-    if recording is None:
-        return np.zeros((0, 0), np.uint8), np.zeros(0, np.int64)
-    found, steps = closed(recording)
+    found, steps = closed(trace.recording)
     if not len(trace.ops):
         return found, steps
     last = int(trace.ops["step"].max())

@@ -100,7 +100,6 @@ def fold(title: str, body: str) -> str:
 
 
 def why(finding: Finding) -> str:
-    """The explanation."""
     return section("Why", f'<p class="nl-prose">{sentence(finding.explanation, finding.op)}</p>')
 
 
@@ -174,8 +173,8 @@ def line_of(trace: Trace, finding: Finding | None = None, position: int | None =
 
 def ranks(trace: Trace) -> str:
     """The ranks of a distributed run with a culprit."""
-    told = getattr(trace, "ranks", None)
-    if told is None or told.empty:
+    told = trace.ranks
+    if told.empty:
         return ""
     cells = [
         [
@@ -236,8 +235,6 @@ def _around(rows: pd.DataFrame, at: int) -> pd.DataFrame:
 
 def course(trace: Trace, finding: Finding) -> str:
     """The growth of the operand, and the update behind it."""
-    if getattr(trace, "recording", None) is None:
-        return ""
     made = run_up(trace, finding.position) if finding.position in trace.ops.index else None
     if made is None:
         return ""
@@ -419,7 +416,6 @@ def gain_chart(rows: pd.DataFrame) -> str:
 
 
 def operations(trace: Trace) -> str:
-    """The operations, worst first."""
     if not len(trace.ops):
         return ""
     kept, all_ = len(trace.ops), int(trace.steps["ops"].sum()) if "ops" in trace.steps else 0
@@ -428,7 +424,6 @@ def operations(trace: Trace) -> str:
 
 
 def parameters(trace: Trace) -> str:
-    """The parameters of the last steps."""
     frame = trace.parameters
     if not len(frame):
         return ""

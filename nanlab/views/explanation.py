@@ -93,7 +93,6 @@ def _fixes(explanation: Explanation) -> str:
 
 
 def as_text(explanation: Explanation) -> str:
-    """The explanation for a terminal."""
     lines = [explanation.title]
     where = place(explanation)
     lines += [f"  at {where}"] if where else []

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from nanlab.rules import Finding
 from nanlab.trace import Trace
-from nanlab.trace.history import Guarded
 from nanlab.trace.recording import PHASES
 from nanlab.views import card, details, text
 from nanlab.views.card import WAITING, guilty_samples
@@ -47,7 +46,7 @@ class Report:
     def __repr__(self) -> str:
         parts = [self._part("verdict", lambda: [verdict_text(self._trace)])]
         parts += [self._part("losses", lambda: [text.line(self._trace)])]
-        parts += [self._part("notes", lambda: [f"note: {note}" for note in notes(self._trace)])]
+        parts += [self._part("notes", lambda: [f"note: {note}" for note in self._trace.notes])]
         return "\n".join(line for part in parts for line in part if line)
 
     def _repr_html_(self) -> str:
@@ -78,7 +77,6 @@ class Report:
 
     @property
     def trace(self) -> Trace:
-        """The trace behind the report."""
         return self._trace
 
     def _section(self, name: str, make: Callable[[Trace], str]) -> str:
@@ -105,7 +103,6 @@ class Report:
 
 
 def number_of(trace: Trace, found: Finding) -> int:
-    """The number of a finding in ``trace.findings``."""
     return next(i for i, each in enumerate(trace.findings) if each is found)
 
 
@@ -113,7 +110,7 @@ def top_of(trace: Trace) -> str:
     """The card; for a run without findings, one line."""
     found = first_of(trace)
     if found is None:
-        return f"{healthy_html(trace)}{text.great_section(trace)}"
+        return f"{healthy_html(trace)}{text.losses_section(trace, True)}"
     shown = card.card(found, trace, number_of(trace, found))
     if trace.culprit is None:
         shown += f'<div class="nl-dim">{escape(healthy_text(trace))}</div>'
@@ -124,14 +121,14 @@ def healthy_html(trace: Trace) -> str:
     """The verdict on a run without a finding, its coverage and its headroom."""
     if has_failed(trace):
         kind, word = "warning", "incomplete"
-    elif _guarded(trace) is not None:
+    elif trace.guarded is not None:
         kind, word = "error", "stopped"
     elif not trace.findings and not text.line(trace):
         kind, word = "verified", "healthy"
     else:
         kind, word = "note", "finite"
     tag = f'<span class="nl-tag nl-{kind}">{word}</span> '
-    watched = len(trace.ops) or _guarded(trace) is not None
+    watched = len(trace.ops) or trace.guarded is not None
     return f'<div class="nl-healthy">{tag if watched else ""}{escape(healthy_text(trace))}</div>'
 
 
@@ -159,7 +156,7 @@ def covered(trace: Trace) -> str:
         float(steps_["seconds"].fillna(0).sum()) if "seconds" in steps_ and len(steps_) else 0.0
     )
     parts = [plural(results, "operation result"), _steps(trace), ", ".join(phases)]
-    guarded = _guarded(trace)
+    guarded = trace.guarded
     replayed = str(guarded) if guarded is not None and guarded.identical else ""
     return "; ".join(
         part for part in [*parts, f"{seconds:.3g} s" if seconds else "", replayed] if part
@@ -191,7 +188,7 @@ def verdict_text(trace: Trace) -> str:
 
 def has_failed(trace: Trace) -> bool:
     """Whether an internal error ended the watch."""
-    return getattr(getattr(trace, "recording", None), "ended", "") == "failed"
+    return trace.recording.ended == "failed"
 
 
 def healthy_text(trace: Trace) -> str:
@@ -201,17 +198,13 @@ def healthy_text(trace: Trace) -> str:
             "Incomplete: nanlab itself failed (see the note). No fault showed before that; watched:"
             f" {covered(trace)}."
         )
-    if (guarded := _guarded(trace)) is not None:
+    if (guarded := trace.guarded) is not None:
         told = str(guarded)[:1].upper() + str(guarded)[1:]
         return f"{told}; no cause was found for the stop." if guarded.identical else f"{told}."
     if not len(trace.ops):
         return "Nothing was watched: no operation ran in this thread."
     parts = ["No harmful NaN or infinity.", headroom_line(trace), f"Watched: {covered(trace)}."]
     return " ".join(part for part in parts if part)
-
-
-def _guarded(trace: Trace) -> Guarded | None:
-    return getattr(trace, "guarded", None)
 
 
 def verdict(trace: Trace) -> str:
@@ -264,14 +257,13 @@ def proof(trace: Trace, found: Finding) -> str:
 
 
 def fixes(trace: Trace, found: Finding) -> str:
-    """The fixes that are not on the card."""
     return details.other_fixes(found, number_of(trace, found), trace)
 
 
 def losses(trace: Trace) -> str:
     """Where low precision lost signal."""
-    great = text.great_section(trace) if first_of(trace) is not None else ""
-    return great + text.small_section(trace)
+    great = text.losses_section(trace, True) if first_of(trace) is not None else ""
+    return great + text.losses_section(trace, False)
 
 
 def minimal(trace: Trace, found: Finding) -> str:
@@ -288,14 +280,8 @@ def watched(trace: Trace) -> str:
     return ""
 
 
-def notes(trace: Trace) -> list[str]:
-    """nanlab's notes about the watch, internal errors above all."""
-    return [str(note) for note in getattr(trace, "notes", [])]
-
-
 def notes_html(trace: Trace) -> str:
-    """The notes, one per line."""
-    return "".join(f'<div class="nl-note">nanlab: {escape(note)}</div>' for note in notes(trace))
+    return "".join(f'<div class="nl-note">nanlab: {escape(note)}</div>' for note in trace.notes)
 
 
 SECTIONS: list[tuple[str, Callable[[Trace], str]]] = [

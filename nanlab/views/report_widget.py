@@ -248,7 +248,6 @@ class ReportView(View):
         self.tried = {"key": str(key), "count": count, **told}
 
     def _trace_back(self) -> None:
-        """Show the origin of a clicked number."""
         position, which, _ = self.clicked
         try:
             self.whence = whence(self._trace, int(str(position)), str(which))
@@ -256,7 +255,6 @@ class ReportView(View):
             self.whence = _failed("tracing it back", failure)
 
     def _enlarge(self) -> None:
-        """Draw the part of the minimap that the page asks for."""
         self.minimap = minimap(self._trace, [float(str(share)) for share in self.window])
 
     def _point(self) -> None:

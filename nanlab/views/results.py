@@ -50,17 +50,14 @@ def _table(frame: pd.DataFrame) -> str:
 
 
 def fix_html(fix: Fix) -> str:
-    """A fix as the report shows it."""
     return _card(card.fix_block(fix, 0))
 
 
 def cure_html(cure: Cure) -> str:
-    """A cure as the report shows it."""
     return _card(card.cure_block(cure))
 
 
 def replay_html(replay: Replay) -> str:
-    """The outcome of a replay."""
     loss = "none" if replay.loss is None else number(replay.loss)
     rows = [["results", replay.state], ["loss", loss]]
     for what, tensors in (("gradients", replay.gradients), ("parameters", replay.parameters)):

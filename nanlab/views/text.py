@@ -62,7 +62,6 @@ def library_text(finding: Finding) -> str:
 
 
 def as_text(finding: Finding) -> str:
-    """The finding for a terminal."""
     lines = [f"{finding.severity}: {finding.title}", f"  at {place(finding)}"]
     lines += [f"    {finding.source}"] if finding.source else []
     lines += [f"  {finding.explanation}"]
@@ -80,8 +79,7 @@ SMALL = "below its smallest normal number"
 
 def headroom_line(trace: Trace) -> str:
     """``Room in float16: 2.1 bits up to its maximum at blocks.0, ...``; "" if unknown."""
-    recording = getattr(trace, "recording", None)
-    found = headroom(trace) if recording is not None else None
+    found = headroom(trace)
     if found is None:
         return ""
     ends = [
@@ -157,26 +155,16 @@ def line(trace: Trace) -> str:
     return f"Signal is lost first at {loss_place(loss)}: {told(loss)}{source}"
 
 
-def great_section(trace: Trace) -> str:
-    """The first places, if one of them loses half of its values; else ""."""
+def losses_section(trace: Trace, great: bool) -> str:
+    """The first places, if one loses half of its values (``great``); in a fold, if none does."""
     rows = first_losses(trace)
-    return _places(rows) if (rows["share"] >= TELLING).any() else ""
-
-
-def small_section(trace: Trace) -> str:
-    """The first places in a fold, if none of them loses half of its values; else ""."""
-    rows = first_losses(trace)
-    return "" if (rows["share"] >= TELLING).any() else _places(rows)
-
-
-def _places(rows: pd.DataFrame) -> str:
-    if not len(rows):
+    if not len(rows) or great != (rows["share"] >= TELLING).any():
         return ""
     cells = [_cells(loss) for loss in rows.head(PLACES).itertuples(index=False)]
     more = f"the first {PLACES} of {plural(len(rows), 'place')}, in the order of the run"
     title, heads = "Where signal is lost first", ["where", "source", "what is lost"]
     body = table(heads, cells, ["left"] * 3, more if len(rows) > PLACES else "")
-    if rows["share"].max() < TELLING:
+    if not great:
         return fold(f"{title}: {plural(len(rows), 'place')}", body)
     return f'<div style="margin-top:8px"><div style="font-weight:600">{title}</div>{body}</div>'
 
@@ -194,7 +182,7 @@ def _cells(loss: Any) -> list[str]:
 
 def reproduction_of(trace: Trace, finding: Finding) -> str:
     """A program of a dozen lines with the fault; "" if none can be made."""
-    if finding.position < 0 or not hasattr(trace, "kept"):
+    if finding.position < 0:
         return ""
     names = operand_names(as_typed(finding.source), finding.op)
     return reproduction(trace, finding.position, finding.title, names)

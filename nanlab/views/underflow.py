@@ -145,7 +145,7 @@ class UnderflowExplorer(View):
 
     def _replay(self, selected: int, log2_scale: int) -> AtScale | str:
         """A tensor at a scale, by replay, or the reason why not; cached."""
-        if not len(self.rows) or getattr(self._trace, "recording", None) is None:
+        if not len(self.rows):
             return "nothing was recorded to run again"
         key = int(self.rows["position"].iloc[selected]), log2_scale
         if key not in self._known:
@@ -158,7 +158,6 @@ class UnderflowExplorer(View):
         return self._known[key]
 
     def _answer(self, selected: int, log2_scale: int) -> None:
-        """Answer a request of the page."""
         found = self._replay(selected, log2_scale)
         answer: dict[str, Any] = {"of": [selected, log2_scale], "reason": ""}
         if isinstance(found, AtScale):
@@ -313,11 +312,8 @@ def _overflowed(row: pd.Series[Any]) -> int:
 
 
 def _twin_flushed(trace: Trace) -> dict[int, int]:
-    shadow = getattr(trace, "shadow", None)
-    if shadow is None or "flushed" not in shadow:
-        return {}
-    flushed = shadow["flushed"].fillna(0).astype(int)
-    return dict(zip(shadow["position"].astype(int).tolist(), flushed.tolist(), strict=True))
+    positions, flushed = (trace.shadow[name].astype(int) for name in ("position", "flushed"))
+    return dict(zip(positions.tolist(), flushed.tolist(), strict=True))
 
 
 def _floats(column: pd.Series[Any]) -> Any:
@@ -342,10 +338,7 @@ def _gradients(trace: Trace) -> dict[str, Any]:
     ops = trace.ops
     chosen = (ops["phase"] == "backward") & (ops["numel"].fillna(0) > 0)
     rows = ops[chosen.to_numpy(dtype=bool)]
-    shadow = getattr(trace, "shadow", None)
-    twins = (
-        {} if shadow is None else dict(zip(shadow["position"], shadow["exponents"], strict=True))
-    )
+    twins = dict(zip(trace.shadow["position"], trace.shadow["exponents"], strict=True))
     positions = rows["position"].astype(int).tolist()
     together = add_histograms(twins[at] if at in twins else trace.histogram(at) for at in positions)
     return {"tensors": len(rows), "data": dense(together), "best": _best(together)}
