@@ -155,6 +155,9 @@ class FakeTrace:
     def ranks(self) -> pd.DataFrame:
         return ranks_frame(self.recording)
 
+    def kept(self, position: int) -> None:
+        """No operands were held."""
+
     @property
     def at(self) -> Place | None:
         chosen = self.selection.place
