@@ -296,7 +296,8 @@ def mask_overflow(fault: Fault) -> Match | None:
     read = (fault.at(o) for o in fault.operands if o.is_floating_point())
     finite = [v for v in read if v is not None and bool(torch.isfinite(v).all())]
     found = [constant for v in finite if (constant := _mask_constant(v)) is not None]
-    if fault.kept is not None and all(bool((v == 1).all()) for v in finite):  # a mask itself
+    is_mask = bool(finite) and all(bool((v == 1).all()) for v in finite)
+    if fault.kept is not None and is_mask:
         found += [n for n in fault.kept.args if isinstance(n, int | float) and n < -1e3]
     if not found:
         return None
