@@ -16,7 +16,7 @@ import torch
 from programs import Program, programs
 
 import nanlab
-from nanlab.program.values import _bytes
+from nanlab.program.rerun import bytes_of
 
 pytestmark = pytest.mark.usefixtures("untried")
 FAULTS, HEALTHY = programs(kind="f"), programs(kind="h")
@@ -106,7 +106,7 @@ def test_optimizer_of_sparse_gradients_is_watched_to_the_end() -> None:
 
 def test_labels_expanded_from_one_are_compared_byte_for_byte() -> None:
     one = torch.tensor([7]).expand(1).as_strided((1,), (0,))
-    assert torch.equal(_bytes(one), torch.tensor([7, 0, 0, 0, 0, 0, 0, 0], dtype=torch.uint8))
+    assert torch.equal(bytes_of(one), torch.tensor([7, 0, 0, 0, 0, 0, 0, 0], dtype=torch.uint8))
 
 
 @cache

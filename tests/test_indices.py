@@ -14,6 +14,7 @@ import nanlab
 from nanlab.capture import dispatch, plans
 from nanlab.capture.plans import IndexGuard, IndexOutOfRangeError, bad_indices
 from nanlab.explanations import Explanation, explain
+from nanlab.stats.table import StatsTable
 
 torch.set_num_threads(1)
 Program = Callable[[], object]
@@ -161,11 +162,11 @@ def test_range_known_on_the_cpu_holds_on_the_device(
     """A batch is made on the CPU and moved: what was copied, cut or turned has no other values."""
     asked: list[bool] = []
 
-    def on_device(recording: object, stat: int) -> bool:
+    def is_pending(table: StatsTable, row: int) -> bool:
         asked.append(True)
-        return stat & 0xFFFFFFFF > 0  # only the first tensor of the program is on the CPU
+        return row > 0  # only the first tensor of the program is on the CPU
 
-    monkeypatch.setattr(plans, "_on_device", on_device)
+    monkeypatch.setattr(StatsTable, "is_pending", is_pending)
     with pytest.raises(IndexOutOfRangeError, match="index 9"), nanlab.watch():  # noqa: PT012
         batch = torch.tensor([[1, 2], [3, 9]])
         moved = batch.to(torch.int32)

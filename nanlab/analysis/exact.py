@@ -1340,11 +1340,12 @@ def _viewed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(x, Exact):
         raise NotExact(f"{func._schema.name} views a tensor of another kind")
     places = torch.from_numpy(x.places)
-    if "as_strided" not in func._schema.name:
-        places = places.contiguous()  # the elements stay those of the pool
-    elif x.pool.size != x.places.size:
+    if "as_strided" in func._schema.name and x.pool.size != x.places.size:
         raise NotExact("a strided view of a view is not known for exact numbers")
-    found = func(places, *args[1:], **kwargs)
+    try:
+        found = func(places, *args[1:], **kwargs)
+    except RuntimeError:  # the recorded tensor lay otherwise in memory
+        found = func(places.contiguous(), *args[1:], **kwargs)
 
     if isinstance(found, Tensor):
         return Exact(found.numpy(), x.pool)

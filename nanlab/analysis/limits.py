@@ -348,6 +348,7 @@ class _Problem:
         # what only constants decide: a label is what it is
         self.decided: list[Tensor | None] | None = None
         self.tape: Tape | None = None  # of the first evaluation next to the operands
+        self.written: set[int] = set()  # operands that the last total overwrote: they tell nothing
         self.cost = 0.0  # of one evaluation in the numbers that were last
         self.movable = [m for m in (wanted, held, real) if any(m)]
         self.still: list[Tensor | None] = [None] * len(operands)  # the operands as they are
@@ -654,7 +655,7 @@ class _Problem:
         slopes = []
         for h in arithmetic.distances[-2:]:
             up, down = (self._total(arithmetic, moving, side) for side in (h, -h))
-            if not (mpmath.isfinite(up) and mpmath.isfinite(down)):
+            if not (mpmath.isfinite(up) and mpmath.isfinite(down)) or place in self.written:
                 return None
             slopes += [float((up - here) / mpf(h)), float((here - down) / mpf(h))]
         size = max(abs(s) for s in slopes)
@@ -663,7 +664,13 @@ class _Problem:
     def _total(self, arithmetic: _Arithmetic, moving: list[Tensor | None], distance: float) -> Any:
         """The results, summed, exactly."""
         with arithmetic.active(), torch.no_grad():
-            found = self.fn(*self.moved(arithmetic, moving, distance))
+            operands = self.moved(arithmetic, moving, distance)
+            before = [x.numbers if isinstance(x, Exact) else None for x in operands]
+            found = self.fn(*operands)
+            pairs = enumerate(zip(operands, before, strict=True))
+            self.written = {
+                i for i, (x, was) in pairs if was is not None and (x.numbers != was).any()
+            }
             results = [found] if isinstance(found, Tensor) else [t for t in found if t is not None]
             sums: list[Any] = [y.sum() for y in results]
             return sum((each.numbers.item() for each in sums), mpf(0))

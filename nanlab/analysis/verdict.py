@@ -281,7 +281,7 @@ class Judge:
         except NotReplayable:  # the new lines read what the old ones did not
             return Agreement("unknown", NOT_COMPUTED)
         found = self._held(whole, got, true, compared(got, whole.evaluated, true))
-        if found.kind in ("value", "gradient") and (narrow := _narrow(whole)):
+        if found.kind == "gradient" and (narrow := _narrow(whole)):
             with Wide():
                 exact = evaluate(new, [widened(t) for t in operands], whole.differentiated)
             agrees_wide = self._held(whole, exact, true, compared(exact, whole.evaluated, true))

@@ -334,7 +334,7 @@ def guarded(
     known: dict[str, list[tuple[ast.expr, str]]] = {}
     standing: set[str] = set()
     last: set[str] = set()
-    nodes = [node for node in page.nodes if not page.unpacks(node)]
+    nodes = [node for node in page.nodes if not (alone and page.unpacks(node))]
     for guard in guards:
         for node in nodes:
             found = bound(_with(guard.before, numbers), node, page.assigned, page.known_as(node))
