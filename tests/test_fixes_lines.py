@@ -210,3 +210,15 @@ def test_second_optimizer_that_steps_past_the_scaler_is_sent_through_it() -> Non
     assert (
         "micro-batch" not in found.fixes[0].title and found.fixes[0].code == "scaler.step(opts[1])"
     )
+
+
+def test_a_square_beside_a_root_keeps_its_base() -> None:
+    """A power of a whole number has a derivative everywhere: a clamp of its base does harm only."""
+    w, x = nn.Parameter(torch.zeros(2)), torch.tensor([1.0, -2.0])
+    with nanlab.watch(on_fault="record") as trace:
+        loss = ((w * x + 3) ** 2).mean() + (w.abs() ** 0.5).mean()
+        loss.backward()
+    assert trace.culprit is not None
+    found = [fix.code for fix in trace.culprit.fixes if fix.edits]
+    assert found
+    assert all("((w * x + 3) ** 2).mean()" in code for code in found)

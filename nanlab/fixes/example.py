@@ -354,7 +354,7 @@ def guarded(
                 if found and page.computes(node, found):
                     standing.add(key)
                     changes.insert(0, (node, new))
-                else:
+                elif "too-large" in guard.when or not _is_whole(found.get("p") if found else None):
                     changes.append((node, new))
     for key, changes in known.items():
         if (standing or alone) and key not in standing:
@@ -364,6 +364,12 @@ def guarded(
             if new is not None:
                 made.setdefault(new, page.candidate(key.split("\0")[0], new, key in last))
     return list({**made, **late}.values())
+
+
+def _is_whole(exponent: object) -> bool:
+    """Whether a power has a derivative everywhere: of a whole number that the program writes."""
+    number = exponent.value if isinstance(exponent, ast.Constant) else None
+    return isinstance(number, int) and number >= 1
 
 
 def masked(text: str, place: Place) -> list[Candidate]:

@@ -414,6 +414,6 @@ def _rank(fix: Fix) -> tuple[int, bool, bool, float]:
     """Verified first, then what is right but for rounding; gradient-stopping last; the least
     distorting first, but for rounding."""
     distortion = math.inf if fix.distortion is None else fix.distortion
-    rounded = distortion if distortion > ROUNDING else 0.0
+    rounded = float(f"{distortion:.1g}") if distortion > ROUNDING else 0.0
     off = not fix.why.startswith(ROUNDED)
     return (_order(fix), off, fix.gradient_max is None, rounded)
