@@ -528,7 +528,7 @@ class Site:
     @cached_property
     def batch(self) -> set[int]:
         """Leading sizes that several tensors of data share: no layer is built for them."""
-        known = self.frames[-1][0].f_locals.values()
+        known = {id(v): v for frame, _ in self.frames for v in frame.f_locals.values()}.values()
         sizes = [len(v) for v in known if isinstance(v, Tensor) and v.dim() and not v.requires_grad]
         return {size for size in sizes if sizes.count(size) > 1}
 

@@ -24,6 +24,7 @@ from nanlab.explanations.site import (
     Site,
     Tensor,
     bound_by,
+    bound_value,
     callee,
     signature,
     spelled,
@@ -102,13 +103,18 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             size = getattr(made, name, size) if size is inspect.Parameter.empty else size
             if name in own or type(size) is not int or size < 2:
                 continue
-            for at, number in enumerate(n for n in site.sizes[:8] if n > size):
+            numbers = [n for n in site.sizes[:8] if n > size and n not in site.batch]
+            for at, number in enumerate(numbers):
                 if size in site.told or name not in known:
                     more = f"{name}={number}"
                     yield place.added(0.9 + 0.02 * at, call, more)
     for keyword in call.keywords:
         words = [word for word in (keyword.arg or "").split("_") if len(word) > 4]
+        made = site.binding(place, keyword.value)  # where it is counted
         for text in site.rounds if any(word in site.text for word in words) else ():
+            if made is not None and any(word in spelled(keyword.value) for word in words):
+                value = bound_value(made, spelled(keyword.value))
+                yield replace(made, distance=place.distance).replaced(0.55, (value, text))
             yield place.replaced(0.6, (keyword.value, text))
         if keyword.arg is not None and keyword.arg in site.text:
             parts = set(keyword.arg.split("_"))
@@ -268,11 +274,14 @@ def _given(site: Site, place: Place, name: str, builds: bool) -> list[str]:
 def _turned_sizes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """The sizes of a new tensor in another order, where the message has two shapes that differ by
     it."""
-    sizes = getattr(call.args[0], "elts", call.args) if call.args else []
+    shape = call.args[0] if call.args else call
+    bound = site.binding(place, shape)
+    own = bound or place
+    sizes = getattr(bound_value(bound, "") or shape, "elts", call.args)
     turned = {(b, a) for a, b in site.confronted} & site.confronted
     if callee(call) in having("makes") and len(sizes) > 1 and turned:
         for a, b in itertools.combinations(sizes, 2):
-            yield place.replaced(0.4, (a, place.text(b)), (b, place.text(a)))
+            yield own.replaced(0.4, (a, own.text(b)), (b, own.text(a)))
 
 
 # Functions that are taken for each other.
@@ -451,9 +460,11 @@ def picked(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if callee(call) != "gather" or "number of dimensions" not in site.text:
         return
     if type(number) is int and isinstance(given, Tensor) and number in (given.ndim, -1):
-        d, head = place.text(at), place.text(call)[: -len(place.text(index)) - 1]
-        text = f"{head}{place.text(index)}.unsqueeze({d})).squeeze({d})"
-        yield place.replaced(0.3, (call, text))
+        d, text = place.text(at), place.text(index)
+        head = place.text(call)[: -len(text) - 1]
+        whole = f"{head}{text}.unsqueeze({d}))"
+        squeezed = any(isinstance(n, ast.Attribute) and n.value is call for n in place.parts())
+        yield place.replaced(0.3, (call, whole if squeezed else f"{whole}.squeeze({d})"))
 
 
 def told_shapes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -487,6 +498,13 @@ def by_name(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
 
 
 _ALIKE = 0.6  # names that have less in common have nothing to do with each other
+_BETTER = 0.5  # how much better two arguments fit the names of two parameters, if they are swapped
+
+
+def _named_alike(text: str, name: str) -> float:
+    """How much an argument has in common with the name of a parameter."""
+    like = difflib.SequenceMatcher(None, text.rpartition(".")[2].lower(), name).ratio()
+    return like * (like > _ALIKE)
 
 
 def uncalled(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -511,6 +529,13 @@ def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     for keyword in call.keywords:
         if f"keyword argument '{keyword.arg}'" in site.text:
             yield from _to_construction(site, place, call, keyword)
+    names = [name for name in signature(function) if name != "self"]
+    given = list(zip(call.args, names, strict=False))
+    for (a, x), (b, y) in itertools.combinations(given, 2):
+        texts = place.text(a), place.text(b)
+        better = _named_alike(texts[1], x) + _named_alike(texts[0], y)
+        if better > _named_alike(texts[0], x) + _named_alike(texts[1], y) + _BETTER:
+            yield replace(place, distance=0.0).replaced(0.35, (a, texts[1]), (b, texts[0]))
     if 1 < len(call.args) < 5 and not place.distance:
         for a, b in itertools.combinations(call.args, 2):
             yield place.replaced(1.5, (a, place.text(b)), (b, place.text(a)))

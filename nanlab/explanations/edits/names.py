@@ -103,6 +103,29 @@ def those_that_have_it(site: Site, place: Place) -> Iterator[Candidate]:
                     yield Candidate(0.45, (lines_as(place.source, first, last, text),))
 
 
+def without_gradient(site: Site, place: Place) -> Iterator[Candidate]:
+    """A loop, or a comprehension, that passes over parameters without a gradient."""
+    learned = any(p.grad is not None for module in site.modules for p in module.parameters())
+    for node in place.parts() if learned and "NoneType" in site.text else ():
+        if not isinstance(node, ast.Attribute) or node.attr != "grad":
+            continue
+        owner, own = place.text(node.value), place.text(node)
+        for part in place.parts():
+            if isinstance(part, ast.comprehension) and place.text(part.target) == owner:
+                yield place.replaced(
+                    0.4, (part.iter, f"{place.text(part.iter)} if {own} is not None")
+                )
+        if place.value(node) is None and any(_turns(n, place, owner) for n in place.source.nodes):
+            yield place.written(0.4, f"if {own} is None:\n    continue\n{{}}")
+
+
+def _turns(loop: ast.AST, place: Place, name: str) -> bool:
+    """Whether a statement is one of those that a loop repeats for each value of a name."""
+    line = place.statement.lineno
+    inside = isinstance(loop, ast.For) and loop.lineno < line <= (loop.end_lineno or 0)
+    return inside and name in bound_by(loop)
+
+
 def _attributes(site: Site, place: Place, node: ast.Attribute) -> Iterator[tuple[float, str]]:
     """Attributes that nearly have a name; those of a module that may be used in its place."""
     owner: Any = site.error.obj  # type: ignore[attr-defined]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 import textwrap
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -253,6 +255,9 @@ def called(site: Site) -> Iterator[Candidate]:
 
 def returned(site: Site) -> Iterator[Candidate]:
     """What a function computed last, returned: it gave None."""
+    near = (*site.raising, *site.bindings)
+    asked = [place.value(call.func) for place in near for call in place.calls()]
+    known = {id(place.function) for one in asked for place in site.returns(one)}
     for source in site.program.texts if "NoneType" in site.text else ():
         for node in source.nodes:
             rows = rows_of(node) if isinstance(node, ast.FunctionDef) else []
@@ -263,11 +268,38 @@ def returned(site: Site) -> Iterator[Candidate]:
             unused = isinstance(rows[-1], ast.Expr) and not isinstance(value, ast.Constant)
             plain = unused and not isinstance(value, ast.Call)  # it does nothing there
             gives = any(is_return(each) for row in rows for each in ast.walk(row))
+            gives = gives and id(node) not in known  # else on another path
             names = bound_by(rows[-1])
             if plain or (unused and not gives):
                 yield last.replaced(0.45 - 0.1 * plain, (rows[-1], f"return {last.text(value)}"))
             elif names and not gives and not names[0].startswith("self."):
                 yield last.written(0.35, f"{{}}\nreturn {', '.join(names)}")
+
+
+def in_its_place(site: Site) -> Iterator[Candidate]:
+    """What a call changed in place, where a name was bound to what the call gave."""
+    for place in (*site.raising, *site.bindings):
+        call: Any = getattr(place.statement, "value", None)
+        given = place.result()
+        if not isinstance(call, ast.Call) or f"'{type(given).__name__}'" not in site.text:
+            continue
+        name, text = place.text(place.statement.targets[0]), place.text(call)  # type: ignore[attr-defined]
+        owner = getattr(call.func, "value", None)
+        near = replace(place, distance=0.0)
+        if owner is None or isinstance(place.value(owner), ModuleType):
+            for changed in call.args[:1] if given is None else ():
+                yield near.written(0.4, f"{text}\n{name} = {place.text(changed)}")
+        elif place.text(owner) == name:
+            yield near.written(0.3, text)
+        elif isinstance(owner, ast.Call):
+            yield near.written(
+                0.35, f"{name} = {place.text(owner)}\n{name}{text[len(place.text(owner)) :]}"
+            )
+        elif callee(call) == "sort":
+            given_too = ", ".join(("", *map(place.text, call.keywords)))
+            yield near.replaced(0.3, (call, f"sorted({place.text(owner)}{given_too})"))
+        else:
+            yield near.written(0.35, f"{text}\n{name} = {place.text(owner)}")
 
 
 def fitting(site: Site, place: Place) -> Iterator[Candidate]:
@@ -287,6 +319,8 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.4, (call.func, text))
         for text in _states(place.text(call.args[0]), state, own.state_dict().keys()):
             yield place.replaced(0.3, (call.args[0], text))
+        for source, text, prefix in _prefixes(site, state):
+            yield Candidate(0.25, spliced(source, [(text, f'"{prefix}"')]))
         if wrong and "key(s)" not in site.text:
             last = list(own.state_dict())[-1].rpartition(".")[0]
             if {name.rpartition(".")[0] for name in wrong} == {last}:
@@ -308,6 +342,21 @@ def _states(text: str, state: Any, wanted: Collection[str]) -> Iterator[str]:
                 yield f"{{n.removeprefix({prefix!r}): v for n, v in {text}.items(){part}}}"
         for name, inner in state.items():
             yield from _states(f"{text}[{name!r}]", inner, wanted)
+
+
+def _prefixes(site: Site, state: Any) -> Iterator[tuple[Source, ast.expr, str]]:
+    """Texts of the program by which a prefix is looked for that no name of a checkpoint has, each
+    with one that is nearly so."""
+    names = [name for name in state if isinstance(name, str)] if isinstance(state, dict) else []
+    heads = {name.partition(".")[0] + "." for name in names}
+    for source in site.program.texts:
+        for node in source.nodes:
+            asked = callee(node) in ("replace", "removeprefix", "startswith", "lstrip")
+            for text in node.args[:1] if asked and isinstance(node, ast.Call) else ():
+                old = text.value if isinstance(text, ast.Constant) else None
+                if isinstance(old, str) and not any(old in name for name in names):
+                    for near in difflib.get_close_matches(old, heads, 2, 0.7):
+                        yield source, text, near
 
 
 def within_sequence(site: Site, place: Place) -> Iterator[Candidate]:
@@ -414,7 +463,10 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
     if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
         if len(statement.value.elts) == 1 and "tuple" in site.text:
             yield place.replaced(0.4, (statement.value, place.text(statement.value.elts[0])))
-        for at, part in enumerate(statement.value.elts):
+        parts = statement.value.elts
+        for at, part in enumerate(
+            parts if getattr(place.function, "name", "") != "backward" else ()
+        ):
             yield place.replaced(0.9 + 0.1 * at, (statement.value, place.text(part)))
     if isinstance(statement, ast.For) and "'int' object is not iterable" in site.text:
         if type(place.value(statement.iter)) is int or callee(statement.iter) == "len":

@@ -171,6 +171,8 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
         text = new if plain or not new.startswith(old) else f"({old}){new[len(old) :]}"
         more = 0.0 if value is not MISSING else 0.3
         more += 0.2 if role == "value" else 0.0
+        if role == "value" and isinstance(value, tuple) and new.startswith(f"{old}."):
+            more -= place.distance + 0.25  # it is taken where it was computed, not where it is read
         if text == f"{old}.float()":  # data is cast where it is read
             double = torch.float64 in (getattr(v, "dtype", None) for v in (value, place.result()))
             whole = isinstance(value, Tensor) and is_whole(value)
