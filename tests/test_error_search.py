@@ -1313,7 +1313,7 @@ assert net[0].weight.grad is not None
 emb = nn.Embedding(40, 8)
 queries = torch.randint(0, 40, (5,))
 scores = emb(queries) @ emb.weight.T
-top = scores.topk(3, dim=1)
+top = scores.topk(3, dim=1)  # change
 picked = emb(top)  # change
 loss = picked.mean()
 loss.backward()

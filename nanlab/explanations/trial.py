@@ -308,7 +308,7 @@ def _numbers(names: dict[str, Any]) -> str:
                 value = torch.stack([p.detach().double().sum() for p in value.parameters()])
             if isinstance(value, (int, float, torch.Tensor)) and name[:1] != "_":
                 whole = torch.as_tensor(value).detach().double()
-                found.append(f"{name} {whole.sum():.5g} {(whole**2).sum():.5g}")
+                found.append(f"{name} {(*whole.shape,)} {whole.sum():.5g} {(whole**2).sum():.5g}")
     return ", ".join(found)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from nanlab.explanations.edits.batches import padded
 from nanlab.explanations.edits.values import IGNORED, ignored
@@ -60,8 +61,10 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                 yield place.added(0.2 - place.distance / 2, call, f"{name}={name}")
             for value in _given(site, place, name, default is None and isinstance(function, type)):
                 yield place.added(0.8, call, f"{name}={value}")
-            if elsewhere.get(name) not in (None, repr(default)) and name not in _NO_CURES:
-                yield place.added(0.6, call, f"{name}={elsewhere[name]}")
+            other = elsewhere.get(name)
+            if other not in (None, repr(default)) and name not in _NO_CURES:
+                asked = other.isdigit() and (int(other), default) in site.confronted
+                yield place.added(0.6 - 0.2 * asked, call, f"{name}={other}")
         given = own.get(name)
         lacks = name == "create_graph" and "does not require grad" in site.text
         lacks = lacks or (name == "strict" and _PARTIAL.search(site.text) is not None)
@@ -109,13 +112,6 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                     more = f"{name}={number}"
                     yield place.added(0.9 + 0.02 * at, call, more)
     for keyword in call.keywords:
-        words = [word for word in (keyword.arg or "").split("_") if len(word) > 4]
-        made = site.binding(place, keyword.value)  # where it is counted
-        for text in site.rounds if any(word in site.text for word in words) else ():
-            if made is not None and any(word in spelled(keyword.value) for word in words):
-                value = bound_value(made, spelled(keyword.value))
-                yield replace(made, distance=place.distance).replaced(0.55, (value, text))
-            yield place.replaced(0.6, (keyword.value, text))
         if keyword.arg is not None and keyword.arg in site.text:
             parts = set(keyword.arg.split("_"))
             for other, default in signature(function).items():
@@ -133,6 +129,19 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             for near in difflib.get_close_matches(keyword.arg, list(signature(function)), 2, 0.5):
                 if near != keyword.arg and "keyword" in site.text:
                     yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
+
+
+def counted(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """How often the program's loops run, for an argument that the message speaks of: where that
+    was counted, if its name says so, else where it is given."""
+    for keyword in call.keywords:
+        words = [word for word in (keyword.arg or "").split("_") if len(word) > 4]
+        name, made = spelled(keyword.value), site.binding(place, keyword.value)
+        for text in site.rounds if any(word in site.text for word in words) else ():
+            if made is not None and any(word in name for word in words):
+                near = replace(made, distance=place.distance)
+                yield near.replaced(0.55, (bound_value(made, name), text))
+            yield place.replaced(0.6, (keyword.value, text))
 
 
 def reduced(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -156,6 +165,30 @@ def reduced(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             text = other.text(value)
             loose = f"({text})" if isinstance(value, ast.BinOp) else text
             yield other.replaced(0.3, (value, f"{loose}.mean()"))
+
+
+def weighted(site: Site) -> Iterator[Candidate]:
+    """The loss of each sample times its weight, where a weight was given for each class."""
+    told = re.search(r"weight tensor should be defined .* of shape: \[(\d+)\]", site.text)
+    raised = site.raising[0]
+    for place, call in site.calls if told is not None else ():
+        own = [k for k in call.keywords if k.arg == "weight"]
+        weights = place.value(own[0].value) if own else MISSING
+        if told is None or not isinstance(weights, Tensor) or len(weights) != int(told[1]):
+            continue
+        rest = list(map(place.text, call.args))
+        rest += [place.text(k) for k in call.keywords if k.arg not in ("weight", "reduction")]
+        rest.append('reduction="none"')
+        each = f"{place.text(call.func)}({', '.join(rest)})"
+        form = f"({{}} * {place.text(own[0].value)})"
+        form += "" if any(k.arg == "reduction" for k in call.keywords) else ".mean()"
+        if place.statement is raised.statement:
+            yield raised.replaced(0.3, (call, form.format(each)))
+        for use in raised.calls() if place.statement is not raised.statement else ():
+            if isinstance(raised.value(use.func), nn.modules.loss._Loss):
+                edits = [replace(place, distance=0.0).replaced(0.3, (call, each))]
+                edits.append(raised.replaced(0.3, (use, form.format(raised.text(use)))))
+                yield Candidate(0.3, tuple(edit for one in edits for edit in one.edits))
 
 
 def mapped_axes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -353,6 +386,9 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         drawn = f"{head}sample() + {head}probs - {head}probs.detach()"
         yield place.replaced(0.8, (call, f"({drawn})"))
     if function is not MISSING and not callable(function):  # an attribute, not a method
+        if isinstance(function, (torch.optim.Optimizer, LRScheduler)):
+            yield place.replaced(0.4, (call.func, f"{place.text(call.func)}.step"))
+            return
         given = ", ".join(map(place.text, call.args))
         text = place.text(call.func)
         yield place.replaced(0.6, (call, f"{text}[{given}]" if given else text))
@@ -522,6 +558,17 @@ def uncalled(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             yield place.replaced(0.4, (call, f"{made}({more})"))
 
 
+def exchanged(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """Two arguments, each of which is named as the parameter of the other is."""
+    names = [name for name in signature(place.value(call.func)) if name != "self"]
+    pairs = zip(call.args, names, strict=False)
+    for (a, x), (b, y) in itertools.combinations(pairs, 2):
+        first, second = place.text(a), place.text(b)
+        now = _named_alike(first, x) + _named_alike(second, y)
+        if _named_alike(second, x) + _named_alike(first, y) > now + _BETTER:
+            yield replace(place, distance=0.0).replaced(0.35, (a, second), (b, first))
+
+
 def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """A call with other arguments."""
     function = place.value(call.func)
@@ -529,13 +576,6 @@ def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     for keyword in call.keywords:
         if f"keyword argument '{keyword.arg}'" in site.text:
             yield from _to_construction(site, place, call, keyword)
-    names = [name for name in signature(function) if name != "self"]
-    given = list(zip(call.args, names, strict=False))
-    for (a, x), (b, y) in itertools.combinations(given, 2):
-        texts = place.text(a), place.text(b)
-        better = _named_alike(texts[1], x) + _named_alike(texts[0], y)
-        if better > _named_alike(texts[0], x) + _named_alike(texts[1], y) + _BETTER:
-            yield replace(place, distance=0.0).replaced(0.35, (a, texts[1]), (b, texts[0]))
     if 1 < len(call.args) < 5 and not place.distance:
         for a, b in itertools.combinations(call.args, 2):
             yield place.replaced(1.5, (a, place.text(b)), (b, place.text(a)))

@@ -31,6 +31,8 @@ from nanlab.explanations.trial import Source
 
 _KEYS = 12  # of a dict, that are tried where none nearly is the one that it lacks
 
+_ALL_OTHERS = re.compile(r"(?i)\b(unk|unknown|oov)\b")  # a key that stands for those not known
+
 
 def near_names(site: Site, place: Place) -> Iterator[Candidate]:
     """Names, attributes and keys that nearly are others."""
@@ -57,6 +59,10 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                     yield place.replaced(0.4, (key, repr(error.args[0])))
         elif isinstance(error, KeyError) and isinstance(node, ast.Subscript):
             owner = place.value(node.value)
+            known = owner if isinstance(owner, dict) else {}
+            for rest in (k for k in known if _ALL_OTHERS.search(str(k))):
+                of, index = place.text(node.value), place.text(node.slice)
+                yield place.replaced(0.3, (node, f"{of}.get({index}, {of}[{rest!r}])"))
             if isinstance(owner, dict) and isinstance(node.slice, ast.Constant):
                 keys = [k for k in owner if isinstance(k, str)]
                 alike = difflib.get_close_matches(str(node.slice.value), keys, 3, 0.5)
@@ -256,6 +262,26 @@ def shadowed(site: Site, place: Place) -> Iterator[Candidate]:
                 elif isinstance(node, ast.Call) and spelled(node.func) == name:
                     nodes.append(node.func)
             yield place.replaced(0.4, *((node, f"{name}_fn") for node in nodes))
+
+
+def near_choices(site: Site) -> Iterator[Candidate]:
+    """A text that a function of the program chooses by, as one that it knows: it gave None."""
+    for place in (*site.raising, *site.bindings) if "NoneType" in site.text else ():
+        for call in place.calls():
+            functions = {
+                id(f): f for p in site.returns(place.value(call.func)) if (f := p.function)
+            }
+            tests = [
+                n for f in functions.values() for n in ast.walk(f) if isinstance(n, ast.Compare)
+            ]
+            words = {getattr(n, "value", None) for test in tests for n in ast.walk(test)}
+            known = {word.lower(): word for word in words if isinstance(word, str)}
+            for given in (*call.args, *(keyword.value for keyword in call.keywords)):
+                old = getattr(given, "value", None)
+                if isinstance(given, ast.Constant) and isinstance(old, str) and old not in words:
+                    for near in difflib.get_close_matches(old.lower(), known, 2, 0.6):
+                        new = f'"{known[near]}"'
+                        yield replace(place, distance=0.0).replaced(0.35, (given, new))
 
 
 def named_parts(site: Site) -> Iterator[Candidate]:

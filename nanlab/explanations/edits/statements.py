@@ -21,6 +21,7 @@ from nanlab.explanations.site import (
     Site,
     Tensor,
     bound_by,
+    bound_value,
     callee,
     is_return,
     lines_as,
@@ -276,30 +277,36 @@ def returned(site: Site) -> Iterator[Candidate]:
                 yield last.written(0.35, f"{{}}\nreturn {', '.join(names)}")
 
 
+_NO_RESULT = ("NoneType", "_IncompatibleKeys")  # of what a call gives that changes something
+
+
 def in_its_place(site: Site) -> Iterator[Candidate]:
     """What a call changed in place, where a name was bound to what the call gave."""
     for place in (*site.raising, *site.bindings):
         call: Any = getattr(place.statement, "value", None)
-        given = place.result()
-        if not isinstance(call, ast.Call) or f"'{type(given).__name__}'" not in site.text:
+        kind = type(place.result()).__name__
+        if not isinstance(call, ast.Call) or kind not in _NO_RESULT or kind not in site.text:
             continue
-        name, text = place.text(place.statement.targets[0]), place.text(call)  # type: ignore[attr-defined]
+        (name,) = bound_by(place.statement)
+        text, near = place.text(call), replace(place, distance=0.0)
         owner = getattr(call.func, "value", None)
-        near = replace(place, distance=0.0)
+        own = place.text(owner) if owner is not None else ""
         if owner is None or isinstance(place.value(owner), ModuleType):
-            for changed in call.args[:1] if given is None else ():
-                yield near.written(0.4, f"{text}\n{name} = {place.text(changed)}")
-        elif place.text(owner) == name:
+            for changed in call.args[:1]:
+                own = place.text(changed)
+                rows = f"{text}\n{name} = {own}"
+                if not spelled(changed):  # it is made there, and would be made again
+                    rows = f"{name} = {own}\n{text.replace(own, name, 1)}"
+                yield near.written(0.4, rows)
+        elif own == name:
             yield near.written(0.3, text)
         elif isinstance(owner, ast.Call):
-            yield near.written(
-                0.35, f"{name} = {place.text(owner)}\n{name}{text[len(place.text(owner)) :]}"
-            )
+            yield near.written(0.35, f"{name} = {own}\n{name}{text[len(own) :]}")
         elif callee(call) == "sort":
-            given_too = ", ".join(("", *map(place.text, call.keywords)))
-            yield near.replaced(0.3, (call, f"sorted({place.text(owner)}{given_too})"))
+            options = ", ".join(("", *map(place.text, call.keywords)))
+            yield near.replaced(0.3, (call, f"sorted({own}{options})"))
         else:
-            yield near.written(0.35, f"{text}\n{name} = {place.text(owner)}")
+            yield near.written(0.35, f"{text}\n{name} = {own}")
 
 
 def fitting(site: Site, place: Place) -> Iterator[Candidate]:
@@ -319,8 +326,8 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.4, (call.func, text))
         for text in _states(place.text(call.args[0]), state, own.state_dict().keys()):
             yield place.replaced(0.3, (call.args[0], text))
-        for source, text, prefix in _prefixes(site, state):
-            yield Candidate(0.25, spliced(source, [(text, f'"{prefix}"')]))
+        for source, old, prefix in _prefixes(site, state):
+            yield Candidate(-0.05, spliced(source, [(old, f'"{prefix}"')]))
         if wrong and "key(s)" not in site.text:
             last = list(own.state_dict())[-1].rpartition(".")[0]
             if {name.rpartition(".")[0] for name in wrong} == {last}:
@@ -457,16 +464,34 @@ def _result(place: Place, statement: ast.stmt) -> tuple[str, str]:
     return place.text(statement).removesuffix(text), text
 
 
+def listed(site: Site, place: Place) -> Iterator[Candidate]:
+    """What can be gone through once, as a list, where its length or a part of it is asked for."""
+    if not re.search(r"has no len\(\)|not subscriptable", site.text):
+        return
+    for node in place.parts():
+        asked = [*getattr(node, "args", [])[:1]] if callee(node) == "len" else []
+        asked += [node.value] if isinstance(node, ast.Subscript) else []
+        for each in asked:
+            value = place.value(each)
+            bound = site.binding(place, each)
+            made = bound_value(bound, spelled(each))
+            if value is not MISSING and not isinstance(value, Iterator):
+                continue
+            if bound is not None and made is not None:
+                text = f"list({bound.text(made)})"
+                yield replace(bound, distance=0.0).replaced(0.3, (made, text))
+            elif isinstance(each, ast.Call):
+                yield place.replaced(0.35, (each, f"list({place.text(each)})"))
+
+
 def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
     """Results of several parts taken apart."""
     statement = place.statement
     if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
         if len(statement.value.elts) == 1 and "tuple" in site.text:
             yield place.replaced(0.4, (statement.value, place.text(statement.value.elts[0])))
-        parts = statement.value.elts
-        for at, part in enumerate(
-            parts if getattr(place.function, "name", "") != "backward" else ()
-        ):
+        gradients = getattr(place.function, "name", "") == "backward"  # one for each argument
+        for at, part in enumerate(statement.value.elts if not gradients else ()):
             yield place.replaced(0.9 + 0.1 * at, (statement.value, place.text(part)))
     if isinstance(statement, ast.For) and "'int' object is not iterable" in site.text:
         if type(place.value(statement.iter)) is int or callee(statement.iter) == "len":
@@ -496,6 +521,8 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
                 for at in reversed(range(len(parts))):
                     text = ", ".join((*parts[:at], name, *parts[at:]))
                     yield place.replaced(0.3 + 0.2 * (name == "_"), (target, text))
+    if isinstance(target, ast.Tuple) and "not enough values" in site.text and not place.distance:
+        yield from _without_unread(place, target, site.told)
     nested = [e for e in getattr(target, "elts", []) if isinstance(e, ast.Tuple)]
     if isinstance(target, ast.Tuple) and nested and "to unpack" in site.text:
         each = [e.elts if isinstance(e, ast.Tuple) else [e] for e in target.elts]
@@ -511,8 +538,21 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
     parted = re.search(rf"(?<![\w.]){spelled(target)}\[\d\]", place.source.text)
     plain = listed or (isinstance(value, tuple) and not hasattr(value, "_fields"))
     if plain and 2 <= len(value) <= 4 and not parted:
-        if any(isinstance(each, Tensor) for each in value):
+        kinds = (Tensor, float) if "'tuple'" in site.text else Tensor
+        if any(isinstance(each, kinds) for each in value):
             yield place.replaced(0.3, (target, spelled(target) + ", _" * (len(value) - 1)))
+
+
+def _without_unread(place: Place, target: ast.Tuple, told: list[int]) -> Iterator[Candidate]:
+    """A statement that binds fewer names, without those that nothing reads."""
+    around = place.function or place.source.tree
+    names = (node for node in ast.walk(around) if isinstance(node, ast.Name))
+    read = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    more = told[0] - told[-1]
+    unread = [part for part in target.elts if spelled(part) not in read]
+    kept = [place.text(part) for part in target.elts if part not in unread[-more:]]
+    if len(unread) >= more > 0 and len(kept) > 1:
+        yield place.replaced(0.3, (target, ", ".join(kept)))
 
 
 def _data_in(place: Place, statement: ast.stmt) -> list[str]:

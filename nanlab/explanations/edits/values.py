@@ -178,7 +178,7 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
             whole = isinstance(value, Tensor) and is_whole(value)
             more += 0.7 * ((double or whole) and _is_argument(place, expression))
         yield place.replaced(cost + more, (expression, text))
-        if not isinstance(expression, ast.Name) or not isinstance(value, Tensor):
+        if not isinstance(expression, ast.Name) or not isinstance(value, (Tensor, np.ndarray)):
             continue
         alike = [
             other
@@ -355,10 +355,14 @@ def _of_numbers_and_texts(own: _Operand) -> Forms:
     """Arrays, numbers and texts as tensors or numbers."""
     value, old = own.value, own.text
     if isinstance(value, np.ndarray):
+        for other in own.others.values() if value.ndim == 1 else ():  # a number for each sample
+            if other.dim() > 1 and len(other) == len(value) != other.shape[-1]:
+                yield 0.6, f"torch.from_numpy({old})[:{(other.dim() - 1) * ', None'}]"
         yield 0.7, f"torch.from_numpy({old})"
         yield 0.8, f"{old}.copy()"
         yield 1.0, f'{old}.astype("float32")'
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if numeric and not isinstance(own.site.error, ZeroDivisionError):  # that would be NaN
         yield 1.2, f"torch.tensor({old})"
     if isinstance(value, list) and value and (of := _of_numbers(value)):
         yield 0.7, f"torch.tensor({old})"
