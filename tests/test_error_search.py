@@ -1469,6 +1469,19 @@ def test_no_edit_writes_into_a_copy_or_drops_what_was_never_filled(
     assert not any("table.bfloat16()[" in edit or "is not None" in edit for edit in edits)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "total, count = 2.0, 0\nmean = total / count\n",
+        "losses = [torch.ones(1).item()]\nworse = losses[-1] > losses[-2]\n",
+        "import os\nrate = float(os.environ['A_RATE_THAT_NOBODY_SET'])\n",
+    ],
+)
+def test_no_edit_ends_an_error_by_chance(text: str, tmp_path: Path) -> None:
+    told = nanlab.explain(failed(tmp_path / "program.py", text))
+    assert told is None or not any(fix.edits for fix in told.fixes)
+
+
 def test_edit_that_others_of_its_kind_contradict_gives_way() -> None:
     texts = {"a": 0.5, "b": 0.55, "c": 0.6}
     edits = {name: (Edit("train.py", 1, 1, name),) for name in texts}

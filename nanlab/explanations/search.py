@@ -37,6 +37,9 @@ _OF_PLACES = (
     ("at_error", names.without_dots),
     ("at_error", names.those_that_have_it),
     ("at_error", names.without_gradient),
+    ("at_error", names.where_it_is_given),
+    ("at_error", names.lists),
+    ("at_error", names.hidden),
     ("at_error", names.of_function_around),
     ("at_error", names.shadowed),
     ("at_error", values.written_in_part),
@@ -104,7 +107,6 @@ _OF_PROGRAM = (
     batches.channels_first,
     batches.broadcast_samples,
     batches.evaluated,
-    batches.never_empty,
     calls.given_by_key,
     calls.parametrized,
     calls.told_instead,
@@ -251,8 +253,9 @@ def _onward(site: Site, first: Candidate) -> list[Candidate]:
 
 def _candidates(site: Site) -> Iterator[Candidate]:
     """All edits; a kind that fails at one part of a statement says so, and costs no other."""
-    asked = [partial(kind, site) for kind in _OF_PROGRAM]
-    for name, kind in _OF_PLACES:
+    by_zero = isinstance(site.error, ZeroDivisionError)  # any other number ends it
+    asked = [partial(kind, site) for kind in ([batches.never_empty] if by_zero else _OF_PROGRAM)]
+    for name, kind in _OF_PLACES if not by_zero else ():
         places = [at if isinstance(at, tuple) else (at,) for at in getattr(site, name)]
         asked += [partial(kind, site, *at) for at in places]
     for kind in asked:

@@ -272,6 +272,8 @@ class Program:
         self, edits: Sequence[Edit], start: tuple[int, int], look: Look | None = None
     ) -> Outcome:
         names = dict(self.names)
+        if start == (0, 0):  # Python's own names are what they were
+            names = {n: v for n, v in names.items() if n[:2] == "__" or not hasattr(builtins, n)}
         torch.default_generator.manual_seed(0)
         try:
             for file, source in self.modules.items():

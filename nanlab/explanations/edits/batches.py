@@ -209,24 +209,19 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
 
 
 def never_empty(site: Site) -> Iterator[Candidate]:
-    """A loader that leaves out its only batch, since that is smaller; else one for a number of
-    things of which there are none, that is divided by."""
-    if not isinstance(site.error, ZeroDivisionError):
-        return
-    loops = 0
+    """A loader with its only batch, which it left out as too small; a share of no things as 0."""
+    raised, empty = site.raising[0], False
     for place in site.statements():
         made = place.result()
         if isinstance(made, DataLoader) and not len(made):
-            loops += 1
+            empty = True
             for call in (c for c in place.calls() if callee(c) == "DataLoader"):
                 for option in (k for k in call.keywords if k.arg == "drop_last"):
                     yield place.replaced(0.3, (option.value, "False"))
-    for node in site.raising[0].parts() if not loops else ():
+    for node in raised.parts() if not empty else ():
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            both = [site.raising[0].value(side) for side in (node.left, node.right)]
-            if both == [0, 0]:
-                text = f"max({site.raising[0].text(node.right)}, 1)"
-                yield site.raising[0].replaced(0.4, (node.right, text))
+            if [raised.value(node.left), raised.value(node.right)] == [0, 0]:
+                yield raised.replaced(0.4, (node.right, f"max({raised.text(node.right)}, 1)"))
 
 
 def evaluated(site: Site) -> Iterator[Candidate]:

@@ -366,6 +366,7 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         yield place.replaced(0.4, (call.func, f"{place.text(kind)}.apply"))
     if isinstance(function, type) and issubclass(function, nn.Module) and call.args:
         read = any(isinstance(place.value(node), Tensor) for node in call.args)
+        read = read or re.search(rf"not {name}\b|'{name}' object", site.text) is not None
         if isinstance(call.func, ast.Attribute) and read:  # a name was bound without being built
             yield place.replaced(0.5, (call.func, f"{place.text(call.func)}()"))
     given = place.value(call.args[0]) if isinstance(function, nn.Embedding) and call.args else None
@@ -382,6 +383,9 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                     texts = (place.text(each.func)[: -len(name)] + other for each in same)
                     pairs = zip((each.func for each in same), texts, strict=True)
                     yield place.replaced(cost + 0.02, *pairs)
+    if name == "next" and "not an iterator" in site.text:
+        for given in call.args[:1]:
+            yield place.replaced(0.3, (given, f"iter({place.text(given)})"))
     if name == "rsample":  # the gradient of the probabilities for that of what is drawn
         drawn = f"{head}sample() + {head}probs - {head}probs.detach()"
         yield place.replaced(0.8, (call, f"({drawn})"))
@@ -566,7 +570,9 @@ def exchanged(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         first, second = place.text(a), place.text(b)
         now = _named_alike(first, x) + _named_alike(second, y)
         if _named_alike(second, x) + _named_alike(first, y) > now + _BETTER:
-            yield replace(place, distance=0.0).replaced(0.35, (a, second), (b, first))
+            sure = (first, second) == (y, x)
+            cost = -0.05 if sure else 0.35
+            yield replace(place, distance=0.0).replaced(cost, (a, second), (b, first))
 
 
 def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -604,8 +610,14 @@ def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         if hasattr(place.value(argument), "__len__"):
             yield place.added(0.9, call, f"{lacking[1]}=len({place.text(argument)})")
     order = {name: at for at, name in enumerate(place.frame.f_locals)}
+    taken = set(map(place.text, call.args))
     for name, value in place.frame.f_locals.items():
-        if name.startswith("_") or inspect.ismodule(value) or isinstance(value, type):
+        if (
+            name.startswith("_")
+            or name in taken
+            or inspect.ismodule(value)
+            or isinstance(value, type)
+        ):
             continue
         like = difflib.SequenceMatcher(None, name, lacking[1]).ratio()
         like *= like > _ALIKE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import difflib
 import re
 import textwrap
@@ -20,6 +21,7 @@ from nanlab.explanations.site import (
     Place,
     Site,
     bound_by,
+    bound_value,
     callee,
     function_around,
     is_return,
@@ -46,6 +48,7 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.3, (node, f"{place.text(node.value)}[{node.attr!r}]"))
             for cost, near in _attributes(site, place, node):
                 yield place.replaced(cost, (node, f"{place.text(node.value)}.{near}"))
+            yield from _of_another_type(place, node, error.obj)
             if error.name == "get" and hasattr(error.obj, "__getitem__"):
                 for call in (c for c in place.calls() if c.func is node and c.args):
                     text = f"{place.text(node.value)}[{place.text(call.args[0])}]"
@@ -69,6 +72,42 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                 quote = place.text(node.slice)[-1]
                 for at, other in enumerate(dict.fromkeys([*alike, *keys[:_KEYS]])):
                     yield place.replaced(0.4 + 0.02 * at, (node.slice, f"{quote}{other}{quote}"))
+
+
+# What is done with each tensor of a batch.
+_FOR_EACH = "to cuda cpu float long half detach clone numpy item pin_memory".split()
+
+
+def _of_another_type(place: Place, node: ast.Attribute, owner: Any) -> Iterator[Candidate]:
+    """What a method of a tensor, of a list or of an older version stands for, by the type of what
+    lacks it."""
+    text, name = place.text(node.value), node.attr
+    for call in (c for c in place.calls() if c.func is node):
+        given = place.text(call)[len(place.text(node)) :]
+        if name == "next" and isinstance(owner, Iterator):
+            yield place.replaced(0.3, (call, f"next({text})"))
+        if isinstance(owner, (int, float)) and name in ("item", "detach", "cpu", "numpy"):
+            yield place.replaced(0.3, (call, text))
+        parts = [*owner.values()] if isinstance(owner, dict) else owner
+        known = [hasattr(each, name) for each in parts] if isinstance(parts, (list, tuple)) else []
+        if any(known) and name in _FOR_EACH:
+            own = f"each.{name}{given}" + f' if hasattr(each, "{name}") else each' * (
+                not all(known)
+            )
+            new = f"[{own} for each in {text}]"
+            if isinstance(owner, dict):
+                new = f"{{key: {own} for key, each in {text}.items()}}"
+            yield place.replaced(0.3, (call, new))
+
+
+def lists(site: Site, place: Place) -> Iterator[Candidate]:
+    """A name that is bound to a number and appended to, as an empty list."""
+    for node in place.parts() if "has no attribute 'append'" in site.text else ():
+        if isinstance(node, ast.Attribute) and node.attr == "append":
+            bound = site.binding(place, node.value)
+            made = bound_value(bound, spelled(node.value))
+            if bound is not None and isinstance(made, ast.Constant):
+                yield replace(bound, distance=0.0).replaced(0.35, (made, "[]"))
 
 
 def without_dots(site: Site, place: Place) -> Iterator[Candidate]:
@@ -123,6 +162,30 @@ def without_gradient(site: Site, place: Place) -> Iterator[Candidate]:
                 )
         if place.value(node) is None and any(_turns(n, place, owner) for n in place.source.nodes):
             yield place.written(0.4, f"if {own} is None:\n    continue\n{{}}")
+
+
+def where_it_is_given(site: Site, place: Place) -> Iterator[Candidate]:
+    """What is done with an argument that need not be given, or a parameter that a layer need not
+    have, where there is one."""
+    if not isinstance(site.error, AttributeError) or not isinstance(place.statement, ast.Expr):
+        return
+    given = place.function.args if place.function is not None else None
+    names = [each.arg for each in given.args] if given is not None else []
+    defaults = given.defaults if given is not None else []
+    optional = {
+        name
+        for name, default in zip(reversed(names), reversed(defaults), strict=False)
+        if isinstance(default, ast.Constant) and default.value is None
+    }
+    for node in place.parts():
+        of = node.value if isinstance(node, ast.Attribute) else node
+        if not isinstance(node, ast.Attribute) or place.value(of) is not None:
+            continue
+        layer = place.value(of.value) if isinstance(of, ast.Attribute) else None
+        parts = layer._parameters if isinstance(layer, nn.Module) else {}
+        if spelled(of) in optional or getattr(of, "attr", "") in parts:
+            own = textwrap.indent(place.text(place.statement), "    ")
+            yield place.written(0.4, f"if {place.text(of)} is not None:\n{own}")
 
 
 def _turns(loop: ast.AST, place: Place, name: str) -> bool:
@@ -282,6 +345,18 @@ def near_choices(site: Site) -> Iterator[Candidate]:
                     for near in difflib.get_close_matches(old.lower(), known, 2, 0.6):
                         new = f'"{known[near]}"'
                         yield replace(place, distance=0.0).replaced(0.35, (given, new))
+
+
+def hidden(site: Site, place: Place) -> Iterator[Candidate]:
+    """A name of Python's own that the program gave to a number, under another name there."""
+    called = {id(n.func): n.func for n in place.calls() if isinstance(n.func, ast.Name)}
+    for function in called.values() if "not callable" in site.text else ():
+        name = getattr(function, "id", "")
+        if hasattr(builtins, name) and not callable(place.value(function)):
+            nodes = [n for n in place.source.nodes if isinstance(n, ast.Name) and n.id == name]
+            calls = (n for n in place.source.nodes if isinstance(n, ast.Call))
+            kept = {id(call.func) for call in calls}
+            yield place.replaced(0.35, *((n, f"{name}_value") for n in nodes if id(n) not in kept))
 
 
 def named_parts(site: Site) -> Iterator[Candidate]:

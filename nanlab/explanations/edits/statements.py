@@ -528,6 +528,9 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
         each = [e.elts if isinstance(e, ast.Tuple) else [e] for e in target.elts]
         flat = ", ".join(place.text(part) for inner in each for part in inner)
         yield place.replaced(0.35, (target, flat))
+        if isinstance(statement, ast.For) and len(each) == 2 and len(each[0]) == 1:
+            text = f"enumerate({place.text(statement.iter)})"
+            yield place.replaced(0.3, (statement.iter, text))
     if isinstance(target, ast.Tuple) and len(target.elts) > 2:  # a part has parts of its own
         first, *rest = map(place.text, target.elts)
         yield place.replaced(0.5, (target, f"{first}, ({', '.join(rest)})"))

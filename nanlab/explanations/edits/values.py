@@ -40,10 +40,11 @@ def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
     own = {ast.dump(e): e for e, _ in place.operands}
     inside = {id(node) for node in ast.walk(place.statement)}
     for source in site.program.texts:
+        alone = {id(row.value) for row in source.nodes if isinstance(row, ast.Expr)}
         for node in source.nodes:
             given = getattr(getattr(node, "func", None), "value", None)
             same = own.get(ast.dump(given)) if given is not None else None
-            if same is None or id(node) in inside or callee(node) in (*ASKED, "detach"):
+            if same is None or id(node) in inside | alone or callee(node) in (*ASKED, "detach"):
                 continue
             if isinstance(place.value(same), ModuleType) or spelled(same) == "self":
                 continue
@@ -361,8 +362,7 @@ def _of_numbers_and_texts(own: _Operand) -> Forms:
         yield 0.7, f"torch.from_numpy({old})"
         yield 0.8, f"{old}.copy()"
         yield 1.0, f'{old}.astype("float32")'
-    numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if numeric and not isinstance(own.site.error, ZeroDivisionError):  # that would be NaN
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield 1.2, f"torch.tensor({old})"
     if isinstance(value, list) and value and (of := _of_numbers(value)):
         yield 0.7, f"torch.tensor({old})"
