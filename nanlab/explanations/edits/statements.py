@@ -23,6 +23,7 @@ from nanlab.explanations.site import (
     bound_by,
     bound_value,
     callee,
+    function_around,
     is_return,
     lines_as,
     names_in,
@@ -521,8 +522,10 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
                 for at in reversed(range(len(parts))):
                     text = ", ".join((*parts[:at], name, *parts[at:]))
                     yield place.replaced(0.3 + 0.2 * (name == "_"), (target, text))
-    if isinstance(target, ast.Tuple) and "not enough values" in site.text and not place.distance:
-        yield from _without_unread(place, target, site.told)
+    if isinstance(target, ast.Tuple) and not place.distance:
+        one = re.search("over a 0-d tensor|cannot unpack non-iterable", site.text)
+        few = "not enough values" in site.text and site.told[-1]
+        yield from _without_unread(place, target, 1 if one else int(few))
     nested = [e for e in getattr(target, "elts", []) if isinstance(e, ast.Tuple)]
     if isinstance(target, ast.Tuple) and nested and "to unpack" in site.text:
         each = [e.elts if isinstance(e, ast.Tuple) else [e] for e in target.elts]
@@ -539,22 +542,24 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
     value = place.value(ast.copy_location(ast.Name(spelled(target), ast.Load()), target))
     listed = isinstance(value, list) and isinstance(statement, ast.For)
     parted = re.search(rf"(?<![\w.]){spelled(target)}\[\d\]", place.source.text)
-    plain = listed or (isinstance(value, tuple) and not hasattr(value, "_fields"))
+    named = hasattr(value, "_fields") or hasattr(value, "n_fields")  # as what `max` gives
+    plain = listed or (isinstance(value, tuple) and not named)
     if plain and 2 <= len(value) <= 4 and not parted:
         kinds = (Tensor, float) if "'tuple'" in site.text else Tensor
         if any(isinstance(each, kinds) for each in value):
             yield place.replaced(0.3, (target, spelled(target) + ", _" * (len(value) - 1)))
 
 
-def _without_unread(place: Place, target: ast.Tuple, told: list[int]) -> Iterator[Candidate]:
-    """A statement that binds fewer names, without those that nothing reads."""
-    around = place.function or place.source.tree
-    names = (node for node in ast.walk(around) if isinstance(node, ast.Name))
-    read = {node.id for node in names if isinstance(node.ctx, ast.Load)}
-    more = told[0] - told[-1]
+def _without_unread(place: Place, target: ast.Tuple, count: int) -> Iterator[Candidate]:
+    """A statement that binds as many names as there are values, without those that nothing
+    reads."""
+    names = (node for node in place.source.nodes if isinstance(node, ast.Name))
+    own = (node for node in names if function_around(place.source, node) is place.function)
+    read = {node.id for node in own if isinstance(node.ctx, ast.Load)}
     unread = [part for part in target.elts if spelled(part) not in read]
+    more = len(target.elts) - count
     kept = [place.text(part) for part in target.elts if part not in unread[-more:]]
-    if len(unread) >= more > 0 and len(kept) > 1:
+    if count and len(unread) >= more > 0:
         yield place.replaced(0.3, (target, ", ".join(kept)))
 
 
