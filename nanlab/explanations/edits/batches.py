@@ -154,6 +154,8 @@ def as_many(site: Site, place: Place) -> Iterator[Candidate]:
     calls = [c for c in place.calls() if callee(c) == "TensorDataset"]
     for call in calls if "Size mismatch between tensors" in site.text else ():
         rows = [(given, v) for given in call.args if isinstance(v := place.value(given), Tensor)]
+        if len(rows) < 2:
+            continue
         whole, longest = max(rows, key=lambda row: len(row[1]))
         made = bound_value(site.binding(place, whole), spelled(whole)) or whole
         if callee(made) not in ("flatten", "view", "reshape"):
@@ -213,14 +215,15 @@ def never_empty(site: Site) -> Iterator[Candidate]:
     raised, empty = site.raising[0], False
     for place in site.statements():
         made = place.result()
-        if isinstance(made, DataLoader) and not len(made):
+        if isinstance(made, DataLoader) and hasattr(made.dataset, "__len__") and not len(made):
             empty = True
             for call in (c for c in place.calls() if callee(c) == "DataLoader"):
                 for option in (k for k in call.keywords if k.arg == "drop_last"):
                     yield place.replaced(0.3, (option.value, "False"))
     for node in raised.parts() if not empty else ():
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            if [raised.value(node.left), raised.value(node.right)] == [0, 0]:
+            sides = [raised.value(side) for side in (node.left, node.right)]
+            if all(type(side) in (int, float) and side == 0 for side in sides):
                 yield raised.replaced(0.4, (node.right, f"max({raised.text(node.right)}, 1)"))
 
 

@@ -138,9 +138,9 @@ def counted(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         words = [word for word in (keyword.arg or "").split("_") if len(word) > 4]
         name, made = spelled(keyword.value), site.binding(place, keyword.value)
         for text in site.rounds if any(word in site.text for word in words) else ():
-            if made is not None and any(word in name for word in words):
-                near = replace(made, distance=place.distance)
-                yield near.replaced(0.55, (bound_value(made, name), text))
+            value = bound_value(made, name)
+            if made is not None and value is not None and any(word in name for word in words):
+                yield replace(made, distance=place.distance).replaced(0.55, (value, text))
             yield place.replaced(0.6, (keyword.value, text))
 
 
@@ -174,7 +174,7 @@ def weighted(site: Site) -> Iterator[Candidate]:
     for place, call in site.calls if told is not None else ():
         own = [k for k in call.keywords if k.arg == "weight"]
         weights = place.value(own[0].value) if own else MISSING
-        if told is None or not isinstance(weights, Tensor) or len(weights) != int(told[1]):
+        if told is None or getattr(weights, "shape", ()) != (int(told[1]),):
             continue
         rest = list(map(place.text, call.args))
         rest += [place.text(k) for k in call.keywords if k.arg not in ("weight", "reduction")]
@@ -309,8 +309,9 @@ def _turned_sizes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidat
     it."""
     shape = call.args[0] if call.args else call
     bound = site.binding(place, shape)
-    own = bound or place
-    sizes = getattr(bound_value(bound, "") or shape, "elts", call.args)
+    named = getattr(bound_value(bound, ""), "elts", None)
+    own = bound if bound is not None and named else place
+    sizes = named or getattr(shape, "elts", call.args)
     turned = {(b, a) for a, b in site.confronted} & site.confronted
     if callee(call) in having("makes") and len(sizes) > 1 and turned:
         for a, b in itertools.combinations(sizes, 2):

@@ -536,24 +536,22 @@ def fitting_argument(site: Site) -> Iterator[Candidate]:
     for place in site.mentioned if told is not None else ():
         whole: Any = getattr(place.statement, "value", None)
         parts = getattr(whole, "elts", [whole])
-        if told is None or getattr(place.function, "name", "") != "backward":
+        own = getattr(place.function, "name", "") == "backward"
+        if told is None or not own or int(told[1]) >= len(parts):
             continue
         part, (got, wanted) = parts[int(told[1])], (each.split(", ") for each in told.groups()[1:])
         bound = site.binding(place, part)
-        own = replace(bound or place, distance=0.0)
+        near = replace(bound or place, distance=0.0)
         node = bound_value(bound, spelled(part)) or part
-        text = own.text(node)
         if got == wanted[::-1]:
-            for turned in _turned_product(own, node):
-                yield own.replaced(0.3, (node, turned))
-            yield own.replaced(
-                0.4, (node, f"({text}).t()" if isinstance(node, ast.BinOp) else f"{text}.t()")
-            )
-        for other in parts:
-            if other is not part:
-                yield replace(place, distance=0.0).replaced(
-                    0.5, (part, place.text(other)), (other, place.text(part))
-                )
+            for turned in _turned_product(near, node):
+                yield near.replaced(0.3, (node, turned))
+            text = near.text(node)
+            loose = f"({text})" if isinstance(node, ast.BinOp) else text
+            yield near.replaced(0.4, (node, f"{loose}.t()"))
+        for other in (each for each in parts if each is not part):
+            pairs = (part, place.text(other)), (other, place.text(part))
+            yield replace(place, distance=0.0).replaced(0.5, *pairs)
 
 
 def _turned_product(place: Place, node: Any) -> Iterator[str]:

@@ -182,7 +182,7 @@ def where_it_is_given(site: Site, place: Place) -> Iterator[Candidate]:
         if not isinstance(node, ast.Attribute) or place.value(of) is not None:
             continue
         layer = place.value(of.value) if isinstance(of, ast.Attribute) else None
-        parts = layer._parameters if isinstance(layer, nn.Module) else {}
+        parts = vars(layer).get("_parameters", {}) if isinstance(layer, nn.Module) else {}
         if spelled(of) in optional or getattr(of, "attr", "") in parts:
             own = textwrap.indent(place.text(place.statement), "    ")
             yield place.written(0.4, f"if {place.text(of)} is not None:\n{own}")

@@ -288,8 +288,8 @@ def in_its_place(site: Site) -> Iterator[Candidate]:
         kind = type(place.result()).__name__
         if not isinstance(call, ast.Call) or kind not in _NO_RESULT or kind not in site.text:
             continue
-        (name,) = bound_by(place.statement)
-        text, near = place.text(call), replace(place, distance=0.0)
+        (target,) = place.statement.targets  # type: ignore[attr-defined]
+        name, text, near = place.text(target), place.text(call), replace(place, distance=0.0)
         owner = getattr(call.func, "value", None)
         own = place.text(owner) if owner is not None else ""
         if owner is None or isinstance(place.value(owner), ModuleType):
