@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -1480,6 +1481,18 @@ def test_no_edit_writes_into_a_copy_or_drops_what_was_never_filled(
 def test_no_edit_ends_an_error_by_chance(text: str, tmp_path: Path) -> None:
     told = nanlab.explain(failed(tmp_path / "program.py", text))
     assert told is None or not any(fix.edits for fix in told.fixes)
+
+
+def test_every_kind_of_edit_reads_empty_lists_and_slices_of_a_shape(tmp_path: Path) -> None:
+    text = """
+rows = []
+x = torch.ones(2, 3) @ torch.tensor(rows).view(*torch.ones(2, 3, 0).shape[2:])
+"""
+    site = Site.of(failed(tmp_path / "program.py", text))
+    assert site is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(search._candidates(site))
 
 
 def test_edit_that_others_of_its_kind_contradict_gives_way() -> None:

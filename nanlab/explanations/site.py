@@ -211,7 +211,8 @@ class Place:
 
 def number_of(node: ast.AST) -> Any:
     """The value of an expression of literal numbers; MISSING for another."""
-    if any(isinstance(n, (ast.Name, ast.Call, ast.Attribute)) for n in ast.walk(node)):
+    others = (ast.Name, ast.Call, ast.Attribute, ast.Slice)
+    if any(isinstance(n, others) for n in ast.walk(node)):
         return MISSING
     return eval(ast.unparse(node), {"__builtins__": {}})
 

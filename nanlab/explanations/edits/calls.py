@@ -357,7 +357,7 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         shapes = [getattr(each, "shape", ()) for each in parts]
         if len(shapes[-1]) > 1 and len({*shapes[:-1]}) == 1 and shapes[0][1:] == shapes[-1][1:]:
             yield place.replaced(0.5, (call.func, f"{head}cat"))  # batches, the last is smaller
-    elif isinstance(parts, list) and all(isinstance(each, list) for each in parts):
+    elif isinstance(parts, list) and parts and all(isinstance(each, list) for each in parts):
         rows = f"[{place.text(call.func)}(row) for row in {place.text(call.args[0])}]"
         yield place.replaced(0.6, (call, padded([torch.ones(len(r)) for r in parts], rows)))
     yield from _turned(site, place, call, function)
