@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -1313,7 +1314,7 @@ assert net[0].weight.grad is not None
 emb = nn.Embedding(40, 8)
 queries = torch.randint(0, 40, (5,))
 scores = emb(queries) @ emb.weight.T
-top = scores.topk(3, dim=1)
+top = scores.topk(3, dim=1)  # change
 picked = emb(top)  # change
 loss = picked.mean()
 loss.backward()
@@ -1467,6 +1468,31 @@ def test_no_edit_writes_into_a_copy_or_drops_what_was_never_filled(
     told = nanlab.explain(failed(tmp_path / "program.py", text))
     edits = [edit.text for fix in told.fixes for edit in fix.edits] if told is not None else []
     assert not any("table.bfloat16()[" in edit or "is not None" in edit for edit in edits)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "total, count = 2.0, 0\nmean = total / count\n",
+        "losses = [torch.ones(1).item()]\nworse = losses[-1] > losses[-2]\n",
+        "import os\nrate = float(os.environ['A_RATE_THAT_NOBODY_SET'])\n",
+    ],
+)
+def test_no_edit_ends_an_error_by_chance(text: str, tmp_path: Path) -> None:
+    told = nanlab.explain(failed(tmp_path / "program.py", text))
+    assert told is None or not any(fix.edits for fix in told.fixes)
+
+
+def test_every_kind_of_edit_reads_empty_lists_and_slices_of_a_shape(tmp_path: Path) -> None:
+    text = """
+rows = []
+x = torch.ones(2, 3) @ torch.tensor(rows).view(*torch.ones(2, 3, 0).shape[2:])
+"""
+    site = Site.of(failed(tmp_path / "program.py", text))
+    assert site is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(search._candidates(site))
 
 
 def test_edit_that_others_of_its_kind_contradict_gives_way() -> None:

@@ -36,6 +36,10 @@ _OF_PLACES = (
     ("at_error", names.near_names),
     ("at_error", names.without_dots),
     ("at_error", names.those_that_have_it),
+    ("at_error", names.without_gradient),
+    ("at_error", names.where_it_is_given),
+    ("at_error", names.lists),
+    ("at_error", names.hidden),
     ("at_error", names.of_function_around),
     ("at_error", names.shadowed),
     ("at_error", values.written_in_part),
@@ -51,6 +55,7 @@ _OF_PLACES = (
     ("raising", statements.within_sequence),
     ("raising", batches.whole_batches),
     ("raising", batches.without_none),
+    ("raising", batches.as_many),
     ("at_error", statements.with_none),
     ("raising", gradients.on_last_round),
     ("bound", sizes.size_of_argument),
@@ -59,9 +64,12 @@ _OF_PLACES = (
     ("raising", sizes.rest_of_parts),
     ("places", statements.joined_lists),
     ("places", statements.unpacked),
+    ("at_error", statements.listed),
     ("places", statements.registered),
     ("places", batches.loaded),
     ("calls", calls.options),
+    ("calls", calls.counted),
+    ("calls", calls.exchanged),
     ("calls", calls.reduced),
     ("calls", calls.near_options),
     ("calls", calls.mapped_axes),
@@ -102,13 +110,16 @@ _OF_PROGRAM = (
     calls.given_by_key,
     calls.parametrized,
     calls.told_instead,
+    calls.weighted,
     names.near_methods,
     names.methods_without_self,
     names.more_parameters,
     names.fewer_parameters,
     names.named_parts,
+    names.near_choices,
     statements.called,
     statements.returned,
+    statements.in_its_place,
     statements.gradient_for_each,
     statements.module_initialised,
     statements.built_alike,
@@ -125,6 +136,7 @@ _OF_PROGRAM = (
     gradients.all_uncut,
     gradients.in_one_group,
     gradients.differentiated,
+    gradients.fitting_argument,
     gradients.ordered,
     gradients.carried_on,
     gradients.saved_numbers,
@@ -241,8 +253,9 @@ def _onward(site: Site, first: Candidate) -> list[Candidate]:
 
 def _candidates(site: Site) -> Iterator[Candidate]:
     """All edits; a kind that fails at one part of a statement says so, and costs no other."""
-    asked = [partial(kind, site) for kind in _OF_PROGRAM]
-    for name, kind in _OF_PLACES:
+    by_zero = isinstance(site.error, ZeroDivisionError)  # any other number ends it
+    asked = [partial(kind, site) for kind in ([batches.never_empty] if by_zero else _OF_PROGRAM)]
+    for name, kind in _OF_PLACES if not by_zero else ():
         places = [at if isinstance(at, tuple) else (at,) for at in getattr(site, name)]
         asked += [partial(kind, site, *at) for at in places]
     for kind in asked:

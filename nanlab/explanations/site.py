@@ -211,7 +211,8 @@ class Place:
 
 def number_of(node: ast.AST) -> Any:
     """The value of an expression of literal numbers; MISSING for another."""
-    if any(isinstance(n, (ast.Name, ast.Call, ast.Attribute)) for n in ast.walk(node)):
+    others = (ast.Name, ast.Call, ast.Attribute, ast.Slice)
+    if any(isinstance(n, others) for n in ast.walk(node)):
         return MISSING
     return eval(ast.unparse(node), {"__builtins__": {}})
 
@@ -528,7 +529,7 @@ class Site:
     @cached_property
     def batch(self) -> set[int]:
         """Leading sizes that several tensors of data share: no layer is built for them."""
-        known = self.frames[-1][0].f_locals.values()
+        known = {id(v): v for frame, _ in self.frames for v in frame.f_locals.values()}.values()
         sizes = [len(v) for v in known if isinstance(v, Tensor) and v.dim() and not v.requires_grad]
         return {size for size in sizes if sizes.count(size) > 1}
 

@@ -50,7 +50,7 @@ _NUMBERS = re.compile(r"[-\d., x]+")
 # Warnings that an edit hides what is wrong.
 _WARNED = "(?s).*(target size .* different to the input size|discards the imaginary part)"
 # Statements by the function that they call: what is sent or shown is left out, what cannot be
-# written is passed.
+# written is passed, and so is what cannot be sent by a function of the program's own.
 _SENT = re.compile(r"(^|_)(export|upload|push|log|show|nanwatch)|^run_line_magic$|^system$")
 _WRITTEN = re.compile(r"(^|_)(save|dump|write)|^to_")
 Step = tuple[FrameType, int]  # a frame of the traceback, and the line in it
@@ -272,6 +272,8 @@ class Program:
         self, edits: Sequence[Edit], start: tuple[int, int], look: Look | None = None
     ) -> Outcome:
         names = dict(self.names)
+        if start == (0, 0):  # Python's own names are what they were
+            names = {n: v for n, v in names.items() if n[:2] == "__" or not hasattr(builtins, n)}
         torch.default_generator.manual_seed(0)
         try:
             for file, source in self.modules.items():
@@ -308,7 +310,7 @@ def _numbers(names: dict[str, Any]) -> str:
                 value = torch.stack([p.detach().double().sum() for p in value.parameters()])
             if isinstance(value, (int, float, torch.Tensor)) and name[:1] != "_":
                 whole = torch.as_tensor(value).detach().double()
-                found.append(f"{name} {whole.sum():.5g} {(whole**2).sum():.5g}")
+                found.append(f"{name} {(*whole.shape,)} {whole.sum():.5g} {(whole**2).sum():.5g}")
     return ", ".join(found)
 
 
@@ -454,24 +456,29 @@ def _code(source: Source, edits: Sequence[Edit], skipped: int = 0) -> Any:
     tree = ast.parse(text)
     del tree.body[:skipped]
     linecache.cache[source.filename] = len(text), None, text.splitlines(True), source.filename
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     blocks: list[ast.AST] = [tree]
     for block in blocks:
         for name in ("body", "orelse", "finalbody", "handlers", "cases"):
             rows = getattr(block, name, None)
             if isinstance(rows, list):
                 blocks += rows
-                rows[:] = map(_quiet, rows)
+                rows[:] = (_quiet(row, own) for row in rows)
     return compile(tree, source.filename, "exec")
 
 
-def _quiet(row: ast.AST) -> ast.AST:
-    """A statement, left out if it sends or shows something; one that cannot write is passed."""
+def _quiet(row: ast.AST, own: set[str]) -> ast.AST:
+    """A statement, left out if it sends or shows something; one that cannot write is passed.
+
+    own: the names of the program's functions, of which only the statements within are left out.
+    """
     called = getattr(row, "value", None) if isinstance(row, ast.Expr) else None
     function = getattr(called, "func", None)
     name = getattr(function, "attr", getattr(function, "id", ""))
-    if _SENT.search(name):
+    sent = _SENT.search(name)
+    if sent and name not in own:
         return ast.copy_location(ast.Pass(), row)
-    if not _WRITTEN.search(name) or not isinstance(row, ast.Expr):
+    if not (sent or _WRITTEN.search(name)) or not isinstance(row, ast.Expr):
         return row
     passed = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
     return ast.fix_missing_locations(ast.copy_location(ast.Try([row], [passed], [], []), row))

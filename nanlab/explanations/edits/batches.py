@@ -23,6 +23,7 @@ from nanlab.explanations.site import (
     bound_value,
     callee,
     is_return,
+    spelled,
     spliced,
 )
 from nanlab.explanations.trial import Source
@@ -115,9 +116,11 @@ def _by_name(names: list[str], keys: list[str]) -> list[str]:
 def channels_first(site: Site) -> Iterator[Candidate]:
     """Pictures with their channels first where they are loaded, or given to the model."""
     told = re.search(r"input\[(\d+(?:, \d+){3,4})\] to have (\d+) channels", site.text)
-    if told is None or told[1].split(", ")[-1] != told[2]:
+    sizes = told[1].split(", ") if told is not None else []
+    square = len({*sizes[2:]}) == 1 and sizes[1] != sizes[2]  # they come first already
+    if told is None or sizes[-1] != told[2] or square:
         return
-    rank = told[1].count(",") + 1
+    rank = len(sizes)
     turned = f"{rank - 2}, {', '.join(map(str, range(rank - 2)))}"
     for place in site.statements():
         value: Any = getattr(place.statement, "value", None)
@@ -144,6 +147,26 @@ def channels_first(site: Site) -> Iterator[Candidate]:
         for given in call.args:
             text = f"{place.text(given)}.permute({order})"
             yield replace(place, distance=0.0).replaced(0.4, (given, text))
+
+
+def as_many(site: Site, place: Place) -> Iterator[Candidate]:
+    """What belongs to each sample as often as there are parts of the sample."""
+    calls = [c for c in place.calls() if callee(c) == "TensorDataset"]
+    for call in calls if "Size mismatch between tensors" in site.text else ():
+        rows = [(given, v) for given in call.args if isinstance(v := place.value(given), Tensor)]
+        if len(rows) < 2:
+            continue
+        whole, longest = max(rows, key=lambda row: len(row[1]))
+        made = bound_value(site.binding(place, whole), spelled(whole)) or whole
+        if callee(made) not in ("flatten", "view", "reshape"):
+            continue
+        less = [(given, v) for given, v in rows if len(v) < len(longest)]
+        if all(len(v) and len(longest) % len(v) == 0 for _, v in less):
+            texts = [
+                f"{place.text(n)}.repeat_interleave({len(longest) // len(v)}, 0)" for n, v in less
+            ]
+            nodes = [given for given, _ in less]
+            yield replace(place, distance=0.0).replaced(0.4, *zip(nodes, texts, strict=True))
 
 
 def broadcast_samples(site: Site) -> Iterator[Candidate]:
@@ -185,6 +208,23 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
         elif callee(call) == "DataLoader" and rows and isinstance(rows[0], list):
             more = f"collate_fn=lambda rows: {padded(rows[0], 'rows')}"
             yield place.added(0.9, call, more)
+
+
+def never_empty(site: Site) -> Iterator[Candidate]:
+    """A loader with its only batch, which it left out as too small; a share of no things as 0."""
+    raised, empty = site.raising[0], False
+    for place in site.statements():
+        made = place.result()
+        if isinstance(made, DataLoader) and hasattr(made.dataset, "__len__") and not len(made):
+            empty = True
+            for call in (c for c in place.calls() if callee(c) == "DataLoader"):
+                for option in (k for k in call.keywords if k.arg == "drop_last"):
+                    yield place.replaced(0.3, (option.value, "False"))
+    for node in raised.parts() if not empty else ():
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            sides = [raised.value(side) for side in (node.left, node.right)]
+            if all(type(side) in (int, float) and side == 0 for side in sides):
+                yield raised.replaced(0.4, (node.right, f"max({raised.text(node.right)}, 1)"))
 
 
 def evaluated(site: Site) -> Iterator[Candidate]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from nanlab.explanations.edits.batches import padded
 from nanlab.explanations.edits.values import IGNORED, ignored
@@ -24,6 +25,7 @@ from nanlab.explanations.site import (
     Site,
     Tensor,
     bound_by,
+    bound_value,
     callee,
     signature,
     spelled,
@@ -59,8 +61,10 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                 yield place.added(0.2 - place.distance / 2, call, f"{name}={name}")
             for value in _given(site, place, name, default is None and isinstance(function, type)):
                 yield place.added(0.8, call, f"{name}={value}")
-            if elsewhere.get(name) not in (None, repr(default)) and name not in _NO_CURES:
-                yield place.added(0.6, call, f"{name}={elsewhere[name]}")
+            other = elsewhere.get(name)
+            if other not in (None, repr(default)) and name not in _NO_CURES:
+                asked = other.isdigit() and (int(other), default) in site.confronted
+                yield place.added(0.6 - 0.2 * asked, call, f"{name}={other}")
         given = own.get(name)
         lacks = name == "create_graph" and "does not require grad" in site.text
         lacks = lacks or (name == "strict" and _PARTIAL.search(site.text) is not None)
@@ -102,14 +106,12 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             size = getattr(made, name, size) if size is inspect.Parameter.empty else size
             if name in own or type(size) is not int or size < 2:
                 continue
-            for at, number in enumerate(n for n in site.sizes[:8] if n > size):
+            numbers = [n for n in site.sizes[:8] if n > size and n not in site.batch]
+            for at, number in enumerate(numbers):
                 if size in site.told or name not in known:
                     more = f"{name}={number}"
                     yield place.added(0.9 + 0.02 * at, call, more)
     for keyword in call.keywords:
-        words = [word for word in (keyword.arg or "").split("_") if len(word) > 4]
-        for text in site.rounds if any(word in site.text for word in words) else ():
-            yield place.replaced(0.6, (keyword.value, text))
         if keyword.arg is not None and keyword.arg in site.text:
             parts = set(keyword.arg.split("_"))
             for other, default in signature(function).items():
@@ -127,6 +129,19 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             for near in difflib.get_close_matches(keyword.arg, list(signature(function)), 2, 0.5):
                 if near != keyword.arg and "keyword" in site.text:
                     yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
+
+
+def counted(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """How often the program's loops run, for an argument that the message speaks of: where that
+    was counted, if its name says so, else where it is given."""
+    for keyword in call.keywords:
+        words = [word for word in (keyword.arg or "").split("_") if len(word) > 4]
+        name, made = spelled(keyword.value), site.binding(place, keyword.value)
+        for text in site.rounds if any(word in site.text for word in words) else ():
+            value = bound_value(made, name)
+            if made is not None and value is not None and any(word in name for word in words):
+                yield replace(made, distance=place.distance).replaced(0.55, (value, text))
+            yield place.replaced(0.6, (keyword.value, text))
 
 
 def reduced(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -150,6 +165,30 @@ def reduced(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             text = other.text(value)
             loose = f"({text})" if isinstance(value, ast.BinOp) else text
             yield other.replaced(0.3, (value, f"{loose}.mean()"))
+
+
+def weighted(site: Site) -> Iterator[Candidate]:
+    """The loss of each sample times its weight, where a weight was given for each class."""
+    told = re.search(r"weight tensor should be defined .* of shape: \[(\d+)\]", site.text)
+    raised = site.raising[0]
+    for place, call in site.calls if told is not None else ():
+        own = [k for k in call.keywords if k.arg == "weight"]
+        weights = place.value(own[0].value) if own else MISSING
+        if told is None or getattr(weights, "shape", ()) != (int(told[1]),):
+            continue
+        rest = list(map(place.text, call.args))
+        rest += [place.text(k) for k in call.keywords if k.arg not in ("weight", "reduction")]
+        rest.append('reduction="none"')
+        each = f"{place.text(call.func)}({', '.join(rest)})"
+        form = f"({{}} * {place.text(own[0].value)})"
+        form += "" if any(k.arg == "reduction" for k in call.keywords) else ".mean()"
+        if place.statement is raised.statement:
+            yield raised.replaced(0.3, (call, form.format(each)))
+        for use in raised.calls() if place.statement is not raised.statement else ():
+            if isinstance(raised.value(use.func), nn.modules.loss._Loss):
+                edits = [replace(place, distance=0.0).replaced(0.3, (call, each))]
+                edits.append(raised.replaced(0.3, (use, form.format(raised.text(use)))))
+                yield Candidate(0.3, tuple(edit for one in edits for edit in one.edits))
 
 
 def mapped_axes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -268,11 +307,15 @@ def _given(site: Site, place: Place, name: str, builds: bool) -> list[str]:
 def _turned_sizes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """The sizes of a new tensor in another order, where the message has two shapes that differ by
     it."""
-    sizes = getattr(call.args[0], "elts", call.args) if call.args else []
+    shape = call.args[0] if call.args else call
+    bound = site.binding(place, shape)
+    named = getattr(bound_value(bound, ""), "elts", None)
+    own = bound if bound is not None and named else place
+    sizes = named or getattr(shape, "elts", call.args)
     turned = {(b, a) for a, b in site.confronted} & site.confronted
     if callee(call) in having("makes") and len(sizes) > 1 and turned:
         for a, b in itertools.combinations(sizes, 2):
-            yield place.replaced(0.4, (a, place.text(b)), (b, place.text(a)))
+            yield own.replaced(0.4, (a, own.text(b)), (b, own.text(a)))
 
 
 # Functions that are taken for each other.
@@ -314,7 +357,7 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         shapes = [getattr(each, "shape", ()) for each in parts]
         if len(shapes[-1]) > 1 and len({*shapes[:-1]}) == 1 and shapes[0][1:] == shapes[-1][1:]:
             yield place.replaced(0.5, (call.func, f"{head}cat"))  # batches, the last is smaller
-    elif isinstance(parts, list) and all(isinstance(each, list) for each in parts):
+    elif isinstance(parts, list) and parts and all(isinstance(each, list) for each in parts):
         rows = f"[{place.text(call.func)}(row) for row in {place.text(call.args[0])}]"
         yield place.replaced(0.6, (call, padded([torch.ones(len(r)) for r in parts], rows)))
     yield from _turned(site, place, call, function)
@@ -324,6 +367,7 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         yield place.replaced(0.4, (call.func, f"{place.text(kind)}.apply"))
     if isinstance(function, type) and issubclass(function, nn.Module) and call.args:
         read = any(isinstance(place.value(node), Tensor) for node in call.args)
+        read = read or re.search(rf"not {name}\b|'{name}' object", site.text) is not None
         if isinstance(call.func, ast.Attribute) and read:  # a name was bound without being built
             yield place.replaced(0.5, (call.func, f"{place.text(call.func)}()"))
     given = place.value(call.args[0]) if isinstance(function, nn.Embedding) and call.args else None
@@ -340,10 +384,16 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                     texts = (place.text(each.func)[: -len(name)] + other for each in same)
                     pairs = zip((each.func for each in same), texts, strict=True)
                     yield place.replaced(cost + 0.02, *pairs)
+    if name == "next" and "not an iterator" in site.text:
+        for given in call.args[:1]:
+            yield place.replaced(0.3, (given, f"iter({place.text(given)})"))
     if name == "rsample":  # the gradient of the probabilities for that of what is drawn
         drawn = f"{head}sample() + {head}probs - {head}probs.detach()"
         yield place.replaced(0.8, (call, f"({drawn})"))
     if function is not MISSING and not callable(function):  # an attribute, not a method
+        if isinstance(function, (torch.optim.Optimizer, LRScheduler)):
+            yield place.replaced(0.4, (call.func, f"{place.text(call.func)}.step"))
+            return
         given = ", ".join(map(place.text, call.args))
         text = place.text(call.func)
         yield place.replaced(0.6, (call, f"{text}[{given}]" if given else text))
@@ -451,9 +501,11 @@ def picked(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if callee(call) != "gather" or "number of dimensions" not in site.text:
         return
     if type(number) is int and isinstance(given, Tensor) and number in (given.ndim, -1):
-        d, head = place.text(at), place.text(call)[: -len(place.text(index)) - 1]
-        text = f"{head}{place.text(index)}.unsqueeze({d})).squeeze({d})"
-        yield place.replaced(0.3, (call, text))
+        d, text = place.text(at), place.text(index)
+        head = place.text(call)[: -len(text) - 1]
+        whole = f"{head}{text}.unsqueeze({d}))"
+        squeezed = any(isinstance(n, ast.Attribute) and n.value is call for n in place.parts())
+        yield place.replaced(0.3, (call, whole if squeezed else f"{whole}.squeeze({d})"))
 
 
 def told_shapes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -487,6 +539,13 @@ def by_name(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
 
 
 _ALIKE = 0.6  # names that have less in common have nothing to do with each other
+_BETTER = 0.5  # how much better two arguments fit the names of two parameters, if they are swapped
+
+
+def _named_alike(text: str, name: str) -> float:
+    """How much an argument has in common with the name of a parameter."""
+    like = difflib.SequenceMatcher(None, text.rpartition(".")[2].lower(), name).ratio()
+    return like * (like > _ALIKE)
 
 
 def uncalled(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -502,6 +561,19 @@ def uncalled(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             rest = [place.text(n) for n in (*call.args, *call.keywords) if n is not given]
             made = f"{place.text(call.func)}({', '.join((name, *rest))})"
             yield place.replaced(0.4, (call, f"{made}({more})"))
+
+
+def exchanged(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """Two arguments, each of which is named as the parameter of the other is."""
+    names = [name for name in signature(place.value(call.func)) if name != "self"]
+    pairs = zip(call.args, names, strict=False)
+    for (a, x), (b, y) in itertools.combinations(pairs, 2):
+        first, second = place.text(a), place.text(b)
+        now = _named_alike(first, x) + _named_alike(second, y)
+        if _named_alike(second, x) + _named_alike(first, y) > now + _BETTER:
+            sure = (first, second) == (y, x)
+            cost = -0.05 if sure else 0.35
+            yield replace(place, distance=0.0).replaced(cost, (a, second), (b, first))
 
 
 def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -539,8 +611,14 @@ def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         if hasattr(place.value(argument), "__len__"):
             yield place.added(0.9, call, f"{lacking[1]}=len({place.text(argument)})")
     order = {name: at for at, name in enumerate(place.frame.f_locals)}
+    taken = set(map(place.text, call.args))
     for name, value in place.frame.f_locals.items():
-        if name.startswith("_") or inspect.ismodule(value) or isinstance(value, type):
+        if (
+            name.startswith("_")
+            or name in taken
+            or inspect.ismodule(value)
+            or isinstance(value, type)
+        ):
             continue
         like = difflib.SequenceMatcher(None, name, lacking[1]).ratio()
         like *= like > _ALIKE

@@ -432,6 +432,10 @@ def leaves(site: Site) -> Iterator[Candidate]:
         yield Candidate(0.14, spliced(source, pairs))
 
 
+# What a statement does with a tensor that it only looks at.
+_LOOKS = re.compile(r"\.(detach|item|tolist|numpy)\(|^print\(")
+
+
 def held_results(site: Site, place: Place) -> Iterator[Candidate]:
     """What a module that is copied holds of its last call, cut before that from its graph: the
     program reads it, as a loss may."""
@@ -444,7 +448,9 @@ def held_results(site: Site, place: Place) -> Iterator[Candidate]:
             for name, value in vars(module).items()
             if isinstance(value, Tensor) and value.grad_fn is not None
         ]
-        nodes = [n for s in site.program.texts for n in s.nodes if isinstance(n, ast.Attribute)]
+        rows = [other.statement for other in site.statements()]
+        rows = [row for row in rows if not _LOOKS.search(ast.unparse(row))]
+        nodes = [n for row in rows for n in ast.walk(row) if isinstance(n, ast.Attribute)]
         read = {n.attr for n in nodes if isinstance(n.ctx, ast.Load)}
         for other in site.statements():  # where it is kept, if nothing reads it
             names = {*bound_by(other.statement)} & {f"self.{name}" for _, name in held}
@@ -521,6 +527,45 @@ def differentiated(site: Site) -> Iterator[Candidate]:
             (name,) = bound_by(other.statement)
             loss = f"{scaler[1]}.scale({name})" if scaler is not None and scaled else name
             yield other.written(0.3, f"{{}}\n{loss}.backward()")
+
+
+def fitting_argument(site: Site) -> Iterator[Candidate]:
+    """The gradient that a function of its own gives for an argument, in the shape of that: a
+    product the other way round, or with another one."""
+    told = re.search(r"gradient at index (\d+) - got \[(.*?)\] .*with \[(.*?)\]", site.text)
+    for place in site.mentioned if told is not None else ():
+        whole: Any = getattr(place.statement, "value", None)
+        parts = getattr(whole, "elts", [whole])
+        own = getattr(place.function, "name", "") == "backward"
+        if told is None or not own or int(told[1]) >= len(parts):
+            continue
+        part, (got, wanted) = parts[int(told[1])], (each.split(", ") for each in told.groups()[1:])
+        bound = site.binding(place, part)
+        near = replace(bound or place, distance=0.0)
+        node = bound_value(bound, spelled(part)) or part
+        if got == wanted[::-1]:
+            for turned in _turned_product(near, node):
+                yield near.replaced(0.3, (node, turned))
+            text = near.text(node)
+            loose = f"({text})" if isinstance(node, ast.BinOp) else text
+            yield near.replaced(0.4, (node, f"{loose}.t()"))
+        for other in (each for each in parts if each is not part):
+            pairs = (part, place.text(other)), (other, place.text(part))
+            yield replace(place, distance=0.0).replaced(0.5, *pairs)
+
+
+def _turned_product(place: Place, node: Any) -> Iterator[str]:
+    """A matrix product with its operands and its result turned: ``b.t() @ a`` of ``a.t() @ b``."""
+    method = callee(node) in ("mm", "matmul") and isinstance(node.func, ast.Attribute)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        left, right, form = node.left, node.right, "{} @ {}"
+    elif method and len(node.args) == 1:
+        left, right, form = node.func.value, node.args[0], f"{{}}.{callee(node)}({{}})"
+    else:
+        return
+    texts = [place.text(each) for each in (right, left)]
+    turned = (re.sub(r"\.(t\(\)|T|mT)$", "", text) for text in texts)
+    yield form.format(*(f"{a}.t()" if a == b else b for a, b in zip(texts, turned, strict=True)))
 
 
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import difflib
 import re
 import textwrap
@@ -20,6 +21,7 @@ from nanlab.explanations.site import (
     Place,
     Site,
     bound_by,
+    bound_value,
     callee,
     function_around,
     is_return,
@@ -30,6 +32,8 @@ from nanlab.explanations.site import (
 from nanlab.explanations.trial import Source
 
 _KEYS = 12  # of a dict, that are tried where none nearly is the one that it lacks
+
+_ALL_OTHERS = re.compile(r"(?i)\b(unk|unknown|oov)\b")  # a key that stands for those not known
 
 
 def near_names(site: Site, place: Place) -> Iterator[Candidate]:
@@ -44,6 +48,7 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.3, (node, f"{place.text(node.value)}[{node.attr!r}]"))
             for cost, near in _attributes(site, place, node):
                 yield place.replaced(cost, (node, f"{place.text(node.value)}.{near}"))
+            yield from _of_another_type(place, node, error.obj)
             if error.name == "get" and hasattr(error.obj, "__getitem__"):
                 for call in (c for c in place.calls() if c.func is node and c.args):
                     text = f"{place.text(node.value)}[{place.text(call.args[0])}]"
@@ -57,12 +62,52 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                     yield place.replaced(0.4, (key, repr(error.args[0])))
         elif isinstance(error, KeyError) and isinstance(node, ast.Subscript):
             owner = place.value(node.value)
+            known = owner if isinstance(owner, dict) else {}
+            for rest in (k for k in known if _ALL_OTHERS.search(str(k))):
+                of, index = place.text(node.value), place.text(node.slice)
+                yield place.replaced(0.3, (node, f"{of}.get({index}, {of}[{rest!r}])"))
             if isinstance(owner, dict) and isinstance(node.slice, ast.Constant):
                 keys = [k for k in owner if isinstance(k, str)]
                 alike = difflib.get_close_matches(str(node.slice.value), keys, 3, 0.5)
                 quote = place.text(node.slice)[-1]
                 for at, other in enumerate(dict.fromkeys([*alike, *keys[:_KEYS]])):
                     yield place.replaced(0.4 + 0.02 * at, (node.slice, f"{quote}{other}{quote}"))
+
+
+# What is done with each tensor of a batch.
+_FOR_EACH = "to cuda cpu float long half detach clone numpy item pin_memory".split()
+
+
+def _of_another_type(place: Place, node: ast.Attribute, owner: Any) -> Iterator[Candidate]:
+    """What a method of a tensor, of a list or of an older version stands for, by the type of what
+    lacks it."""
+    text, name = place.text(node.value), node.attr
+    for call in (c for c in place.calls() if c.func is node):
+        given = place.text(call)[len(place.text(node)) :]
+        if name == "next" and isinstance(owner, Iterator):
+            yield place.replaced(0.3, (call, f"next({text})"))
+        if isinstance(owner, (int, float)) and name in ("item", "detach", "cpu", "numpy"):
+            yield place.replaced(0.3, (call, text))
+        parts = [*owner.values()] if isinstance(owner, dict) else owner
+        known = [hasattr(each, name) for each in parts] if isinstance(parts, (list, tuple)) else []
+        if any(known) and name in _FOR_EACH:
+            own = f"each.{name}{given}" + f' if hasattr(each, "{name}") else each' * (
+                not all(known)
+            )
+            new = f"[{own} for each in {text}]"
+            if isinstance(owner, dict):
+                new = f"{{key: {own} for key, each in {text}.items()}}"
+            yield place.replaced(0.3, (call, new))
+
+
+def lists(site: Site, place: Place) -> Iterator[Candidate]:
+    """A name that is bound to a number and appended to, as an empty list."""
+    for node in place.parts() if "has no attribute 'append'" in site.text else ():
+        if isinstance(node, ast.Attribute) and node.attr == "append":
+            bound = site.binding(place, node.value)
+            made = bound_value(bound, spelled(node.value))
+            if bound is not None and isinstance(made, ast.Constant):
+                yield replace(bound, distance=0.0).replaced(0.35, (made, "[]"))
 
 
 def without_dots(site: Site, place: Place) -> Iterator[Candidate]:
@@ -101,6 +146,53 @@ def those_that_have_it(site: Site, place: Place) -> Iterator[Candidate]:
                     rows = [f"{indent}{test}:", *place.source.lines[first - 1 : last]]
                     text = "\n".join((rows[0], *("    " + row for row in rows[1:])))
                     yield Candidate(0.45, (lines_as(place.source, first, last, text),))
+
+
+def without_gradient(site: Site, place: Place) -> Iterator[Candidate]:
+    """A loop, or a comprehension, that passes over parameters without a gradient."""
+    learned = any(p.grad is not None for module in site.modules for p in module.parameters())
+    for node in place.parts() if learned and "NoneType" in site.text else ():
+        if not isinstance(node, ast.Attribute) or node.attr != "grad":
+            continue
+        owner, own = place.text(node.value), place.text(node)
+        for part in place.parts():
+            if isinstance(part, ast.comprehension) and place.text(part.target) == owner:
+                yield place.replaced(
+                    0.4, (part.iter, f"{place.text(part.iter)} if {own} is not None")
+                )
+        if place.value(node) is None and any(_turns(n, place, owner) for n in place.source.nodes):
+            yield place.written(0.4, f"if {own} is None:\n    continue\n{{}}")
+
+
+def where_it_is_given(site: Site, place: Place) -> Iterator[Candidate]:
+    """What is done with an argument that need not be given, or a parameter that a layer need not
+    have, where there is one."""
+    if not isinstance(site.error, AttributeError) or not isinstance(place.statement, ast.Expr):
+        return
+    given = place.function.args if place.function is not None else None
+    names = [each.arg for each in given.args] if given is not None else []
+    defaults = given.defaults if given is not None else []
+    optional = {
+        name
+        for name, default in zip(reversed(names), reversed(defaults), strict=False)
+        if isinstance(default, ast.Constant) and default.value is None
+    }
+    for node in place.parts():
+        of = node.value if isinstance(node, ast.Attribute) else node
+        if not isinstance(node, ast.Attribute) or place.value(of) is not None:
+            continue
+        layer = place.value(of.value) if isinstance(of, ast.Attribute) else None
+        parts = vars(layer).get("_parameters", {}) if isinstance(layer, nn.Module) else {}
+        if spelled(of) in optional or getattr(of, "attr", "") in parts:
+            own = textwrap.indent(place.text(place.statement), "    ")
+            yield place.written(0.4, f"if {place.text(of)} is not None:\n{own}")
+
+
+def _turns(loop: ast.AST, place: Place, name: str) -> bool:
+    """Whether a statement is one of those that a loop repeats for each value of a name."""
+    line = place.statement.lineno
+    inside = isinstance(loop, ast.For) and loop.lineno < line <= (loop.end_lineno or 0)
+    return inside and name in bound_by(loop)
 
 
 def _attributes(site: Site, place: Place, node: ast.Attribute) -> Iterator[tuple[float, str]]:
@@ -233,6 +325,38 @@ def shadowed(site: Site, place: Place) -> Iterator[Candidate]:
                 elif isinstance(node, ast.Call) and spelled(node.func) == name:
                     nodes.append(node.func)
             yield place.replaced(0.4, *((node, f"{name}_fn") for node in nodes))
+
+
+def near_choices(site: Site) -> Iterator[Candidate]:
+    """A text that a function of the program chooses by, as one that it knows: it gave None."""
+    for place in (*site.raising, *site.bindings) if "NoneType" in site.text else ():
+        for call in place.calls():
+            functions = {
+                id(f): f for p in site.returns(place.value(call.func)) if (f := p.function)
+            }
+            tests = [
+                n for f in functions.values() for n in ast.walk(f) if isinstance(n, ast.Compare)
+            ]
+            words = {getattr(n, "value", None) for test in tests for n in ast.walk(test)}
+            known = {word.lower(): word for word in words if isinstance(word, str)}
+            for given in (*call.args, *(keyword.value for keyword in call.keywords)):
+                old = getattr(given, "value", None)
+                if isinstance(given, ast.Constant) and isinstance(old, str) and old not in words:
+                    for near in difflib.get_close_matches(old.lower(), known, 2, 0.6):
+                        new = f'"{known[near]}"'
+                        yield replace(place, distance=0.0).replaced(0.35, (given, new))
+
+
+def hidden(site: Site, place: Place) -> Iterator[Candidate]:
+    """A name of Python's own that the program gave to a number, under another name there."""
+    called = {id(n.func): n.func for n in place.calls() if isinstance(n.func, ast.Name)}
+    for function in called.values() if "not callable" in site.text else ():
+        name = getattr(function, "id", "")
+        if hasattr(builtins, name) and not callable(place.value(function)):
+            nodes = [n for n in place.source.nodes if isinstance(n, ast.Name) and n.id == name]
+            calls = (n for n in place.source.nodes if isinstance(n, ast.Call))
+            kept = {id(call.func) for call in calls}
+            yield place.replaced(0.35, *((n, f"{name}_value") for n in nodes if id(n) not in kept))
 
 
 def named_parts(site: Site) -> Iterator[Candidate]:

@@ -310,6 +310,10 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
             bounds: Any = statement.iter.args  # type: ignore[attr-defined]
             value = bounds[min(1, len(bounds) - 1)]
             beyond += _beyond(statement, spelled(statement.target))
+            read = [n.slice for n in ast.walk(statement) if isinstance(n, ast.Subscript)]
+            more = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add)
+            if more and spelled(statement.target) in map(spelled, read):
+                yield place.replaced(0.5, (value, place.text(value.left)))
         for node in (n for n in place.parts() if isinstance(n, (ast.ListComp, ast.GeneratorExp))):
             head: Any = node.generators[0]
             if callee(head.iter) == "range" and len(head.iter.args) == 1:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 import textwrap
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -19,7 +21,9 @@ from nanlab.explanations.site import (
     Site,
     Tensor,
     bound_by,
+    bound_value,
     callee,
+    function_around,
     is_return,
     lines_as,
     names_in,
@@ -253,6 +257,9 @@ def called(site: Site) -> Iterator[Candidate]:
 
 def returned(site: Site) -> Iterator[Candidate]:
     """What a function computed last, returned: it gave None."""
+    near = (*site.raising, *site.bindings)
+    asked = [place.value(call.func) for place in near for call in place.calls()]
+    known = {id(place.function) for one in asked for place in site.returns(one)}
     for source in site.program.texts if "NoneType" in site.text else ():
         for node in source.nodes:
             rows = rows_of(node) if isinstance(node, ast.FunctionDef) else []
@@ -263,11 +270,44 @@ def returned(site: Site) -> Iterator[Candidate]:
             unused = isinstance(rows[-1], ast.Expr) and not isinstance(value, ast.Constant)
             plain = unused and not isinstance(value, ast.Call)  # it does nothing there
             gives = any(is_return(each) for row in rows for each in ast.walk(row))
+            gives = gives and id(node) not in known  # else on another path
             names = bound_by(rows[-1])
             if plain or (unused and not gives):
                 yield last.replaced(0.45 - 0.1 * plain, (rows[-1], f"return {last.text(value)}"))
             elif names and not gives and not names[0].startswith("self."):
                 yield last.written(0.35, f"{{}}\nreturn {', '.join(names)}")
+
+
+_NO_RESULT = ("NoneType", "_IncompatibleKeys")  # of what a call gives that changes something
+
+
+def in_its_place(site: Site) -> Iterator[Candidate]:
+    """What a call changed in place, where a name was bound to what the call gave."""
+    for place in (*site.raising, *site.bindings):
+        call: Any = getattr(place.statement, "value", None)
+        kind = type(place.result()).__name__
+        if not isinstance(call, ast.Call) or kind not in _NO_RESULT or kind not in site.text:
+            continue
+        (target,) = place.statement.targets  # type: ignore[attr-defined]
+        name, text, near = place.text(target), place.text(call), replace(place, distance=0.0)
+        owner = getattr(call.func, "value", None)
+        own = place.text(owner) if owner is not None else ""
+        if owner is None or isinstance(place.value(owner), ModuleType):
+            for changed in call.args[:1]:
+                own = place.text(changed)
+                rows = f"{text}\n{name} = {own}"
+                if not spelled(changed):  # it is made there, and would be made again
+                    rows = f"{name} = {own}\n{text.replace(own, name, 1)}"
+                yield near.written(0.4, rows)
+        elif own == name:
+            yield near.written(0.3, text)
+        elif isinstance(owner, ast.Call):
+            yield near.written(0.35, f"{name} = {own}\n{name}{text[len(own) :]}")
+        elif callee(call) == "sort":
+            options = ", ".join(("", *map(place.text, call.keywords)))
+            yield near.replaced(0.3, (call, f"sorted({own}{options})"))
+        else:
+            yield near.written(0.35, f"{text}\n{name} = {own}")
 
 
 def fitting(site: Site, place: Place) -> Iterator[Candidate]:
@@ -287,6 +327,8 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.4, (call.func, text))
         for text in _states(place.text(call.args[0]), state, own.state_dict().keys()):
             yield place.replaced(0.3, (call.args[0], text))
+        for source, old, prefix in _prefixes(site, state):
+            yield Candidate(-0.05, spliced(source, [(old, f'"{prefix}"')]))
         if wrong and "key(s)" not in site.text:
             last = list(own.state_dict())[-1].rpartition(".")[0]
             if {name.rpartition(".")[0] for name in wrong} == {last}:
@@ -308,6 +350,21 @@ def _states(text: str, state: Any, wanted: Collection[str]) -> Iterator[str]:
                 yield f"{{n.removeprefix({prefix!r}): v for n, v in {text}.items(){part}}}"
         for name, inner in state.items():
             yield from _states(f"{text}[{name!r}]", inner, wanted)
+
+
+def _prefixes(site: Site, state: Any) -> Iterator[tuple[Source, ast.expr, str]]:
+    """Texts of the program by which a prefix is looked for that no name of a checkpoint has, each
+    with one that is nearly so."""
+    names = [name for name in state if isinstance(name, str)] if isinstance(state, dict) else []
+    heads = {name.partition(".")[0] + "." for name in names}
+    for source in site.program.texts:
+        for node in source.nodes:
+            asked = callee(node) in ("replace", "removeprefix", "startswith", "lstrip")
+            for text in node.args[:1] if asked and isinstance(node, ast.Call) else ():
+                old = text.value if isinstance(text, ast.Constant) else None
+                if isinstance(old, str) and not any(old in name for name in names):
+                    for near in difflib.get_close_matches(old, heads, 2, 0.7):
+                        yield source, text, near
 
 
 def within_sequence(site: Site, place: Place) -> Iterator[Candidate]:
@@ -408,13 +465,34 @@ def _result(place: Place, statement: ast.stmt) -> tuple[str, str]:
     return place.text(statement).removesuffix(text), text
 
 
+def listed(site: Site, place: Place) -> Iterator[Candidate]:
+    """What can be gone through once, as a list, where its length or a part of it is asked for."""
+    if not re.search(r"has no len\(\)|not subscriptable", site.text):
+        return
+    for node in place.parts():
+        asked = [*getattr(node, "args", [])[:1]] if callee(node) == "len" else []
+        asked += [node.value] if isinstance(node, ast.Subscript) else []
+        for each in asked:
+            value = place.value(each)
+            bound = site.binding(place, each)
+            made = bound_value(bound, spelled(each))
+            if value is not MISSING and not isinstance(value, Iterator):
+                continue
+            if bound is not None and made is not None:
+                text = f"list({bound.text(made)})"
+                yield replace(bound, distance=0.0).replaced(0.3, (made, text))
+            elif isinstance(each, ast.Call):
+                yield place.replaced(0.35, (each, f"list({place.text(each)})"))
+
+
 def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
     """Results of several parts taken apart."""
     statement = place.statement
     if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
         if len(statement.value.elts) == 1 and "tuple" in site.text:
             yield place.replaced(0.4, (statement.value, place.text(statement.value.elts[0])))
-        for at, part in enumerate(statement.value.elts):
+        gradients = getattr(place.function, "name", "") == "backward"  # one for each argument
+        for at, part in enumerate(statement.value.elts if not gradients else ()):
             yield place.replaced(0.9 + 0.1 * at, (statement.value, place.text(part)))
     if isinstance(statement, ast.For) and "'int' object is not iterable" in site.text:
         if type(place.value(statement.iter)) is int or callee(statement.iter) == "len":
@@ -444,11 +522,18 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
                 for at in reversed(range(len(parts))):
                     text = ", ".join((*parts[:at], name, *parts[at:]))
                     yield place.replaced(0.3 + 0.2 * (name == "_"), (target, text))
+    if isinstance(target, ast.Tuple) and not place.distance:
+        one = re.search("over a 0-d tensor|cannot unpack non-iterable", site.text)
+        few = "not enough values" in site.text and site.told[-1]
+        yield from _without_unread(place, target, 1 if one else int(few))
     nested = [e for e in getattr(target, "elts", []) if isinstance(e, ast.Tuple)]
     if isinstance(target, ast.Tuple) and nested and "to unpack" in site.text:
         each = [e.elts if isinstance(e, ast.Tuple) else [e] for e in target.elts]
         flat = ", ".join(place.text(part) for inner in each for part in inner)
         yield place.replaced(0.35, (target, flat))
+        if isinstance(statement, ast.For) and len(each) == 2 and len(each[0]) == 1:
+            text = f"enumerate({place.text(statement.iter)})"
+            yield place.replaced(0.3, (statement.iter, text))
     if isinstance(target, ast.Tuple) and len(target.elts) > 2:  # a part has parts of its own
         first, *rest = map(place.text, target.elts)
         yield place.replaced(0.5, (target, f"{first}, ({', '.join(rest)})"))
@@ -457,10 +542,25 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
     value = place.value(ast.copy_location(ast.Name(spelled(target), ast.Load()), target))
     listed = isinstance(value, list) and isinstance(statement, ast.For)
     parted = re.search(rf"(?<![\w.]){spelled(target)}\[\d\]", place.source.text)
-    plain = listed or (isinstance(value, tuple) and not hasattr(value, "_fields"))
+    named = hasattr(value, "_fields") or hasattr(value, "n_fields")  # as what `max` gives
+    plain = listed or (isinstance(value, tuple) and not named)
     if plain and 2 <= len(value) <= 4 and not parted:
-        if any(isinstance(each, Tensor) for each in value):
+        kinds = (Tensor, float) if "'tuple'" in site.text else Tensor
+        if any(isinstance(each, kinds) for each in value):
             yield place.replaced(0.3, (target, spelled(target) + ", _" * (len(value) - 1)))
+
+
+def _without_unread(place: Place, target: ast.Tuple, count: int) -> Iterator[Candidate]:
+    """A statement that binds as many names as there are values, without those that nothing
+    reads."""
+    names = (node for node in place.source.nodes if isinstance(node, ast.Name))
+    own = (node for node in names if function_around(place.source, node) is place.function)
+    read = {node.id for node in own if isinstance(node.ctx, ast.Load)}
+    unread = [part for part in target.elts if spelled(part) not in read]
+    more = len(target.elts) - count
+    kept = [place.text(part) for part in target.elts if part not in unread[-more:]]
+    if count and len(unread) >= more > 0:
+        yield place.replaced(0.3, (target, ", ".join(kept)))
 
 
 def _data_in(place: Place, statement: ast.stmt) -> list[str]:

@@ -40,10 +40,11 @@ def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
     own = {ast.dump(e): e for e, _ in place.operands}
     inside = {id(node) for node in ast.walk(place.statement)}
     for source in site.program.texts:
+        alone = {id(row.value) for row in source.nodes if isinstance(row, ast.Expr)}
         for node in source.nodes:
             given = getattr(getattr(node, "func", None), "value", None)
             same = own.get(ast.dump(given)) if given is not None else None
-            if same is None or id(node) in inside or callee(node) in (*ASKED, "detach"):
+            if same is None or id(node) in inside | alone or callee(node) in (*ASKED, "detach"):
                 continue
             if isinstance(place.value(same), ModuleType) or spelled(same) == "self":
                 continue
@@ -171,12 +172,14 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
         text = new if plain or not new.startswith(old) else f"({old}){new[len(old) :]}"
         more = 0.0 if value is not MISSING else 0.3
         more += 0.2 if role == "value" else 0.0
+        if role == "value" and isinstance(value, tuple) and new.startswith(f"{old}."):
+            more -= place.distance + 0.25  # it is taken where it was computed, not where it is read
         if text == f"{old}.float()":  # data is cast where it is read
             double = torch.float64 in (getattr(v, "dtype", None) for v in (value, place.result()))
             whole = isinstance(value, Tensor) and is_whole(value)
             more += 0.7 * ((double or whole) and _is_argument(place, expression))
         yield place.replaced(cost + more, (expression, text))
-        if not isinstance(expression, ast.Name) or not isinstance(value, Tensor):
+        if not isinstance(expression, ast.Name) or not isinstance(value, (Tensor, np.ndarray)):
             continue
         alike = [
             other
@@ -353,6 +356,9 @@ def _of_numbers_and_texts(own: _Operand) -> Forms:
     """Arrays, numbers and texts as tensors or numbers."""
     value, old = own.value, own.text
     if isinstance(value, np.ndarray):
+        for other in own.others.values() if value.ndim == 1 else ():  # a number for each sample
+            if other.dim() > 1 and len(other) == len(value) != other.shape[-1]:
+                yield 0.6, f"torch.from_numpy({old})[:{(other.dim() - 1) * ', None'}]"
         yield 0.7, f"torch.from_numpy({old})"
         yield 0.8, f"{old}.copy()"
         yield 1.0, f'{old}.astype("float32")'
