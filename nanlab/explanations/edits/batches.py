@@ -27,6 +27,7 @@ from nanlab.explanations.site import (
     spliced,
 )
 from nanlab.explanations.trial import Source
+from nanlab.operators import having
 
 
 def collated(site: Site) -> Iterator[Candidate]:
@@ -158,7 +159,7 @@ def as_many(site: Site, place: Place) -> Iterator[Candidate]:
             continue
         whole, longest = max(rows, key=lambda row: len(row[1]))
         made = bound_value(site.binding(place, whole), spelled(whole)) or whole
-        if callee(made) not in ("flatten", "view", "reshape"):
+        if callee(made) != "flatten" and callee(made) not in having("sized"):
             continue
         less = [(given, v) for given, v in rows if len(v) < len(longest)]
         if all(len(v) and len(longest) % len(v) == 0 for _, v in less):
