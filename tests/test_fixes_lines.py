@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -212,13 +213,16 @@ def test_second_optimizer_that_steps_past_the_scaler_is_sent_through_it() -> Non
     )
 
 
-def test_a_square_beside_a_root_keeps_its_base() -> None:
+@pytest.mark.parametrize("power", [2, 2.0])
+def test_a_square_beside_a_root_keeps_its_base(power: float, tmp_path: Path) -> None:
     """A power of a whole number has a derivative everywhere: a clamp of its base does harm only."""
     w, x = nn.Parameter(torch.zeros(2)), torch.tensor([1.0, -2.0])
+    square = f"((w * x + 3) ** {power}).mean()"
+    code = f"loss = {square} + (w.abs() ** 0.5).mean()\nloss.backward()\n"
+    (path := tmp_path / "program.py").write_text(code)
     with nanlab.watch(on_fault="record") as trace:
-        loss = ((w * x + 3) ** 2).mean() + (w.abs() ** 0.5).mean()
-        loss.backward()
+        exec(compile(code, str(path), "exec"), {"torch": torch, "w": w, "x": x})
     assert trace.culprit is not None
     found = [fix.code for fix in trace.culprit.fixes if fix.edits]
     assert found
-    assert all("((w * x + 3) ** 2).mean()" in code for code in found)
+    assert all(square in each for each in found)

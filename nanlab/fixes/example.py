@@ -369,7 +369,7 @@ def guarded(
 def _is_whole(exponent: object) -> bool:
     """Whether a power has a derivative everywhere: of a whole number that the program writes."""
     number = exponent.value if isinstance(exponent, ast.Constant) else None
-    return isinstance(number, int) and number >= 1
+    return isinstance(number, int | float) and number >= 1 and number % 1 == 0
 
 
 def masked(text: str, place: Place) -> list[Candidate]:
