@@ -104,7 +104,7 @@ def test_the_first_verified_fix_is_right(name: str) -> None:
 
 # a number by chance equal to an element, a mask in the quotient itself, a helper whose callers'
 # whole lines have series that mend nothing
-@pytest.mark.parametrize("name", ["d234", "d235", "d237"])
+@pytest.mark.parametrize("name", ["d234", "d235", "d237", "d238"])
 def test_the_cure_is_right(name: str) -> None:
     (path,) = judge.programs([name])
     module = judge.load(path)

@@ -72,11 +72,12 @@ def _forms(text: str, line: int, dtype: torch.dtype) -> Iterator[Candidate]:
     yield from _with_operands_named(text, line)
     yield from _loops(text, line)
     places = removables(text, line)
-    for site in places:
-        yield from _in_torch(site, dtype)
+    made = [(site, form) for site in places for form in _in_torch(site, dtype)]
+    yield from (form for _, form in made)
     yield from _together(places, dtype)
-    for site in reversed(places):
-        yield from _in_nanlab(site)
+    called = [(site, form) for site in reversed(places) for form in _in_nanlab(site)]
+    yield from _of_all_readers([*made, *reversed(called)], line)
+    yield from (form for _, form in called)
 
 
 def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
@@ -327,6 +328,24 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Iterator[Candidate
         text = "\n".join([*lines, places[0].scope.replaced(statement, changes)])
         first, _, last, _ = span_of(statement)
         yield Candidate("the series of each", first, last, text)
+
+
+def _of_all_readers(made: list[tuple[Removable, Candidate]], line: int) -> Iterator[Candidate]:
+    """The forms together of all statements that read what the line assigns, if they are several:
+    each of them needs its own. Of a statement the first form that there is."""
+    for scope in {id(site.scope): site.scope for site, _ in made}.values():
+        own = next((s for s in scope.statements() if s.lineno == line), None)
+        if not isinstance(own, ast.Assign) or not isinstance(own.targets[0], ast.Name):
+            continue
+        forms: dict[ast.stmt, Candidate] = {}
+        for site, form in made:
+            if site.scope is scope:
+                forms.setdefault(site.statement, form)
+        name = own.targets[0].id
+        readers = [s for s in scope.statements() if s is not own and name in names_in(s)]
+        if len(readers) > 1 and all(s in forms for s in readers):
+            first, *rest = (forms[s] for s in readers)
+            yield replace(first, also=tuple((each.first, each.last, each.text) for each in rest))
 
 
 def _in_nanlab(site: Removable) -> Iterator[Candidate]:

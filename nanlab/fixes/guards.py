@@ -101,9 +101,9 @@ def _of_domain(one: Card) -> Iterator[Guard]:
         title = "clamp the argument to the edge itself"
         yield Guard(title, whole, f"{home}($x.clamp({low:g}, {high:g}), ...)")
         return
-    if low == 0:
-        place = "root" if "sqrt" in name else name
-        yield Guard(f"an epsilon of EPS inside the {place}", plain, f"{home}($x + EPS)")
+    small = "EPS" if low == 0 else "EDGE"
+    place = "root" if "sqrt" in name else name
+    yield Guard(f"an epsilon of {small} inside the {place}", plain, f"{home}($x + {small})")
     floor = "EPS" if low == 0 else f"{low:g} + EDGE"
     yield Guard(f"clamp the argument at {floor}", plain, f"{home}($x.clamp_min({floor}))")
     if "sqrt" in name:  # whose value moves by the root of it

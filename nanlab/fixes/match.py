@@ -897,6 +897,9 @@ def matches(p: Term, t: Term, bound: Binding) -> Iterator[Binding]:
     if p.kind == "sum" and len(p.parts) == 1:  # minus a hole: every term is minus another
         yield from matches(p.parts[0], negated(t), bound)
         return
+    root = _root(t) if p.kind == "power" and p.parts[1].value == 2 else None
+    if root is not None:
+        yield from matches(p.parts[0], root, bound)
     if p.kind != t.kind:
         return
     if p.kind in ("number", "leaf"):
@@ -909,6 +912,25 @@ def matches(p: Term, t: Term, bound: Binding) -> Iterator[Binding]:
     elif p.kind != "call" or (p.name == t.name and p.marks == t.marks):
         if len(p.parts) == len(t.parts):
             yield from _all(p.parts, t.parts, bound)
+
+
+def _root(t: Term) -> Term | None:
+    """Of what a power other than a square, or a product, is the square; None of others."""
+    if t.kind not in ("power", "product") or (t.kind == "power" and t.parts[1].value == 2):
+        return None
+    roots: list[tuple[int, Term]] = []
+    for mark, part in t.items if t.kind == "product" else [(1, t)]:
+        if part.kind == "number" and part.value > 0:
+            root = math.sqrt(part.value)
+            roots.append((mark, number(Fraction(root) if root == int(root) else root)))
+        elif (
+            part.kind == "power" and part.parts[1].kind == "number" and not part.parts[1].value % 2
+        ):
+            half = number(Fraction(part.parts[1].value) / 2)
+            roots.append((mark, raised(part.parts[0], half)))
+        else:
+            return None
+    return multiplied(roots)
 
 
 def _constant(t: Term) -> Fraction | float | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nanlab.fixes.match import Reading, Scope
-from nanlab.fixes.term import Term, multiplied, negated, number, text_of
+from nanlab.fixes.term import Term, multiplied, negated, number, term_of, text_of
 from nanlab.operators import having
 from nanlab.program.expression import lines_of, names_in, replaced, span_of
 from nanlab.safe.series import Series, series
@@ -116,6 +116,15 @@ def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable
     if isinstance(node, ast.Call) and any(k.arg == "out" for k in node.keywords):
         return
     whole, reading = scope.term(statement, node)
+    yield from _over_each(scope, statement, node, whole, reading)
+    if reading.lines:  # what it is a function of may have a name
+        yield from _over_each(scope, statement, node, term_of(node), Reading(scope, statement))
+
+
+def _over_each(
+    scope: Scope, statement: ast.stmt, node: ast.expr, whole: Term, reading: Reading
+) -> Iterator[Removable]:
+    """The expression over each variable that its term holds more than once."""
     if not _divides(whole) or not _splits(whole):
         return
     apart = _counted(_variables(whole, _splits))

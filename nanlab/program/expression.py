@@ -424,6 +424,8 @@ class Expression:
         self.callees = {}
         loops = (n for n in ast.walk(self.node) if isinstance(n, ast.comprehension))
         inner = names_in(*(loop.target for loop in loops))
+        slices = (n.slice for n in ast.walk(self.node) if isinstance(n, ast.Subscript))
+        counts = {id(n) for each in slices for n in ast.walk(each)}
 
         def visit(node: ast.AST) -> None:
             if isinstance(node, _BARE) or (isinstance(node, ast.Name) and node.id in inner):
@@ -433,6 +435,9 @@ class Expression:
                     asked.append((node, tensor))
                     return
             if isinstance(node, ast.expr) and self._comes_from_elsewhere(node, spans):
+                found.setdefault(key_of(node), node)
+                return
+            if isinstance(node, ast.BinOp) and _is_index(node, counts):
                 found.setdefault(key_of(node), node)
                 return
             if isinstance(node, ast.Call):
@@ -486,6 +491,16 @@ class Expression:
         if isinstance(node, ast.Call):
             return not is_plain(node) and _root(node.func) not in ("math",)
         return False
+
+
+def _is_index(node: ast.BinOp, within: Collection[int]) -> bool:
+    """Whether it is a sum of several plain numbers within an index: which each is nobody tells.
+
+    within: the ids of all nodes that are.
+    """
+    parts = [n for n in ast.walk(node) if not isinstance(n, ast.operator | ast.expr_context)]
+    plain = all(isinstance(n, ast.BinOp | ast.Constant | ast.Name) for n in parts)
+    return id(node) in within and plain and len(names_in(node)) > 1
 
 
 def is_plain(node: ast.AST) -> bool:
