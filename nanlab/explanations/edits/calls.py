@@ -57,8 +57,8 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     elsewhere = {k.arg: place.text(k.value) for k in others if isinstance(k.value, ast.Constant)}
     for at, (name, default) in enumerate(signature(function).items()):
         if name not in own and at >= len(call.args):
-            if default is None and _hands_on(site, place, function, name):
-                yield place.added(0.2 - place.distance / 2, call, f"{name}={name}")
+            for value in _handed_on(site, place, function, name) if default is None else ():
+                yield place.added(0.2 - place.distance / 2, call, f"{name}={value}")
             for value in _given(site, place, name, default is None and isinstance(function, type)):
                 yield place.added(0.8, call, f"{name}={value}")
             other = elsewhere.get(name)
@@ -287,12 +287,17 @@ def _to_construction(
         yield place.replaced(0.4, *pairs)
 
 
-def _hands_on(site: Site, place: Place, function: Any, name: str) -> bool:
-    """Whether the program has a tensor by the name of a parameter of its own function."""
+def _handed_on(site: Site, place: Place, function: Any, name: str) -> Iterator[str]:
+    """The tensors that the program has by the name of a parameter of its own function: as a name,
+    or in a dict."""
     own = getattr(function, "forward", function)
     code = getattr(own, "__code__", None)
-    known = code is not None and site.program.source(code.co_filename) is not None
-    return known and isinstance(place.frame.f_locals.get(name), Tensor)
+    known = place.frame.f_locals if code and site.program.source(code.co_filename) else {}
+    if isinstance(known.get(name), Tensor):
+        yield name
+    for owner, value in known.items():
+        if isinstance(value, dict) and isinstance(value.get(name), Tensor):
+            yield f'{owner}["{name}"]'
 
 
 def _given(site: Site, place: Place, name: str, builds: bool) -> list[str]:

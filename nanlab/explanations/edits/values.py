@@ -614,9 +614,11 @@ def _ranked(own: _Operand, more: float) -> Forms:
             count = f"len({name})" if re.search("shape|size", name) else f"{name}.dim()"
             yield more + 0.1, f"{old}.reshape(-1, *[1] * ({count} - 1))"
         yield more + 0.4, f"{old}[:{int(apart[1]) * ', None'}]"
+    shapes = {tuple(other.shape) for other in own.others.values()}
     for d in range(rank):
-        if shape is None or shape[d] == 1:
-            yield more + 0.8, f"{old}.squeeze({d})"
+        if shape is None or shape[d] == 1:  # a column and a row give a table
+            spread = rank == 2 and shape is not None and shape[:d] + shape[d + 1 :] in shapes
+            yield more + 0.8 - 0.3 * spread, f"{old}.squeeze({d})"
     for d in (*range(rank), -1):
         yield more + 1.0 + _unlike(own, d), f"{old}.unsqueeze({d})"
     layers = [layer for layer in site.running if isinstance(layer, _ConvNd)]
