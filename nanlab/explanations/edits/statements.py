@@ -543,7 +543,8 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.3, (statement.iter, text))
     called = callee(getattr(statement, "value", statement))  # an LSTM's state has two parts
     lstm = any(isinstance(vars(m)["_modules"].get(called), nn.LSTM) for m in site.modules)
-    if isinstance(target, ast.Tuple) and lstm and isinstance(target.elts[-1], ast.Name):
+    named = isinstance(target, ast.Tuple) and spelled(target.elts[-1]) not in ("", "_")
+    if isinstance(target, ast.Tuple) and lstm and named:
         text = place.text(target.elts[-1])
         yield place.replaced(0.4, (target.elts[-1], f"({text}, _)"))
     if isinstance(target, ast.Tuple) and len(target.elts) > 2:  # a part has parts of its own

@@ -302,6 +302,10 @@ def _forms(own: _Operand) -> Forms:
         yield from _of_tensors(own)
 
 
+_TURNS = ("t", "T", "mT", "transpose", "permute", "swapaxes", "movedim")
+_SIZED = r"size|shape|dim|\dx\d"
+
+
 def _of_syntax(own: _Operand) -> Forms:
     """By how the expression is written."""
     node, old, place = own.node, own.text, own.place
@@ -315,6 +319,11 @@ def _of_syntax(own: _Operand) -> Forms:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and "bool" in own.site.text:
         if isinstance(mask := place.value(node.operand), Tensor) and elements(mask) <= {0, 1}:
             yield 0.3, f"({place.text(node.operand)} == 0)"
+    turn = node.func if isinstance(node, ast.Call) else node
+    shaped = re.search(_SIZED, own.site.text) and "stride" not in own.site.text
+    if shaped and isinstance(turn, ast.Attribute) and turn.attr in _TURNS:
+        if not isinstance(place.value(turn.value), ModuleType):  # it was turned already
+            yield 0.3, place.text(turn.value)
     if isinstance(node, ast.Subscript) and "0-dim" in own.site.text:
         yield 0.4, place.text(node.value)
 
@@ -589,7 +598,7 @@ def _shaped(own: _Operand) -> Forms:
     indexed = re.search("^(?!Dimension).*out of (range|bounds)", text)
     learned = isinstance(own.value, nn.Parameter)  # it was given the shape that it shall have
     far = 1.5 if _GRAPH.search(text) or indexed or learned else 0.0
-    if "dtype" in text and not re.search(r"size|shape|dim|\dx\d", text):
+    if "dtype" in text and not re.search(_SIZED, text):
         far += 0.5
     yield from _ranked(own, far)
     for cost, fewest, most, form in _SHAPES:
@@ -664,6 +673,13 @@ def _turned(own: _Operand, more: float) -> Forms:
     if lengths and min(lengths) > 1 and shape and {*lengths} <= {*shape}:
         yield 0.5, f"{old}.transpose({', '.join(str(shape.index(size)) for size in lengths)})"
     last = [d for n, v in own.others.items() if n != old for d in v.shape[-1:] if v.dim() > 1]
+    others = [v.shape for n, v in own.others.items() if n != old and v.dim() == rank]
+    met = "must match the size" in site.text
+    for a, b in itertools.combinations(range(rank), 2) if met and 1 in (shape or ()) else ():
+        new = [*(shape or ())]
+        new[a], new[b] = new[b], new[a]
+        if any(all(n in (1, m) for n, m in zip(new, other, strict=True)) for other in others):
+            yield more + 0.5, f"{old}.transpose({a}, {b})"
     product = re.search("mat1|matmul|mat2|bmm", site.text) and old != next(iter(own.others), "")
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
         yield 0.65, f"{old}.transpose(-2, -1)"
