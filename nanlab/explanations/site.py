@@ -132,9 +132,12 @@ class Place:
                         return names[node.id]
             if isinstance(node, ast.Attribute) and (of := self.value(node.value)) is not MISSING:
                 return getattr(of, node.attr)
+            if isinstance(node, ast.Call) and callee(node) == "size":
+                of = self.value(node.func.value)  # type: ignore[attr-defined]
+                return of.size(*map(self.value, node.args)) if isinstance(of, Tensor) else MISSING
             if isinstance(node, ast.Subscript) and (of := self.value(node.value)) is not MISSING:
-                calls = any(isinstance(each, ast.Call) for each in ast.walk(node.slice))
-                if isinstance(of, _INDEXED) and not calls:
+                calls = [each for each in ast.walk(node.slice) if isinstance(each, ast.Call)]
+                if isinstance(of, _INDEXED) and MISSING not in map(self.value, calls):
                     index = ast.unparse(node.slice)
                     return eval(f"nanlab_of[{index}]", {**self.names(), "nanlab_of": of})
             if isinstance(node, (ast.List, ast.Tuple, ast.BinOp, ast.UnaryOp)):

@@ -57,8 +57,8 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     elsewhere = {k.arg: place.text(k.value) for k in others if isinstance(k.value, ast.Constant)}
     for at, (name, default) in enumerate(signature(function).items()):
         if name not in own and at >= len(call.args):
-            if default is None and _hands_on(site, place, function, name):
-                yield place.added(0.2 - place.distance / 2, call, f"{name}={name}")
+            for value in _handed_on(site, place, function, name) if default is None else ():
+                yield place.added(0.2 - place.distance / 2, call, f"{name}={value}")
             for value in _given(site, place, name, default is None and isinstance(function, type)):
                 yield place.added(0.8, call, f"{name}={value}")
             other = elsewhere.get(name)
@@ -287,12 +287,17 @@ def _to_construction(
         yield place.replaced(0.4, *pairs)
 
 
-def _hands_on(site: Site, place: Place, function: Any, name: str) -> bool:
-    """Whether the program has a tensor by the name of a parameter of its own function."""
+def _handed_on(site: Site, place: Place, function: Any, name: str) -> Iterator[str]:
+    """The tensors that the program has by the name of a parameter of its own function: as a name,
+    or in a dict."""
     own = getattr(function, "forward", function)
     code = getattr(own, "__code__", None)
-    known = code is not None and site.program.source(code.co_filename) is not None
-    return known and isinstance(place.frame.f_locals.get(name), Tensor)
+    known = place.frame.f_locals if code and site.program.source(code.co_filename) else {}
+    if isinstance(known.get(name), Tensor):
+        yield name
+    for owner, value in known.items():
+        if isinstance(value, dict) and isinstance(value.get(name), Tensor):
+            yield f'{owner}["{name}"]'
 
 
 def _given(site: Site, place: Place, name: str, builds: bool) -> list[str]:
@@ -360,6 +365,8 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     elif isinstance(parts, list) and parts and all(isinstance(each, list) for each in parts):
         rows = f"[{place.text(call.func)}(row) for row in {place.text(call.args[0])}]"
         yield place.replaced(0.6, (call, padded([torch.ones(len(r)) for r in parts], rows)))
+    if name == "ModuleList" and "ModuleList" in site.text and call.args:  # it was called
+        yield place.replaced(0.4, (call, f"{head}Sequential(*{place.text(call.args[0])})"))
     yield from _turned(site, place, call, function)
     made = place.value(call.func.func) if isinstance(call.func, ast.Call) else function
     if isinstance(made, type) and issubclass(made, torch.autograd.Function):
@@ -397,6 +404,9 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         given = ", ".join(map(place.text, call.args))
         text = place.text(call.func)
         yield place.replaced(0.6, (call, f"{text}[{given}]" if given else text))
+        if len(call.args) == 1 and (type(function) in (int, float) or _is_scale(function)):
+            factor = f"({given})" if isinstance(call.args[0], ast.BinOp) else given
+            yield place.replaced(0.5, (call, f"{text} * {factor}"))
     if name in ("numpy", "item", "tolist"):
         yield place.replaced(0.8, (call.func, f"{head}detach().{name}"))
     if name == "item":
@@ -406,6 +416,11 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         rank = 4 if len(call.args) == 3 else 3
         turned = (0, rank - 1, *range(1, rank - 1)) if rank == 4 else (0, 2, 1)
         yield place.replaced(0.9, (call, f"{place.text(call.func)}{turned}"))
+
+
+def _is_scale(value: Any) -> bool:
+    """Whether a value is a tensor to multiply with."""
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _turned(site: Site, place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:

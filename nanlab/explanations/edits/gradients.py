@@ -199,6 +199,8 @@ def scores(site: Site, place: Place) -> Iterator[Candidate]:
                 inner = deeper
             bound = site.binding(place, inner)
             chosen: Any = getattr(bound.statement, "value", inner) if bound is not None else inner
+            while (deeper := _inside(chosen)) is not None:
+                chosen = deeper
             second = bound_by(bound.statement)[1:] if bound is not None else []
             by_index = callee(chosen) in ("max", "topk") and spelled(inner) in second
             if not by_index and callee(chosen) != "argmax":
@@ -212,6 +214,10 @@ def scores(site: Site, place: Place) -> Iterator[Candidate]:
             own = (argument, place.text(of))
             yield place.replaced(0.3, own, *((a, place.text(whole)) for a, whole in plain))
             yield place.replaced(0.32, own)
+            target = [place.text(_inside(a) or a) for a in call.args if a is not argument]
+            if len(target) == 1 and isinstance(site.raising[0].value(of), Tensor):
+                loss = f"torch.nn.functional.cross_entropy({place.text(of)}, {target[0]})"
+                yield place.replaced(0.34, (call, loss))
 
 
 def all_uncut(site: Site) -> Iterator[Candidate]:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -276,7 +277,8 @@ def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:
     names = [each.arg for each in function.args.args] if function is not None else []
     loops = [n for n in place.source.nodes if isinstance(n, ast.For)]
     loops = [n for n in loops if n.lineno < line <= (n.end_lineno or 0)]
-    names += [name for loop in loops for name in bound_by(loop)]
+    rows = [n for loop in loops for n in ast.walk(loop) if isinstance(n, (ast.For, ast.Assign))]
+    names += [name for row in rows if row.lineno < line for name in bound_by(row)]
     given = {n: v for n in names if isinstance(v := place.frame.f_locals.get(n), Tensor)}
     nodes: dict[int, list[ast.AST]] = {}
     for node in ast.walk(place.statement if loops else function or place.statement):
@@ -289,7 +291,9 @@ def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:
             for d, size in enumerate(tensor.shape):
                 if size != old and size in site.told:
                     own = ((node, f"{name}.size({d})") for node in same)
-                    yield place.replaced(0.6, *own)
+                    told = (old, size) in site.confronted  # the message says both
+                    at = replace(place, distance=0.0) if told else place
+                    yield at.replaced(0.6, *own)
 
 
 def shorter_data(site: Site) -> Iterator[Candidate]:

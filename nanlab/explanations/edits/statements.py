@@ -112,6 +112,11 @@ def computed_anew(site: Site, place: Place) -> Iterator[Candidate]:
         lines, first = place.source.lines, rows[at].lineno
         again = "\n".join(_lines_of(place.source, chain))
         cost = 0.5 + 0.1 * len(chain)
+        for n, reader in enumerate(chain[1:], 1):  # what reads it comes after the change, too
+            if changed and chain[n - 1] is not rows[rows.index(reader) - 1]:
+                head = textwrap.dedent("\n".join(_lines_of(place.source, chain[:n])))
+                own = replace(place, statement=reader)
+                yield own.written(0.45 + 0.1 * n, f"{head}\n{{}}")
         if changed and not any(_all_bound(chain) & names_in(row) for row in between):
             kept = lines[first - 1 : place.statement.end_lineno]
             for row in reversed(chain):
@@ -271,11 +276,13 @@ def returned(site: Site) -> Iterator[Candidate]:
             plain = unused and not isinstance(value, ast.Call)  # it does nothing there
             gives = any(is_return(each) for row in rows for each in ast.walk(row))
             gives = gives and id(node) not in known  # else on another path
-            names = bound_by(rows[-1])
             if plain or (unused and not gives):
                 yield last.replaced(0.45 - 0.1 * plain, (rows[-1], f"return {last.text(value)}"))
-            elif names and not gives and not names[0].startswith("self."):
-                yield last.written(0.35, f"{{}}\nreturn {', '.join(names)}")
+            bound = [bound_by(row) for row in rows[::-1] if not isinstance(row, ast.Expr)]
+            names = bound[0] if bound else []
+            if names and not gives and not names[0].startswith("self."):
+                shown = 0.1 * (unused and callee(value) != "print")
+                yield last.written(0.35 + shown, f"{{}}\nreturn {', '.join(names)}")
 
 
 _NO_RESULT = ("NoneType", "_IncompatibleKeys")  # of what a call gives that changes something
@@ -534,6 +541,12 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
         if isinstance(statement, ast.For) and len(each) == 2 and len(each[0]) == 1:
             text = f"enumerate({place.text(statement.iter)})"
             yield place.replaced(0.3, (statement.iter, text))
+    called = callee(getattr(statement, "value", statement))  # an LSTM's state has two parts
+    lstm = any(isinstance(vars(m)["_modules"].get(called), nn.LSTM) for m in site.modules)
+    named = isinstance(target, ast.Tuple) and spelled(target.elts[-1]) not in ("", "_")
+    if isinstance(target, ast.Tuple) and lstm and named:
+        text = place.text(target.elts[-1])
+        yield place.replaced(0.4, (target.elts[-1], f"({text}, _)"))
     if isinstance(target, ast.Tuple) and len(target.elts) > 2:  # a part has parts of its own
         first, *rest = map(place.text, target.elts)
         yield place.replaced(0.5, (target, f"{first}, ({', '.join(rest)})"))

@@ -302,6 +302,10 @@ def _forms(own: _Operand) -> Forms:
         yield from _of_tensors(own)
 
 
+_TURNS = ("t", "T", "mT", "transpose", "permute", "swapaxes", "movedim")
+_SIZED = r"size|shape|dim|\dx\d"
+
+
 def _of_syntax(own: _Operand) -> Forms:
     """By how the expression is written."""
     node, old, place = own.node, own.text, own.place
@@ -315,6 +319,11 @@ def _of_syntax(own: _Operand) -> Forms:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and "bool" in own.site.text:
         if isinstance(mask := place.value(node.operand), Tensor) and elements(mask) <= {0, 1}:
             yield 0.3, f"({place.text(node.operand)} == 0)"
+    turn = node.func if isinstance(node, ast.Call) else node
+    shaped = re.search(_SIZED, own.site.text) and "stride" not in own.site.text
+    if shaped and isinstance(turn, ast.Attribute) and turn.attr in _TURNS:
+        if not isinstance(place.value(turn.value), ModuleType):  # it was turned already
+            yield 0.3, place.text(turn.value)
     if isinstance(node, ast.Subscript) and "0-dim" in own.site.text:
         yield 0.4, place.text(node.value)
 
@@ -589,7 +598,7 @@ def _shaped(own: _Operand) -> Forms:
     indexed = re.search("^(?!Dimension).*out of (range|bounds)", text)
     learned = isinstance(own.value, nn.Parameter)  # it was given the shape that it shall have
     far = 1.5 if _GRAPH.search(text) or indexed or learned else 0.0
-    if "dtype" in text and not re.search(r"size|shape|dim|\dx\d", text):
+    if "dtype" in text and not re.search(_SIZED, text):
         far += 0.5
     yield from _ranked(own, far)
     for cost, fewest, most, form in _SHAPES:
@@ -614,9 +623,11 @@ def _ranked(own: _Operand, more: float) -> Forms:
             count = f"len({name})" if re.search("shape|size", name) else f"{name}.dim()"
             yield more + 0.1, f"{old}.reshape(-1, *[1] * ({count} - 1))"
         yield more + 0.4, f"{old}[:{int(apart[1]) * ', None'}]"
+    shapes = {tuple(other.shape) for other in own.others.values()}
     for d in range(rank):
-        if shape is None or shape[d] == 1:
-            yield more + 0.8, f"{old}.squeeze({d})"
+        if shape is None or shape[d] == 1:  # a column and a row give a table
+            spread = rank == 2 and shape is not None and shape[:d] + shape[d + 1 :] in shapes
+            yield more + 0.8 - 0.3 * spread, f"{old}.squeeze({d})"
     for d in (*range(rank), -1):
         yield more + 1.0 + _unlike(own, d), f"{old}.unsqueeze({d})"
     layers = [layer for layer in site.running if isinstance(layer, _ConvNd)]
@@ -662,6 +673,13 @@ def _turned(own: _Operand, more: float) -> Forms:
     if lengths and min(lengths) > 1 and shape and {*lengths} <= {*shape}:
         yield 0.5, f"{old}.transpose({', '.join(str(shape.index(size)) for size in lengths)})"
     last = [d for n, v in own.others.items() if n != old for d in v.shape[-1:] if v.dim() > 1]
+    others = [v.shape for n, v in own.others.items() if n != old and v.dim() == rank]
+    met = "must match the size" in site.text
+    for a, b in itertools.combinations(range(rank), 2) if met and 1 in (shape or ()) else ():
+        new = [*(shape or ())]
+        new[a], new[b] = new[b], new[a]
+        if any(all(n in (1, m) for n, m in zip(new, other, strict=True)) for other in others):
+            yield more + 0.5, f"{old}.transpose({a}, {b})"
     product = re.search("mat1|matmul|mat2|bmm", site.text) and old != next(iter(own.others), "")
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
         yield 0.65, f"{old}.transpose(-2, -1)"
