@@ -7,8 +7,9 @@ that step have to have the bits of ``trace.replay(fix)``, and a second copy, in 
 run from the first step on, has to be finite in that step.
 
     same       so it is
-    finite     finite, and nothing to compare: the fix stands in no statement of its own, or it draws
-               random numbers, others for real than by replay
+    finite     finite, and nothing to compare: the fix stands in no statement of its own, it draws
+               random numbers, others for real than by replay, or the program reads another value
+               with it and takes another way
     differs    loss or a gradient has other bits
     fails      something is not finite
     raises     the program as it was rewritten does not run
@@ -61,24 +62,38 @@ def load(path: Path) -> ModuleType:
     return module
 
 
+class Flag:
+    """Whether the new lines run; was_read: whether the program has asked."""
+
+    def __init__(self, on: bool) -> None:
+        self.on, self.was_read = on, False
+
+    def __bool__(self) -> bool:
+        self.was_read = True
+        return self.on
+
+
 def watched(module: ModuleType, steps: int, new_from: int) -> tuple[Any, Any]:
     """The model and the trace of a run in which the new lines run from a step on."""
     model, step = module.build()
     with nanlab.watch(model, on_fault="record") as trace:
         for i in range(steps):
-            setattr(builtins, FLAG, i >= new_from)
+            setattr(builtins, FLAG, Flag(i >= new_from))
             step(i)
     return model, trace
 
 
 def finite(module: ModuleType, steps: int) -> bool:
     """Whether loss and gradients of the last step are, nothing being watched."""
-    setattr(builtins, FLAG, True)
+    setattr(builtins, FLAG, Flag(True))
     model, step = module.build()
     for i in range(steps):
         loss = step(i)
     named = getattr(step, "parameters", {}) if model is None else dict(model.named_parameters())
-    tensors = [loss.detach(), *(p.grad for p in named.values() if p.grad is not None)]
+    tensors = [
+        torch.as_tensor(loss).detach(),
+        *(p.grad for p in named.values() if p.grad is not None),
+    ]
     return all(bool(t.isfinite().all()) for t in tensors)
 
 
@@ -143,11 +158,15 @@ def outcome(path: Path, trace: Any, fix: Any, step: int) -> Outcome:
             if (not flagged and step > 0) or "rand" in fix.code:
                 return "finite", ""
             _, real = watched(load(copy), step + 1, step)
+            if step > 0 and not getattr(builtins, FLAG).was_read:
+                return "finite", "the new lines run where the program is built"
             done = real.replay(step=step)
         except Exception as error:
             return "raises", f"{type(error).__name__}: {error}"
     if not done.identical:
         return "finite", "its own step is not replayable"
+    if said.looked_at and len(said.ops) != len(done.ops):
+        return "finite", "the program takes another way"
     for name, (a, b) in {"loss": (said.loss, done.loss), **_pairs(said, done)}.items():
         if not _same(a, b):
             return "differs", f"{name}: {_shown(a)} by replay, {_shown(b)} for real"

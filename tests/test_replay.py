@@ -298,3 +298,31 @@ def test_a_fix_that_leaves_what_the_optimizer_writes_bad_fails(tmp_path: Path) -
         optimizer.step()
     assert trace.culprit is not None and trace.culprit.line == 5
     assert trace.culprit.fixes and not any(fix.verified for fix in trace.culprit.fixes)
+
+
+def test_the_loss_of_a_step_with_several_is_the_last_one_with_a_fix_too() -> None:
+    net = nn.Linear(1, 1)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    x = torch.tensor([[1.0], [2.0]])
+
+    def step() -> torch.Tensor:
+        total = torch.zeros(())
+        for bottom in (torch.ones(2, 1), torch.zeros(2, 1)):
+            loss = nn.functional.mse_loss(net(x) / bottom, x)  # more memory than one number
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            total = total + loss.detach()
+        return total
+
+    with nanlab.watch(net, on_fault="record") as trace:
+        step()
+    losses = trace.ops.query("op == 'mse_loss'")
+    mended = trace.replay(
+        next(f for f in trace.culprit.fixes if f.verdict in ("verified", "finite"))
+    )
+    again = mended.ops.query("op == 'mse_loss'")
+    assert (
+        losses["nan"].tolist()[0] == 0 != losses["nan"].tolist()[-1] + losses["posinf"].tolist()[-1]
+    )
+    assert mended.loss == pytest.approx(again["max"].tolist()[-1])

@@ -102,6 +102,8 @@ class Reader:
             return self._snapshot(entry, tensor, whole=True)
         if entry.views is not None and (row := entry.views.get(view_key(tensor))) is not None:
             return row
+        if entry.bad and not entry.parts and self._is_made_by(entry.last, tensor):
+            return entry.last
         if entry.bad:
             return self._snapshot(entry, tensor, whole=False)
         self.vague = True
@@ -149,6 +151,15 @@ class Reader:
             entry.odd = True
             entry.bad = entry.bad or -1  # the rest of the storage was not looked at
         return number
+
+    def _is_made_by(self, position: int, tensor: Tensor) -> bool:
+        """Whether it is the result at a position, which has more memory than elements: a loss that
+        was computed in the place of all its terms."""
+        if tensor.layout is not torch.strided or tensor.storage_offset():
+            return False
+        row = self.recording.op(position)
+        same = row is not None and row.shape == shape_of(tensor) and row.dtype == tensor.dtype
+        return same and tensor.is_contiguous()
 
     def _snapshot(self, entry: Entry, tensor: Tensor, whole: bool) -> int:
         """What a tensor holds now, if its storage was written in parts and may be bad."""
