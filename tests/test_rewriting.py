@@ -326,6 +326,30 @@ def test_what_is_not_sure_is_left_alone(code: str) -> None:
     assert rewritings(code, 1) == []
 
 
+@pytest.mark.parametrize(
+    ("read", "written"),
+    [
+        (".diagonal().float()", ".diagonal()"),
+        (".transpose(0, 1)", ".transpose(0, 1)"),
+        (".permute(1, 0)", ".permute(1, 0)"),
+        (".view(2, -1)", ".view(2, -1)"),
+        (".reshape((-1,))", ".reshape((-1,))"),
+        (".take_along_dim(a, dim=1)", ".take_along_dim(a, 1)"),
+        (".narrow(0, length=2, start=1)", ".narrow(0, 1, 2)"),
+        (".masked_select(a > 1)", ".masked_select(a > 1)"),
+    ],
+)
+def test_what_moves_elements_moves_their_logarithms(read: str, written: str) -> None:
+    code = f"p = torch.softmax(x, -1)\nloss = -torch.log(p{read}).mean()"
+    cast = ".float()" if "float" in read else ""
+    assert first(code, 2) == f"loss = -torch.log_softmax(x{cast}, -1){written}.mean()"
+
+
+def test_a_product_of_squares_is_the_square_of_a_product() -> None:
+    assert first("e = torch.sqrt(p**2 * c**2 + m**2 * c**4)") == "e = torch.hypot(p * c, m * c**2)"
+    assert first("e = torch.sqrt(a * p**2 + m**2)") == ""
+
+
 def test_a_statement_over_several_lines_keeps_its_shape() -> None:
     code = """
     def f(z):

@@ -425,8 +425,8 @@ class _Reader:
     def _known(
         self, name: str, operands: list[ast.expr], named: dict[str, ast.expr], node: ast.Call
     ) -> Term | None:
-        names = SIGNATURES.get(name)
-        if names is None or len(operands) > len(names) or not set(named) <= {*names, "unbiased"}:
+        names = every = _signature(name, len(operands))
+        if len(operands) > len(names) or not set(named) <= {*names, "unbiased"}:
             return None
         if name in ("ones_like", "zeros_like") and not self.holes and not named:
             return number(Fraction(int(name == "ones_like")), node)
@@ -451,12 +451,20 @@ class _Reader:
             given = [("ord" if n == "p" else n, t) for n, t in given]
         if ("unbiased", Term("leaf", "False")) in given:
             given = [(n, t) if n != "unbiased" else ("correction", _ZERO) for n, t in given]
-        if name in ("diag", "gather") and given[0][1].name == "exp":
+        if name in _MOVERS and given[0][1].name == "exp":
             inner = called(name, [("input", given[0][1].parts[0]), *given[1:]])
             return taken_of("exp", inner, node)
         kept_arguments = [(n, t) for n, t in given if not _is_default(n, t)]
-        order = {n: i for i, n in enumerate((*SIGNATURES[name], "unbiased"))}
+        order = {n: i for i, n in enumerate((*every, "unbiased"))}
         return called(name, sorted(kept_arguments, key=lambda pair: order[pair[0]]), node)
+
+
+def _signature(name: str, count: int) -> tuple[str, ...]:
+    """The names of a function's arguments; of any number of them, as many as are given."""
+    names = SIGNATURES.get(name, ())
+    if names[-1:] == ("*",):
+        return (*names[:-1], *(f"*{i}" for i in range(count - len(names) + 1)))
+    return names
 
 
 def _combined(name: str, terms: Sequence[Term], node: ast.expr) -> Term | None:
@@ -533,6 +541,7 @@ _NO_TENSORS = OBJECTS | {"math", "np", "numpy", "nn", "cmath"}
 _ARITHMETIC = having("algebraic")
 _KNOWN = frozenset(SIGNATURES) | frozenset(RENAMED) | _ARITHMETIC
 _JOINS = ("stack", "cat")
+_MOVERS = {name for name in having("moves") if card(name).home == "."}
 _ZERO = Term("number", value=Fraction(0))
 # what makes the same numbers each time
 _MADE = {n for n in having("makes") - having("uninitialised") if "rand" not in n}
@@ -630,10 +639,12 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
         return f"{text_of(t.parts[0], spell, 4)}.{t.name}()"
     if t.name == "tiny":
         return f"torch.finfo({text_of(t.parts[0], spell, 4)}.dtype).tiny"
+    home = card(t.name).home
+    placed = _signature(t.name, len(t.parts)) if home == "." else ("", "dim")
     arguments = [
         (
-            text_of(p, spell)
-            if i == 0 or n in ("input", "other") or (n in ("dim", "dims") and i == 1)
+            _unwrapped(text_of(p, spell))
+            if i == 0 or n in ("input", "other", *placed[i : i + 1]) or (n == "dims" and i == 1)
             else f"{n}={text_of(p, spell)}"
         )
         for i, (n, p) in enumerate(t.arguments)
@@ -641,10 +652,14 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
     if t.name in ("vector_norm", "normalize"):
         named = (f"{n}={text_of(p, spell)}" for n, p in t.arguments[1:])
         arguments = [arguments[0], *named]
-    home = card(t.name).home
     if home == ".":
         return f"{text_of(t.parts[0], spell, 4)}.{t.name}({', '.join(arguments[1:])})"
     return f"{home}{t.name}({', '.join(arguments)})"
+
+
+def _unwrapped(text: str) -> str:
+    """An argument without the parentheses that it needs elsewhere."""
+    return ast.unparse(ast.parse(text)) if text[0] + text[-1] == "()" else text
 
 
 def _times_pi(t: Term) -> Term | None:

@@ -33,6 +33,7 @@ from nanlab.explanations.site import (
     spelled,
     unread,
 )
+from nanlab.operators import having
 
 
 def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
@@ -302,7 +303,7 @@ def _forms(own: _Operand) -> Forms:
         yield from _of_tensors(own)
 
 
-_TURNS = ("t", "T", "mT", "transpose", "permute", "swapaxes", "movedim")
+_TURNS = having("transposes") | {"T"}
 _SIZED = r"size|shape|dim|\dx\d"
 
 
