@@ -465,7 +465,7 @@ _CARDS = (
     Card("norm", "reduces norm singular", arguments="input p dim keepdim", like="vector_norm"),
     Card("normal", "overwrites makes"),
     Card("one_hot", "ranks"),
-    Card("pad", "moves"),
+    Card("pad", "moves", arguments="input pad mode value", home="torch.nn.functional."),
     Card("pdist", "root"),
     Card("_pdist_forward", "root"),
     Card("permute", "moves same_elements reshapes hands_on transposes",

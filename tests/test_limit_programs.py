@@ -34,7 +34,7 @@ NOT_KNOWN = {
     *("d215", "l178", "l351", "l327", "l328", "l331", "l340", "l357"),
     *("l404", "l405", "l420", "l433", "l456", "l514", "l530", "l540", "l543", "l544"),
     *("l619", "l624", "l653", "l671", "l695", "l700", "l734", "l740", "l752"),
-    *("d235", "d238", "l938"),
+    *("d235", "d238", "l938", "l952"),
     *("l796", "l805", "l815", "l842", "l859", "l864", "l869", "l870"),
 }
 
@@ -120,8 +120,9 @@ def test_no_gradient_is_no_infinite_one() -> None:
 BEST = ["l352", "l373", "l429", "l668", "l745", "l865", "l871", "l878", "l881", "l882"]
 BEST += ["l883", "l884", "l910", "l921", "l926"]
 # two variables that meet, a function by its other name, two lines that read one quotient, products
-# of squares, an edge with a gradient of one sign
-BEST += ["l944", "l945", "l946", "l947", "l948"]
+# of squares, an edge with a gradient of one sign, what is padded, groups, autocast of activations,
+# a convolution
+BEST += ["l944", "l945", "l946", "l947", "l948", "l949", "l950", "l951", "l952"]
 
 
 @pytest.mark.parametrize("number", BEST)

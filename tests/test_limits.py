@@ -244,6 +244,12 @@ def test_a_large_tensor_is_judged_in_float64() -> None:
         lambda x: torch.cdist(x[None], x.exp(), p=1.5),
         lambda x: F.embedding(torch.tensor([0, 0, 2]), x) ** 2,
         lambda x: x.topk(2, 1)[0] ** 2,
+        lambda x: F.conv2d(x[None, None], x[:, :2].reshape(1, 1, 3, 2), x[:1, 0], 1, (0, 1)),
+        lambda x: F.conv1d(x[None], x[:, None, :2] ** 2, None, 2, 2, 2, 3),
+        lambda x: F.conv3d(x.reshape(1, 1, 2, 2, 3), x.reshape(3, 1, 2, 2, 1)),
+        lambda x: F.avg_pool2d(x[None], (2, 3), 1) ** 2,
+        lambda x: F.adaptive_avg_pool2d(x[None], (3, 2)) ** 2,
+        lambda x: F.max_pool2d(x[None], 2, 1, 1) ** 2,
     ],
 )
 def test_exact_numbers_give_what_float64_gives(fn: Callable[[Tensor], Tensor]) -> None:

@@ -66,7 +66,7 @@ def test_fixes_whose_trial_was_interrupted_are_tried_when_asked_for_again(
     assert trace.culprit is not None
     with monkeypatch.context() as patch:
 
-        def interrupted(*args: Any) -> Any:
+        def interrupted(*args: Any, **named: Any) -> Any:
             raise KeyboardInterrupt
 
         patch.setattr(verdict.Judge, "judge", interrupted)

@@ -1052,6 +1052,121 @@ def _add_product(func: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any
     return _over(lambda x, y: x * beta + y * alpha, c, _matrix_product(func, a, b))
 
 
+@dataclass
+class _Windows:
+    """What a convolution reads: its operand with zeros around it, and the places in that of each
+    result's operands, in groups of (results, operands)."""
+
+    padded: Exact
+    places: np.ndarray
+    sizes: list[int]  # of the results
+    inner: tuple[slice, ...]  # the operand in the padded one
+    kernels: Exact  # (groups, results of each, operands)
+
+    @classmethod
+    def of(
+        cls, x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, more: Any, groups: int
+    ) -> _Windows:
+        """Those of a convolution; more: what only transposed ones have."""
+        count = weight.dim() - 2
+        if more[0] or x.dim() != weight.dim():
+            raise NotExact("transposed convolutions are not known for exact numbers")
+        around = [p for n in reversed(_each(padding, count)) for p in (n, n)]
+        padded = _moved(torch.ops.aten.constant_pad_nd.default, (Exact(_numbers(x)), around), {})
+        places = _places(padded.shape)
+        steps = zip(weight.shape[2:], _each(stride, count), _each(dilation, count), strict=True)
+        for axis, (size, step, apart) in enumerate(steps, 2):
+            places = places.unfold(axis, apart * (size - 1) + 1, step)[..., ::apart]
+        sizes, terms = list(places.shape[2 : count + 2]), math.prod(weight.shape[1:])
+        several = places.movedim(1, count + 1).reshape(-1, groups, terms).movedim(1, 0)
+        ends = zip(_each(padding, count), x.shape[2:], strict=True)
+        inner = (slice(None), slice(None), *(slice(p, p + n) for p, n in ends))
+        kernels = Exact(_numbers(weight).reshape(groups, -1, terms))
+        return cls(padded, several.numpy(), sizes, inner, kernels)
+
+    @property
+    def read(self) -> Exact:
+        """The operands of each result."""
+        return Exact(self.padded.numbers.reshape(-1)[self.places])
+
+
+def _each(several: Sequence[int], count: int) -> list[int]:
+    return [*several] if len(several) == count else [*several] * count
+
+
+@_runs("convolution")
+def _convolution(
+    func: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, *more: Any
+) -> Exact:
+    at = _Windows.of(x, weight, stride, padding, dilation, more, more[-1])
+    made = _matrix_product(func, at.read, at.kernels.transpose(1, 2)).numbers.swapaxes(0, 1)
+    found = Exact(np.moveaxis(made.reshape(len(x), *at.sizes, len(weight)), -1, 1).copy())
+    shape = (-1, *[1] * len(at.sizes))
+    return found if bias is None else _add(func, found, Exact(_numbers(bias).reshape(shape)))
+
+
+@_runs("convolution_backward")
+def _derivative_of_convolution(
+    func: Any,
+    g: Any,
+    x: Any,
+    weight: Any,
+    sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    *more: Any,
+) -> tuple[Any, ...]:
+    *rest, groups, wanted = more
+    at = _Windows.of(x, weight, stride, padding, dilation, rest, groups)
+    rows = np.moveaxis(_numbers(g), 1, -1).reshape(at.places.shape[1], groups, -1)
+    found: list[Any] = [None, None, g.sum([0, *range(2, g.dim())]) if wanted[2] else None]
+    if wanted[0]:
+        zeros = _array([mpf(0)] * at.padded.numel(), at.padded.shape)
+        parts = _matrix_product(func, Exact(rows.swapaxes(0, 1).copy()), at.kernels)
+        whole = _put(zeros, torch.from_numpy(at.places), parts, True)
+        found[0] = Exact(whole.numbers[at.inner].copy())
+    if wanted[1]:
+        made = _matrix_product(func, Exact(np.moveaxis(rows, 0, -1).copy()), at.read)
+        found[1] = Exact(made.numbers.reshape(weight.shape))
+    return tuple(found)
+
+
+def _pools(
+    x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), ceil: bool = False, *more: Any
+) -> tuple[Tensor, int]:
+    """The places that each mean is of, in two more dimensions, and what the sum is divided by."""
+    if any(padding) or ceil:
+        raise NotExact("pooling with padding is not known for exact numbers")
+    sizes = _each(kernel, 2)
+    places = _places(x.shape)
+    for i, (size, step) in enumerate(zip(sizes, _each(stride or kernel, 2), strict=True)):
+        places = places.unfold(x.dim() - 2 + i, size, step)
+    divisor = more[1] if len(more) > 1 else None
+    return places, divisor or math.prod(sizes)
+
+
+@_runs("avg_pool2d")
+def _mean_pooled(func: Any, x: Any, *how: Any) -> Tensor:
+    places, count = _pools(x, *how)
+    return Exact(_numbers(x).reshape(-1)[places.numpy()]).sum((-1, -2)) / count
+
+
+@_runs("avg_pool2d_backward")
+def _derivative_of_mean_pooled(func: Any, g: Any, x: Any, *how: Any) -> Exact:
+    places, count = _pools(x, *how)
+    zeros = _array([mpf(0)] * x.numel(), x.shape)
+    return _put(zeros, places, (g / count)[..., None, None], True)
+
+
+@_runs("_adaptive_avg_pool2d_backward")
+def _derivative_of_adaptive_pool(func: Any, g: Any, x: Any) -> Exact:
+    sizes = [(n // m, n % m) for n, m in zip(x.shape[-2:], g.shape[-2:], strict=True)]
+    if any(rest for _, rest in sizes):
+        raise NotExact("pools of several sizes are not known for exact numbers")
+    return _derivative_of_mean_pooled(func, g, x, [size for size, _ in sizes])
+
+
 @_runs("addcdiv")
 def _add_quotient(func: Any, c: Any, a: Any, b: Any, *, value: Any = 1) -> Exact:
     return _over(lambda x, y, z: x + value * _divide(y, z), c, a, b)
@@ -1288,7 +1403,8 @@ for _name in having("compares"):
 
 
 def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operator that only moves elements, run on their numbers; number 0 is a zero."""
+    """An operator that only moves elements, run on their numbers; number 0 is what they
+    fill with."""
     held: list[np.ndarray] = [_array([mpf(0)], (1,))]
     at = 1
 
@@ -1309,8 +1425,7 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     moved_args = tuple(map(numbered, args))
     moved_kwargs = {key: numbered(value) for key, value in kwargs.items()}
     if name == "aten::constant_pad_nd" and len(args) > 2:
-        if float(args[2]) != 0:
-            raise NotExact("padding with another value than 0 is not known for exact numbers")
+        held[0] = _array([mpf(float(args[2]))], (1,))
         moved_args = (*moved_args[:2], 0)
     if name == "aten::masked_fill":
         source, mask, value = moved_args

@@ -74,6 +74,7 @@ class Judgement:
     gradient_max: float | None = None
     replay: Replay | None = None
     read: str = ""  # why what fails may be right: a bad number that the program has read
+    known: bool = False  # whether loss and gradients are held against exact ones throughout
 
     @property
     def verified(self) -> bool:
@@ -88,6 +89,7 @@ class Judge:
     where: Window
     revives: bool = False  # a gradient that is all zero has to become another
     _known: dict[tuple[Any, ...], Judgement] = field(default_factory=dict)  # by edits
+    _loss: float | None = None  # by lines in another form that come out right
 
     @property
     def recording(self) -> Recording:
@@ -112,14 +114,18 @@ class Judge:
         """What edits leave as it was is run once for all that are judged in here."""
         return self.beginnings.sharing()
 
-    def judge(self, edits: Sequence[EditLike]) -> Judgement:
-        """The verdict on these edits, all at once."""
+    def judge(self, edits: Sequence[EditLike], another_form: bool = False) -> Judgement:
+        """The verdict on these edits, all at once.
+
+        another_form: they compute the same, so that where no exact loss is known it is theirs.
+        """
         key = tuple((e.file, e.first, e.last, e.text) for e in edits)
         if key not in self._known:
             try:
                 found = self._judged(edits)
                 if self.revives and found.verified and not self._has_revived(found.replay):
                     found = replace(found, verdict="finite", why=STILL_ZERO)
+                found = self._beside_another_form(found, another_form)
             except Exception as error:  # it accuses no edit
                 told = f"{type(error).__name__}: {_first_line(error)}"
                 found = Judgement("untried", f"nanlab could not tell whether it is right ({told})")
@@ -127,6 +133,20 @@ class Judge:
             first = found.verified and not any(each.verified for each in self._known.values())
             self._known[key] = found if first else replace(found, replay=None)
         return self._known[key]
+
+    def _beside_another_form(self, found: Judgement, another_form: bool) -> Judgement:
+        """The verdict, less where the loss is not that of the same lines in another form."""
+        loss = found.replay.loss if found.replay is not None else None
+        if not found.verified or found.known or loss is None:
+            return found
+        if another_form and self._loss is None:
+            self._loss = loss
+        right = loss if self._loss is None else self._loss
+        if abs(loss - right) <= WITHIN * abs(right):
+            return found
+        return replace(
+            found, verdict="finite", why=f"the loss is {loss:.4g}, its limit {right:.4g}"
+        )
 
     def _has_revived(self, replay: Replay | None) -> bool:
         after = replay.gradients if replay is not None else {}
@@ -197,6 +217,7 @@ class Judge:
             distortion = self._largest_distortion(edited, behind=True)
         found = Judgement("verified", "", distortion, largest, replay)
         agreement, whole = self._agreement(edited)
+        found = replace(found, known=whole)
         right = whole and agreement.kind == "agrees" and not self._shows_more(replay)
         if not right and (distortion or 0.0) > WITHIN:
             why = f"it changes healthy values by {_percent(distortion or 0.0)}"

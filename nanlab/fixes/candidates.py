@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nanlab.errors import NanlabError
 from nanlab.fixes.catalogue import ALTERNATIVES
+from nanlab.fixes.logarithms import is_zeros
 from nanlab.fixes.loops import in_logarithms
 from nanlab.fixes.match import Rewriting, Scope, rewritings
 from nanlab.fixes.removable import Removable, removables, series_text
@@ -71,6 +72,7 @@ def _forms(text: str, line: int, dtype: torch.dtype) -> Iterator[Candidate]:
             yield from _in_float32(r)
     yield from _with_operands_named(text, line)
     yield from _loops(text, line)
+    yield from _by_groups(text, line)
     places = removables(text, line)
     made = [(site, form) for site in places for form in _in_torch(site, dtype)]
     yield from (form for _, form in made)
@@ -120,6 +122,52 @@ def _loops(text: str, line: int) -> Iterator[Candidate]:
         own = next(each for each in lines if each[0] <= line <= each[1])
         rest = tuple(each for each in lines if each is not own)
         yield Candidate("the loop in logarithms", *own, also=rest)
+
+
+def _by_groups(text: str, line: int) -> Iterator[Candidate]:
+    """An exponential less the largest of its group, where what it is divided by is added up by
+    groups: ``torch.zeros(n).index_add(0, index, weight)``."""
+    scope = Scope.around(text, line)
+    statements = list(scope.statements()) if scope is not None else []
+    own = next((s for s in statements if s.lineno == line), None)
+    if scope is None or not isinstance(own, ast.Assign) or not isinstance(own.targets[0], ast.Name):
+        return
+    terms = [term_of(n) for n in ast.walk(own.value) if isinstance(n, ast.Call)]
+    powers = [t.parts[0].node for t in terms if t.name == "exp" and t.parts[0].node is not None]
+    taken = names_in(parsed(text))
+    largest = next(name for name in ("largest", "largest_of_group") if name not in taken)
+    for statement in statements if len(powers) == 1 else ():
+        for name, zeros, index in _added_up(statement, own.targets[0].id):
+            made = scope.assignment(zeros.id, statement) if isinstance(zeros, ast.Name) else None
+            begin, at = ast.unparse(made[1] if made else zeros), ast.unparse(index)
+            if is_zeros(begin):
+                score = ast.unparse(powers[0])
+                reduced, back = _BY_GROUPS[name]
+                held = f"({score}).detach(), 'amax', include_self=False"
+                before = f"{largest} = {begin}.{reduced}(0, {at}, {held})"
+                read = f"{score} - {largest}{back.format(at)}"
+                new = (
+                    f"{ast.unparse(ast.parse(before))}\n{scope.replaced(own, [(powers[0], read)])}"
+                )
+                yield Candidate("the largest of each group taken off", line, lines_of(own)[-1], new)
+
+
+def _added_up(statement: ast.stmt, name: str) -> Iterator[tuple[str, ast.expr, ast.expr]]:
+    """Where the values of a name are added to zeros by index: operator, zeros, index."""
+    for node in ast.walk(statement):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=zeros, attr=attr),
+                args=[ast.Constant(value=0), index, ast.Name(id=added)],
+            ) if added == name and attr.rstrip("_") in _BY_GROUPS:
+                yield attr.rstrip("_"), zeros, index
+
+
+# by operator: that which takes the largest instead, and how what it gives is read again
+_BY_GROUPS = {
+    "index_add": ("index_reduce", "[{}]"),
+    "scatter_add": ("scatter_reduce", ".gather(0, {})"),
+}
 
 
 def _of_module(statement: ast.stmt) -> ast.expr | None:

@@ -187,6 +187,12 @@ def _of_call(t: Term) -> Term | None:
             one = taken_of("ones_like", inner)
             count = taken_of("log", called("sum", [("input", one), *_others(t)]))
             return summed([(1, _with("logsumexp", inner, t)), (-1, count)])
+        case "pad":
+            inner, value = log_of(x), dict(t.arguments).get("value")
+            if inner is None or value is None or value.kind != "number" or value.value <= 0:
+                return None
+            others = [(n, _log(p) if n == "value" else p) for n, p in _others(t)]
+            return called("pad", [("input", inner), *others])
         case name if name in _MOVES:
             inner = log_of(x)
             if inner is not None:

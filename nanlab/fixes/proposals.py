@@ -315,12 +315,11 @@ def reads_masks(recording: Recording, position: int) -> bool:
 
 
 def autocast(recording: Recording, op: Op) -> str:
-    """Device type of autocast, if a parameter was cast to half precision; "": not so."""
+    """Device type of autocast, if a line that says nothing of it cast to half precision in the
+    operation's step; "": not so."""
     for row in recording.all_ops():
         if row.step == op.step and row.name == "_to_copy" and row.dtype in _HALF:
-            if not _CAST.search(_line(recording, row)) and any(
-                _is_weight(recording, p) for p in row.inputs
-            ):
+            if not _CAST.search(_line(recording, row)):
                 return row.device.split(":")[0]
     return ""
 
@@ -328,15 +327,6 @@ def autocast(recording: Recording, op: Op) -> str:
 def _line(recording: Recording, op: Op) -> str:
     """The text of an operation's line; empty where it is not at hand."""
     return next(iter(text_of(recording, op.file).splitlines()[op.line - 1 : op.line]), "")
-
-
-def _is_weight(recording: Recording, position: int) -> bool:
-    """Whether a source is a parameter, or a row (perhaps gone) that updated one."""
-    if position < 0:
-        source = recording.sources.get(position)
-        return source is not None and source.kind == "parameter"
-    op = recording.op(position)
-    return op is None or op.phase == OPTIMIZER
 
 
 def _outside(candidate: Candidate, device: str) -> Candidate:

@@ -645,7 +645,7 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
         (
             _unwrapped(text_of(p, spell))
             if i == 0 or n in ("input", "other", *placed[i : i + 1]) or (n == "dims" and i == 1)
-            else f"{n}={text_of(p, spell)}"
+            else f"{n}={_unwrapped(text_of(p, spell))}"
         )
         for i, (n, p) in enumerate(t.arguments)
     ]

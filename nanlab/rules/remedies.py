@@ -209,7 +209,7 @@ def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
     judge = judge_for(trace, finding)
     if isinstance(judge, str):
         return replace(fix, verdict="untried", why=judge)
-    found = judge.judge(fix.edits)
+    found = judge.judge(fix.edits, another_form=fix.title.startswith(REWRITTEN))
     clock.left -= work() - started
     if found.read:
         return replace(fix, verdict="untried", why=found.read)
@@ -330,6 +330,7 @@ def guarded(trace: Trace, finding: Finding, pages: Pages) -> list[list[Fix]]:
 
 
 _PATCH = "patch "
+REWRITTEN = "rewritten with "  # how a form begins that computes the same
 MOST_REWRITTEN = 12
 MOST_PASSED = 24  # forms of what a library is given
 MOST_PATCHES = 2  # of a library's line
