@@ -160,6 +160,7 @@ FORMS = {
     "dtype-overflow": ("{x}.float()", *WIDER, *SMALLER),
     "where-grad-trap": AWAY_FROM_ZERO,
     "zero-times-inf": AWAY_FROM_ZERO,
+    "empty-reduction": MASKS,
 }
 _FOR_ALL = (*AWAY_FROM_ZERO, *FURTHER, *WIDER, *SMALLER)  # which other calls may want, too
 PASS = "pass "  # what the title of another argument begins with
