@@ -209,9 +209,10 @@ def rewritings(
     found = [
         *_guarded(tree, text, calls, guards, library),
         *_fed(tree, text, calls, forms, probable),
+        *(_widened(tree, text, call, library) for call in calls[:1] if WIDER[0] in forms),
         *(_without_data(text, call) for call in calls[:1] if cause == "empty-reduction"),
     ]
-    return list({(r.first, r.text, r.also): r for r in found}.values())
+    return list({(r.first, r.text, r.also): r for r in found if r is not None}.values())
 
 
 @lru_cache(maxsize=256)
@@ -277,10 +278,7 @@ def _guarded(
             continue
         for call in calls:
             if not of_self and last_name(call.func) == name:
-                written = ast.unparse(call)
-                changed = (
-                    f"{written[:-1]}{', ' if call.args or call.keywords else ''}{guard}={value})"
-                )
+                changed = _given_too(call, guard, value)
                 yield _in_place(text, f"{title}: {value}", call, call, changed)
             elif any(
                 last_name(maker.func) == made_for
@@ -316,6 +314,21 @@ def _fed(
                 if call is calls[0] and form in _FOR_ALL:
                     alike += _alike(tree, text, call, argument, form, made)
     yield from alike
+
+
+def _widened(
+    tree: ast.Module, text: str, call: ast.Call, library: Place
+) -> Rewriting | None:
+    """The call of a library's module with its parameters in float64; None of anything else."""
+    owner, _, name = library[2].rpartition(".")
+    made_for, path = owner.rpartition(".")[2], ast.unparse(call.func)
+    own = any(last_name(maker.func) == made_for for maker in _makers(tree, call.func))
+    if name != "forward" or not own or call.keywords or not call.args:
+        return None
+    given = ", ".join(_in_form(WIDER[0], each) for each in call.args)
+    wide = f"{{n: p.double() for n, p in {path}.named_parameters()}}"
+    new = f"torch.func.functional_call({path}, {wide}, ({given},))"
+    return _in_place(text, f"call {path} with its parameters in float64", call, call, new)
 
 
 def _alike(
@@ -390,6 +403,28 @@ def _in_place(text: str, title: str, call: ast.Call, node: ast.expr, new: str) -
     made = [*rows[first - 1 : at - 1], head + new + tail, *rows[end:last]]
     indent = len(made[0]) - len(made[0].lstrip())
     return Rewriting(title, first, last, "\n".join(row[indent:] for row in made))
+
+
+def with_keyword(text: str, made: str, keyword: str, value: str) -> Rewriting | None:
+    """The lines of the one call of a class with a keyword of this value; None where the text has
+    none, or several."""
+    try:
+        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    except SyntaxError:
+        return None
+    own = [call for call in calls if last_name(call.func) == made]
+    given = next((k.value for c in own for k in c.keywords if k.arg == keyword), None)
+    if len(own) != 1 or (given is None and len(own[0].args) > 2):  # it may be among these
+        return None
+    if given is not None:
+        return _in_place(text, "", own[0], given, value)
+    return _in_place(text, "", own[0], own[0], _given_too(own[0], keyword, value))
+
+
+def _given_too(call: ast.Call, keyword: str, value: str) -> str:
+    """A call with one more keyword."""
+    comma = ", " if call.args or call.keywords else ""
+    return f"{ast.unparse(call)[:-1]}{comma}{keyword}={value})"
 
 
 def _makers(tree: ast.Module, path: ast.expr) -> list[ast.Call]:

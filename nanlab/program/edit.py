@@ -536,9 +536,11 @@ class _Rewrite:
     def _wrapped(
         self, made: BySegment, statement: ast.stmt, old: ast.expr, new: ast.expr
     ) -> Iterator[_Found]:
-        """A named call in another form: its calls hand on, once a run. Nothing if misread."""
+        """A named call in another form, or a part that an index picks out: its calls hand on, once
+        a run. Nothing if misread."""
         key, name = key_of(old), name_given(statement, old)
-        if name is None or not any(
+        picked = isinstance(old, ast.Subscript)  # which computes nothing else
+        if (name is None and not picked) or not any(
             key_of(n) == key for n in ast.walk(new) if isinstance(n, ast.expr)
         ):
             return
@@ -548,10 +550,11 @@ class _Rewrite:
         for at, group in made:
             own = {m.index: m.call for m in group if m.span == span_of(old)}
             outs = _handed_on(self.segments[at], own)
-            values = [v for values in self.readings.read(name, at) for v in values]
-            read = {ref.view for ref in values if ref.__class__ is Ref}
-            if any(ref.view not in read for _, ref in outs):
-                return
+            if not picked:
+                values = [v for values in self.readings.read(name, at) for v in values]
+                read = {ref.view for ref in values if ref.__class__ is Ref}
+                if any(ref.view not in read for _, ref in outs):
+                    return
             for index, ref in outs:
                 patch = Patch(at, index, frozenset(), ref, _over(code, key, ref))
                 yield Region(at, (index, ref)), patch

@@ -20,6 +20,7 @@ from nanlab.trace.program import Call, Calls, EngineRun, OptimizerRun, Ref, Segm
 Tensor = torch.Tensor
 Steps = dict[tuple[int, int], Instead]
 _UPDATE = "_amp_update_scale_"
+CLIP = "norm of the gradients"  # of all that an optimizer takes: the largest that it may have
 _NEAR = 1e-6  # relative: a factor and what it is divided out by are one number, but for rounding
 
 
@@ -51,6 +52,9 @@ class _Optimizers:
             for parameter, gradient in zip(parameters, group.gradients, strict=True):
                 parameter.grad = None if gradient is None else get(gradient)
             groups.append({**settings, "params": parameters})
+        if CLIP in changed:
+            taken = [each for group in groups for each in group["params"]]
+            torch.nn.utils.clip_grad_norm_(taken, changed[CLIP])
         if again:
             _move_state(made, groups)
         else:
@@ -111,7 +115,7 @@ def other_settings(where: Window, segments: Sequence[Segment], changed: Mapping[
             + " and ".join(map(_named, changed))
             + " are not known"
         )
-    for name in changed:
+    for name in changed.keys() - {CLIP}:
         if not any(name in group.settings for _, _, run in runs for group in run.groups):
             raise NotReplayable(f"the optimizer {runs[0][2].kind} has no {_named(name)}")
     _check(where, runs)
