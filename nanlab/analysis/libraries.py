@@ -136,7 +136,8 @@ SHRUNK = ("{x} * (1 - 1e-6)",)  # off the edge of a symmetric domain
 APART = ("{x} + 1e-3 * torch.randn_like({x})",)
 INSIDE = ("{x}.clamp(1e-6, 1 - 1e-6)", "{x}.clamp(-1 + 1e-6, 1 - 1e-6)")
 UNSATURATED = ("{x}.clamp(-8.0, 8.0)",)  # tanh and sigmoid are not yet rounded to 1
-EMPTY = "{x}.nan_to_num(0.0, torch.inf)"  # of a mean over nothing
+# of a mean over nothing, and of a maximum
+EMPTY = ("{x}.nan_to_num(0.0, torch.inf)", "{x}.nan_to_num(0.0, torch.inf, 0.0)")
 MASKS = ("{x} | ~{x}.any()",)  # a mask in which something is True
 WIDER = ("{x}.double()",)  # what leaves the range of float32 is mostly far inside that of float64
 SMALLER = ("{x}.clamp(-30.0, 30.0)", "torch.nn.functional.normalize({x}, dim=-1)")
@@ -205,12 +206,13 @@ def rewritings(
     if own is not None:
         calls = [node for node in ast.walk(own) if isinstance(node, ast.Call)]
     guards = guards_at(real, library[1])
+    empty = cause == "empty-reduction"
     forms = [form for form in FORMS.get(cause, ()) if masked or form not in MASKS]
     found = [
         *_guarded(tree, text, calls, guards, library),
         *_fed(tree, text, calls, forms, probable),
         *(_widened(tree, text, call, library) for call in calls[:1] if WIDER[0] in forms),
-        *(_without_data(text, call) for call in calls[:1] if cause == "empty-reduction"),
+        *(_without_data(tree, text, calls[0], form) for form in EMPTY if calls and empty),
     ]
     return list({(r.first, r.text, r.also): r for r in found if r is not None}.values())
 
@@ -387,10 +389,13 @@ def _first_reader(
     return None if hasattr(first, "body") else (first.lineno, first.end_lineno or first.lineno)
 
 
-def _without_data(text: str, call: ast.Call) -> Rewriting:
-    """A call whose NaN, the mean of nothing, counts as 0."""
+def _without_data(tree: ast.Module, text: str, call: ast.Call, form: str) -> Rewriting:
+    """A call whose NaN, the mean of nothing, counts as 0; or what an index picks out of it."""
     title = f"let {last_name(call.func)} give 0 where it averages over nothing"
-    made = _in_place(text, title, call, call, EMPTY.format(x=ast.unparse(call)))
+    picked = (n for n in ast.walk(tree) if isinstance(n, ast.Subscript) and n.value is call)
+    whole = next(picked, call)
+    given = ast.get_source_segment(text, whole) or ast.unparse(whole)
+    made = _in_place(text, title, whole, whole, form.format(x=given))
     return replace(made, last_resort=True)  # it hides any other NaN, too
 
 

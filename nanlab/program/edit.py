@@ -295,6 +295,8 @@ class _Rewrite:
             found = found or self._around(made, was, now, old, new)
             if not found:
                 raise
+        if not found and not self.before and not self.contexts:
+            found = list(self._wrapped(made, was, old, new))
         return found or self._set(was, old, new)
 
     def _code(self, new: ast.expr, used: Iterable[str], computed: Collection[str] = ()) -> Code:
@@ -536,10 +538,10 @@ class _Rewrite:
     def _wrapped(
         self, made: BySegment, statement: ast.stmt, old: ast.expr, new: ast.expr
     ) -> Iterator[_Found]:
-        """A named call in another form, or a part that an index picks out: its calls hand on, once
-        a run. Nothing if misread."""
+        """A named call in another form, or what an index picks out: its calls hand on, once a run.
+        Nothing if misread."""
         key, name = key_of(old), name_given(statement, old)
-        picked = isinstance(old, ast.Subscript)  # which computes nothing else
+        picked = isinstance(old, ast.Subscript)
         if (name is None and not picked) or not any(
             key_of(n) == key for n in ast.walk(new) if isinstance(n, ast.expr)
         ):
@@ -549,8 +551,14 @@ class _Rewrite:
             return
         for at, group in made:
             own = {m.index: m.call for m in group if m.span == span_of(old)}
+            if picked and not own:  # of what a call gives
+                own = {m.index: m.call for m in group if inside(m.span, span_of(old))}
             outs = _handed_on(self.segments[at], own)
-            if not picked:
+            if picked:
+                sites = {self.recording.at(own[index].position).site for index, _ in outs}
+                if len(sites) != 1:
+                    return
+            else:
                 values = [v for values in self.readings.read(name, at) for v in values]
                 read = {ref.view for ref in values if ref.__class__ is Ref}
                 if any(ref.view not in read for _, ref in outs):
