@@ -18,6 +18,7 @@ import torch
 from nanlab.program.callee import meant
 from nanlab.program.edit_text import root_of
 from nanlab.program.expression import (
+    assigned_pairs,
     functions_around,
     last_name,
     lines_of,
@@ -435,12 +436,12 @@ def _given_too(call: ast.Call, keyword: str, value: str) -> str:
 def _makers(tree: ast.Module, path: ast.expr) -> list[ast.Call]:
     """The calls whose results the file gives to a name."""
     name = ast.unparse(path)
+    given = (node for node in ast.walk(tree) if isinstance(node, ast.Assign))
     return [
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and any(ast.unparse(target) == name for target in node.targets)
+        value
+        for node in given
+        for target, value in assigned_pairs(node)
+        if isinstance(value, ast.Call) and ast.unparse(target) == name
     ]
 
 

@@ -100,7 +100,7 @@ class Run:
     out: Any  # Ref of its value, or a tuple of them
     parts: dict[str, Any]  # key of a part -> Ref, Live or a plain value
     cast: torch.dtype | None  # of the autocast that it ran under
-    # which of the tensors that its value, an object, holds; None: it is a tensor, or several
+    # which of the tensors that its value, an object, holds; None: it is a tensor, or several alone
     kept: tuple[int, ...] | None = None
 
 
@@ -131,13 +131,13 @@ def runs_of(
     return found
 
 
-def enters_library(node: ast.expr, text: str) -> bool:
+def enters_library(node: ast.expr, text: str, packages: frozenset[str]) -> bool:
     """Whether an expression calls anything but torch and the methods of tensors."""
     known = namespace_of(text)
 
     def of_tensor(function: ast.expr) -> bool:
         named = isinstance(function, ast.Attribute) and hasattr(Tensor, function.attr)
-        return named and not any(_classes(each, text, frozenset()) for each in _paths(function))
+        return named and not any(_classes(each, text, packages) for each in _paths(function))
 
     return any(
         isinstance(call, ast.Call) and _root(call.func) not in known and not of_tensor(call.func)
@@ -451,7 +451,7 @@ def _followed(
         count += 1
     one, kept = isinstance(result, Tensor), None
     held = [result] if one else result
-    if not isinstance(held, tuple | list):
+    if not isinstance(held, tuple | list) or not all(isinstance(t, Tensor) for t in held):
         held = _tensors_of(result)
         kept = tuple(i for i, each in enumerate(held) if following.ref_of(each))
         held = [held[i] for i in kept]

@@ -444,7 +444,7 @@ class _Rewrite:
         if makers:  # what they make is gone when the step is over
             pairs += [(with_makers(a, makers), with_makers(b, makers)) for a, b in pairs]
         for a, b in pairs:
-            if enters_library(a, self.text):
+            if enters_library(a, self.text, self.packages):
                 with suppress(NotReplayable):
                     found = []
                     for at, run, group in self._runs(a, makers):
@@ -468,7 +468,7 @@ class _Rewrite:
         code = Code(value, [key], self.readings.names)
         around = [a for a, _ in outward_of(old, old, name, name)]
         for node in (*around, *(with_makers(a, makers) for a in around if makers)):
-            if code.free or not enters_library(node, self.text):
+            if code.free or not enters_library(node, self.text, self.packages):
                 continue
             found: list[_Found] = []
             with suppress(NotReplayable):

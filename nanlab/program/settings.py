@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -41,7 +42,8 @@ class _Optimizers:
         """One step of the recorded optimizer with these settings in place of its own."""
         made, again = self._made.get(run.number), run.number in self._made
         if made is None:
-            made = self._made[run.number] = _blank(run.kind)
+            settings = run.groups[0].settings if run.groups else {}
+            made = self._made[run.number] = _blank(run.kind, settings)
         groups = []
         for group in run.groups:
             settings = {name: _unpacked(value, get) for name, value in group.settings.items()}
@@ -71,10 +73,18 @@ class _Optimizers:
         return made
 
 
-def _blank(kind: str) -> Any:
+def _blank(kind: str, settings: Mapping[str, Any]) -> Any:
+    """An optimizer of a class, made with what it must be given of these settings."""
     with _disable_current_modes():
         module, _, name = kind.rpartition(".")
-        made = getattr(sys.modules[module] if module else torch.optim, name)([torch.zeros(1, 1)])
+        of_class = getattr(sys.modules[module] if module else torch.optim, name)
+        required = (
+            each.name
+            for each in inspect.signature(of_class).parameters.values()
+            if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+        )
+        given = {name: settings[name] for name in required if name in settings}
+        made = of_class([torch.zeros(1, 1)], **given)
     made.state.clear()
     return made
 

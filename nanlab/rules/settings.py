@@ -88,6 +88,8 @@ def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
     steps = trace.recording.training.optimizer_steps
     kind = next((s.optimizer for s in steps if where.start <= s.position < where.end), "Adam")
     name, held_now = _epsilon_of(runs)
+    if not name:
+        return
     for epsilon in (e for e in EPSILONS if e > torch.finfo(narrow).tiny):
         shown = number(epsilon)
         title = f"an optimizer eps of {shown}, which {format_of(narrow).name} holds"
@@ -114,13 +116,13 @@ def _optimizers(where: Window) -> list[OptimizerRun]:
 
 
 def _epsilon_of(runs: Sequence[OptimizerRun]) -> tuple[str, float | tuple[float, ...]]:
-    """Name and value of the optimizers' eps: a number, or several."""
+    """Name and value of the optimizers' eps, a number or several; no name where they have none."""
     for run in runs:
         for name, value in run.groups[0].settings.items() if run.groups else ():
             numbers = value if isinstance(value, tuple) else (value,)
             if name.startswith("eps") and all(type(each) is float for each in numbers):
                 return name, value
-    return "eps", 0.0
+    return "" if any(run.groups for run in runs) else "eps", 0.0
 
 
 def _where_made(
