@@ -591,6 +591,13 @@ def largest(x, keep):
 def mean_of_kept(x, keep):
     return x[keep].mean(), x[keep].numel()
 
+class Scaler:
+    def __init__(self, lowest=1e-10):
+        self.lowest = lowest
+
+    def __call__(self, x):
+        return x / x.abs().mean(1, keepdim=True).clamp(min=self.lowest)
+
 class Tail:
     def __init__(self, at):
         self.at = at
@@ -636,6 +643,17 @@ def test_module_whose_parameter_is_out_of_range_is_called_in_float64(parts: Any)
     layer, x = parts.Softplus(), torch.ones(3)
     passed = _passed(culprit(layer.raw, lambda: layer(x).sum()))
     assert passed["call layer with its parameters in float64"] == "verified"
+
+
+def test_number_that_is_tiny_by_default_is_a_guard_whatever_its_name(parts: Any) -> None:
+    scaler, x = parts.Scaler(), nn.Parameter(torch.tensor([[0.0, 0.0], [1.0, 3.0]]).half())
+
+    def loss() -> torch.Tensor:
+        scaled = scaler(x)
+        return scaled.float().sum()  # type: ignore[no-any-return]
+
+    passed = _passed(culprit(x, loss))
+    assert passed["give Scaler its `lowest`: 1e-3"] in ("verified", "finite")
 
 
 def test_makers_are_found_behind_all_that_a_librarys_call_computes(parts: Any) -> None:

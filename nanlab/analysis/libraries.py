@@ -131,6 +131,8 @@ GUARDS = {
     "tau": "0.07",
     "p": "2.0",
 }
+TINY = 1e-4  # of a default, below which it is one of those under another name
+FLOOR = "1e-3"  # what is tried for such
 AWAY_FROM_ZERO = ("{x}.clamp_min(1e-6)", "{x} + 1e-6")
 FURTHER = ("{x}.clamp_min(1e-3)",)
 SHRUNK = ("{x} * (1 - 1e-6)",)  # off the edge of a symmetric domain
@@ -227,20 +229,41 @@ def guards_at(file: str, line: int) -> tuple[tuple[str, bool], ...]:
     function = around[-1]
     statements = (node for node in ast.walk(function) if isinstance(node, ast.stmt))
     here = [s for s in statements if not hasattr(s, "body") and line in lines_of(s)]
+    classes = [n for n in ast.walk(_parsed(file)) if isinstance(n, ast.ClassDef)]
+    own = [each for n in classes if line in lines_of(n) for each in n.body]
+    makers = [n for n in own if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
     names = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
+    names &= GUARDS.keys() | _tiny_by_default(function)
+    kept = GUARDS.keys() | {name for maker in makers for name in _tiny_by_default(maker)}
     found: dict[tuple[str, bool], None] = {}
     for part in (*here, function):
         for node in ast.walk(part):
-            if isinstance(node, ast.Name) and node.id in names and node.id in GUARDS:
+            if isinstance(node, ast.Name) and node.id in names:
                 found.setdefault((node.id, False))
             elif (
                 isinstance(node, ast.Attribute)
                 and isinstance(node.value, ast.Name)
                 and node.value.id == "self"
-                and node.attr.lstrip("_") in GUARDS
+                and node.attr.lstrip("_") in kept
             ):
                 found.setdefault((node.attr.lstrip("_"), True))
     return tuple(found)
+
+
+def _tiny_by_default(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """The parameters of a function that are next to 0 unless a call gives another number: guards,
+    whatever their names."""
+    given = function.args
+    every = [*given.posonlyargs, *given.args]
+    pairs = [*zip(every[::-1], given.defaults[::-1], strict=False)]
+    pairs += [(a, d) for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d]
+    return {
+        each.arg
+        for each, default in pairs
+        if isinstance(default, ast.Constant)
+        and isinstance(default.value, float)
+        and 0 < default.value < TINY
+    }
 
 
 def _guarded(
@@ -257,8 +280,9 @@ def _guarded(
     makers = [maker for call in calls for maker in _makers(tree, call.func)]
     given = [(k.arg, True) for maker in makers for k in maker.keywords if k.arg in GUARDS]
     for guard, of_self in dict.fromkeys((*guards, *given)):
-        value = GUARDS[guard]
-        title = f"give {name or 'the library'} its `{guard}`"
+        value = GUARDS.get(guard, FLOOR)
+        owned = made_for if name.startswith("__") else name
+        title = f"give {owned or 'the library'} its `{guard}`"
         passed = [
             (call, keyword.value, keyword.value.value or 0.0)
             for call in ast.walk(tree)
@@ -319,9 +343,7 @@ def _fed(
     yield from alike
 
 
-def _widened(
-    tree: ast.Module, text: str, call: ast.Call, library: Place
-) -> Rewriting | None:
+def _widened(tree: ast.Module, text: str, call: ast.Call, library: Place) -> Rewriting | None:
     """The call of a library's module with its parameters in float64; None of anything else."""
     owner, _, name = library[2].rpartition(".")
     made_for, path = owner.rpartition(".")[2], ast.unparse(call.func)
@@ -394,13 +416,13 @@ def _without_data(tree: ast.Module, text: str, call: ast.Call, form: str) -> Rew
     """A call whose NaN, the mean of nothing, counts as 0; or what an index picks out of it."""
     title = f"let {last_name(call.func)} give 0 where it averages over nothing"
     picked = (n for n in ast.walk(tree) if isinstance(n, ast.Subscript) and n.value is call)
-    whole = next(picked, call)
+    whole: ast.expr = next(picked, call)
     given = ast.get_source_segment(text, whole) or ast.unparse(whole)
     made = _in_place(text, title, whole, whole, form.format(x=given))
     return replace(made, last_resort=True)  # it hides any other NaN, too
 
 
-def _in_place(text: str, title: str, call: ast.Call, node: ast.expr, new: str) -> Rewriting:
+def _in_place(text: str, title: str, call: ast.expr, node: ast.expr, new: str) -> Rewriting:
     """The lines of a call with one of its parts written anew."""
     rows = text.splitlines()
     first, _, last, _ = span_of(call)

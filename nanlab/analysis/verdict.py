@@ -462,8 +462,8 @@ class Judge:
     def _without_needed(
         self, edited: Edited, region: Region, new: Evaluation, old: Evaluation
     ) -> Evaluation:
-        """The evaluation with NaN at the elements of data with which the step fails: of the few that
-        an edit moves those that cannot be as they were."""
+        """The evaluation with NaN at the elements of data with which the step fails: of the few
+        that an edit moves those that cannot be as they were."""
         at, (index, out) = region.segment, region.outer
         if out.__class__ is not Ref or old.values[0].shape != new.values[0].shape:
             return old

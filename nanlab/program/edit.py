@@ -554,9 +554,9 @@ class _Rewrite:
             if picked and not own:  # of what a call gives
                 own = {m.index: m.call for m in group if inside(m.span, span_of(old))}
             outs = _handed_on(self.segments[at], own)
-            if picked:
+            if name is None:
                 sites = {self.recording.at(own[index].position).site for index, _ in outs}
-                if len(sites) != 1:
+                if len(sites) > 1:
                     return
             else:
                 values = [v for values in self.readings.read(name, at) for v in values]
