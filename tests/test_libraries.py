@@ -558,3 +558,181 @@ def test_mask_is_tried_with_a_number_that_a_library_can_square(
         return (sparse(scores) * kept).sum()
 
     assert "verified" in _verdicts(culprit(x, loss), "-1e4")
+
+
+PARTS = """
+import torch
+
+class Metric:
+    def dist(self, a, b):
+        return (a - b).square().sum().sqrt()
+
+class Ball:
+    def __init__(self):
+        self.metric = Metric()
+
+class Softplus(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.raw = torch.nn.Parameter(torch.tensor(100.0))
+
+    def forward(self, x):
+        return x * torch.log(1 + torch.exp(self.raw))
+
+def share(a, b):
+    both = a + b
+    for _ in range(8):
+        both = (both + a + b) / 2 - both / 2 + both / 2
+    return (a / both).sum()
+
+def largest(x, keep):
+    return {"largest": x.masked_fill(~keep, float("-inf")).max(1).values}
+
+def mean_of_kept(x, keep):
+    return x[keep].mean(), x[keep].numel()
+
+class Scaler:
+    def __init__(self, lowest=1e-10):
+        self.lowest = lowest
+
+    def __call__(self, x):
+        return x / x.abs().mean(1, keepdim=True).clamp(min=self.lowest)
+
+class Tail:
+    def __init__(self, at):
+        self.at = at
+
+    def log_prob(self, x):
+        return torch.log(torch.sigmoid(20 * (x - self.at)))
+
+class Old(torch.optim.Optimizer):
+    def __init__(self, params, lr, eps=1e-8):
+        super().__init__(params, {"lr": lr, "eps": eps})
+
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                square = p.grad.data.square()
+                p.data.addcdiv_(p.grad.data, square.sqrt().add_(group["eps"]), value=-group["lr"])
+
+class Root(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.addcdiv_(p.grad, (2 - p.grad.square()).sqrt(), value=-group["lr"])
+"""
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return installed(tmp_path, monkeypatch, "parts_of_objects", PARTS)
+
+
+def test_method_of_an_objects_part_is_a_librarys_whatever_its_name(parts: Any) -> None:
+    """A tensor has a method ``dist``, too."""
+    ball, x = parts.Ball(), nn.Parameter(torch.zeros(3))
+    passed = _passed(culprit(x, lambda: ball.metric.dist(x, torch.zeros(3))))
+    assert passed["pass x + 1e-6"] in ("verified", "finite")
+
+
+def test_module_whose_parameter_is_out_of_range_is_called_in_float64(parts: Any) -> None:
+    layer, x = parts.Softplus(), torch.ones(3)
+    passed = _passed(culprit(layer.raw, lambda: layer(x).sum()))
+    assert passed["call layer with its parameters in float64"] == "verified"
+
+
+def test_number_that_is_tiny_by_default_is_a_guard_whatever_its_name(parts: Any) -> None:
+    scaler, x = parts.Scaler(), nn.Parameter(torch.tensor([[0.0, 0.0], [1.0, 3.0]]).half())
+
+    def loss() -> torch.Tensor:
+        scaled = scaler(x)
+        return scaled.float().sum()  # type: ignore[no-any-return]
+
+    passed = _passed(culprit(x, loss))
+    assert passed["give Scaler its `lowest`: 1e-3"] in ("verified", "finite")
+
+
+def test_makers_are_found_behind_all_that_a_librarys_call_computes(parts: Any) -> None:
+    x = nn.Parameter(torch.tensor([1.0, -1.0]))
+
+    def loss() -> torch.Tensor:
+        a = torch.relu(x)
+        share: torch.Tensor = parts.share(a, a)
+        return share
+
+    found = culprit(x, loss)
+    assert "verified" in _verdicts(found, "relu().clamp_min(1e-3)")
+
+
+def test_maximum_of_what_a_library_masks_altogether_is_the_origin(parts: Any) -> None:
+    x, keep = nn.Parameter(torch.rand(2, 3)), torch.tensor([[True, True, False], [False] * 3])
+
+    def loss() -> torch.Tensor:
+        found = parts.largest(x, keep)["largest"]
+        return (found / found.norm()).sum()
+
+    found = culprit(x, loss)
+    assert found.cause == "empty-reduction" and library_of(found)[1] == "largest"
+    assert set(_verdicts(found, '["largest"].nan_to_num(')) & {"verified", "finite"}
+
+
+def test_mask_that_keeps_nothing_for_a_mean_is_tried_with_everything_kept(parts: Any) -> None:
+    x, keep = nn.Parameter(torch.rand(3)), torch.zeros(3, dtype=torch.bool)
+
+    def loss() -> torch.Tensor:
+        mean, _ = parts.mean_of_kept(x, keep)
+        return mean * 2.0  # type: ignore[no-any-return]
+
+    assert _passed(culprit(x, loss))["pass keep | ~keep.any()"] in ("verified", "finite")
+
+
+def test_data_that_must_be_another_is_no_healthy_value(parts: Any) -> None:
+    """The object is made by a function of the program, and gone when the step is over."""
+    x, data = nn.Parameter(torch.tensor(0.1)), torch.tensor([0.5, 2.0, -99.0, 3.0])
+
+    def law() -> Any:
+        return parts.Tail(x)
+
+    def loss() -> torch.Tensor:
+        rows = slice(1, 4)
+        tail = law()
+        return -tail.log_prob(data[rows]).mean()  # type: ignore[no-any-return]
+
+    kept = [fix for fix in culprit(x, loss).fixes if "data[rows].clamp_min(1e-6)" in fix.code]
+    assert [fix.verdict for fix in kept] == ["finite"]
+    assert (kept[0].distortion or 0.0) < 0.01 and "limit" in kept[0].why
+
+
+def _stepped(optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> nanlab.Finding:
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+    assert trace.culprit is not None
+    return trace.culprit
+
+
+def test_librarys_optimizer_is_made_with_an_eps_that_its_dtype_holds(parts: Any) -> None:
+    """Its step is written without ``torch.no_grad``."""
+    w = nn.Parameter(torch.ones(3, dtype=torch.float16))
+    optimizer = parts.Old([w], lr=0.1)
+    found = _stepped(optimizer, lambda: (w * torch.tensor([0.0, 1.0, 2.0]).half()).sum())
+    assert found.cause == "optimizer-eps-underflow"
+    first = found.fixes[0]
+    assert first.code == "optimizer = parts.Old([w], lr=0.1, eps=1e-4)"
+    assert first.verified and first.edits
+
+
+def test_update_rule_that_is_defined_for_small_gradients_alone_gets_clipped_ones(
+    parts: Any,
+) -> None:
+    w = nn.Parameter(torch.ones(3))
+    found = _stepped(parts.Root([w], lr=0.1), lambda: (w * torch.tensor([0.0, 1.0, 2.0])).sum())
+    clipped = [fix for fix in found.fixes if "clip_grad_norm_" in fix.code]
+    assert [(fix.verdict, len(fix.edits)) for fix in clipped] == [("finite", 1)]
+    assert clipped[0].code.endswith("\noptimizer.step()")

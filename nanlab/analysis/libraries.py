@@ -18,6 +18,7 @@ import torch
 from nanlab.program.callee import meant
 from nanlab.program.edit_text import root_of
 from nanlab.program.expression import (
+    assigned_pairs,
     functions_around,
     last_name,
     lines_of,
@@ -130,13 +131,16 @@ GUARDS = {
     "tau": "0.07",
     "p": "2.0",
 }
+TINY = 1e-4  # of a default, below which it is one of those under another name
+FLOOR = "1e-3"  # what is tried for such
 AWAY_FROM_ZERO = ("{x}.clamp_min(1e-6)", "{x} + 1e-6")
 FURTHER = ("{x}.clamp_min(1e-3)",)
 SHRUNK = ("{x} * (1 - 1e-6)",)  # off the edge of a symmetric domain
 APART = ("{x} + 1e-3 * torch.randn_like({x})",)
 INSIDE = ("{x}.clamp(1e-6, 1 - 1e-6)", "{x}.clamp(-1 + 1e-6, 1 - 1e-6)")
 UNSATURATED = ("{x}.clamp(-8.0, 8.0)",)  # tanh and sigmoid are not yet rounded to 1
-EMPTY = "{x}.nan_to_num(0.0, torch.inf)"  # of a mean over nothing
+# of a mean over nothing, and of a maximum
+EMPTY = ("{x}.nan_to_num(0.0, torch.inf)", "{x}.nan_to_num(0.0, torch.inf, 0.0)")
 MASKS = ("{x} | ~{x}.any()",)  # a mask in which something is True
 WIDER = ("{x}.double()",)  # what leaves the range of float32 is mostly far inside that of float64
 SMALLER = ("{x}.clamp(-30.0, 30.0)", "torch.nn.functional.normalize({x}, dim=-1)")
@@ -160,6 +164,7 @@ FORMS = {
     "dtype-overflow": ("{x}.float()", *WIDER, *SMALLER),
     "where-grad-trap": AWAY_FROM_ZERO,
     "zero-times-inf": AWAY_FROM_ZERO,
+    "empty-reduction": MASKS,
 }
 _FOR_ALL = (*AWAY_FROM_ZERO, *FURTHER, *WIDER, *SMALLER)  # which other calls may want, too
 PASS = "pass "  # what the title of another argument begins with
@@ -204,13 +209,15 @@ def rewritings(
     if own is not None:
         calls = [node for node in ast.walk(own) if isinstance(node, ast.Call)]
     guards = guards_at(real, library[1])
+    empty = cause == "empty-reduction"
     forms = [form for form in FORMS.get(cause, ()) if masked or form not in MASKS]
     found = [
         *_guarded(tree, text, calls, guards, library),
         *_fed(tree, text, calls, forms, probable),
-        *(_without_data(text, call) for call in calls[:1] if cause == "empty-reduction"),
+        *(_widened(tree, text, call, library) for call in calls[:1] if WIDER[0] in forms),
+        *(_without_data(tree, text, calls[0], form) for form in EMPTY if calls and empty),
     ]
-    return list({(r.first, r.text, r.also): r for r in found}.values())
+    return list({(r.first, r.text, r.also): r for r in found if r is not None}.values())
 
 
 @lru_cache(maxsize=256)
@@ -222,20 +229,41 @@ def guards_at(file: str, line: int) -> tuple[tuple[str, bool], ...]:
     function = around[-1]
     statements = (node for node in ast.walk(function) if isinstance(node, ast.stmt))
     here = [s for s in statements if not hasattr(s, "body") and line in lines_of(s)]
+    classes = [n for n in ast.walk(_parsed(file)) if isinstance(n, ast.ClassDef)]
+    own = [each for n in classes if line in lines_of(n) for each in n.body]
+    makers = [n for n in own if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
     names = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
+    names &= GUARDS.keys() | _tiny_by_default(function)
+    kept = GUARDS.keys() | {name for maker in makers for name in _tiny_by_default(maker)}
     found: dict[tuple[str, bool], None] = {}
     for part in (*here, function):
         for node in ast.walk(part):
-            if isinstance(node, ast.Name) and node.id in names and node.id in GUARDS:
+            if isinstance(node, ast.Name) and node.id in names:
                 found.setdefault((node.id, False))
             elif (
                 isinstance(node, ast.Attribute)
                 and isinstance(node.value, ast.Name)
                 and node.value.id == "self"
-                and node.attr.lstrip("_") in GUARDS
+                and node.attr.lstrip("_") in kept
             ):
                 found.setdefault((node.attr.lstrip("_"), True))
     return tuple(found)
+
+
+def _tiny_by_default(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """The parameters of a function that are next to 0 unless a call gives another number: guards,
+    whatever their names."""
+    given = function.args
+    every = [*given.posonlyargs, *given.args]
+    pairs = [*zip(every[::-1], given.defaults[::-1], strict=False)]
+    pairs += [(a, d) for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d]
+    return {
+        each.arg
+        for each, default in pairs
+        if isinstance(default, ast.Constant)
+        and isinstance(default.value, float)
+        and 0 < default.value < TINY
+    }
 
 
 def _guarded(
@@ -252,8 +280,9 @@ def _guarded(
     makers = [maker for call in calls for maker in _makers(tree, call.func)]
     given = [(k.arg, True) for maker in makers for k in maker.keywords if k.arg in GUARDS]
     for guard, of_self in dict.fromkeys((*guards, *given)):
-        value = GUARDS[guard]
-        title = f"give {name or 'the library'} its `{guard}`"
+        value = GUARDS.get(guard, FLOOR)
+        owned = made_for if name.startswith("__") else name
+        title = f"give {owned or 'the library'} its `{guard}`"
         passed = [
             (call, keyword.value, keyword.value.value or 0.0)
             for call in ast.walk(tree)
@@ -276,10 +305,7 @@ def _guarded(
             continue
         for call in calls:
             if not of_self and last_name(call.func) == name:
-                written = ast.unparse(call)
-                changed = (
-                    f"{written[:-1]}{', ' if call.args or call.keywords else ''}{guard}={value})"
-                )
+                changed = _given_too(call, guard, value)
                 yield _in_place(text, f"{title}: {value}", call, call, changed)
             elif any(
                 last_name(maker.func) == made_for
@@ -315,6 +341,19 @@ def _fed(
                 if call is calls[0] and form in _FOR_ALL:
                     alike += _alike(tree, text, call, argument, form, made)
     yield from alike
+
+
+def _widened(tree: ast.Module, text: str, call: ast.Call, library: Place) -> Rewriting | None:
+    """The call of a library's module with its parameters in float64; None of anything else."""
+    owner, _, name = library[2].rpartition(".")
+    made_for, path = owner.rpartition(".")[2], ast.unparse(call.func)
+    own = any(last_name(maker.func) == made_for for maker in _makers(tree, call.func))
+    if name != "forward" or not own or call.keywords or not call.args:
+        return None
+    given = ", ".join(_in_form(WIDER[0], each) for each in call.args)
+    wide = f"{{n: p.double() for n, p in {path}.named_parameters()}}"
+    new = f"torch.func.functional_call({path}, {wide}, ({given},))"
+    return _in_place(text, f"call {path} with its parameters in float64", call, call, new)
 
 
 def _alike(
@@ -373,14 +412,17 @@ def _first_reader(
     return None if hasattr(first, "body") else (first.lineno, first.end_lineno or first.lineno)
 
 
-def _without_data(text: str, call: ast.Call) -> Rewriting:
-    """A call whose NaN, the mean of nothing, counts as 0."""
+def _without_data(tree: ast.Module, text: str, call: ast.Call, form: str) -> Rewriting:
+    """A call whose NaN, the mean of nothing, counts as 0; or what an index picks out of it."""
     title = f"let {last_name(call.func)} give 0 where it averages over nothing"
-    made = _in_place(text, title, call, call, EMPTY.format(x=ast.unparse(call)))
+    picked = (n for n in ast.walk(tree) if isinstance(n, ast.Subscript) and n.value is call)
+    whole: ast.expr = next(picked, call)
+    given = ast.get_source_segment(text, whole) or ast.unparse(whole)
+    made = _in_place(text, title, whole, whole, form.format(x=given))
     return replace(made, last_resort=True)  # it hides any other NaN, too
 
 
-def _in_place(text: str, title: str, call: ast.Call, node: ast.expr, new: str) -> Rewriting:
+def _in_place(text: str, title: str, call: ast.expr, node: ast.expr, new: str) -> Rewriting:
     """The lines of a call with one of its parts written anew."""
     rows = text.splitlines()
     first, _, last, _ = span_of(call)
@@ -391,15 +433,37 @@ def _in_place(text: str, title: str, call: ast.Call, node: ast.expr, new: str) -
     return Rewriting(title, first, last, "\n".join(row[indent:] for row in made))
 
 
+def with_keyword(text: str, made: str, keyword: str, value: str) -> Rewriting | None:
+    """The lines of the one call of a class with a keyword of this value; None where the text has
+    none, or several."""
+    try:
+        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    except SyntaxError:
+        return None
+    own = [call for call in calls if last_name(call.func) == made]
+    given = next((k.value for c in own for k in c.keywords if k.arg == keyword), None)
+    if len(own) != 1 or (given is None and len(own[0].args) > 2):  # it may be among these
+        return None
+    if given is not None:
+        return _in_place(text, "", own[0], given, value)
+    return _in_place(text, "", own[0], own[0], _given_too(own[0], keyword, value))
+
+
+def _given_too(call: ast.Call, keyword: str, value: str) -> str:
+    """A call with one more keyword."""
+    comma = ", " if call.args or call.keywords else ""
+    return f"{ast.unparse(call)[:-1]}{comma}{keyword}={value})"
+
+
 def _makers(tree: ast.Module, path: ast.expr) -> list[ast.Call]:
     """The calls whose results the file gives to a name."""
     name = ast.unparse(path)
+    given = (node for node in ast.walk(tree) if isinstance(node, ast.Assign))
     return [
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and any(ast.unparse(target) == name for target in node.targets)
+        value
+        for node in given
+        for target, value in assigned_pairs(node)
+        if isinstance(value, ast.Call) and ast.unparse(target) == name
     ]
 
 

@@ -21,6 +21,7 @@ from nanlab.trace.recording import ACCUMULATES, MOST_SINKS, Recording, Sink, Sou
 Kind = Literal["operation", "data", "parameter", "buffer", "uninitialised", "intended", "rank"]
 # Operators that move values without computing with them.
 MOVES = having("moves", in_place=True)
+_LARGEST = having("extreme") & having("reduces")
 _SOFTMAXES = having("softmax", "attention") - {"logcumsumexp"}
 # Operators that take a mask of -inf: what is added to scores, compared, or summed in the log
 # domain.
@@ -257,6 +258,7 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     if not guilty:
         return None
     position, kind = min(guilty, key=lambda leaf: (_time(recording, leaf[0]), leaf[0]))
+    position = _exhausted(recording, position)
     path = [position, *_onward(came_from, position)]
     if kind == "data" and (unseen := derivative_unseen(recording, position)) >= 0:
         position, kind, path = unseen, "operation", [unseen, *path]
@@ -264,6 +266,25 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
         begun = _way_to_first_use(recording, position, came_from)
         path = [*begun, *_onward(came_from, begun[-1])]
     return Origin(kind, position, sink, tuple(path))
+
+
+def _exhausted(recording: Recording, position: int) -> int:
+    """The maximum of what a mask hides altogether, through which alone an intended infinity came to
+    the row that made NaN of it; that row where there is none."""
+    if recording.at(position).status != TURNED:
+        return position
+
+    def onward(at: int) -> list[int]:
+        return [p for p in recording.parents(at) if p in recording.bad]
+
+    for found in walk([position], onward):
+        row = recording.at(found)
+        hidden = (recording.at(p) for p in onward(found))
+        if row.name in _LARGEST and not row.backward and any(r.status == INTENDED for r in hidden):
+            others = walk([position], lambda at: onward(at) if at != found else ())  # noqa: B023
+            if not any(recording.at(p).status == INTENDED for p in others if p >= 0):
+                return found
+    return position
 
 
 def _way_to_first_use(recording: Recording, position: int, among: dict[int, int]) -> list[int]:

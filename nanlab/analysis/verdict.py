@@ -30,7 +30,7 @@ from nanlab.errors import NotReplayable
 from nanlab.program.beginnings import Beginnings
 from nanlab.program.edit import Edited, Region, apply
 from nanlab.program.edit_text import EditLike
-from nanlab.program.rebuild import Graph, Rebuilt, same_bits
+from nanlab.program.rebuild import Graph, Patch, Rebuilt, same_bits
 from nanlab.program.replay import (
     FiniteGate,
     Replay,
@@ -41,11 +41,11 @@ from nanlab.program.replay import (
     patched,
     place_of,
 )
-from nanlab.program.rerun import Window
+from nanlab.program.rerun import Get, Window
 from nanlab.program.values import Values
 from nanlab.trace import Trace
 from nanlab.trace.op import CARRIED, INTENDED, OK, location
-from nanlab.trace.program import EngineRun, Look, refs_in
+from nanlab.trace.program import EngineRun, Look, Ref, refs_in
 from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
@@ -61,6 +61,7 @@ SMALL = 1e-3  # of the largest element: what is below is compared with that
 STILL_ZERO = "the gradient stays 0: the right one is too small for the dtype"
 NOT_COMPUTED = "what is right there could not be computed"
 MOST_RUNS = 3  # of the engine that are held against their truth
+MOST_PUT_BACK = 4  # elements of data that an edit moves, of each of which it is asked why
 MOST_REGIONS = 4  # runs of the edited expression that are held against their truth one by one
 
 
@@ -454,6 +455,8 @@ class Judge:
             old = _without_offending(
                 old, [*telling.gradients, *(self._arriving(region) if behind else ())]
             )
+            if behind and not any(wanted):
+                old = self._without_needed(edited, region, new, old)
             wide, *near = self.parts.in_float64(part)
         except Exception:
             return None
@@ -476,6 +479,33 @@ class Judge:
                 if any(wanted):
                     found += evaluate(part.function(), operands, wanted).gradients
         return found
+
+    def _without_needed(
+        self, edited: Edited, region: Region, new: Evaluation, old: Evaluation
+    ) -> Evaluation:
+        """The evaluation with NaN at the elements of data with which the step fails: of the few
+        that an edit moves those that cannot be as they were."""
+        at, (index, out) = region.segment, region.outer
+        if out.__class__ is not Ref or old.values[0].shape != new.values[0].shape:
+            return old
+        was, now = old.values[0], new.values[0]
+        moved = (now - was).abs() > WITHIN * torch.maximum(now.abs(), was.abs())
+        if not 0 < int(moved.sum()) <= MOST_PUT_BACK:
+            return old
+        left = was.clone()
+        for place in moved.nonzero():
+            own = torch.zeros_like(moved)
+            own[tuple(place)] = True
+
+            def back(get: Get, own: Tensor = own) -> Tensor:
+                return torch.where(own, was, get(out))
+
+            patches = [*edited.patches, Patch(at, index, frozenset(), out, back)]
+            with suppress(Exception):  # it tells nothing of an element that it cannot be run with
+                gate = FiniteGate(self.where)
+                if not self._run(replace(edited, patches=patches), gate)[0].finite:
+                    left[tuple(place)] = torch.nan
+        return replace(old, values=(left, *old.values[1:]))
 
     # -- what fails
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from nanlab.analysis.provenance import Origin, in_hook, operator_name, operator_of_node, phase_of
+from nanlab.analysis.training import optimizer_step_at
 from nanlab.findings.rule import Finding, Match, Rule
 from nanlab.operators import having
 from nanlab.trace import Trace
@@ -89,7 +90,9 @@ class Fault:
     @cached_property
     def in_update(self) -> bool:
         """Whether a parameter is being updated, by an optimizer or by hand."""
-        by_hand = self.origin.sink.kind == "parameter" and self.row.without_grad
+        written = self.origin.sink.kind == "parameter"
+        unseen = self.row.node < 0 and optimizer_step_at(self.recording, self.position)
+        by_hand = written and bool(self.row.without_grad or unseen)
         return self.row.phase == OPTIMIZER or by_hand
 
     @cached_property

@@ -173,6 +173,8 @@ class Fix:
     gradient_max: float | None = None
     # worth its line only where no other is right
     last_resort: bool = field(default=False, repr=False)
+    # it was tried as a setting of the optimizer, whose lines the step does not run
+    is_setting: bool = field(default=False, repr=False)
 
     def __repr__(self) -> str:
         return f"<{self.verdict} fix: {self.title}: {self.code}>"

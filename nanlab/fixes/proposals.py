@@ -33,6 +33,7 @@ from nanlab.trace.program import Ref
 from nanlab.trace.recording import Recording
 
 MOST_ROWS = 24  # that are looked at on the way back to what made the operands
+MOST_INNER = 200  # of those that one call of a library computes
 MOST_MAKERS = 2
 LOW = -1e3  # of numbers that may hide a score
 VANISHING = 1e-18  # below it a number's square is none
@@ -362,7 +363,17 @@ def _numbers(recording: Recording, op: Op) -> dict[str, str]:
 
 def _upstream(recording: Recording, op: Op, pages: Pages | None = None) -> Iterator[Op]:
     """Operations of the step behind an operation's operands, nearest first; of these files."""
-    for at in walk(op.inputs, recording.parents, MOST_ROWS):
+    start: Iterable[int] = op.inputs
+    if library_of(recording, op.position) is not None:  # what its line does there is one step
+
+        def inner(at: int) -> bool:
+            made = recording.op(at)
+            return made is not None and made.place == op.place and made.step == op.step
+
+        own = [*walk(start, lambda at: recording.parents(at) if inner(at) else (), MOST_INNER)]
+        yield from (made for at in own if inner(at) and (made := recording.op(at)) is not None)
+        start = [at for at in own if not inner(at)]
+    for at in walk(start, recording.parents, MOST_ROWS):
         made = recording.op(at) if at >= 0 else None
         if made is not None and made.step == op.step and not made.backward and made.line:
             if pages is None or pages.line(made.file, made.line):

@@ -100,7 +100,7 @@ class Run:
     out: Any  # Ref of its value, or a tuple of them
     parts: dict[str, Any]  # key of a part -> Ref, Live or a plain value
     cast: torch.dtype | None  # of the autocast that it ran under
-    # which of the tensors that its value, an object, holds; None: it is a tensor, or several
+    # which of the tensors that its value, an object, holds; None: it is a tensor, or several alone
     kept: tuple[int, ...] | None = None
 
 
@@ -131,13 +131,16 @@ def runs_of(
     return found
 
 
-def enters_library(node: ast.expr, text: str) -> bool:
+def enters_library(node: ast.expr, text: str, packages: frozenset[str]) -> bool:
     """Whether an expression calls anything but torch and the methods of tensors."""
     known = namespace_of(text)
+
+    def of_tensor(function: ast.expr) -> bool:
+        named = isinstance(function, ast.Attribute) and hasattr(Tensor, function.attr)
+        return named and not any(_classes(each, text, packages) for each in _paths(function))
+
     return any(
-        isinstance(call, ast.Call)
-        and _root(call.func) not in known
-        and not (isinstance(call.func, ast.Attribute) and hasattr(Tensor, call.func.attr))
+        isinstance(call, ast.Call) and _root(call.func) not in known and not of_tensor(call.func)
         for call in ast.walk(node)
     )
 
@@ -249,14 +252,10 @@ def _parts(
         if isinstance(function, ast.Call):  # `Norm(3)(x)`
             visit(function)
             return True
-        owner = function
-        for _ in range(2):  # `norm(x)`, `norm.inverse(x)`
+        for owner in _paths(function):  # `norm(x)`, `norm.inverse(x)`, `ball.metric.dist(x)`
             if found := _objects(owner, text, packages):
                 objects[key_of(owner)] = found
                 return True
-            if not isinstance(owner, ast.Attribute):
-                break
-            owner = owner.value
         method = isinstance(function, ast.Attribute)
         if not (method and hasattr(Tensor, function.attr)):
             if found := meant(function, text, packages):
@@ -306,12 +305,25 @@ def _assigned(text: str) -> dict[str, list[ast.expr | None]]:
 
 
 def _objects(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
-    """The objects of this process that a path may stand for: of the classes whose calls the file
-    assigns to it."""
+    """The objects of this process that a path may stand for."""
+    kinds = _classes(path, text, packages)
+    return [o for o in gc.get_objects() if type(o) in kinds] if kinds else []
+
+
+def _paths(path: ast.expr) -> Iterator[ast.expr]:
+    """A dotted name, and those that it begins with, the longest first."""
+    yield path
+    while isinstance(path, ast.Attribute):
+        path = path.value
+        yield path
+
+
+def _classes(path: ast.expr, text: str, packages: frozenset[str]) -> list[type]:
+    """The classes whose calls the file assigns to a path."""
     keys = {key_of(ast.parse(ast.unparse(path), mode="eval").body)}
     if isinstance(path, ast.Attribute):  # `self.norm` is `model.norm` elsewhere
         keys.add(key_of(ast.Attribute(ast.Name("self", ast.Load()), path.attr, ast.Load())))
-    kinds = [
+    return [
         kind
         for key in keys
         for given in _assigned(text).get(key, ())
@@ -319,9 +331,6 @@ def _objects(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
         for kind in meant(given.func, text, packages)
         if isinstance(kind, type) and not issubclass(kind, Tensor)
     ]
-    if not kinds:
-        return []
-    return [o for o in gc.get_objects() if type(o) in kinds]
 
 
 def meant(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
@@ -442,7 +451,7 @@ def _followed(
         count += 1
     one, kept = isinstance(result, Tensor), None
     held = [result] if one else result
-    if not isinstance(held, tuple | list):
+    if not isinstance(held, tuple | list) or not all(isinstance(t, Tensor) for t in held):
         held = _tensors_of(result)
         kept = tuple(i for i, each in enumerate(held) if following.ref_of(each))
         held = [held[i] for i in kept]

@@ -295,6 +295,8 @@ class _Rewrite:
             found = found or self._around(made, was, now, old, new)
             if not found:
                 raise
+        if not found and not self.before and not self.contexts:
+            found = list(self._wrapped(made, was, old, new))
         return found or self._set(was, old, new)
 
     def _code(self, new: ast.expr, used: Iterable[str], computed: Collection[str] = ()) -> Code:
@@ -442,7 +444,7 @@ class _Rewrite:
         if makers:  # what they make is gone when the step is over
             pairs += [(with_makers(a, makers), with_makers(b, makers)) for a, b in pairs]
         for a, b in pairs:
-            if enters_library(a, self.text):
+            if enters_library(a, self.text, self.packages):
                 with suppress(NotReplayable):
                     found = []
                     for at, run, group in self._runs(a, makers):
@@ -466,7 +468,7 @@ class _Rewrite:
         code = Code(value, [key], self.readings.names)
         around = [a for a, _ in outward_of(old, old, name, name)]
         for node in (*around, *(with_makers(a, makers) for a in around if makers)):
-            if code.free or not enters_library(node, self.text):
+            if code.free or not enters_library(node, self.text, self.packages):
                 continue
             found: list[_Found] = []
             with suppress(NotReplayable):
@@ -536,9 +538,11 @@ class _Rewrite:
     def _wrapped(
         self, made: BySegment, statement: ast.stmt, old: ast.expr, new: ast.expr
     ) -> Iterator[_Found]:
-        """A named call in another form: its calls hand on, once a run. Nothing if misread."""
+        """A named call in another form, or what an index picks out: its calls hand on, once a run.
+        Nothing if misread."""
         key, name = key_of(old), name_given(statement, old)
-        if name is None or not any(
+        picked = isinstance(old, ast.Subscript)
+        if (name is None and not picked) or not any(
             key_of(n) == key for n in ast.walk(new) if isinstance(n, ast.expr)
         ):
             return
@@ -547,11 +551,18 @@ class _Rewrite:
             return
         for at, group in made:
             own = {m.index: m.call for m in group if m.span == span_of(old)}
+            if picked and not own:  # of what a call gives
+                own = {m.index: m.call for m in group if inside(m.span, span_of(old))}
             outs = _handed_on(self.segments[at], own)
-            values = [v for values in self.readings.read(name, at) for v in values]
-            read = {ref.view for ref in values if ref.__class__ is Ref}
-            if any(ref.view not in read for _, ref in outs):
-                return
+            if name is None:
+                sites = {self.recording.at(own[index].position).site for index, _ in outs}
+                if len(sites) > 1:
+                    return
+            else:
+                values = [v for values in self.readings.read(name, at) for v in values]
+                read = {ref.view for ref in values if ref.__class__ is Ref}
+                if any(ref.view not in read for _, ref in outs):
+                    return
             for index, ref in outs:
                 patch = Patch(at, index, frozenset(), ref, _over(code, key, ref))
                 yield Region(at, (index, ref)), patch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from nanlab.trace.program import Call, Calls, EngineRun, OptimizerRun, Ref, Segm
 Tensor = torch.Tensor
 Steps = dict[tuple[int, int], Instead]
 _UPDATE = "_amp_update_scale_"
+CLIP = "norm of the gradients"  # of all that an optimizer takes: the largest that it may have
 _NEAR = 1e-6  # relative: a factor and what it is divided out by are one number, but for rounding
 
 
@@ -40,7 +42,8 @@ class _Optimizers:
         """One step of the recorded optimizer with these settings in place of its own."""
         made, again = self._made.get(run.number), run.number in self._made
         if made is None:
-            made = self._made[run.number] = _blank(run.kind)
+            settings = run.groups[0].settings if run.groups else {}
+            made = self._made[run.number] = _blank(run.kind, settings)
         groups = []
         for group in run.groups:
             settings = {name: _unpacked(value, get) for name, value in group.settings.items()}
@@ -51,6 +54,9 @@ class _Optimizers:
             for parameter, gradient in zip(parameters, group.gradients, strict=True):
                 parameter.grad = None if gradient is None else get(gradient)
             groups.append({**settings, "params": parameters})
+        if CLIP in changed:
+            taken = [each for group in groups for each in group["params"]]
+            torch.nn.utils.clip_grad_norm_(taken, changed[CLIP])
         if again:
             _move_state(made, groups)
         else:
@@ -67,10 +73,18 @@ class _Optimizers:
         return made
 
 
-def _blank(kind: str) -> Any:
+def _blank(kind: str, settings: Mapping[str, Any]) -> Any:
+    """An optimizer of a class, made with what it must be given of these settings."""
     with _disable_current_modes():
         module, _, name = kind.rpartition(".")
-        made = getattr(sys.modules[module] if module else torch.optim, name)([torch.zeros(1, 1)])
+        of_class = getattr(sys.modules[module] if module else torch.optim, name)
+        required = (
+            each.name
+            for each in inspect.signature(of_class).parameters.values()
+            if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+        )
+        given = {name: settings[name] for name in required if name in settings}
+        made = of_class([torch.zeros(1, 1)], **given)
     made.state.clear()
     return made
 
@@ -111,7 +125,7 @@ def other_settings(where: Window, segments: Sequence[Segment], changed: Mapping[
             + " and ".join(map(_named, changed))
             + " are not known"
         )
-    for name in changed:
+    for name in changed.keys() - {CLIP}:
         if not any(name in group.settings for _, _, run in runs for group in run.groups):
             raise NotReplayable(f"the optimizer {runs[0][2].kind} has no {_named(name)}")
     _check(where, runs)

@@ -87,7 +87,7 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
     first = trace.recording.first_step  # by which a replay of a longer run is numbered
     judge = judge_for(trace, culprit, first)
     with nullcontext() if isinstance(judge, str) else judge.sharing():
-        told = [fix for fix in culprit.fixes if fix.edits]
+        told = [fix for fix in culprit.fixes if fix.edits and not fix.is_setting]
         best = next((fix for fix in told if fix.verified), None)
         told = [fix for fix in told if fix.verdict != "untried" or isinstance(judge, str)]
         # what fails alone is told of few, and may yet show the next fault

@@ -8,9 +8,10 @@ from torch import Tensor
 from nanlab.findings.fault import Fault, match, plural
 from nanlab.findings.rule import Match, rule
 from nanlab.operators import base_name, having
-from nanlab.trace.op import OPTIMIZER, location
+from nanlab.trace.op import CARRIED, OPTIMIZER, location
 
 _SPREADS = having("deviation")
+_LARGEST = having("extreme") & having("reduces")
 _LOSSES = having("likelihood")
 _CHOOSE = having("extreme", "bounds", "softmax", "log_sum")
 _PICKS = having("picks") - {"slice"} | {"kl_div"}
@@ -31,10 +32,12 @@ _LOGARITHMS = having("log_like")
 )
 def empty_reduction(fault: Fault) -> Match | None:
     """A mean over no elements is 0/0, as is the unbiased variance of one sample, or a loss that
-    ignores every target.
+    ignores every target; the maximum of a row that a mask hides altogether is -inf.
 
     Skip the batch, or divide the sum by max(count, 1).
     """
+    if fault.name in _LARGEST and fault.row.status == CARRIED:
+        return match(fault, f"{fault.name} over nothing but what a mask hides is infinite")
     first = fault.operands[0] if fault.operands else None
     if first is None:
         return None

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
 
+from nanlab.analysis.libraries import with_keyword
 from nanlab.analysis.training import runaway, stable_rate
 from nanlab.errors import NanlabError, NotReplayable
 from nanlab.findings.fault import plural
-from nanlab.findings.rule import Finding, Fix
+from nanlab.findings.rule import Edit, Finding, Fix
 from nanlab.fixes.guards import number
 from nanlab.formats import format_of
+from nanlab.program.expression import parsed
+from nanlab.program.readings import text_of
 from nanlab.program.replay import RateTrial, Replay, replay_step, try_rate
 from nanlab.program.rerun import Window, rerun, window
-from nanlab.program.settings import current_scale
+from nanlab.program.settings import CLIP, current_scale
 from nanlab.topics.training import CLEARED, overflowed, smaller_rate
 from nanlab.trace import Trace
-from nanlab.trace.program import refs_in
+from nanlab.trace.program import OptimizerRun, refs_in
 from nanlab.trace.recording import Recording
 
 WITHIN = 0.01  # how far gradients and updates may be from those of the step in float32
@@ -71,7 +76,7 @@ def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
     if culprit is not None and overflowed(trace.recording, culprit.position):
         return
     where = window(trace.recording, step)
-    runs = [run for segment in where.segments for run in segment.optimizers]
+    runs = _optimizers(where)
     held = [
         ref.dtype
         for run in runs
@@ -82,18 +87,81 @@ def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
     narrow = min(held, key=lambda d: -torch.finfo(d).tiny, default=torch.float32)
     steps = trace.recording.training.optimizer_steps
     kind = next((s.optimizer for s in steps if where.start <= s.position < where.end), "Adam")
+    name, held_now = _epsilon_of(runs)
+    if not name:
+        return
     for epsilon in (e for e in EPSILONS if e > torch.finfo(narrow).tiny):
         shown = number(epsilon)
-        name = f"torch.optim.{kind}" if hasattr(torch.optim, kind) else kind
-        code = f"{name}(parameters, lr=..., eps={shown})   # or float32 master weights"
         title = f"an optimizer eps of {shown}, which {format_of(narrow).name} holds"
+        value: Any = epsilon
+        if isinstance(held_now, tuple):  # one for each of its divisions
+            value = tuple(max(epsilon, each) for each in held_now)
+            shown = f"({', '.join(map(number, value))})"
+        edit = _where_made(trace, culprit, kind, name, shown)
+        made = f"torch.optim.{kind}" if hasattr(torch.optim, kind) else kind
+        code = f"{made}(parameters, lr=..., {name}={shown})   # or float32 master weights"
+        code = edit.text if edit is not None else code
         try:
-            again = replay_step(trace.recording, step=step, settings={"eps": epsilon})
+            again = replay_step(trace.recording, step=step, settings={name: value})
             wide = replay_step(trace.recording, step=step, dtype=torch.float32)
         except NanlabError as error:
             yield Fix(title, code, why=str(error))
             return
-        yield _setting_fix(title, code, again, again.parameters, wide, _before(where))
+        fix = _setting_fix(title, code, again, again.parameters, wide, _before(where))
+        yield fix if edit is None else replace(fix, edits=(edit,), is_setting=True)
+
+
+def _optimizers(where: Window) -> list[OptimizerRun]:
+    return [run for segment in where.segments for run in segment.optimizers]
+
+
+def _epsilon_of(runs: Sequence[OptimizerRun]) -> tuple[str, float | tuple[float, ...]]:
+    """Name and value of the optimizers' eps, a number or several; no name where they have none."""
+    for run in runs:
+        for name, value in run.groups[0].settings.items() if run.groups else ():
+            numbers = value if isinstance(value, tuple) else (value,)
+            if name.startswith("eps") and all(type(each) is float for each in numbers):
+                return name, value
+    return "" if any(run.groups for run in runs) else "eps", 0.0
+
+
+def _where_made(
+    trace: Trace, finding: Finding | None, kind: str, setting: str, value: str
+) -> Edit | None:
+    """The line that makes the one optimizer of a class, with another setting; None where the
+    file of a finding makes none, or several."""
+    text = text_of(trace.recording, finding.file) if finding is not None else ""
+    made = None if not text else with_keyword(text, kind, setting, value)
+    if finding is None or made is None:
+        return None
+    old = "\n".join(text.splitlines()[made.first - 1 : made.last])
+    return Edit(finding.file, made.first, made.last, made.text, old)
+
+
+def _clipped_gradients(trace: Trace, step: int) -> Iterator[Fix]:
+    """Gradients of a norm of 1, for an update rule that is defined for small ones alone."""
+    finding = trace.culprit
+    try:
+        body = parsed(finding.source).body if finding is not None else []
+    except SyntaxError:  # part of a statement
+        return
+    match body:
+        case [ast.Expr(value=ast.Call(func=ast.Attribute(value=path, attr="step"))) as called]:
+            made, source = ast.unparse(path), ast.unparse(called)
+        case _:
+            return
+    assert finding is not None
+    clip = (
+        "torch.nn.utils.clip_grad_norm_("
+        f'[p for group in {made}.param_groups for p in group["params"]], 1.0)'
+    )
+    text = text_of(trace.recording, finding.file)
+    old = next(iter(text.splitlines()[finding.line - 1 : finding.line]), "")
+    edit = Edit(finding.file, finding.line, finding.line, f"{clip}\n{source}", old)
+    again = replay_step(trace.recording, step=step, settings={CLIP: 1.0})
+    if again.finite and source in old:
+        title, why = "clip the gradients to a norm of 1", "its updates are smaller ones"
+        yield Fix(title, edit.text, "finite", why, (edit,), is_setting=True)
 
 
 def _smaller_rate(trace: Trace, step: int) -> Iterator[Fix]:
@@ -195,7 +263,7 @@ def _before(where: Window) -> dict[str, Any]:
 _PROPOSED: dict[str, Callable[[Trace, int], Iterator[Fix]]] = {
     "loss-scale-overflow": _other_scale,
     "optimizer-eps-underflow": _larger_epsilon,
-    "optimizer-arithmetic": _larger_epsilon,
+    "optimizer-arithmetic": lambda *of: chain(_larger_epsilon(*of), _clipped_gradients(*of)),
     "learning-rate": _smaller_rate,
 }
 
