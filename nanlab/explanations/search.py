@@ -124,6 +124,7 @@ _OF_PROGRAM = (
     statements.module_initialised,
     statements.built_alike,
     statements.also_branched,
+    statements.kept,
     sizes.other_numbers,
     gradients.switched,
     gradients.switched_for_rest,
