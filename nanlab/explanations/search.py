@@ -125,6 +125,8 @@ _OF_PROGRAM = (
     statements.built_alike,
     statements.also_branched,
     statements.kept,
+    sizes.numbered,
+    sizes.of_one_channel,
     sizes.other_numbers,
     gradients.switched,
     gradients.switched_for_rest,
