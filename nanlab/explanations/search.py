@@ -69,6 +69,7 @@ _OF_PLACES = (
     ("places", batches.loaded),
     ("calls", calls.options),
     ("calls", calls.counted),
+    ("calls", calls.told_by_data),
     ("calls", calls.exchanged),
     ("calls", calls.reduced),
     ("calls", calls.near_options),
