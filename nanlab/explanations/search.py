@@ -126,6 +126,7 @@ _OF_PROGRAM = (
     statements.built_alike,
     statements.also_branched,
     statements.kept,
+    values.not_eaten,
     sizes.numbered,
     sizes.of_one_channel,
     sizes.other_numbers,
