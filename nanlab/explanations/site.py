@@ -569,12 +569,22 @@ class Site:
         found = re.findall(r"[(\[]([\d, ]+)[)\]], got [(\[]([\d, ]+)[)\]]", self.text)
         both = [[re.findall(r"\d+", shape) for shape in each] for each in found]
         pairs = [pair for a, b in both if len(a) == len(b) for pair in zip(b, a, strict=True)]
-        return {(int(a), int(b)) for a, b in pairs if a != b}
+        return {(int(a), int(b)) for a, b in pairs if a != b} | self.looked_up
+
+    @cached_property
+    def looked_up(self) -> set[tuple[int, int]]:
+        """The rows of a table, and how many there would have to be for the largest index."""
+        names = next((f.f_locals for f in self.inner if f.f_code.co_name == "embedding"), {})
+        table, index = names.get("weight"), names.get("input")
+        if not isinstance(table, Tensor) or not isinstance(index, Tensor):
+            return set()
+        wanted = int(max(elements(index), default=0)) + 1
+        return {(len(table), wanted)} if wanted > len(table) else set()
 
     @cached_property
     def sizes(self) -> list[int]:
         """Numbers that a size could rather be: of the message, of shapes, of indices."""
-        found = [n for n in self.told if n > 0]
+        found = [n for n in (*self.told, *sum(self.looked_up, ())) if n > 0]
         if re.search(r"out of|outside", self.text):
             found += [n + 1 for n in found]
         for place in self.raising[:2]:

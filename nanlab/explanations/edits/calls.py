@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -27,6 +28,7 @@ from nanlab.explanations.site import (
     bound_by,
     bound_value,
     callee,
+    elements,
     signature,
     spelled,
     spliced,
@@ -39,6 +41,8 @@ _PARTIAL = re.compile(
 )
 
 
+# Complex numbers that are read as two numbers each.
+_PARTS = re.compile(r"\[\.\.\., 0\]|(sum|norm|unbind)\((dim=)?-1")
 # Switches that silence an error and leave its cause, or are out of use.
 _NO_CURES = (
     "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
@@ -76,6 +80,9 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         apart = given is None and not isinstance(default, bool) and name not in _NO_CURES
         if told is not None and apart:
             yield place.added(0.3, call, f"{name}={told[2]}")
+            if name == "return_complex" and _PARTS.search(place.source.text):
+                more = f"{place.text(call)[:-1]}, {name}=True)"
+                yield place.replaced(0.25, (call, f"torch.view_as_real({more})"))
         elif (isinstance(default, bool) or switch) and (lacks or name not in _NO_CURES):
             kept = name == "keepdim" and "must match the size" in site.text
             named = 0.6 if name in site.text else 0.45 * kept
@@ -93,10 +100,6 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         elif name == "dim" and default == 0 and name not in own and at >= len(call.args):
             for far, number in enumerate((-1, 1) if "size" in site.text else ()):
                 yield place.added(0.7 + 0.05 * far, call, f"dim={number}")
-        elif isinstance(default, int) and name not in own:
-            for number in dict.fromkeys(site.told):
-                if number != default and number < 0 and "index" in name:
-                    yield place.added(0.6, call, f"{name}={number}")
     if isinstance(function, type) and "self" not in place.names():
         made, known = place.result(), signature(function)
         plain = isinstance(made, function) and not isinstance(made, Tensor)
@@ -309,6 +312,43 @@ def _given(site: Site, place: Place, name: str, builds: bool) -> list[str]:
     return [name] * (name in {a.arg for a in arguments[1:]}) + rounds
 
 
+def told_by_data(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """Arguments that need not be given, and that the data or names of the program tell."""
+    taken = {each.arg for each in call.keywords}
+    known = signature(place.value(call.func)).keys() - taken
+    own = replace(place, distance=0.0)
+    parameters = place.function.args.args if place.function is not None else []
+    given = {each.arg: place.frame.f_locals.get(each.arg) for each in parameters}
+    for name, value in given.items() if "total_length" in known else ():
+        if isinstance(value, Tensor) and value.dim() > 1 and value.size(1) in site.told:
+            yield own.added(0.4, call, f"total_length={name}.size(1)")
+    numbers = {n: v for n, v in place.names().items() if type(v) is int and n[0] != "_"}
+    losses = [f.f_locals for f in site.inner if {"input", "target"} <= f.f_locals.keys()]
+    scores, target = (losses[-1][name] if losses else None for name in ("input", "target"))
+    labels = elements(target) if isinstance(target, Tensor) else set()
+    classes = max(getattr(scores, "shape", ())[1:2], default=0)
+    for number in dict.fromkeys(site.told) if "ignore_index" in known else ():
+        constants = [n for n, v in numbers.items() if v == number and n.isupper()]
+        apart = number > max(labels - {number}, default=number) + 1
+        if number < 0 or (apart and (constants or number >= 2 * classes)):
+            yield own.added(0.5, call, f"ignore_index={(*constants, number)[0]}")
+    count, form = _COUNTED.get(callee(call), (0, ""))
+    lacks = form.partition("=")[0] not in taken and len(call.args) == max(count, 1)
+    names = [n for n in given or numbers if n in numbers or n not in place.names()]
+    for at, each in enumerate(itertools.product(names, repeat=count) if lacks and count else ()):
+        if any(numbers.get(n) in (None, *site.told) for n in each):
+            yield own.added(0.4 + 0.02 * at, call, form.format(*each))
+
+
+# Calls that need not be told a size, which the largest index of the data then is: how many sizes
+# there are, and how they are given.
+_COUNTED = {
+    "sparse_coo_tensor": (2, "size=({}, {})"),
+    "bincount": (1, "minlength={}"),
+    "one_hot": (1, "num_classes={}"),
+}
+
+
 def _turned_sizes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """The sizes of a new tensor in another order, where the message has two shapes that differ by
     it."""
@@ -323,6 +363,9 @@ def _turned_sizes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidat
             yield own.replaced(0.4, (a, own.text(b)), (b, own.text(a)))
 
 
+# What makes one tensor, or array, of several; what joins its first dimensions.
+_OF_SEVERAL = ("stack", "tensor", "array")
+_JOINS = ("flatten", "view", "reshape")
 # Functions that are taken for each other.
 _FAMILIES = (
     ("stack", "tensor", "cat"),
@@ -355,13 +398,17 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     function = place.value(call.func)
     name = callee(call)
     head = place.text(call.func)[: -len(name)]
-    parts = place.value(call.args[0]) if name in ("stack", "tensor") and call.args else None
+    parts = place.value(call.args[0]) if name in _OF_SEVERAL and call.args else None
     if isinstance(parts, (list, tuple)) and len({getattr(each, "shape", 0) for each in parts}) > 1:
         text = padded(list(parts), place.text(call.args[0]))
         yield place.replaced(0.6, (call, text))
         shapes = [getattr(each, "shape", ()) for each in parts]
-        if len(shapes[-1]) > 1 and len({*shapes[:-1]}) == 1 and shapes[0][1:] == shapes[-1][1:]:
-            yield place.replaced(0.5, (call.func, f"{head}cat"))  # batches, the last is smaller
+        joins = (n for n in place.parts() if getattr(n, "attr", "") in _JOINS)
+        joined = any(getattr(n, "value", n) is call for n in joins)
+        several = joined or len(shapes) > 2 or len(shapes[-1]) > 1
+        if several and len({*shapes[:-1]}) == 1 and shapes[0][1:] == shapes[-1][1:]:
+            joining = "concatenate" if isinstance(parts[0], np.ndarray) else "cat"
+            yield place.replaced(0.5, (call.func, f"{head}{joining}"))  # the last is smaller
     elif isinstance(parts, list) and parts and all(isinstance(each, list) for each in parts):
         rows = f"[{place.text(call.func)}(row) for row in {place.text(call.args[0])}]"
         yield place.replaced(0.6, (call, padded([torch.ones(len(r)) for r in parts], rows)))

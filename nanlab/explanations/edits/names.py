@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import nn
+from torch.utils.data import Subset
 
 from nanlab.explanations.edits.gradients import is_cut
 from nanlab.explanations.site import (
@@ -20,6 +22,7 @@ from nanlab.explanations.site import (
     Function,
     Place,
     Site,
+    Tensor,
     bound_by,
     bound_value,
     callee,
@@ -82,6 +85,21 @@ def _of_another_type(place: Place, node: ast.Attribute, owner: Any) -> Iterator[
     """What a method of a tensor, of a list or of an older version stands for, by the type of what
     lacks it."""
     text, name = place.text(node.value), node.attr
+    if isinstance(owner, Subset) and hasattr(owner.dataset, name):
+        whole, own = f"{text}.dataset.{name}", getattr(owner.dataset, name)
+        rows: Any = owner.dataset
+        if isinstance(own, (Tensor, np.ndarray)):
+            yield place.replaced(0.3, (node, f"{whole}[{text}.indices]"))
+        elif isinstance(own, tuple) and isinstance(own[0], Tensor):  # of a TensorDataset
+            parts = [n for n in place.parts() if isinstance(n, ast.Subscript)]
+            taken = [n for n in parts if n.value is node]
+            yield place.replaced(
+                0.3, *((n, f"{whole}[{place.text(n.slice)}][{text}.indices]") for n in taken)
+            )
+        elif isinstance(own, list) and len(own) == len(rows):
+            yield place.replaced(0.3, (node, f"[{whole}[i] for i in {text}.indices]"))
+        else:
+            yield place.replaced(0.3, (node, whole))
     for call in (c for c in place.calls() if c.func is node):
         given = place.text(call)[len(place.text(node)) :]
         if name == "next" and isinstance(owner, Iterator):

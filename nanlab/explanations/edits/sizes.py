@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
+from torch.utils.data import Dataset
 
 from nanlab.explanations.site import (
     MISSING,
@@ -21,14 +22,18 @@ from nanlab.explanations.site import (
     bound_by,
     bound_value,
     callee,
+    elements,
     function_around,
     innermost,
+    is_whole,
+    names_in,
     number_of,
     spelled,
     spliced,
     unread,
 )
 from nanlab.explanations.trial import Source
+from nanlab.findings.rule import Edit
 from nanlab.operators import having
 
 _BEYOND = re.compile("out of (range|bound)|equal size")
@@ -46,6 +51,10 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
             n for node in source.nodes if isinstance(node, ast.Compare) for n in ast.walk(node)
         )
         tests = {id(node) for node in asked}  # their numbers are no sizes
+        rows = [node for node in source.nodes if isinstance(node, ast.Assign)]
+        rows = [row for row in rows if isinstance(row.targets[0], ast.Subscript)]
+        stored: list[ast.AST] = [row.value for row in rows]
+        tests |= _with_bindings(source, stored)  # nor those that data is marked with
         drawn = {id(n) for call in source.nodes if _is_drawn(call) for n in ast.walk(call)}
         named = _with_bindings(source, [n for n in source.nodes if id(n) in drawn]) - drawn
         loads, kept = _of_batches(source), _of_rounds(source, site) | drawn
@@ -92,6 +101,43 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                     more = 0.5 + 0.7 * any(id(node) in made for node in nodes)
                     more += 1.8 * any(id(node) in drawn for node in nodes)
                     yield Candidate(cost + more, edits)
+
+
+def numbered(site: Site) -> Iterator[Candidate]:
+    """Indices as the numbers of their values, where a table has a row for each value and some lie
+    beyond it."""
+    layers = [*site.running, *site.modules] if "index" in site.text else []
+    counts = {each.num_embeddings for each in layers if isinstance(each, nn.Embedding)}
+    edits: list[Edit] = []
+    held = {f"self.{n}": v for each in site.program.names.values() for n, v in _attributes(each)}
+    for place in site.statements() if counts else ():
+        name = next(iter(bound_by(place.statement)), "")
+        value = held.get(name, place.result())
+        numbers = elements(value) if isinstance(value, Tensor) and is_whole(value) else set()
+        if len(numbers) in counts and max(numbers) > len(numbers):  # some are lacking
+            made = bound_value(place, "")
+            text = f"torch.unique({place.text(made)}, return_inverse=True)[1]"
+            edits += place.replaced(0.0, (made, text)).edits
+    yield Candidate(0.4, tuple(edits))
+
+
+def _attributes(value: Any) -> Iterable[tuple[str, Any]]:
+    """The attributes of a dataset."""
+    return vars(value).items() if isinstance(value, Dataset) else ()
+
+
+def of_one_channel(site: Site) -> Iterator[Candidate]:
+    """Equal constants for each channel as one, where there is one channel."""
+    refused = re.search("broadcast shape|channels", site.text) and 1 in site.told
+    for place in site.statements() if refused else ():
+        given = [n for c in place.calls() for n in (*c.args, *(k.value for k in c.keywords))]
+        rows = [n for n in given if isinstance(n, (ast.Tuple, ast.List))]
+        rows = [n for n in rows if len(n.elts) > 1 and len(n.elts) in site.told]
+        firsts = [{place.text(each) for each in n.elts} for n in rows]
+        numbers = [type(getattr(n.elts[0], "value", None)) is float for n in rows]
+        if rows and all(numbers) and all(len(each) == 1 for each in firsts):
+            texts = [f"({each.pop()},)" for each in firsts]
+            yield replace(place, distance=0.0).replaced(0.4, *zip(rows, texts, strict=True))
 
 
 def whole_samples(site: Site) -> Iterator[Candidate]:
@@ -194,6 +240,11 @@ def whole(site: Site, place: Place) -> Iterator[Candidate]:
     if not re.search("integer|of ints|float", site.text):
         return
     nodes = [n for n in place.parts() if isinstance(n, ast.BinOp)]
+    for name in names_in(place.statement):  # what a list was given
+        rows = [row for row in place.source.nodes if isinstance(row, ast.Expr)]
+        added = (row.value for row in rows if callee(row.value) in ("append", "extend"))
+        own = [call for call in added if place.text(call).startswith(f"{name}.")]
+        nodes += [n for call in own for n in ast.walk(call) if isinstance(n, ast.BinOp)]
     pairs = [
         (n, f"{place.text(n.left)} // {place.text(n.right)}")
         for n in nodes

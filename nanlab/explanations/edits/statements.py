@@ -441,6 +441,33 @@ def chosen(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.4, (node, f"torch.where({parts})"))
 
 
+def kept(site: Site) -> Iterator[Candidate]:
+    """A size that a method reads and that is another for what it builds next, kept: the name that
+    it was read into, or an argument, times a number of the class that is built."""
+    for place in site.statements() if re.search("channels|shape|size", site.text) else ():
+        function, row = place.function, place.statement
+        if function is None or function.name[:2] == "__" or is_return(row):
+            continue
+        rows = [n for n in ast.walk(function) if isinstance(n, ast.Assign)]
+        bound = [name for each in rows for name in bound_by(each)]
+        known = [name for m in site.running for name, v in vars(m).items() if type(v) is int]
+        for name in dict.fromkeys(f"self.{name}" for name in known):
+            if name in bound or name not in names_in(function):
+                continue
+            read = [own for each in rows if spelled(each.value) == name for own in bound_by(each)]
+            copies = [own for own in read if own in bound_by(row) and bound.count(own) > 1]
+            texts = copies if isinstance(row, ast.Assign) and spelled(row.value) != name else []
+            if name in names_in(row) and not read:
+                arguments = [each.arg for each in function.args.args[1:]]
+                texts = difflib.get_close_matches(name, arguments, 2, 0.5)
+                kinds = [(c.func, place.value(c.func)) for c in place.calls()]
+                own = [(k, n) for k, v in kinds if isinstance(v, type) for n in vars(v).items()]
+                numbers = [f"{place.text(k)}.{n}" for k, (n, v) in own if type(v) is int]
+                texts += [f"{text} * {number}" for text in texts for number in numbers]
+            for at, text in enumerate(texts):
+                yield place.written(0.4 + 0.05 * at, f"{{}}\n{name} = {text}")
+
+
 def also_branched(site: Site) -> Iterator[Candidate]:
     """A branch of a constructor taken too where an argument that it reads is not the default."""
     for source in site.program.texts if re.search("size|shape", site.text) else ():
@@ -557,9 +584,12 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
     parted = re.search(rf"(?<![\w.]){spelled(target)}\[\d\]", place.source.text)
     named = hasattr(value, "_fields") or hasattr(value, "n_fields")  # as what `max` gives
     plain = listed or (isinstance(value, tuple) and not named)
-    if plain and 2 <= len(value) <= 4 and not parted:
+    if plain and len(value) <= 4 and not parted:
         kinds = (Tensor, float) if "'tuple'" in site.text else Tensor
-        if any(isinstance(each, kinds) for each in value):
+        if len(value) == 1 and isinstance(value[0], Tensor):  # a loader of one tensor
+            text = f"({spelled(target)},)"
+            yield replace(place, distance=0.0).replaced(0.3, (target, text))
+        elif any(isinstance(each, kinds) for each in value):
             yield place.replaced(0.3, (target, spelled(target) + ", _" * (len(value) - 1)))
 
 

@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import ModuleType
 from typing import Any
@@ -24,6 +24,7 @@ from nanlab.explanations.site import (
     Place,
     Site,
     Tensor,
+    bound_value,
     callee,
     elements,
     function_around,
@@ -35,6 +36,9 @@ from nanlab.explanations.site import (
 )
 from nanlab.operators import having
 
+# Calls after which a tensor is no other form of what it was.
+_NO_FORMS = (*ASKED, "detach", "clamp")
+
 
 def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
     """An expression in the form that the program gives it elsewhere: ``x.sum(1)`` for ``x``."""
@@ -45,7 +49,7 @@ def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
         for node in source.nodes:
             given = getattr(getattr(node, "func", None), "value", None)
             same = own.get(ast.dump(given)) if given is not None else None
-            if same is None or id(node) in inside | alone or callee(node) in (*ASKED, "detach"):
+            if same is None or id(node) in inside | alone or callee(node) in _NO_FORMS:
                 continue
             if isinstance(place.value(same), ModuleType) or spelled(same) == "self":
                 continue
@@ -111,21 +115,55 @@ def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
 
 def written_as(site: Site, place: Place) -> Iterator[Candidate]:
     """What is written into a tensor, of the dtype of that."""
-    if not re.search("dtypes? match|same (dtype|scalar type)|dtype.*of self", site.text):
+    if not re.search(
+        "dtypes? match|same (dtype|scalar type)|dtype.*of self|self.dtype|be cast", site.text
+    ):
         return
     row: Any = place.statement
     targets = [t for t in getattr(row, "targets", []) if isinstance(t, ast.Subscript)]
     pairs = [(target.value, row.value) for target in targets]
     in_place: Iterator[Any] = filter(_in_place, place.calls())
     pairs += [(call.func.value, call.args[-1]) for call in in_place if call.args]
+    pairs += [(row.target, row.value)] if isinstance(row, ast.AugAssign) else []
     for owner, value in pairs:
         text = place.text(value)
         loose = f"({text})" if isinstance(value, ast.BinOp) else text
         yield place.replaced(0.35, (value, f"{loose}.to({place.text(owner)}.dtype)"))
+        kept, given = place.value(owner), place.value(value)
+        if isinstance(kept, Tensor) and is_whole(kept):
+            if not (isinstance(given, Tensor) and is_whole(given)):  # it would lose its fractions
+                yield from _with_fractions(site, place, owner)
+
+
+def _with_fractions(site: Site, place: Place, name: ast.expr) -> Iterator[Candidate]:
+    """A tensor of whole numbers made as one that has room for others."""
+    loaded = ast.parse(place.text(name), mode="eval").body
+    bound = site.binding(place, loaded)
+    made = bound_value(bound, spelled(loaded))
+    if bound is None or made is None:
+        return
+    own, text = replace(bound, distance=0.0), bound.text(made)
+    options = [k for k in getattr(made, "keywords", []) if k.arg == "dtype"]
+    if options:
+        yield own.replaced(0.3, (options[0], "dtype=torch.float32"))
+    elif re.fullmatch("(zeros|ones|full|empty)(_like)?", callee(made)):
+        yield own.added(0.3, made, "dtype=torch.float32")
+    else:
+        loose = f"({text})" if isinstance(made, ast.BinOp) else text
+        yield own.replaced(0.3, (made, f"{loose}.float()"))
 
 
 def allowed(site: Site, place: Place) -> Iterator[Candidate]:
     """A parameter of a distribution mapped into what the distribution takes."""
+    drawn = [c for c in place.calls() if callee(c) == "multinomial" and c.args]
+    for node in (c.args[0] for c in drawn if "probability tensor" in site.text):
+        scores, logs = place.value(node), callee(node) == "log_softmax"
+        if logs or (isinstance(scores, Tensor) and torch.isfinite(scores).all()):
+            logs = logs or bool((scores <= 0).all())
+            form = "exp()" if logs else "softmax(-1)"
+            old = place.text(node)
+            loose = f"({old})" if isinstance(node, ast.BinOp) else old
+            yield place.replaced(0.3, (node, f"{loose}.{form}"))
     refused = re.search(r"Expected parameter (\w+) (?s:.*)the constraint (\w+)", site.text)
     whole = "\n".join(source.text for source in site.program.texts)
     logarithms = re.search(r"(?i)log_?\w*(std|sigma|scale|dev|var|rate)", whole)  # by their names
@@ -197,6 +235,21 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
             if len(group) > 1:
                 pairs = [(other, each.sub(place.text(other), new)) for other in group]
                 yield place.replaced(cost + more + apart, *pairs)
+
+
+def not_eaten(site: Site) -> Iterator[Candidate]:
+    """A squeeze that leaves the batch, of which the last may have one sample."""
+    refused = re.search(r"size|shape|[Dd]imension|\bdim|\d-d", site.text)
+    none = re.search(r"0-d|zero-dim|\[\]", site.text)  # no dimension is left
+    for place in site.statements() if refused else ():
+        for call in (c for c in place.calls() if callee(c) == "squeeze"):
+            plain = place.value(call.func) is torch.squeeze
+            head = place.text(call.args[0] if plain else call.func).removesuffix(".squeeze")
+            if len(call.args) == plain and not call.keywords:
+                left = getattr(place.result(), "ndim", 0 if none else 1)
+                for at, form in enumerate(("squeeze(-1)", "flatten(1)", "squeeze(1)")):
+                    far = 0.02 * abs(at - left)
+                    yield place.replaced(0.42 + far, (call, f"{head}.{form}"))
 
 
 def in_single_precision(site: Site, place: Place) -> Iterator[Candidate]:
@@ -461,12 +514,21 @@ def _of_graph(own: _Operand) -> Forms:
     if "non-leaf" in site.text and whole:
         yield 0.5, f"{old}.detach().requires_grad_()"
     elif re.search("scalar (outputs|Tensor)", site.text):
-        summed = "grad(" in own.place.text(own.place.statement)  # each element by its own
+        inputs = [n for n, v in site.raising[0].frame.f_locals.items() if _asks_of_data(v)]
+        read = re.search(rf"\b({'|'.join(inputs)})\.grad\b", own.place.source.text)
+        asked = "grad(" in own.place.text(own.place.statement)
+        summed = asked or bool(inputs and read)  # each element by its own
         yield 0.5 - 0.3 * (whole or summed), f"{old}.{'sum' if summed else 'mean'}()"
     elif _GRAPH.search(site.text):
         if not re.search("does not require grad|second time|non-leaf", site.text):
             yield 0.8, f"{old}.detach()"
             yield 1.0, f"{old}.clone()"
+
+
+def _asks_of_data(value: Any) -> bool:
+    """Whether a value is data, one row for each sample, that a gradient is asked for."""
+    asked = isinstance(value, Tensor) and value.requires_grad and value.is_leaf
+    return asked and not isinstance(value, nn.Parameter) and value.dim() > 1
 
 
 def _of_numbers(rows: Any) -> type | None:
@@ -745,6 +807,8 @@ def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
     for d, (size, less) in enumerate(zip((shape or ())[::-1], other.shape[::-1], strict=False), 1):
         if 1 < less < size:  # a table longer than what is looked up in it
             table = isinstance(own.node, ast.Attribute) and not own.value.grad_fn
+            convs = (m for m in own.site.modules if isinstance(m, _ConvNd))
+            table = table or any(size - less in each.padding for each in convs)  # of both sides
             at = f"{':, ' * (rank - d)}: {name}.size({other.dim() - d})"
             yield more + (0.7 if table else 1.7), f"{old}[{at}]"
     if other.shape != shape and other.dim() == rank:
