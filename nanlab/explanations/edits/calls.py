@@ -332,7 +332,8 @@ def told_by_data(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate
         apart = number > max(labels - {number}, default=number) + 1
         if number < 0 or (apart and (constants or number >= 2 * classes)):
             yield own.added(0.5, call, f"ignore_index={(*constants, number)[0]}")
-    count, form = _COUNTED.get(callee(call), (0, ""))
+    counted = (each[1:] for each in _COUNTED if each[0] == callee(call))
+    count, form = next(counted, (0, ""))
     lacks = form.partition("=")[0] not in taken and len(call.args) == max(count, 1)
     names = [n for n in given or numbers if n in numbers or n not in place.names()]
     for at, each in enumerate(itertools.product(names, repeat=count) if lacks and count else ()):
@@ -342,11 +343,11 @@ def told_by_data(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate
 
 # Calls that need not be told a size, which the largest index of the data then is: how many sizes
 # there are, and how they are given.
-_COUNTED = {
-    "sparse_coo_tensor": (2, "size=({}, {})"),
-    "bincount": (1, "minlength={}"),
-    "one_hot": (1, "num_classes={}"),
-}
+_COUNTED = (
+    ("sparse_coo_tensor", 2, "size=({}, {})"),
+    ("bincount", 1, "minlength={}"),
+    ("one_hot", 1, "num_classes={}"),
+)
 
 
 def _turned_sizes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -365,7 +366,7 @@ def _turned_sizes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidat
 
 # What makes one tensor, or array, of several; what joins its first dimensions.
 _OF_SEVERAL = ("stack", "tensor", "array")
-_JOINS = ("flatten", "view", "reshape")
+_JOINS = having("sized") | {"flatten"}
 # Functions that are taken for each other.
 _FAMILIES = (
     ("stack", "tensor", "cat"),
