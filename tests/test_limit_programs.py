@@ -34,14 +34,15 @@ NOT_KNOWN = {
     *("d215", "l178", "l351", "l327", "l328", "l331", "l340", "l357"),
     *("l404", "l405", "l420", "l433", "l456", "l514", "l530", "l540", "l543", "l544"),
     *("l619", "l624", "l653", "l671", "l695", "l700", "l734", "l740", "l752"),
-    *("d235", "d238", "l938", "l952"),
+    *("d235", "d238", "l938", "l952", "l957", "l973", "l975", "l980", "l983"),
+    *("l985", "l987", "l991"),
     *("l796", "l805", "l815", "l842", "l859", "l864", "l869", "l870"),
 }
 
 
 def test_there_are_as_many_as_were_asked_for() -> None:
     assert sum(p.name[0] == "l" for p in FAULTY) >= 581
-    assert sum(p.name[0] == "d" for p in FAULTY) == 38
+    assert sum(p.name[0] == "d" for p in FAULTY) == 40
     assert len(HEALTHY) == 13
 
 
