@@ -187,6 +187,16 @@ def test_what_one_of_several_ways_to_the_singular_point_gives_is_no_limit() -> N
     assert agrees(lambda t: t * torch.eye(2), slopes, [x]).kind == "unknown"
 
 
+def test_what_moves_of_one_result_inside_give_and_another_does_not_is_no_limit() -> None:
+    def scaled(w: Tensor, x: Tensor) -> Tensor:
+        low, high = x.amin(), x.amax()
+        return w * (x - low) / (high - low)  # 1 next to another low, 0 next to another high
+
+    operands = [torch.tensor(2.0), torch.tensor([0.5, 0.5])]
+    found = truth(scaled, operands, [True, False])
+    assert not found.values[0].exists.any()
+
+
 def test_a_constant_inside_of_the_expression_is_moved_too() -> None:
     def filter_of(f: Tensor) -> Tensor:
         n = torch.arange(-1.0, 2.0)

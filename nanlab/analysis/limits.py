@@ -12,7 +12,7 @@ import contextlib
 import gc
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -457,9 +457,11 @@ class _Problem:
                 outside = [limit.unknown for limit in limits]
                 self.decided = unmoved(self.here, self.seen)
             trusted = True
-        self.doubted = [
-            o & ~limit.exists & ~limit.unknown for o, limit in zip(outside, limits, strict=False)
-        ]
+        pairs = [*zip(outside, limits, strict=False)]
+        self.doubted = [o & ~limit.exists & ~limit.unknown for o, limit in pairs]
+        if any(bool(d.any()) for d in self.doubted[: len(limits) - sum(self.wanted)]):
+            # some of its gradients may yet agree along the few directions
+            self.doubted = [o & ~limit.unknown for o, limit in pairs]
         return limits
 
     @contextmanager
@@ -474,8 +476,8 @@ class _Problem:
     def with_constants_held(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
         """The limits, what only constants next to theirs leave without one found by moving a result
         inside: a 0 of an adjacency matrix stays 0, whatever the degree that it makes."""
-        doubted = [d & ~t.exists for d, t in zip(self.doubted, limits, strict=False)]
-        if not any(bool(d.any()) for d in doubted):
+        doubted = self.doubted
+        if not any(bool((d & ~t.exists).any()) for d, t in zip(doubted, limits, strict=False)):
             return limits
         asked = [replace(limit, unknown=d) for limit, d in zip(limits, doubted, strict=True)]
         found = self.from_within(arithmetic, asked, existing=True)
@@ -502,7 +504,8 @@ class _Problem:
             return limits
         mode = self.mode
         first = sum(map(_is_real, self.operands)) if existing else 0
-        for place in range(first, min(len(mode.inputs), MOST_RESULTS) if mode is not None else 0):
+        places = range(first, min(len(mode.inputs), MOST_RESULTS) if mode is not None else 0)
+        for place in places:
             if not any(bool(limit.unknown.any()) for limit in limits):
                 break
             beside = self._beside(place) if not existing else []
@@ -512,6 +515,8 @@ class _Problem:
                 with self.holding(self.decided):
                     alone = self._moved_alone(arithmetic, place, limits)
                     found = self._shared(arithmetic, alone, beside, limits)
+                    if existing and found is not None and self._has_values(limits, found):
+                        found = self._undisputed(arithmetic, found, places, limits)
             except NotExact:
                 break
             if beside and alone is not None:  # there may be a limit, and this one need not be it
@@ -542,6 +547,24 @@ class _Problem:
                 _merged(a, _unknown(a.value), ~(_same(a.value, b.value) & b.exists))
                 for a, b in zip(found, other, strict=True)
             ]
+        return found
+
+    def _undisputed(
+        self,
+        arithmetic: _Arithmetic,
+        found: list[Limit],
+        places: Iterable[int],
+        limits: list[Limit],
+    ) -> list[Limit]:
+        """The limits that no move of another result has another value for: of ``(x - low) / (high -
+        low)``, where both are equal, low gives 1 and high 0."""
+        for place in places:
+            other = self._moved_alone(arithmetic, place, limits)
+            if other is not None:
+                found = [
+                    _merged(a, _unknown(a.value), b.exists & ~_same(a.value, b.value))
+                    for a, b in zip(found, other, strict=True)
+                ]
         return found
 
     def _has_values(self, limits: list[Limit], found: list[Limit]) -> bool:
@@ -700,7 +723,10 @@ class _Problem:
             better = [
                 # a value that the program's own masks make is no other
                 now.unknown
-                | (new.exists & ~_same(now.value, new.value) & (not masked or i >= count))
+                | (
+                    (now.exists & new.exists & ~_same(now.value, new.value))
+                    & (not masked or i >= count)
+                )
                 for i, (now, new) in enumerate(zip(limits, found, strict=True))
             ]
         else:
