@@ -270,8 +270,9 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
 
 def _exhausted(recording: Recording, position: int) -> int:
     """The maximum of what a mask hides altogether, through which alone an intended infinity came to
-    the row that made NaN of it; that row where there is none."""
-    if recording.at(position).status != TURNED:
+    the row that made NaN of it; that row where there is none, or where a 0 was to remove it."""
+    turned = recording.at(position)
+    if turned.status != TURNED or turned.base_name in having("pairs"):
         return position
 
     def onward(at: int) -> list[int]:
