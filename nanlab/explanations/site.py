@@ -573,13 +573,21 @@ class Site:
 
     @cached_property
     def looked_up(self) -> set[tuple[int, int]]:
-        """The rows of a table, and how many there would have to be for the largest index."""
-        names = next((f.f_locals for f in self.inner if f.f_code.co_name == "embedding"), {})
-        table, index = names.get("weight"), names.get("input")
-        if not isinstance(table, Tensor) or not isinstance(index, Tensor):
-            return set()
-        wanted = int(max(elements(index), default=0)) + 1
-        return {(len(table), wanted)} if wanted > len(table) else set()
+        """The rows of a table, or classes, and how many there would have to be for the largest
+        index."""
+        for frame in self.inner:
+            own, named = frame.f_locals, frame.f_code.co_name
+            losses = named == "cross_entropy"
+            rows, index = (
+                own.get("input" if losses else "weight"),
+                own.get("target", own.get("input")),
+            )
+            if named in ("embedding", "cross_entropy") and isinstance(rows, Tensor):
+                count = rows.shape[min(losses, rows.dim() - 1)]
+                most = elements(index) if isinstance(index, Tensor) else ()
+                wanted = int(max(most, default=0)) + 1
+                return {(count, wanted)} if wanted > count else set()
+        return set()
 
     @cached_property
     def sizes(self) -> list[int]:

@@ -480,8 +480,15 @@ def _quiet(row: ast.AST, own: set[str]) -> ast.AST:
         return ast.copy_location(ast.Pass(), row)
     if not (sent or _WRITTEN.search(name)) or not isinstance(row, ast.Expr):
         return row
+    kinds: list[ast.expr] = [ast.Name(name, ast.Load()) for name in _OF_CODE]
+    known = ast.ExceptHandler(ast.Tuple(kinds, ast.Load()), None, [ast.Raise()])
     passed = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
-    return ast.fix_missing_locations(ast.copy_location(ast.Try([row], [passed], [], []), row))
+    whole = ast.copy_location(ast.Try([row], [known, passed], [], []), row)
+    return ast.fix_missing_locations(whole)
+
+
+# What a statement raises for how it is written, not because it cannot write a file.
+_OF_CODE = ("AttributeError", "NameError", "TypeError", "LookupError")
 
 
 # A process of its own, that can leave nothing behind.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -192,6 +193,27 @@ def broadcast_samples(site: Site) -> Iterator[Candidate]:
                     0.4,
                     (node, f"({text}){spread}" if isinstance(node, ast.BinOp) else text + spread),
                 )
+
+
+def converted(site: Site) -> Iterator[Candidate]:
+    """What no tensor can hold as a number or a text, where a sample is made: dates, paths."""
+    rows = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
+    sample = rows[0][0] if rows and isinstance(rows[0], list) and rows[0] else ()
+    listed = enumerate(sample if isinstance(sample, (tuple, list)) else ())
+    held = sample if isinstance(sample, dict) else dict(listed)
+    for place in site.statements() if "; found <class" in site.text else ():
+        value: Any = getattr(place.statement, "value", None)
+        if not is_return(place.statement) or getattr(place.function, "name", "") != "__getitem__":
+            continue
+        keys = [getattr(key, "value", None) for key in getattr(value, "keys", [])]
+        parts = [*zip(keys, value.values, strict=True)] if keys else getattr(value, "elts", [])
+        for key, node in parts if keys else enumerate(parts):
+            text = f"({place.text(node)})" if isinstance(node, ast.BinOp) else place.text(node)
+            for method in ("timestamp", "toordinal"):
+                if hasattr(held.get(key), method):
+                    yield place.replaced(0.3, (node, f"{text}.{method}()"))
+            if isinstance(held.get(key), os.PathLike):
+                yield place.replaced(0.3, (node, f"str({text})"))
 
 
 def _broadcasts(shape: Any, whole: Any) -> bool:

@@ -100,6 +100,10 @@ def _of_another_type(place: Place, node: ast.Attribute, owner: Any) -> Iterator[
             yield place.replaced(0.3, (node, f"[{whole}[i] for i in {text}.indices]"))
         else:
             yield place.replaced(0.3, (node, whole))
+    if isinstance(owner, nn.Module) and name == "module":  # it is not wrapped
+        own = [n for n in place.source.nodes if isinstance(n, ast.Attribute) and n.attr == name]
+        same = [n for n in own if place.text(n) == place.text(node)]
+        yield place.replaced(0.3, *((n, text) for n in same))
     for call in (c for c in place.calls() if c.func is node):
         given = place.text(call)[len(place.text(node)) :]
         if name == "next" and isinstance(owner, Iterator):
@@ -366,7 +370,16 @@ def near_choices(site: Site) -> Iterator[Candidate]:
 
 
 def hidden(site: Site, place: Place) -> Iterator[Candidate]:
-    """A name of Python's own that the program gave to a number, under another name there."""
+    """A name of Python's own, or of a method, that the program gave to a number, under another
+    name there."""
+    owners = [place.value(n.func.value) for n in place.calls() if isinstance(n.func, ast.Attribute)]
+    parts = ((type(of), *each) for of in owners for each in getattr(of, "__dict__", {}).items())
+    for kind, name, value in parts if "not callable" in site.text else ():
+        if callable(getattr(kind, name, None)) and not callable(value):
+            read = {id(n.func) for n in place.source.nodes if isinstance(n, ast.Call)}
+            own = [n for n in place.source.nodes if spelled(n) == f"self.{name}"]
+            texts = [(n, f"self.{name}_value") for n in own if id(n) not in read]
+            yield place.replaced(0.35, *texts)
     called = {id(n.func): n.func for n in place.calls() if isinstance(n.func, ast.Name)}
     for function in called.values() if "not callable" in site.text else ():
         name = getattr(function, "id", "")

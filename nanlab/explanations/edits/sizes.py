@@ -375,7 +375,30 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
                 value = head.iter.args[0]
                 beyond += _beyond(node.elt, spelled(head.target))
         for at, less in enumerate(dict.fromkeys(text for _, text in sorted(beyond))):
-            yield place.replaced(0.5 + 0.02 * at, (value, f"{place.text(value)} - {less}"))
+            text = f"{place.text(value)}{_less(value, less)}"
+            yield place.replaced(0.5 + 0.02 * at, (value, text))
+
+
+def _less(length: ast.expr, more: str) -> str:
+    """What is still to be taken from a length for items that read so far beyond: of each term
+    what it does not lack already."""
+    taken = list(_terms(length))
+    text = ""
+    for sign, term in _terms(ast.parse(more, mode="eval").body):
+        if (-sign, term) in taken:
+            taken.remove((-sign, term))
+        else:
+            text += f" {'-' if sign > 0 else '+'} {term}"
+    return text
+
+
+def _terms(node: ast.expr, sign: int = 1) -> Iterator[tuple[int, str]]:
+    """The terms of a sum, each with its sign."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        yield from _terms(node.left, sign)
+        yield from _terms(node.right, sign if isinstance(node.op, ast.Add) else -sign)
+    else:
+        yield sign, ast.unparse(node)
 
 
 def _beyond(block: ast.AST, item: str) -> Iterator[tuple[int, str]]:
@@ -389,6 +412,22 @@ def _beyond(block: ast.AST, item: str) -> Iterator[tuple[int, str]]:
             if part and not more.endswith(" + 1"):
                 yield 1, f"({more} - 1)"
             yield 2 * (part and not more.endswith(" + 1")), more.removesuffix(" + 1" * part)
+
+
+def outputs_padded(site: Site) -> Iterator[Candidate]:
+    """Layers that multiply a size by their stride, by exactly that: all of the program, or one."""
+    if not re.search("must match the size|size mismatch|same size", site.text):
+        return
+    for source in site.program.texts:
+        pairs = []
+        for node in (n for n in source.nodes if isinstance(n, ast.Call)):
+            steps = [k.value for k in node.keywords if k.arg == "stride"] or node.args[3:4]
+            step: Any = number_of(steps[0]) if steps else 1
+            own = callee(node).startswith("ConvTranspose") and len(node.args) < 6
+            if own and type(step) is int and step > 1 and "output_padding" not in source.part(node):
+                pairs.append((node, f"{source.part(node)[:-1]}, output_padding={step - 1})"))
+        for at, some in enumerate([pairs, *([pair] for pair in pairs)] if pairs else ()):
+            yield Candidate(0.45 + 0.02 * at, spliced(source, some))
 
 
 # What leaves a dimension out: another one seldom fits by chance.

@@ -6,7 +6,7 @@ import ast
 import difflib
 import re
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -332,7 +332,7 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
             if name and inner.state_dict().keys() == state.keys():
                 text = f"{place.text(of)}.{name}.load_state_dict"
                 yield place.replaced(0.4, (call.func, text))
-        for text in _states(place.text(call.args[0]), state, own.state_dict().keys()):
+        for text in _states(place.text(call.args[0]), state, own.state_dict()):
             yield place.replaced(0.3, (call.args[0], text))
         for source, old, prefix in _prefixes(site, state):
             yield Candidate(-0.05, spliced(source, [(old, f'"{prefix}"')]))
@@ -345,8 +345,9 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.5, (call, f"{place.text(call.func)}({part}, strict=False)"))
 
 
-def _states(text: str, state: Any, wanted: Collection[str]) -> Iterator[str]:
-    """The parts of a checkpoint that have the names of a module, with or without a prefix."""
+def _states(text: str, state: Any, wanted: dict[str, Tensor]) -> Iterator[str]:
+    """The parts of a checkpoint that have the names of a module, with or without a prefix, or with
+    other names of layers."""
     if isinstance(state, dict) and all(isinstance(name, str) for name in state):
         if {*state} == {*wanted}:
             yield text
@@ -355,8 +356,31 @@ def _states(text: str, state: Any, wanted: Collection[str]) -> Iterator[str]:
             part = f" if n.startswith({prefix!r})" * (len(own) < len(state))
             if {name.removeprefix(prefix) for name in (own if part else state)} == {*wanted}:
                 yield f"{{n.removeprefix({prefix!r}): v for n, v in {text}.items(){part}}}"
+        renamed = _renamed(state, wanted)
+        if renamed:
+            changes = "".join(f'.replace("{old}", "{new}")' for old, new in renamed)
+            yield f"{{n{changes}: v for n, v in {text}.items()}}"
         for name, inner in state.items():
             yield from _states(f"{text}[{name!r}]", inner, wanted)
+
+
+def _renamed(state: dict[str, Any], wanted: dict[str, Tensor]) -> list[tuple[str, str]]:
+    """The layers of a checkpoint that a module has under another name, each with that: what they
+    hold has the same names and shapes in the same order; empty where another one is left."""
+    pairs = [each for each in zip([*state], [*wanted], strict=False) if each[0] != each[1]]
+    heads = [
+        (f"{old.rpartition('.')[0]}.", f"{new.rpartition('.')[0]}.")
+        for old, new in pairs
+        if old.rpartition(".")[2] == new.rpartition(".")[2]
+    ]
+    found = [*dict.fromkeys(heads)]
+    names: dict[str, Any] = {}
+    for name, value in state.items():
+        for old, new in found:
+            name = name.replace(old, new)
+        names[name] = getattr(value, "shape", None)
+    fits = names == {name: value.shape for name, value in wanted.items()}
+    return found if fits and all(len(new) > 1 for _, new in found) else []
 
 
 def _prefixes(site: Site, state: Any) -> Iterator[tuple[Source, ast.expr, str]]:

@@ -158,7 +158,10 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
     drawn = [c for c in place.calls() if callee(c) == "multinomial" and c.args]
     for node in (c.args[0] for c in drawn if "probability tensor" in site.text):
         scores, logs = place.value(node), callee(node) == "log_softmax"
-        if logs or (isinstance(scores, Tensor) and torch.isfinite(scores).all()):
+        if logs or (isinstance(scores, Tensor) and bool((scores < math.inf).all())):
+            left = scores[scores > -math.inf] if isinstance(scores, Tensor) else None
+            if left is not None and len(left) < scores.numel() and bool((left >= 0).all()):
+                yield from _left_out(site, place)
             logs = logs or bool((scores <= 0).all())
             form = "exp()" if logs else "softmax(-1)"
             old = place.text(node)
@@ -186,6 +189,17 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
             texts = [f"torch.nn.functional.softplus({place.text(node)})" for node in call.args]
             if any(isinstance(place.value(node), Tensor) for node in call.args):
                 yield place.replaced(0.5, *zip(call.args, texts, strict=True))
+
+
+def _left_out(site: Site, place: Place) -> Iterator[Candidate]:
+    """What is left out of probabilities, as 0: minus infinity leaves it out of scores."""
+    for other in (p for p in site.statements() if p.function is place.function):
+        for node in other.parts():
+            if isinstance(node, ast.expr) and _MINUS_INFINITY.fullmatch(other.text(node)):
+                yield replace(other, distance=0.0).replaced(0.25, (node, "0.0"))
+
+
+_MINUS_INFINITY = re.compile(r"""-float\(['"]inf['"]\)|float\(['"]-inf['"]\)|-\w+\.inf""")
 
 
 def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> Iterator[Candidate]:
@@ -217,6 +231,10 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
             double = torch.float64 in (getattr(v, "dtype", None) for v in (value, place.result()))
             whole = isinstance(value, Tensor) and is_whole(value)
             more += 0.7 * ((double or whole) and _is_argument(place, expression))
+            halved = isinstance(place.result(), nn.Module) and "ouble" not in site.text
+            more += 0.7 * halved  # its precision was chosen
+        elif text in (f"{old}.half()", f"{old}.bfloat16()"):
+            more += 0.7 * _is_argument(place, expression)
         yield place.replaced(cost + more, (expression, text))
         if not isinstance(expression, ast.Name) or not isinstance(value, (Tensor, np.ndarray)):
             continue
@@ -411,7 +429,7 @@ def _of_objects(own: _Operand) -> Forms:
         if "tuple" in site.text:
             yield 1.6, f"{old}[0]"
     elif isinstance(value, nn.Module) and len({p.dtype for p in value.parameters()}) == 1:
-        if any(p.dtype != torch.float32 for p in value.parameters()):
+        if old != "self" and any(p.dtype != torch.float32 for p in value.parameters()):
             yield 1.0, f"{old}.float()"
 
 
@@ -594,9 +612,9 @@ def _inside_bounds(old: str, value: Tensor, numbers: set[Any], site: Site) -> Fo
         yield 0.4, f"({old} - {int(low)})"
     if whole and low < 0 and re.search(r"out of|outside", site.text):
         yield 1.3, f"{old}.clamp(min=0)"
-    if "between 0 and 1" in site.text and len(numbers) == 2:
+    if re.search(r"between 0 and 1|support \(Boolean", site.text) and len(numbers) == 2:
         shifted = f"{old} {'-' if low > 0 else '+'} {abs(low):g}"
-        yield 0.4, f"({shifted})" if high - low == 1 else f"(({shifted}) / {high - low:g})"
+        yield 0.4, shifted if high - low == 1 else f"({shifted}) / {high - low:g}"
 
 
 # Arguments of attention in which True stands for what is ignored: never for a whole row.
