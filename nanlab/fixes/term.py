@@ -612,6 +612,10 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
             return (
                 f"{text_of(t.parts[0], spell, 4)}[{at.strip('()') if at.startswith('(') else at}]"
             )
+    return _text_of_call(t, spell, level)
+
+
+def _text_of_call(t: Term, spell: Spell | None, level: int) -> str:
     if t.name == "list":
         return f"[{', '.join(text_of(p, spell) for p in t.parts)}]"
     if t.name == "each":
