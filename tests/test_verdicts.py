@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import nanlab
 from nanlab.analysis.limits import agrees
@@ -790,3 +791,23 @@ def test_an_exponent_read_twice_is_clamped_once_where_it_is_read_first() -> None
         "logvar = logvar.clamp(max=20)\nz = mu + torch.exp(logvar) * torch.randn_like(mu)",
         "loss = -torch.nn.functional.logsigmoid(z).mean() + kl",
     ]
+
+
+def test_without_an_exact_loss_a_fix_has_that_of_the_same_lines_in_another_form() -> None:
+    torch.manual_seed(0)
+    net = nn.ConvTranspose2d(1, 3, 3, padding=1)  # of which there are no exact numbers
+    x, classes = 2000 * torch.randn(2, 1, 6, 6), torch.randint(0, 3, (2, 6, 6))
+    target = F.one_hot(classes, 3).permute(0, 3, 1, 2).float()
+    with nanlab.watch(net, on_fault="record") as trace:
+        p = F.softmax(net(x), dim=1)
+        overlap = 2 * (p * target).sum((2, 3)) / (p.sum((2, 3)) + target.sum((2, 3)))
+        entropy = -(target * torch.log(p)).sum(1).mean()
+        (entropy + 1 - overlap.mean()).backward()
+    assert trace.culprit is not None
+    first, *rest = trace.culprit.fixes
+    assert (first.verdict, first.title) == ("verified", "rewritten with log_softmax")
+    right = trace.replay(first).loss
+    assert right == pytest.approx(float(F.cross_entropy(net(x), classes) + 1 - overlap.mean()))
+    assert rest
+    assert all(fix.verdict == "finite" for fix in rest)
+    assert any(fix.why.endswith(f"its limit {right:.4g}") for fix in rest)

@@ -516,7 +516,8 @@ class _Problem:
                     alone = self._moved_alone(arithmetic, place, limits)
                     found = self._shared(arithmetic, alone, beside, limits)
                     if existing and found is not None and self._has_values(limits, found):
-                        found = self._undisputed(arithmetic, found, places, limits)
+                        others = (each for each in places if each != place)
+                        found = self._undisputed(arithmetic, found, others, limits)
             except NotExact:
                 break
             if beside and alone is not None:  # there may be a limit, and this one need not be it

@@ -21,7 +21,7 @@ from nanlab.trace.recording import ACCUMULATES, MOST_SINKS, Recording, Sink, Sou
 Kind = Literal["operation", "data", "parameter", "buffer", "uninitialised", "intended", "rank"]
 # Operators that move values without computing with them.
 MOVES = having("moves", in_place=True)
-_LARGEST = having("extreme") & having("reduces")
+LARGEST = having("extreme") & having("reduces")
 _SOFTMAXES = having("softmax", "attention") - {"logcumsumexp"}
 # Operators that take a mask of -inf: what is added to scores, compared, or summed in the log
 # domain.
@@ -281,7 +281,7 @@ def _exhausted(recording: Recording, position: int) -> int:
     for found in walk([position], onward):
         row = recording.at(found)
         hidden = (recording.at(p) for p in onward(found))
-        if row.name in _LARGEST and not row.backward and any(r.status == INTENDED for r in hidden):
+        if row.name in LARGEST and not row.backward and any(r.status == INTENDED for r in hidden):
             others = walk([position], lambda at: onward(at) if at != found else ())  # noqa: B023
             if not any(recording.at(p).status == INTENDED for p in others if p >= 0):
                 return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nanlab.analysis.provenance import LARGEST
 from nanlab.findings.fault import Fault, match, plural
 from nanlab.findings.rule import Match, rule
 from nanlab.operators import base_name, having
 from nanlab.trace.op import CARRIED, OPTIMIZER, location
 
 _SPREADS = having("deviation")
-_LARGEST = having("extreme") & having("reduces")
 _LOSSES = having("likelihood")
 _CHOOSE = having("extreme", "bounds", "softmax", "log_sum")
 _PICKS = having("picks") - {"slice"} | {"kl_div"}
@@ -36,7 +36,7 @@ def empty_reduction(fault: Fault) -> Match | None:
 
     Skip the batch, or divide the sum by max(count, 1).
     """
-    if fault.name in _LARGEST and fault.row.status == CARRIED:
+    if fault.name in LARGEST and fault.row.status == CARRIED:
         return match(fault, f"{fault.name} over nothing but what a mask hides is infinite")
     first = fault.operands[0] if fault.operands else None
     if first is None:
