@@ -142,10 +142,11 @@ def _by_groups(text: str, line: int) -> Iterator[Candidate]:
             begin, at = ast.unparse(made[1] if made else zeros), ast.unparse(index)
             if is_zeros(begin):
                 score = ast.unparse(powers[0])
-                reduced, back = _BY_GROUPS[name]
+                reduced = name.replace("add", "reduce")
+                back = f".gather(0, {at})" if name.startswith("scatter") else f"[{at}]"
                 held = f"({score}).detach(), 'amax', include_self=False"
                 before = f"{largest} = {begin}.{reduced}(0, {at}, {held})"
-                read = f"{score} - {largest}{back.format(at)}"
+                read = f"{score} - {largest}{back}"
                 new = (
                     f"{ast.unparse(ast.parse(before))}\n{scope.replaced(own, [(powers[0], read)])}"
                 )
@@ -159,15 +160,8 @@ def _added_up(statement: ast.stmt, name: str) -> Iterator[tuple[str, ast.expr, a
             case ast.Call(
                 func=ast.Attribute(value=zeros, attr=attr),
                 args=[ast.Constant(value=0), index, ast.Name(id=added)],
-            ) if added == name and attr.rstrip("_") in _BY_GROUPS:
+            ) if added == name and attr.rstrip("_") in having("accumulates"):
                 yield attr.rstrip("_"), zeros, index
-
-
-# by operator: that which takes the largest instead, and how what it gives is read again
-_BY_GROUPS = {
-    "index_add": ("index_reduce", "[{}]"),
-    "scatter_add": ("scatter_reduce", ".gather(0, {})"),
-}
 
 
 def _of_module(statement: ast.stmt) -> ast.expr | None:
