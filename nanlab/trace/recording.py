@@ -160,7 +160,7 @@ STATUSES = ("ok", "born", "carried", "turned", "healed", "intended")
 
 MOST_SINKS = 400  # symptoms that are looked into, in the order in which they showed
 
-SinkKind = Literal["loss", "gradient", "parameter", "state", "output"]
+SinkKind = Literal["loss", "gradient", "parameter", "buffer", "state", "output"]
 
 
 @dataclass(frozen=True, slots=True)
