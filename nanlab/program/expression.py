@@ -8,7 +8,7 @@ import importlib
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
@@ -403,7 +403,9 @@ class Expression:
     node: ast.expr
     names: dict[str, Any]
     device: str = "cpu"
-    numbers: frozenset[str] = frozenset()  # keys of names that are known to be plain numbers
+    # keys of names that are known to be tensors (True) or plain numbers (False)
+    kinds: Mapping[str, bool | None] = field(default_factory=dict)
+    stored: Collection[str] = ()  # names of parameters and buffers: other attributes may be numbers
     forward: bool = False  # whether the step differentiates forward, as ``torch.func.jvp`` does
     span: Span = field(init=False)
     # key of a function that is an operator -> its call
@@ -672,12 +674,13 @@ def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[B
     keys = [key_of(leaf) for leaf in leaves]
     code = Code(expression.node, [*keys, *expression.callees], expression.names)
     code.check()
+    orders = sorted(range(MOST_MAPS + 1), key=lambda n: n == 0 and _lines_up(expression.node, made))
     found: list[Bound] = []
     rest = list(made)
     while rest:
         run = partial(_first_run, expression, code, keys, leaves, rest, value)
         before = found[-1] if found else None
-        for maps in range(MOST_MAPS + 1) if before is None else (before.maps,):
+        for maps in orders if before is None else (before.maps,):
             with suppress(NotReplayable):
                 found.append(run(before, maps))
                 break
@@ -709,6 +712,8 @@ def _first_run(
     spans = {each.span for each in made}
     places = [_places(expression, leaf, spans) for leaf in leaves]
     lists = _lists_in(expression.node)
+    attributes = [leaf for leaf in leaves if isinstance(leaf, ast.Attribute)]
+    numbers = {key_of(leaf) for leaf in attributes if leaf.attr not in expression.stored}
     tries = 0
     forward = expression.forward if before is None else before.tangent is not None
     for size in lengths:
@@ -723,7 +728,7 @@ def _first_run(
         if not outs or len(operators) < len(expression.callees):
             continue
         at = group[0].index
-        choices = _choices(group, keys, places, expression.numbers, lists)
+        choices = _choices(group, keys, places, expression.kinds, numbers, lists)
         if forward:
             choices = _with_tangents(choices, group)
         elif maps:
@@ -757,6 +762,17 @@ def _first_run(
                     out = _several(given[0], group) or outs[0]
                     return Bound(calls, out, parts, cast, computing)
     raise NotReplayable("none gives what was recorded")
+
+
+def _lines_up(node: ast.expr, made: Sequence[Made]) -> bool:
+    """Whether the dimensions of operands were lined up: an arithmetic operator makes no views, but
+    vmap does for it."""
+    spans = {
+        span_of(n)
+        for n in ast.walk(node)
+        if isinstance(n, ast.BinOp) and not isinstance(n.op, ast.MatMult)
+    }
+    return any(each.span in spans and each.call.func.is_view for each in made)
 
 
 class _Misfits:
@@ -801,12 +817,14 @@ def _choices(
     group: Sequence[Made],
     keys: list[str],
     places: list[list[_Occurrence]],
-    numbers: frozenset[str],
+    kinds: Mapping[str, bool | None],
+    numbers: Collection[str],
     lists: dict[str, Span],
 ) -> Iterator[tuple[Any, ...]]:
     """What may stand behind each leaf: what the calls read that compute with it, then anything.
 
-    lists: those that are added up, and where.
+    numbers: keys of those that are plain numbers rather than tensors. lists: those that are added
+    up, and where.
     """
     inner = {ref.view for each in group if not _is_view(each) for ref in refs_in(each.call.out)}
     pools: dict[Span | None, list[Any]] = {}
@@ -821,9 +839,12 @@ def _choices(
                 if not _holds(pool, a):
                     pool.append(a)
     near = [
-        [a for a in _near(pools, named, each) if a.__class__ is not Ref or key not in numbers]
+        [a for a in _near(pools, named, each) if kinds.get(key) in (None, a.__class__ is Ref)]
         for key, each in zip(keys, places, strict=True)
     ]
+    for key, values in zip(keys, near, strict=True):
+        if key in numbers:
+            values.sort(key=lambda a: a.__class__ is Ref)
     for i, key in enumerate(keys):
         if key in lists:
             added = (each.call.args for each in group if each.span == lists[key])

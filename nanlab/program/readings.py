@@ -139,8 +139,8 @@ class Readings:
         known, lines = self.shared.bound, (self.file, self.line)
         key = lines, span, key_of(node), at, tuple(each.index for each in made)
         if key not in known:
-            device, numbers = device_of(made), self._plain_numbers
-            expression = Expression(node, self.names, device, numbers, self._is_forward)
+            device, kinds = device_of(made), self._kinds
+            expression = Expression(node, self.names, device, kinds, self._stored, self._is_forward)
             expression.span = span
             try:
                 known[key] = expression, bind(expression, made, self.value(at))
@@ -159,20 +159,30 @@ class Readings:
         return any(call.func in ZEROS for call in calls)
 
     @cached_property
-    def _plain_numbers(self) -> frozenset[str]:
-        """Keys of names that the function assigns from arithmetic alone that made no call."""
+    def _stored(self) -> frozenset[str]:
+        """Names of the attributes that are parameters or buffers."""
+        return frozenset(n.rpartition(".")[2] for n in self.recording.program.names.values())
+
+    @cached_property
+    def _kinds(self) -> dict[str, bool | None]:
+        """Keys of names that the function assigns, and what that says of them: tensors, the results
+        of calls (True), or plain numbers, from arithmetic alone that made no call (False)."""
         if self.file not in self.shared.computing:
             calls = (call for segment in self.segments for call in segment.calls)
-            ops = (self.recording.at(call.position) for call in calls)
-            self.shared.computing[self.file] = {op.line for op in ops if op.file == self.file}
-        lines = self.shared.computing[self.file]
-        plain: dict[str, bool] = {}
+            rows = (self.recording.at(c.position) for c in calls if any(refs_in(c.out)))
+            own = [op for op in rows if op.file == self.file]
+            spans = {self.recording.spans[op.place] for op in own}
+            self.shared.computing[self.file] = {op.line for op in own}, spans - {None}
+        lines, spans = self.shared.computing[self.file]
+        kinds: dict[str, set[bool | None]] = {}
         for statement in nodes_of(function_around(self.text, self.line)):
             for name, value in assignments_in(statement):
+                kind = True if span_of(value) in spans else None
                 arithmetic = isinstance(value, ast.BinOp | ast.UnaryOp | ast.Constant)
-                known = arithmetic and lines.isdisjoint(lines_of(value))
-                plain[key_of(name)] = known and plain.get(key_of(name), True)
-        return frozenset(key for key, known in plain.items() if known)
+                if arithmetic and lines.isdisjoint(lines_of(value)):
+                    kind = False
+                kinds.setdefault(key_of(name), set()).add(kind)
+        return {key: known.pop() for key, known in kinds.items() if len(known) == 1}
 
     def last_layers(self, group: Sequence[Made], span: Span) -> list[Made]:
         """The last call of each run of a Sequential."""

@@ -38,7 +38,8 @@ class Values:
         self.lines: dict[tuple[str, Span], tuple[Results, BySegment]] = {}
         # by file, span, form, segment and calls: an expression and its runs; or why none are known
         self.bound: dict[Any, tuple[Expression, list[Bound]] | NotReplayable] = {}
-        self.computing: dict[str, set[int]] = {}  # by file: lines that made calls
+        # by file: lines that made tensors, and the stretches of the code that did
+        self.computing: dict[str, tuple[set[int], set[Span | None]]] = {}
         self.beginning: Beginning | None = None  # of the step, where it was made above autograd
         self._shown: dict[tuple[int, int], _Shown] = {}
         self._copies: dict[tuple[int, Any], Tensor] = {}  # (segment, view) -> the last one
