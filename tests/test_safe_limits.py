@@ -300,6 +300,17 @@ def test_removable_of_a_complex_function_of_real_numbers() -> None:
     assert x.grad.tolist() == pytest.approx([2.0, slope], rel=1e-5)
 
 
+def test_removable_under_vmap_of_a_function_that_knows_no_complex_numbers() -> None:
+    x, scale = torch.tensor([0.0, 1e-4, 0.5]), torch.tensor([1.0, 2.0, 3.0])
+
+    def made(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return safe.removable(lambda t: (torch.erf(scale * t) - torch.erf(-t)) / t, x)
+
+    expected = torch.stack([made(*each) for each in zip(x, scale, strict=True)])
+    assert torch.allclose(torch.func.vmap(made)(x, scale), expected)
+    assert expected[0] == pytest.approx(4 / math.sqrt(math.pi))
+
+
 def test_removable_under_vmap_of_a_function_of_other_tensors() -> None:
     rows, weights = torch.tensor([[0.2, 0.0], [0.0, 0.5]]), torch.tensor([2.0, 3.0])
     made = torch.func.vmap(lambda x: safe.removable(lambda t: weights * torch.log1p(t) / t, x))(

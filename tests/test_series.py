@@ -94,6 +94,31 @@ def test_removable_takes_a_tensor_of_points() -> None:
     assert torch.allclose(value.double(), expected, rtol=1e-6)
 
 
+def test_removable_of_a_function_that_gives_its_tensor_more_dimensions() -> None:
+    p = torch.tensor([[0.5, 0.25, 0.25], [0.2, 0.2, 0.6]], requires_grad=True)
+    order = torch.tensor([1.0, 2.0], requires_grad=True)
+
+    def hill(q: torch.Tensor) -> torch.Tensor:
+        return (p ** q[:, None]).sum(1) ** (1 / (1 - q))
+
+    value = nanlab.safe.removable(hill, order, at=1)
+    value[0].backward()
+    entropy = -(p * p.log()).sum(1).detach()
+    assert value.tolist() == pytest.approx([math.exp(entropy[0]), 1 / (0.2**2 * 2 + 0.6**2)])
+    assert p.grad is not None
+    assert order.grad is not None
+    expected = -math.exp(entropy[0]) * (1 + p[0].detach().log())
+    assert torch.allclose(p.grad[0] - p.grad[0].mean(), expected - expected.mean(), rtol=1e-5)
+    spread = (p[0] * p[0].log() ** 2).sum().item() - entropy[0].item() ** 2
+    assert order.grad.tolist() == pytest.approx([-math.exp(entropy[0]) * spread / 2, 0], rel=1e-5)
+
+
+def test_removable_refuses_a_function_of_all_elements_together() -> None:
+    y = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    with pytest.raises(NotRemovableError, match="several elements"):
+        nanlab.safe.removable(lambda t: (2 * t).sum(0) / t.sum(0), y)
+
+
 def test_removable_keeps_a_nan_that_came_in() -> None:
     x = torch.tensor([0.0, math.nan])
     value = nanlab.safe.removable(lambda x: torch.sin(x) / x, x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -130,10 +131,7 @@ def _scaled(bins: Tensor, radius: float) -> Tensor:
 
 def _on_line(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> Series | str:
     """The series from Chebyshev nodes around the point, or what the function has instead of one."""
-    j = torch.arange(NODES, dtype=torch.float64, device=center.device)
-    nodes = _along(torch.cos(math.pi * (j + 0.5) / NODES), center.dim())
-    to_chebyshev = torch.cos(j[:, None] * math.pi * (j[None, :] + 0.5) / NODES) * 2 / NODES
-    to_chebyshev[0] /= 2
+    nodes = _nodes(center)
     largest_values: list[float] = []
     for radius in RADII[:APART]:
         with torch.autocast(center.device.type, enabled=False), _Double():
@@ -143,15 +141,36 @@ def _on_line(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> Se
             if bool(finite[: NODES // 2].all()) != bool(finite[NODES // 2 :].all()):
                 largest_values.append(math.nan)
             continue
-        part = torch.tensordot(to_chebyshev, values, dims=([1], [0]))
-        size = part.detach().abs()
-        largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
-        rest, varies = size[NODES * 2 // 3 :].amax(0), size[1:].amax(0)
-        smooth = (rest <= KINKED * varies) | (rest <= NOISE * largest)
+        part = _chebyshev(values)
+        rest, largest, smooth = _rest(part)
         if float((rest / largest).amax()) <= worst and bool(smooth.all()):
             return Series(_scaled(_powers(part[: NODES * 2 // 3]), radius), radius)
         largest_values.append(float(values.detach().abs().max()))
     return _other(largest_values)
+
+
+def _nodes(center: Tensor) -> Tensor:
+    """Chebyshev's nodes from -1 to 1, as many dimensions behind the first as the center has."""
+    j = torch.arange(NODES, dtype=torch.float64, device=center.device)
+    return _along(torch.cos(math.pi * (j + 0.5) / NODES), center.dim())
+
+
+def _chebyshev(values: Tensor) -> Tensor:
+    """Coefficients of Chebyshev's polynomials from values at those nodes."""
+    j = torch.arange(NODES, dtype=torch.float64, device=values.device)
+    rows = torch.cos(j[:, None] * math.pi * (j[None, :] + 0.5) / NODES) * 2 / NODES
+    rows[0] /= 2
+    made: Tensor = torch.tensordot(rows, values, dims=([1], [0]))
+    return made
+
+
+def _rest(part: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What the last of those coefficients have, what the largest has, and whether that is smooth
+    and no kink."""
+    size = part.detach().abs()
+    largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
+    rest, varies = size[NODES * 2 // 3 :].amax(0), size[1:].amax(0)
+    return rest, largest, (rest <= KINKED * varies) | (rest <= NOISE * largest)
 
 
 def _other(largest: list[float]) -> str:
@@ -193,11 +212,11 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     """``fn(x)``, by its series around ``at`` near it: value and derivatives of any order are right
     there.
 
-    fn: a function of one tensor, element by element (of a single number any function), that is
-    analytic but for a removable singularity at ``at``, as ``lambda x: torch.sin(x) / x`` at 0. It
-    is called with float64 numbers, and, to find the series, with complex ones; where it knows no
-    complex numbers, with real ones on both sides of the point. What it closes over gets its
-    gradient too.
+    fn: a function of one tensor, each element of its result of that element alone (of a single
+    number any function), that is analytic but for a removable singularity at ``at``, as ``lambda
+    x: torch.sin(x) / x`` at 0. It is called with float64 numbers, and, to find the series, with
+    complex ones; where it knows no complex numbers, with real ones on both sides of the point. What
+    it closes over gets its gradient too.
     at: a number, or a tensor that broadcasts with x.
     Raises NotRemovableError where fn has a pole, a branch point or a jump at ``at``,
     TypeMismatchError for a fn or x that is none.
@@ -221,6 +240,9 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     else:
         apart = x.dim() == 0 == place.dim()
         dims = 0 if apart else max(x.dim(), dims)
+        if x.dim() and not _is_elementwise(fn, wide):
+            apart, at = True, place.expand(x.shape)
+            point = at.detach()
         try:
             power_series = series(fn, at, dims, apart)
         except NotRemovableError:
@@ -241,6 +263,46 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     return made.to(x.dtype.to_complex() if made.is_complex() else x.dtype)
 
 
+_elementwise: dict[tuple[Any, torch.Size], bool] = {}  # by the function's code and a shape
+
+
+def _is_elementwise(fn: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether a function makes of several tensors in one what it makes of each; looked at once.
+
+    Raises NotRemovableError where it makes a number of several elements of one.
+    """
+    key = getattr(fn, "__code__", fn), x.shape
+    if key not in _elementwise:
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False), _Double():
+            one, other = 1.01 * x + 0.01, 1.02 * x + 0.02
+            each = torch.stack([fn(one), fn(other)])
+            if x.numel() > 1:
+                _check_apart(fn, one, other, each)
+            try:
+                together = fn(torch.stack([one, other]))
+                same = together.shape == each.shape
+                _elementwise[key] = same and torch.allclose(together, each, equal_nan=True)
+            except Exception:
+                _elementwise[key] = False
+    return _elementwise[key]
+
+
+def _check_apart(fn: Callable[[Tensor], Tensor], one: Tensor, other: Tensor, each: Tensor) -> None:
+    """Raise NotRemovableError where an element of the result comes from several of its tensor's.
+
+    each: its results for two tensors.
+    """
+    index = torch.arange(one.numel(), device=one.device).reshape(one.shape)
+    for chosen in (index % 2 == 0, index < one.numel() // 2):
+        expected = torch.where(chosen, each[0], each[1])
+        got = fn(torch.where(chosen, one, other))
+        if got.shape != expected.shape or not torch.allclose(got, expected, equal_nan=True):
+            raise NotRemovableError(
+                "the function makes a number of several elements of x, where no series of one"
+                " element continues it"
+            )
+
+
 def _is_mapped() -> bool:
     """Whether torch.vmap is running: no sample may decide what is computed."""
     functorch = torch._C._functorch  # of torch 2.6 to 2.13
@@ -249,28 +311,51 @@ def _is_mapped() -> bool:
 
 
 def _of_each(fn: Callable[[Tensor], Tensor], center: Tensor) -> tuple[Series, Tensor]:
-    """Each sample's series by the largest circle that does, and its radius; NaN: none."""
+    """Each sample's series from the largest radius that does, and that radius; NaN: none."""
     center = center.detach()
-    circle = _circle(center)
+    try:
+        return _largest(functools.partial(_circled, fn, center))
+    except Exception:  # an operator that knows no complex numbers
+        return _largest(functools.partial(_lined, fn, center))
+
+
+def _largest(taken: Callable[[float], tuple[Tensor, Tensor]]) -> tuple[Series, Tensor]:
+    """The coefficients from the largest radius that does, for each sample. taken: the coefficients
+    from a radius, and whether they are right."""
     coefficients = radius = None
     for tried in reversed(RADII[:MAPPED]):
-        with torch.autocast(center.device.type, enabled=False), _Double():
-            values = fn(center + tried * circle)
-        if not values.is_complex():
-            raise NotRemovableError("under torch.vmap the function has to know complex numbers")
-        bins = _integrals(values)
-        size = bins.detach().abs()
-        largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
-        off = torch.maximum(size[POINTS // 2 :].amax(0), bins.detach().imag.abs().amax(0))
-        right = values.isfinite().all(0) & (off <= WORST * largest)
-        made = _scaled(bins[:TERMS].real, tried)
+        made, right = taken(tried)
         if coefficients is None or radius is None:
-            coefficients, radius = torch.full_like(made, math.nan), torch.full_like(off, tried)
+            coefficients = torch.full_like(made, math.nan)
+            radius = torch.full_like(made[0].detach(), tried)
         coefficients = torch.where(right, made, coefficients)
         radius = torch.where(right, tried, radius)
     assert coefficients is not None
     assert radius is not None
     return Series(coefficients, RADII[0]), radius
+
+
+def _circled(
+    fn: Callable[[Tensor], Tensor], center: Tensor, radius: float
+) -> tuple[Tensor, Tensor]:
+    with torch.autocast(center.device.type, enabled=False), _Double():
+        values = fn(center + radius * _circle(center))
+    if not values.is_complex():
+        raise NotRemovableError("the function gives no complex numbers")
+    bins = _integrals(values)
+    size = bins.detach().abs()
+    largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
+    off = torch.maximum(size[POINTS // 2 :].amax(0), bins.detach().imag.abs().amax(0))
+    return _scaled(bins[:TERMS].real, radius), values.isfinite().all(0) & (off <= WORST * largest)
+
+
+def _lined(fn: Callable[[Tensor], Tensor], center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
+    with torch.autocast(center.device.type, enabled=False), _Double():
+        values = fn(center + radius * _nodes(center))
+    part = _chebyshev(values)
+    rest, largest, smooth = _rest(part)
+    right = values.isfinite().all(0) & (rest <= WORST * largest) & smooth
+    return _scaled(_powers(part[: NODES * 2 // 3]), radius), right
 
 
 def _inside(fn: Callable[[Tensor], Tensor], point: Tensor, distance: float | Tensor) -> Tensor:
