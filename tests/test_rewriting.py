@@ -286,6 +286,14 @@ def first(code: str, line: int = 1) -> str:
             "y = torch.logaddexp(a - 0.6931471805599453, b - 0.6931471805599453)",
         ),
         ("y = (1 - torch.exp(-2 * x)) / (1 + torch.exp(-2 * x))", "y = torch.tanh(x)"),
+        ("y = 2 / (1 / a + 1 / b)", "y = 2 * a * b / (b + a)"),
+        ("y = (a / b) / (1 - a / b)", "y = a / (b - a)"),
+        ("y = 1 / (1 + torch.sqrt(1 + s / c**2))", "y = c / (c + torch.sqrt(c ** 2 + s))"),
+        ("k = torch.exp(-torch.sqrt(d2) ** 2 / 2)", "k = torch.exp(-d2 / 2)"),
+        (
+            "a = torch.maximum(x, y) + torch.log1p(torch.exp(-(x - y).abs())) + lp",
+            "a = lp + torch.logsumexp(torch.stack([x, y]), 0)",
+        ),
     ],
 )
 def test_spellings_of_one_expression_are_one(code: str, expected: str) -> None:

@@ -18,7 +18,7 @@ from nanlab.fixes.catalogue import ALTERNATIVES
 from nanlab.fixes.logarithms import is_zeros
 from nanlab.fixes.loops import in_logarithms
 from nanlab.fixes.match import Rewriting, Scope, rewritings
-from nanlab.fixes.removable import Removable, removables, series_text
+from nanlab.fixes.removable import Removable, is_spread, removables, series_text
 from nanlab.fixes.term import is_pure, term_of
 from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
@@ -473,9 +473,14 @@ def _function(site: Removable, others: dict[str, float]) -> Function | None:
     return _compiled(text, tuple(others.values()), site.sums)
 
 
+def _without_spread(node: ast.expr) -> ast.expr | None:
+    return node.value if isinstance(node, ast.Subscript) and is_spread(node) else None
+
+
 @lru_cache(maxsize=64)
 def _compiled(text: str, others: tuple[float, ...], sums: bool) -> Function | None:
-    tree = ast.parse(text, mode="eval")
+    # of a single number, which has no dimensions
+    tree = replaced(ast.parse(text, mode="eval"), _without_spread)
     read = names_in(tree)
     given = {
         f"_other{i}": (

@@ -88,6 +88,8 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("the logarithm of the base", "log($x**2)", "2 * log(abs($x))", 0.1, 2.0),
     Rule("the logarithm of the base", "log(sqrt($x))", "log($x) / 2", 0.1, 2.0),
     Rule("the logarithm of the base", "log($x**$n)", "$n * log($x)", 0.1, 2.0, late=True),
+    Rule("logsumexp", "maximum($a, $b) + log1p(exp(-abs($a - $b)))",
+         "logsumexp(stack([$a, $b]), 0)"),
     # differences of nearly equal numbers
     Rule("expm1", "exp($x) - 1", "expm1($x)", late=True),
     Rule("log1p", "log(1 + $x)", "log1p($x)", -0.9, 2.0, late=True),
@@ -142,6 +144,7 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("hypot", "sqrt($a**2 + $b**2 + $c**2)", "hypot(hypot($a, $b), $c)", 0.2),
     Rule("hypot", "sqrt($_c + $x**2)", "hypot($x, math_sqrt($_c) * ones_like($x))", 0.2),
     Rule("abs", "sqrt($x**2)", "abs($x)", 0.2),
+    Rule("the square itself", "sqrt($x)**2", "$x", 0.2),
     Rule("cosine_similarity",
          "sum($a * $b, $d) / (vector_norm($a, dim=$d) * vector_norm($b, dim=$d))",
          "cosine_similarity($a, $b, $d)", 0.2),

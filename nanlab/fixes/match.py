@@ -22,6 +22,7 @@ from nanlab.fixes.term import (
     number,
     raised,
     summed,
+    taken_of,
     term_of,
     text_of,
 )
@@ -790,10 +791,12 @@ def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[st
 
 
 def _better_form(t: Term, rules: Sequence[Rule]) -> Term | None:
-    """A logarithm taken inside of what it is of; a product of many, and where that is no rule's a
-    quotient, by the exponential of logarithms."""
+    """A logarithm taken inside of what it is of; a quotient without quotients in its divisor; a
+    product of many, and where that is no rule's a quotient, by the exponential of logarithms."""
     if rules is not CATALOGUE or t.name == "prod":
         return as_exponential(t)
+    if t.kind == "product":
+        return _as_one_quotient(t)
     if t.kind != "call" or t.name not in having("log") | {"log1p"}:
         return None
     x = t.parts[0]
@@ -805,12 +808,58 @@ def _better_form(t: Term, rules: Sequence[Rule]) -> Term | None:
     return multiplied([(1, found), (-1, number(math.log(2 if t.name == "log2" else 10)))])
 
 
+def _as_one_quotient(t: Term) -> Term | None:
+    """``1 / (1 / a + 1 / b)`` as ``a * b / (b + a)``; None without a quotient in a divisor."""
+    if all(mark > 0 or _quotient(part)[1] == _ONE for mark, part in t.items):
+        return None
+    above, below = _quotient(t)
+    items = [*above.items] if above.kind == "product" else [(1, above)]
+    for part in (p for mark, p in below.items if mark > 0) if below.kind == "product" else [below]:
+        if (1, part) in items:
+            items.remove((1, part))
+        else:
+            items.append((-1, part))
+    return multiplied(items)
+
+
+_ONE = number(Fraction(1))
+
+
+def _quotient(t: Term) -> tuple[Term, Term]:
+    """A term as numerator and divisor; numbers that it is divided by stay in the numerator."""
+    if t.kind == "product":
+        numbers = [(mark, p) for mark, p in t.items if p.kind == "number"]
+        pairs = [_quotient(p)[::mark] for mark, p in t.items if p.kind != "number"]
+        above = multiplied([*numbers, *((1, n) for n, _ in pairs)])
+        return above, multiplied([(1, d) for _, d in pairs])
+    if t.kind == "sum":
+        split = [(mark, *_quotient(p)) for mark, p in t.items]
+        common = list(dict.fromkeys(d for _, _, d in split if d != _ONE))
+        parts = [
+            (mark, multiplied([(1, n), *((1, c) for c in common if c != d)]))
+            for mark, n, d in split
+        ]
+        return (gathered(parts), multiplied([(1, c) for c in common])) if common else (t, _ONE)
+    is_root = t.kind == "call" and t.name == "sqrt"
+    if is_root or (t.kind == "power" and t.parts[1].kind == "number" and t.parts[1].value > 0):
+        above, below = _quotient(t.parts[0])
+        if below == _ONE:
+            return t, _ONE
+        if not is_root:
+            return raised(above, t.parts[1]), raised(below, t.parts[1])
+        if below.kind == "power" and below.parts[1].value == 2:
+            return taken_of("sqrt", above), below.parts[0]  # the trial tells where it is negative
+        return taken_of("sqrt", above), _root(below) or taken_of("sqrt", below)
+    return t, _ONE
+
+
 def _told(t: Term, known: frozenset[str]) -> str:
     """What a form is called by: its first function that the program does not call itself."""
-    return next((n for n in calls_in(t) if n not in known | _PLAIN), _EXPONENT)
+    names = [n for n in calls_in(t) if n not in known]
+    plain = "the exponent" if not having("exponential").isdisjoint(names) else "one quotient"
+    return next((n for n in names if n not in _PLAIN), plain)
 
 
-_EXPONENT = "the exponent"
 _PLAIN = having("moves", "exponential", "log", "compares") | {"sum", "ones_like"}
 
 

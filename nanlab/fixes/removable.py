@@ -187,6 +187,8 @@ def _written(
         )
         if part.kind == "number" or (splits(part) and not named):
             return None
+        if isinstance(part.node, ast.Slice | ast.Tuple):  # of an index, which is no expression
+            return None
         own = reading.spelled(part)
         if own is None:
             raise LookupError
@@ -229,8 +231,17 @@ def _splits(t: Term) -> bool:
 
 
 def _splits_or_sums(t: Term) -> bool:
-    """Whether it is computed so, or by a sum over elements."""
-    return _splits(t) or (t.kind == "call" and t.name in having("totals"))
+    """Whether it is computed so, or by a sum over elements, or has more dimensions than its
+    part."""
+    return _splits(t) or (t.kind == "call" and t.name in having("totals")) or is_spread(t.node)
+
+
+def is_spread(node: ast.expr | None) -> bool:
+    """Whether it is ``x[:, None]``: x with more dimensions."""
+    if not isinstance(node, ast.Subscript):
+        return False
+    taken = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return {ast.unparse(each) for each in taken} <= {":", "None", "..."}
 
 
 def _variables(t: Term, splits: Splits) -> Iterator[Term]:
@@ -241,7 +252,7 @@ def _variables(t: Term, splits: Splits) -> Iterator[Term]:
         return
     if len(t.parts) > 1 and _is_combined(t):
         yield t
-    for part in t.parts:
+    for part in t.parts[:1] if t.kind == "index" else t.parts:
         yield from _variables(part, splits)
 
 

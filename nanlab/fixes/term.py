@@ -561,7 +561,8 @@ def is_pure(node: ast.AST) -> bool:
             moves = isinstance(each.func, ast.Attribute) and each.func.attr in _MOVES
             if moves and isinstance(each.func.value, ast.Name):  # type: ignore[attr-defined]
                 moves = each.func.value.id not in _NO_TENSORS  # type: ignore[attr-defined]
-            made = ast.unparse(each.func).removeprefix("torch.") in _MADE
+            name = ast.unparse(each.func)
+            made = name.startswith("math.") or name.removeprefix("torch.") in _MADE
             if not moves and not made and (given is None or given[0] not in _KNOWN):
                 return False
         if isinstance(each, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom | ast.Lambda):
