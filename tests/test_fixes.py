@@ -238,6 +238,11 @@ def test_a_mask_made_only_after_the_operation_is_not_put_before_it() -> None:
     assert not masked(text, Place(2))
 
 
+def test_a_factor_is_no_mask_of_its_own_norm() -> None:
+    text = text_of("gn = p.grad.norm()", "trust = wn / gn", "step = trust * p.grad")
+    assert not masked(text, Place(2))
+
+
 @pytest.mark.parametrize(("foreach", "fused"), [(False, False), (True, False), (False, True)])
 def test_a_larger_eps_is_tried_on_the_state_of_the_optimizer(foreach: bool, fused: bool) -> None:
     w = torch.ones(3, dtype=torch.float32 if fused else torch.float16, requires_grad=True)

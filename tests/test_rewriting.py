@@ -313,6 +313,16 @@ def test_names_are_followed_to_their_one_assignment() -> None:
     assert "return -torch.log_softmax(z, 1)[torch.arange(2), target].mean()" in found
 
 
+def test_what_a_line_fails_with_is_rewritten_where_it_is_read() -> None:
+    code = """
+    mean = x.mean(1, keepdim=True)
+    var = (x * x).mean(1, keepdim=True) - mean * mean
+    z = (x - mean) / (torch.sqrt(var) + 1)
+    """
+    new = "z = (x - mean) / (torch.sqrt(torch.var(x, 1, correction=0, keepdim=True)) + 1)"
+    assert first(code, 3) == new
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -14,7 +14,7 @@ import torch
 
 from nanlab.fixes.candidates import Candidate
 from nanlab.fixes.guards import Guard
-from nanlab.fixes.match import Scope, is_new, written_by
+from nanlab.fixes.match import Scope, is_new, leaves_of, written_by
 from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, SIGNS, is_pure
 from nanlab.operators import CARDS, card, having
 from nanlab.program.expression import OBJECTS, inside, lines_of, nodes_of, parsed, span_of
@@ -386,6 +386,8 @@ def masked(text: str, place: Place) -> list[Candidate]:
                 continue
             operand = operation.operands[-1 if operation.name == "div" else 0]
             for condition, keeps in page.masks(node) if not is_number(operand) else ():
+                if page.is_made_of(operand, condition):  # it is 0 by itself where that is
+                    continue
                 x = page.source(operand)
                 inner = f"{condition}, {x}, {benign}" if keeps else f"{condition}, {benign}, {x}"
                 change = (operand, f"torch.where({inner})")
@@ -551,6 +553,15 @@ class _Page:
                     tree = ast.parse(condition, mode="eval")
                     if self.scope.unchanged(tree, made, later):
                         yield condition, keeps
+
+    def is_made_of(self, operand: ast.expr, condition: str) -> bool:
+        """Whether an operand is computed from what a factor that is not 0 is: its norm, say."""
+        factor = condition.removesuffix(" != 0")
+        made, _ = self.scope.term(self.statement, operand)
+        return factor != condition and any(
+            t.node is not None and t is not made and ast.unparse(t.node) == factor
+            for t in leaves_of(made)
+        )
 
     def _mask(self, node: ast.AST, holds: object) -> Iterator[tuple[str, bool]]:
         assert callable(holds)

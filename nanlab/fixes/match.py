@@ -512,7 +512,7 @@ class Reading:
         found = term_of(value, lambda inner: self._resolve(inner, made, lookups - 1))
         if found.kind == "number":
             return number(found.value, name)
-        if self.keeps_names and not all(map(self._is_sayable, _leaves_of(found))):
+        if self.keeps_names and not all(map(self._is_sayable, leaves_of(found))):
             return None
         if isinstance(value, ast.Name) and found.node is not None:
             return found
@@ -545,7 +545,7 @@ class Reading:
         inside = self.scope.within(function, given | (own[1] if own else {}))
         reading = Reading(inside, last)
         found = term_of(last.value, lambda name: reading._resolve(name, last, lookups - 1))
-        leaves = list(_leaves_of(found))
+        leaves = list(leaves_of(found))
         if not all(self._is_known(t, inside) for t in leaves):
             return None
         if own and any(t.kind != "number" and id(t.node) in inside.owners for t in leaves):
@@ -667,11 +667,11 @@ def _without(items: Sequence[Any], taken: Sequence[Any]) -> list[Any] | None:
     return rest
 
 
-def _leaves_of(t: Term) -> Iterator[Term]:
+def leaves_of(t: Term) -> Iterator[Term]:
     if not t.parts:
         yield t
     for part in t.parts:
-        yield from _leaves_of(part)
+        yield from leaves_of(part)
 
 
 # Where a program writes what the catalogue knows a better form of, and the edit that writes it
@@ -705,7 +705,8 @@ def rewritings(text: str, line: int, rules: Sequence[Rule] = CATALOGUE) -> list[
     found: dict[tuple[int, str], Rewriting] = {}
     for scope in Scope.behind(text, line):
         for statement in scope.reached_by(line):
-            for made in _of_statement(scope, statement, rules):
+            # what the line fails with may have been computed before it
+            for made in _of_statement(scope, statement, rules, line in lines_of(statement)):
                 if line in made.lines:
                     found.setdefault((made.first, made.text), made)
     return sorted(found.values(), key=lambda r: (-len(r.old), r.first))
@@ -721,13 +722,18 @@ class _Place:
     lines: frozenset[int]
 
 
-def _of_statement(scope: Scope, statement: ast.stmt, rules: Sequence[Rule]) -> Iterator[Rewriting]:
-    """The statement with one expression of it rewritten, and with all of them."""
-    places = []
-    for node in scope.expressions(statement):
-        made = _place(scope, statement, node, rules)
-        if made is not None:
-            places.append(made)
+def _of_statement(
+    scope: Scope, statement: ast.stmt, rules: Sequence[Rule], by_names: bool
+) -> Iterator[Rewriting]:
+    """The statement with one expression of it rewritten, and with all of them; where there is none
+    also with what a name stands for."""
+    places = [p for n in scope.expressions(statement) if (p := _place(scope, statement, n, rules))]
+    if not places and by_names:
+        names = (n for n in ast.walk(statement) if isinstance(n, ast.Name))
+        read = [
+            n for n in names if isinstance(n.ctx, ast.Load) and scope.assignment(n.id, statement)
+        ]
+        places = [p for n in read if (p := _place(scope, statement, n, rules))]
     apart: list[_Place] = []
     for place in places:  # the outermost first
         if not any(place.node in ast.walk(other.node) for other in apart):
