@@ -286,6 +286,7 @@ def first(code: str, line: int = 1) -> str:
             "y = torch.logaddexp(a - 0.6931471805599453, b - 0.6931471805599453)",
         ),
         ("y = (1 - torch.exp(-2 * x)) / (1 + torch.exp(-2 * x))", "y = torch.tanh(x)"),
+        ("y = torch.log(z.exp() @ w)", "y = torch.logsumexp(z + torch.log(w), -1)"),
         ("y = 2 / (1 / a + 1 / b)", "y = 2 * a * b / (b + a)"),
         ("y = (a / b) / (1 - a / b)", "y = a / (b - a)"),
         ("y = 1 / (1 + torch.sqrt(1 + s / c**2))", "y = c / (c + torch.sqrt(c ** 2 + s))"),
@@ -298,6 +299,28 @@ def first(code: str, line: int = 1) -> str:
 )
 def test_spellings_of_one_expression_are_one(code: str, expected: str) -> None:
     assert first(code) == expected
+
+
+def test_a_product_of_two_matrices_of_probabilities_has_its_logarithm_too() -> None:
+    code = "y = torch.log(torch.softmax(t, -1) @ torch.softmax(b, -1))"
+    (made,) = rewritings(code, 1, ALTERNATIVES)
+    scope = {"torch": torch, "t": torch.randn(2, 3), "b": torch.randn(3, 4)}
+    expected, got = (eval(c.removeprefix("y = "), scope) for c in (code, made.text))
+    assert torch.allclose(got, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["d.cdf(hi) - d.cdf(lo)", "torch.erf(hi) - torch.erf(lo)"])
+def test_the_logarithm_of_an_interval_is_that_of_the_nearer_tail(way: str) -> None:
+    code = f"d = Normal(loc, scale)\ny = torch.log({way})"
+    lo, hi = torch.tensor([-9.0, -0.5, 7.0]), torch.tensor([-8.0, 1.0, 8.0])
+    scope = {"torch": torch, "lo": lo, "hi": hi, "loc": torch.tensor(0.5), "scale": 1.2}
+    got = eval(first(code, 2).removeprefix("y = "), scope)
+    low, high = (
+        x.double() if "erf" in way else (x.double() - 0.5) / (1.2 * 2**0.5) for x in (lo, hi)
+    )
+    right, left = torch.erfc(low) - torch.erfc(high), torch.erfc(-high) - torch.erfc(-low)
+    mass = torch.where(low > 0, right, left) / (1 if "erf" in way else 2)
+    assert torch.allclose(got.double(), torch.log(mass), rtol=1e-5)
 
 
 def test_names_are_followed_to_their_one_assignment() -> None:

@@ -88,6 +88,20 @@ WRITTEN = {
     "a power of e, summed by einsum": "l935",
     "distances of all pairs": "l936",
     "a function inside of the function": "l937",
+    "a quotient in a divisor, below a root": "l042",
+    "a quotient of reciprocals": "l043",
+    "a number that is given more dimensions": "l044",
+    "a factor that is no tensor": "l045",
+    "a log-sum-exp of minus infinities, by hand": "l046",
+    "under vmap what knows no complex numbers": "l047",
+    "under vmap an operand that was lined up": "l048",
+    "all parts of a statement": "l049",
+    "a sum by einsum over a variable": "l051",
+    "a name that stays beside one that is followed": "l052",
+    "the product of the others along a dimension": "l053",
+    "a density times a vector of weights": "l054",
+    "the power of a small complex number": "l055",
+    "what a normal distribution has between two points": "l056",
 }
 
 

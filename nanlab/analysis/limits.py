@@ -1067,7 +1067,8 @@ def tolerance(got: Tensor, limit: Tensor, largest: float = 0.0) -> Tensor:
     scale = float(known.abs().max()) if known.numel() else 0.0
     # what is smaller, its dtype does not hold
     info = torch.finfo(got.dtype) if got.is_floating_point() else None
-    near = (WITHIN * limit.abs()).clamp_min(WITHIN / 10 * scale) + (info.tiny if info else 0.0)
+    share = WITHIN / 10 * scale if limit.numel() > 1 else 0.0  # of elements beside larger ones
+    near = WITHIN * limit.abs() + share + (info.tiny if info else 0.0)
     rounding = min(ROUNDING * (info.eps if info else 0.0), WITHIN / 10) * largest
     lost = (got == 0).cpu() & (limit != 0)  # a signal that is gone is no rounding
     return torch.where(lost, near, near.clamp_min(rounding))

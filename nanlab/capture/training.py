@@ -212,6 +212,8 @@ class TrainingRecorder:
         self._written: list[tuple[int, int]] = []
         self._by_hand: list[tuple[int, int]] = []  # those outside of an optimizer
         self._bad_buffers: dict[int, int] = {}  # by owner, where each was written bad first
+        # buffers that a later step made of their own bad numbers: a running mean keeps them
+        self.kept: list[Sink] = []
         self._scaled: tuple[int, int] | None = None  # rows of a loss and of the scaled loss
         self._scale_method: Any = None
         # whether an update of this step changed nothing though its gradient is not zero; of a watch
@@ -348,19 +350,13 @@ class TrainingRecorder:
         if not self.ops.where.in_optimizer:
             self.ops.know(position, target)
         if recording.may_be_bad(position):
-            kind = recording.parameter_kinds[entry.owner]
-            at = position if kind == "parameter" else self._kept_since(entry.owner, position)
-            if at is not None:
-                name = recording.parameter_names[entry.owner]
-                recording.sinks.append(Sink(kind, at, at, name))
-
-    def _kept_since(self, owner: int, position: int) -> int | None:
-        """Where a buffer, now written with bad numbers that are made of those of an earlier step,
-        got them, as a running mean, which keeps them for good; told once."""
-        recording, before = self.ops.recording, self._bad_buffers.get(owner)
-        self._bad_buffers.setdefault(owner, position)
-        kept = before is not None and before in recording.parents(position)
-        return before if kept and before < recording.starts[-1] else None  # type: ignore[operator]
+            name = recording.parameter_names[entry.owner]
+            if recording.parameter_kinds[entry.owner] == "parameter":
+                recording.sinks.append(Sink("parameter", position, position, name))
+                return
+            before = self._bad_buffers.setdefault(entry.owner, position)
+            if before < recording.starts[-1] and before in recording.parents(position):
+                self.kept.append(Sink("buffer", before, before, name))
 
     def special(self, kind: str, position: int, args: tuple[Any, ...]) -> None:
         """A scaler's operation: (grads, found_inf, inv_scale) or (scale, tracker, found_inf)."""

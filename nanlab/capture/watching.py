@@ -370,7 +370,7 @@ class watch:
             )
             recording.sinks.extend(self._ungraded.sinks(idle))
         elif not recording.sinks:
-            recording.sinks.extend(stalled(recording))
+            recording.sinks.extend(self._training.kept or stalled(recording))
 
     def _close_ranks(self, error: BaseException | None) -> None:
         """Hear of what the other processes found, and vote no more."""

@@ -32,6 +32,7 @@ from nanlab.program.expression import (
     span_of,
     whole_of,
 )
+from nanlab.program.rerun import grouped
 from nanlab.safe.series import NotRemovableError, Series, series
 from nanlab.trace.chunk import Span
 
@@ -77,8 +78,10 @@ def _forms(text: str, line: int, dtype: torch.dtype) -> Iterator[Candidate]:
     made = [(site, form) for site in places for form in _in_torch(site, dtype)]
     yield from (form for _, form in made)
     yield from _together(places, dtype)
-    called = [(site, form) for site in reversed(places) for form in _in_nanlab(site)]
+    calls = [(site, call) for site in reversed(places) for call in _in_nanlab(site)]
+    called = [(site, _by_nanlab(site, site.edited(call))) for site, call in calls]
     yield from _of_all_readers([*made, *reversed(called)], line)
+    yield from _of_all_parts(calls)
     yield from (form for _, form in called)
 
 
@@ -390,8 +393,23 @@ def _of_all_readers(made: list[tuple[Removable, Candidate]], line: int) -> Itera
             yield replace(first, also=tuple((each.first, each.last, each.text) for each in rest))
 
 
-def _in_nanlab(site: Removable) -> Iterator[Candidate]:
-    """The expression by ``nanlab.safe.removable``, at a number or another operand."""
+def _of_all_parts(calls: list[tuple[Removable, str]]) -> Iterator[Candidate]:
+    """The calls together of all parts of a statement that have one, the largest parts first."""
+    for statement, group in grouped(calls, lambda each: each[0].statement).items():
+        changes: list[tuple[ast.expr, str]] = []
+        for site, call in group:
+            if not any(n in ast.walk(site.node) or site.node in ast.walk(n) for n, _ in changes):
+                changes.append((site.node, call))
+        if len(changes) > 1:
+            yield _by_nanlab(group[0][0], group[0][0].scope.replaced(statement, changes))
+
+
+def _by_nanlab(site: Removable, text: str) -> Candidate:
+    return Candidate("nanlab.safe.removable", site.first, site.last, text)
+
+
+def _in_nanlab(site: Removable) -> Iterator[str]:
+    """Calls of ``nanlab.safe.removable`` for the expression, at a number or another operand."""
     others: dict[str, float] = dict(zip(site.others, HEALTHY, strict=False))
     if len(others) < len(site.others):
         return
@@ -414,8 +432,7 @@ def _in_nanlab(site: Removable) -> Iterator[Candidate]:
                 fn.series(at)
         except NanlabError:
             continue
-        text = site.edited(site.as_call(name))
-        yield Candidate("nanlab.safe.removable", site.first, site.last, text)
+        yield site.as_call(name)
 
 
 def singular_points(fn: Function, written: Iterable[float] = ()) -> list[float]:

@@ -168,6 +168,9 @@ CATALOGUE: tuple[Rule, ...] = (
          0.1, 2.0),
     Rule("the factors before each", "cumprod($x, $d) / $x", "cumprod(preceding($x, $d), $d)", 0.2),
     Rule("the product of the others", "prod($x) / $x", "prod(others($x), 1).view_as($x)", 0.2),
+    Rule("the product of the others", "prod($x, $d, keepdim=True) / $x",
+         "cumprod(preceding($x, $d), $d)"
+         " * flip(cumprod(preceding(flip($x, $d), $d), $d), $d)", 0.2),
     Rule("the sum of the powers", "(1 - $g**$_n) / (1 - $g)", "powers($g, $_n)", 0.2, 0.8),
     Rule("the sum of the powers", "($g**$_n - 1) / ($g - 1)", "powers($g, $_n)", 0.2, 0.8),
 )
@@ -186,6 +189,8 @@ ALTERNATIVES: tuple[Rule, ...] = (
     Rule("hypot", "log($_c + $x**2)", "2 * log(hypot($x, math_sqrt($_c) * ones_like($x)))",
          late=True),
     Rule("hypot", "log($a**2 + $b**2)", "2 * log(hypot($a, $b))", 0.2),
+    Rule("hypot", "log2($a**2 + $b**2)", "2 * log2(hypot($a, $b))", 0.2),
+    Rule("hypot", "log10($a**2 + $b**2)", "2 * log10(hypot($a, $b))", 0.2),
     Rule("hypot", "1 / ($_c + $x**2)", "1 / hypot($x, math_sqrt($_c) * ones_like($x))**2"),
     Rule("vector_norm", "sqrt($a**2 + $b**2)", "vector_norm(stack([$a, $b]), dim=0)", 0.2),
     Rule("the vectors scaled first",

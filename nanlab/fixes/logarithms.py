@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -200,6 +200,23 @@ def _of_call(t: Term) -> Term | None:
     return None
 
 
+def products_summed(t: Term, vector: bool, chosen: Callable[[Term], bool] = bool) -> Term:
+    """The term, a product of matrices in it as the sum of products that it is.
+
+    vector: the second operand is one. chosen: terms that are looked at.
+    """
+    if not t.parts or not chosen(t):
+        return t
+    parts = tuple(products_summed(p, vector, chosen) for p in t.parts)
+    if t.name == "matmul":
+        a, b = parts
+        last = ("dim", number(Fraction(-1)))
+        a = a if vector else called("unsqueeze", [("input", a), last])
+        dim = last if vector else ("dim", number(Fraction(-2)))
+        return called("sum", [("input", multiplied([(1, a), (1, b)])), dim])
+    return t if parts == t.parts else Term(t.kind, t.name, parts, t.marks, t.value)
+
+
 def _softplus(x: Term) -> Term:
     return taken_of("softplus", x)
 
@@ -210,8 +227,10 @@ def _of_sum(items: Sequence[tuple[int, Term]]) -> Term | None:
     rest = [(m, p) for m, p in items if p not in small]
     if len(rest) < len(items) and len(rest) == 1:
         return log_of(rest[0][1]) if rest[0][0] > 0 else None
-    if not any(log_of(p) is not None for _, p in rest):
-        return _of_tails(rest)
+    if not any(log_of(p) is not None or p.name == "erf" for _, p in rest):
+        return None
+    if (tail := _of_tail(rest)) is not None:
+        return tail
     up, down = ([p for m, p in rest if m == sign] for sign in (1, -1))
     if not up or len(down) > 1:
         return None
@@ -226,9 +245,27 @@ def _of_sum(items: Sequence[tuple[int, Term]]) -> Term | None:
         rest_of_1 = _complement(less)
         if rest_of_1 is not None:
             return log_of(rest_of_1)
+    if up[0].name == less.name and less.name in ("ndtr", "erf"):
+        return _of_interval(up[0], less)
     above, below = _log(up[0]), _log(less)
     gap = taken_of("expm1", gathered([(1, below), (-1, above)]))
     return summed([(1, above), (1, taken_of("log", negated(gap)))])
+
+
+def _of_interval(up: Term, less: Term) -> Term:
+    """The logarithm of what a normal distribution has between two points, by that tail in which
+    both are: of the other one nothing is left of the difference."""
+    root = _ROOT2 if less.name == "erf" else _ONE
+    high, low = (multiplied([(1, root), (1, t.parts[0])]) for t in (up, less))
+    above = called("gt", [("input", low), ("other", number(Fraction(0)))])
+
+    def tail(mirrored: Term, x: Term) -> Term:
+        chosen = [("condition", above), ("input", negated(mirrored)), ("other", x)]
+        return taken_of("log_ndtr", called("where", chosen))
+
+    more, gap = tail(low, high), summed([(1, tail(high, low)), (-1, tail(low, high))])
+    rest = taken_of("log", negated(taken_of("expm1", gap)))
+    return summed([(1, more), (1, rest), *([(1, _LOG2)] if less.name == "erf" else [])])
 
 
 def _complement(t: Term) -> Term | None:
@@ -274,7 +311,7 @@ def _of_other_classes(softmax: Term) -> Term | None:
     return called("where", [("condition", likely), *near, *far])
 
 
-def _of_tails(items: Sequence[tuple[int, Term]]) -> Term | None:
+def _of_tail(items: Sequence[tuple[int, Term]]) -> Term | None:
     """The logarithm of 1 plus or minus erf(x): twice a normal distribution's tail."""
     for (_, one), (sign, erf) in (items, items[::-1]) if len(items) == 2 else ():
         if one == _ONE and erf.name == "erf":

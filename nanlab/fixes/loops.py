@@ -6,11 +6,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
-from nanlab.fixes.logarithms import NOTHING, is_zeros, log_of
+from nanlab.fixes.logarithms import NOTHING, is_zeros, log_of, products_summed
 from nanlab.fixes.match import Reading, Scope, bound, rewritten
-from nanlab.fixes.term import Term, called, calls_in, multiplied, number, summed, taken_of, term_of
+from nanlab.fixes.term import Term, calls_in, multiplied, summed, taken_of, term_of
 from nanlab.operators import having
 from nanlab.program.expression import names_in, replaced, span_of
 
@@ -96,20 +95,8 @@ class _Loop:
 
     def _term(self, statement: ast.stmt, value: ast.expr) -> tuple[Term, Reading]:
         reading = _Carrying(self.scope, statement, carried=self.carried)
-        return self._summed(term_of(value, reading.resolve)), reading
-
-    def _summed(self, t: Term) -> Term:
-        """The term, a product of matrices in it as the sum of products that it is."""
-        if not t.parts or not _holds(t, self.carried):
-            return t
-        parts = tuple(map(self._summed, t.parts))
-        if t.name == "matmul":
-            a, b = parts
-            last = ("dim", number(Fraction(-1)))
-            a = a if self.vector else called("unsqueeze", [("input", a), last])
-            dim = last if self.vector else ("dim", number(Fraction(-2)))
-            return called("sum", [("input", multiplied([(1, a), (1, b)])), dim])
-        return Term(t.kind, t.name, parts, t.marks, t.value)
+        made = term_of(value, reading.resolve)
+        return products_summed(made, self.vector, lambda t: _holds(t, self.carried)), reading
 
     def _logarithm(self, statement: ast.stmt, value: ast.expr) -> str | None:
         """The logarithm of what a statement assigns."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeGuard, cast
 
 from nanlab.fixes.catalogue import CATALOGUE, Rule
-from nanlab.fixes.logarithms import as_exponential, log_of
+from nanlab.fixes.logarithms import as_exponential, log_of, products_summed
 from nanlab.fixes.term import (
     Term,
     calls_in,
@@ -487,6 +487,7 @@ class Reading:
     lines: set[int] = field(default_factory=set)  # of the assignments that were followed
     # a name stands for itself where what it was made of has another value by now
     keeps_names: bool = False
+    kept: Collection[str] = ()  # names that are not followed
     named: list[Term] = field(default_factory=list)  # sums and products that names stand for
 
     def resolve(self, name: ast.expr) -> Term | None:
@@ -498,10 +499,13 @@ class Reading:
             return None
         if not isinstance(name, ast.Name):
             known = self.scope.given.get(dotted(name)) or self._returned(name, at, lookups)
+            known = known or self._of_distribution(name, at, lookups)
             if known is None and isinstance(name, ast.Attribute):
                 fields = self._object(name.value, at, lookups)
                 known = fields[1].get(f"self.{name.attr}") if fields else None
             return known
+        if name.id in self.kept:
+            return None
         walrus = _assigned_before(name, at)
         if walrus is not None:
             return term_of(walrus, lambda inner: self._resolve(inner, at, lookups - 1))
@@ -552,6 +556,31 @@ class Reading:
             return None  # of the object, and not what its class was given
         self.lines.update(reading.lines, lines_of(last))
         return Term(found.kind, found.name, found.parts, found.marks, found.value, node)
+
+    def _of_distribution(self, node: ast.expr, at: ast.stmt, lookups: int) -> Term | None:
+        """What a method of a distribution that was made in this function computes."""
+        match node:
+            case ast.Call(func=ast.Attribute(value=maker, attr=method), args=[value], keywords=[]):
+                made = self.scope.assignment(maker.id, at) if isinstance(maker, ast.Name) else None
+                maker, at_made = (made[1], made[0]) if made else (maker, at)
+            case _:
+                return None
+        name = last_name(maker.func) if isinstance(maker, ast.Call) else ""
+        if (name, method) not in _DISTRIBUTIONS or not isinstance(maker, ast.Call):
+            return None
+        names, text = _DISTRIBUTIONS[name, method]
+        given: dict[Any, ast.expr] = dict(zip(names, maker.args, strict=False))
+        given |= {k.arg: k.value for k in maker.keywords}
+        if given.keys() != {*names}:
+            return None
+        self.lines.update(lines_of(at_made))
+        known = {
+            n: term_of(x, lambda inner: self._resolve(inner, at_made, lookups - 1))
+            for n, x in given.items()
+        }
+        known["value"] = term_of(value, lambda inner: self._resolve(inner, at, lookups - 1))
+        formula = ast.parse(text, mode="eval").body
+        return term_of(formula, lambda n: known.get(n.id) if isinstance(n, ast.Name) else None)
 
     def _arguments(
         self, function: Function, node: ast.expr, at: ast.stmt, lookups: int
@@ -655,6 +684,13 @@ class Reading:
 
     def _right(self, node: ast.expr, owner: ast.stmt) -> bool:
         return self.scope.unchanged(node, owner, self.statement)
+
+
+# (distribution, method) -> the names of its parameters, and the formula
+_DISTRIBUTIONS = {
+    ("Normal", "cdf"): (("loc", "scale"), "torch.special.ndtr((value - loc) / scale)"),
+    ("Exponential", "cdf"): (("rate",), "1 - torch.exp(-rate * value)"),
+}
 
 
 def _without(items: Sequence[Any], taken: Sequence[Any]) -> list[Any] | None:
@@ -799,7 +835,10 @@ def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[st
 def _better_form(t: Term, rules: Sequence[Rule]) -> Term | None:
     """A logarithm taken inside of what it is of; a quotient without quotients in its divisor; a
     product of many, and where that is no rule's a quotient, by the exponential of logarithms."""
-    if rules is not CATALOGUE or t.name == "prod":
+    first = rules is CATALOGUE
+    if t.name in having("log") and (first or "matmul" in calls_in(t)):
+        t = products_summed(t, vector=first)
+    elif not first or t.name == "prod":
         return as_exponential(t)
     if t.kind == "product":
         return _as_one_quotient(t)

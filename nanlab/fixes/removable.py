@@ -117,8 +117,15 @@ def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable
         return
     whole, reading = scope.term(statement, node)
     yield from _over_each(scope, statement, node, whole, reading)
-    if reading.lines:  # what it is a function of may have a name
-        yield from _over_each(scope, statement, node, term_of(node), Reading(scope, statement))
+    if not reading.lines:
+        return
+    # what it is a function of may have a name
+    yield from _over_each(scope, statement, node, term_of(node), Reading(scope, statement))
+    read = dict.fromkeys(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+    for name in read if len(read) > 1 else ():
+        if scope.assignment(name, statement):
+            reading = Reading(scope, statement, kept=(name,))
+            yield from _over_each(scope, statement, node, term_of(node, reading.resolve), reading)
 
 
 def _over_each(

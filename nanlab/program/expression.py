@@ -772,7 +772,8 @@ def _lines_up(node: ast.expr, made: Sequence[Made]) -> bool:
         for n in ast.walk(node)
         if isinstance(n, ast.BinOp) and not isinstance(n.op, ast.MatMult)
     }
-    return any(each.span in spans and each.call.func.is_view for each in made)
+    views = (each.call.func for each in made if each.span in spans and each.call.func.is_view)
+    return any(view._opname not in ("detach", "alias") for view in views)  # which autograd makes
 
 
 class _Misfits:

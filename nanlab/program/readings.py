@@ -220,7 +220,7 @@ class Readings:
         names = [n.id for n in ast.walk(path) if isinstance(n, ast.Name)]
         values = next(self.read(path, at, reader[0]), None)
         if values is None:
-            ways = (self._handed_over, self._iterated, self._solved, self._parameter)
+            ways = (self._handed_over, self._iterated, self._solved, self._parameter, self._data)
             others = (of(path, at, reader) for of in (*ways, self._assigned_to))
             values = next(filter(None, others), None)
         if values is None or any(comes_later(n, self.text, self.line) for n in names):
@@ -372,6 +372,29 @@ class Readings:
             if self.recording.program.names.get(ref.storage) in names and ref.view not in parts
         ]
         return found[:1] if len({ref.view for ref in found}) == 1 else None
+
+    def _data(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
+        """The data that a call into a library is given alone: the one tensor that it reads which is
+        no parameter and which no call of the step made."""
+        key, segment = key_of(path), self.segments[at]
+        made = {ref.storage for call in segment.calls for ref in refs_in(call.out)}
+        named = self.recording.program.names
+        for statement in readers_of(key, self.text, self.statements[0]):
+            for call in nodes_of(statement):
+                if not isinstance(call, ast.Call) or call.keywords or len(call.args) != 1:
+                    continue
+                if key_of(call.args[0]) != key:
+                    continue
+                read = {
+                    ref.view: ref
+                    for number, group in self.made(span_of(call))
+                    for each in group
+                    for ref in refs_in(each.call.args)
+                    if number == at and ref.storage not in made and ref.storage not in named
+                }
+                if len(read) == 1:
+                    return [*read.values()]
+        return None
 
     def _assigned_to(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
         """What the one assignment of a name in this function computes."""

@@ -120,6 +120,9 @@ def _completed(trace: Trace, judge: Judge, found: Chain, best: Fix | None) -> Ch
         options = [f for f in proposals if f.edits]
         # of a mended line it is not known where in it the operation stands: those named after it
         options.sort(key=lambda fix: nxt.op.strip("_") not in fix.title)
+        # with the names of mended lines followed, what follows may have had a form
+        before = (f for each in found.options for f in each if _is_written(nxt, f))
+        options = [*(f for f in before if _joined(edits, f.edits) is not None), *options]
         found.faults.append(_recorded(trace, replace(nxt, step=where.step + first)))
         found.options.append(options)
     if found.cure is None:
