@@ -238,6 +238,12 @@ def test_a_mask_made_only_after_the_operation_is_not_put_before_it() -> None:
     assert not masked(text, Place(2))
 
 
+def test_a_factor_is_a_mask_of_a_logarithm_of_its_quotient() -> None:
+    text = text_of("return x * torch.log(x / y)")
+    expected = "return x * torch.log(torch.where(x != 0, x / y, 1))"
+    assert expected in [made.text for made in masked(text, Place(2))]
+
+
 def test_a_factor_is_no_mask_of_its_own_norm() -> None:
     text = text_of("gn = p.grad.norm()", "trust = wn / gn", "step = trust * p.grad")
     assert not masked(text, Place(2))

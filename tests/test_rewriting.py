@@ -286,6 +286,10 @@ def first(code: str, line: int = 1) -> str:
             "y = torch.logaddexp(a - 0.6931471805599453, b - 0.6931471805599453)",
         ),
         ("y = (1 - torch.exp(-2 * x)) / (1 + torch.exp(-2 * x))", "y = torch.tanh(x)"),
+        (
+            "y = torch.log((z @ z.T).exp().diagonal() / (z @ z.T).exp().sum(1))",
+            "y = (z @ z.T).diagonal() - torch.logsumexp(z @ z.T, 1)",
+        ),
         ("y = torch.log(z.exp() @ w)", "y = torch.logsumexp(z + torch.log(w), -1)"),
         ("y = 2 / (1 / a + 1 / b)", "y = 2 * a * b / (b + a)"),
         ("y = (a / b) / (1 - a / b)", "y = a / (b - a)"),

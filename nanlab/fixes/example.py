@@ -386,8 +386,8 @@ def masked(text: str, place: Place) -> list[Candidate]:
                 continue
             operand = operation.operands[-1 if operation.name == "div" else 0]
             for condition, keeps in page.masks(node) if not is_number(operand) else ():
-                if page.is_made_of(operand, condition):  # it is 0 by itself where that is
-                    continue
+                if operation.name == "div" and page.is_made_of(operand, condition):
+                    continue  # it is 0 by itself where that is
                 x = page.source(operand)
                 inner = f"{condition}, {x}, {benign}" if keeps else f"{condition}, {benign}, {x}"
                 change = (operand, f"torch.where({inner})")

@@ -200,21 +200,28 @@ def _of_call(t: Term) -> Term | None:
     return None
 
 
-def products_summed(t: Term, vector: bool, chosen: Callable[[Term], bool] = bool) -> Term:
+def products_summed(t: Term, vector: bool, chosen: Callable[[Term], bool] | None = None) -> Term:
     """The term, a product of matrices in it as the sum of products that it is.
 
-    vector: the second operand is one. chosen: terms that are looked at.
+    vector: the second operand is one. chosen: terms that are looked at; by default those whose
+    logarithm is that of such a product.
     """
-    if not t.parts or not chosen(t):
+    if not t.parts or not (chosen or _is_computed_with)(t):
         return t
     parts = tuple(products_summed(p, vector, chosen) for p in t.parts)
-    if t.name == "matmul":
+    if t.name == "matmul" and (chosen or any(log_of(p) is not None for p in parts)):
         a, b = parts
         last = ("dim", number(Fraction(-1)))
         a = a if vector else called("unsqueeze", [("input", a), last])
         dim = last if vector else ("dim", number(Fraction(-2)))
         return called("sum", [("input", multiplied([(1, a), (1, b)])), dim])
-    return t if parts == t.parts else Term(t.kind, t.name, parts, t.marks, t.value)
+    if chosen is None and parts == t.parts:  # which keeps its names
+        return t
+    return Term(t.kind, t.name, parts, t.marks, t.value)
+
+
+def _is_computed_with(t: Term) -> bool:
+    return t.kind in ("sum", "product", "index") or t.name in _MOVES | having("log") | {"matmul"}
 
 
 def _softplus(x: Term) -> Term:

@@ -14,7 +14,7 @@ from nanlab.analysis.exact import work
 from nanlab.analysis.verdict import Judge, Judgement
 from nanlab.findings.rule import Edit, Finding, Fix, Verdict, diff_of
 from nanlab.program.replay import Replay
-from nanlab.rules.remedies import file_text, judge_for, nearest_first, proposed
+from nanlab.rules.remedies import FORMS, file_text, judge_for, nearest_first, proposed
 from nanlab.trace import Trace
 from nanlab.trace.frames import ops_frame
 from nanlab.trace.op import location
@@ -121,7 +121,8 @@ def _completed(trace: Trace, judge: Judge, found: Chain, best: Fix | None) -> Ch
         # of a mended line it is not known where in it the operation stands: those named after it
         options.sort(key=lambda fix: nxt.op.strip("_") not in fix.title)
         # with the names of mended lines followed, what follows may have had a form
-        before = (f for each in found.options for f in each if _is_written(nxt, f))
+        forms = [f for each in found.options for f in each if f.title.startswith(FORMS)]
+        before = (f for f in forms if _is_written(nxt, f))
         options = [*(f for f in before if _joined(edits, f.edits) is not None), *options]
         found.faults.append(_recorded(trace, replace(nxt, step=where.step + first)))
         found.options.append(options)

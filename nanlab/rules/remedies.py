@@ -331,6 +331,7 @@ def guarded(trace: Trace, finding: Finding, pages: Pages) -> list[list[Fix]]:
 
 _PATCH = "patch "
 REWRITTEN = "rewritten with "  # how a form begins that computes the same
+FORMS = (REWRITTEN, "the series", "nanlab.safe.removable")  # such forms, and series of them
 MOST_REWRITTEN = 12
 MOST_PASSED = 24  # forms of what a library is given
 MOST_PATCHES = 2  # of a library's line
