@@ -102,6 +102,7 @@ WRITTEN = {
     "a density times a vector of weights": "l054",
     "the power of a small complex number": "l055",
     "what a normal distribution has between two points": "l056",
+    "what a custom Function has saved": "l057",
 }
 
 

@@ -168,9 +168,16 @@ CATALOGUE: tuple[Rule, ...] = (
          0.1, 2.0),
     Rule("the factors before each", "cumprod($x, $d) / $x", "cumprod(preceding($x, $d), $d)", 0.2),
     Rule("the product of the others", "prod($x) / $x", "prod(others($x), 1).view_as($x)", 0.2),
-    Rule("the product of the others", "prod($x, $d, keepdim=True) / $x",
-         "cumprod(preceding($x, $d), $d)"
-         " * flip(cumprod(preceding(flip($x, $d), $d), $d), $d)", 0.2),
+    *(
+        Rule("the product of the others", f"{product} / $x",
+             f"cumprod(preceding($x, {d}), {d})"
+             f" * flip(cumprod(preceding(flip($x, {d}), {d}), {d}), {d})", 0.2)
+        for product, d in (
+            ("prod($x, $d, keepdim=True)", "$d"),
+            ("unsqueeze(prod($x, $d), $d)", "$d"),
+            ("prod($x, -1)[..., None]", "-1"),
+        )
+    ),
     Rule("the sum of the powers", "(1 - $g**$_n) / (1 - $g)", "powers($g, $_n)", 0.2, 0.8),
     Rule("the sum of the powers", "($g**$_n - 1) / ($g - 1)", "powers($g, $_n)", 0.2, 0.8),
 )

@@ -118,6 +118,8 @@ class Scope:
         made.functions = _functions(nodes, line or made.body[0].lineno)
         made.classes = {s.name: s for s in tree.body if isinstance(s, ast.ClassDef)}
         made.calls_it = not line
+        if function is not None and function.name == "backward":
+            made.given = _saved(made, function)
         return made
 
     def within(self, function: Function, given: dict[str, Term]) -> Scope:
@@ -319,6 +321,41 @@ def _identifiers(node: ast.AST) -> frozenset[str]:
         inside = [node.test]
     found = (n for each in inside for n in ast.walk(each))
     return frozenset(last_name(n) for n in found if isinstance(n, ast.Name | ast.Attribute))
+
+
+def _saved(scope: Scope, backward: Function) -> dict[str, Term]:
+    """What the names of a custom Function's backward stand for that its forward computed of other
+    tensors that it saved: by the names that these have in backward."""
+    owners = [c for c in scope.classes.values() if backward in c.body]
+    taken = [
+        s.targets[0].elts
+        for s in scope.order
+        if isinstance(s, ast.Assign)
+        and isinstance(s.value, ast.Attribute)
+        and s.value.attr == "saved_tensors"
+        and isinstance(s.targets[0], ast.Tuple)
+    ]
+    functions = [f for c in owners for f in c.body if isinstance(f, Function) and f is not backward]
+    for function in functions if len(taken) == 1 else ():
+        calls = [s.value for s in scope.within(function, {}).order if isinstance(s, ast.Expr)]
+        saves = (c for c in calls if isinstance(c, ast.Call))
+        saved = next((c.args for c in saves if last_name(c.func) == "save_for_backward"), [])
+        if not saved or len(saved) != len(taken[0]):
+            continue
+        own = {a.arg for a in function.args.args}
+        pairs = [(s, t.id) for s, t in zip(saved, taken[0], strict=True) if isinstance(t, ast.Name)]
+        known = {
+            s.id: Term("leaf", name) for s, name in pairs if isinstance(s, ast.Name) and s.id in own
+        }
+        inside = scope.within(function, known)
+        reading = Reading(inside, inside.order[-1])
+        made = {name: term_of(s, reading.resolve) for s, name in pairs}
+        return {
+            name: t
+            for name, t in made.items()
+            if t.parts and all(x.kind == "number" or x in known.values() for x in leaves_of(t))
+        }
+    return {}
 
 
 def _is_called(function: Function) -> bool:
