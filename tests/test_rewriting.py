@@ -291,6 +291,7 @@ def first(code: str, line: int = 1) -> str:
             "y = (z @ z.T).diagonal() - torch.logsumexp(z @ z.T, 1)",
         ),
         ("y = torch.log(z.exp() @ w)", "y = torch.logsumexp(z + torch.log(w), -1)"),
+        ("y = m**2 * (1 - x / m)", "y = m * (m - x)"),
         ("y = 2 / (1 / a + 1 / b)", "y = 2 * a * b / (b + a)"),
         ("y = (a / b) / (1 - a / b)", "y = a / (b - a)"),
         ("y = 1 / (1 + torch.sqrt(1 + s / c**2))", "y = c / (c + torch.sqrt(c ** 2 + s))"),

@@ -103,6 +103,8 @@ WRITTEN = {
     "the power of a small complex number": "l055",
     "what a normal distribution has between two points": "l056",
     "what a custom Function has saved": "l057",
+    "under vmap a sum over a number": "l058",
+    "a signed root": "l060",
 }
 
 

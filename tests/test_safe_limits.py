@@ -311,6 +311,19 @@ def test_removable_under_vmap_of_a_function_that_knows_no_complex_numbers() -> N
     assert expected[0] == pytest.approx(4 / math.sqrt(math.pi))
 
 
+def test_removable_under_vmap_of_a_sum_that_is_rounded() -> None:
+    p = torch.softmax(
+        torch.tensor([[0.2, 1.0, -0.5], [0.4, 0.0, 0.9]]), 1
+    )  # its sum is not quite 1
+
+    def tsallis(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        return safe.removable(lambda t: (1 - (p**t).sum()) / (t - 1), q, at=1)
+
+    entropy = -(p * p.log()).sum(1)
+    made = torch.func.vmap(tsallis)(p, torch.ones(2))
+    assert torch.allclose(made, entropy, rtol=1e-5)
+
+
 def test_removable_under_vmap_of_a_function_of_other_tensors() -> None:
     rows, weights = torch.tensor([[0.2, 0.0], [0.0, 0.5]]), torch.tensor([2.0, 3.0])
     made = torch.func.vmap(lambda x: safe.removable(lambda t: weights * torch.log1p(t) / t, x))(

@@ -187,6 +187,8 @@ CATALOGUE: tuple[Rule, ...] = (
 ALTERNATIVES: tuple[Rule, ...] = (
     Rule("the signed power", "sign($x) * abs($x)**$_p",
          "$x * clamp_min(abs($x), tiny($x))**($_p - 1)", 0.2, root=True),
+    Rule("the signed root", "sign($x) * sqrt(abs($x))", "$x / sqrt(clamp_min(abs($x), tiny($x)))",
+         0.2),
     Rule("an epsilon of 1e-12", "$x**$_p", "($x + 1e-12)**$_p", 0.2, late=True, root=True),
     Rule("hypot", "log1p($x**2)", "2 * log(hypot($x, ones_like($x)))"),
     Rule("hypot", "log1p($w * $x**2)", "2 * log(hypot($x * sqrt($w), ones_like($x)))", 0.1),

@@ -153,6 +153,8 @@ compute this operation in float32 [half]
 _THEN = """
 nanlab.safe.atan2: finite value and gradient
     atan2($y, $x) -> nanlab.safe.atan2($y, $x)
+the norm of both, whose derivative at 0 is 0
+    hypot($x, $y) -> torch.linalg.vector_norm(torch.stack([$x, $y]), dim=0)
 an epsilon of SQUARED inside the root
     hypot($x, $y) -> torch.sqrt($x ** 2 + $y ** 2 + SQUARED)
 the angle by nanlab.safe.atan2 of both parts

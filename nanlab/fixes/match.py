@@ -891,17 +891,35 @@ def _better_form(t: Term, rules: Sequence[Rule]) -> Term | None:
 
 
 def _as_one_quotient(t: Term) -> Term | None:
-    """``1 / (1 / a + 1 / b)`` as ``a * b / (b + a)``; None without a quotient in a divisor."""
-    if all(mark > 0 or _quotient(part)[1] == _ONE for mark, part in t.items):
-        return None
+    """``1 / (1 / a + 1 / b)`` as ``a * b / (b + a)``, ``m**2 * (1 - x / m)`` as ``m * (m - x)``;
+    None where no quotient is in a divisor and nothing cancels out."""
     above, below = _quotient(t)
     items = [*above.items] if above.kind == "product" else [(1, above)]
+    cancels = False
     for part in (p for mark, p in below.items if mark > 0) if below.kind == "product" else [below]:
-        if (1, part) in items:
-            items.remove((1, part))
-        else:
+        at = next(
+            (i for i, (mark, p) in enumerate(items) if mark > 0 and _holds_factor(p, part)), -1
+        )
+        cancels = cancels or at >= 0
+        if at < 0:
             items.append((-1, part))
-    return multiplied(items)
+        elif items[at][1] == part:
+            del items[at]
+        else:
+            base, exponent = items[at][1].parts
+            items[at] = 1, raised(base, number(exponent.value - 1))
+    inner = any(mark < 0 and _quotient(part)[1] != _ONE for mark, part in t.items)
+    return multiplied(items) if inner or (cancels and not _is_plain(t)) else None
+
+
+def _holds_factor(t: Term, factor: Term) -> bool:
+    whole = t.kind == "power" and t.parts[1].kind == "number" and t.parts[1].value >= 2
+    return t == factor or (whole and t.parts[0] == factor)
+
+
+def _is_plain(t: Term) -> bool:
+    """Whether no factor is a sum of quotients."""
+    return all(p.kind != "sum" or _quotient(p)[1] == _ONE for _, p in t.items)
 
 
 _ONE = number(Fraction(1))

@@ -65,7 +65,7 @@ def series(
     """
     center = torch.as_tensor(at, dtype=torch.float64)
     center = center.detach().reshape((1,) * max(dims - center.dim(), 0) + tuple(center.shape))
-    called = (lambda x: torch.stack([fn(each) for each in x.unbind(0)])) if apart else fn
+    called = _one_by_one(fn) if apart else fn
     found = _on_circle(called, center, worst) or _on_line(called, center, worst)
     if isinstance(found, Series):
         return found
@@ -75,6 +75,10 @@ def series(
     raise NotRemovableError(
         f"the function has {found} {place}, so no value continues it; write what it is to be there"
     )
+
+
+def _one_by_one(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda several: torch.stack([fn(each) for each in several.unbind(0)])
 
 
 def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> Series | None:
@@ -236,7 +240,9 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     point = place.detach()
     if _is_mapped():
         ahead = (1,) * max(x.dim() - place.dim(), dims - place.dim(), 0)
-        power_series, radius = _of_each(fn, place.reshape((*ahead, *place.shape)))
+        called = _one_by_one(fn) if x.dim() == 0 == place.dim() else fn
+        worst = WORST if x.dtype == torch.float64 else ROUNDED
+        power_series, radius = _of_each(called, place.reshape((*ahead, *place.shape)), worst)
     else:
         apart = x.dim() == 0 == place.dim()
         dims = 0 if apart else max(x.dim(), dims)
@@ -310,26 +316,30 @@ def _is_mapped() -> bool:
     return any(each.key() == functorch.TransformType.Vmap for each in stack)
 
 
-def _of_each(fn: Callable[[Tensor], Tensor], center: Tensor) -> tuple[Series, Tensor]:
-    """Each sample's series from the largest radius that does, and that radius; NaN: none."""
+def _of_each(fn: Callable[[Tensor], Tensor], center: Tensor, worst: float) -> tuple[Series, Tensor]:
+    """Each sample's series from the largest radius that does, and that radius; NaN: none. What has
+    no better one has one with the rounding of float32 in it, if worst is that."""
     center = center.detach()
     try:
-        return _largest(functools.partial(_circled, fn, center))
+        return _largest(functools.partial(_circled, fn, center), worst)
     except Exception:  # an operator that knows no complex numbers
-        return _largest(functools.partial(_lined, fn, center))
+        return _largest(functools.partial(_lined, fn, center), worst)
 
 
-def _largest(taken: Callable[[float], tuple[Tensor, Tensor]]) -> tuple[Series, Tensor]:
+def _largest(
+    taken: Callable[[float], tuple[Tensor, Tensor]], worst: float
+) -> tuple[Series, Tensor]:
     """The coefficients from the largest radius that does, for each sample. taken: the coefficients
-    from a radius, and whether they are right."""
+    from a radius, and the share of them that stands where a series has nothing."""
     coefficients = radius = None
-    for tried in reversed(RADII[:MAPPED]):
-        made, right = taken(tried)
-        if coefficients is None or radius is None:
-            coefficients = torch.full_like(made, math.nan)
-            radius = torch.full_like(made[0].detach(), tried)
-        coefficients = torch.where(right, made, coefficients)
-        radius = torch.where(right, tried, radius)
+    found = [(tried, *taken(tried)) for tried in reversed(RADII[:MAPPED])]
+    for most in dict.fromkeys((worst, WORST)):
+        for tried, made, share in found:
+            if coefficients is None or radius is None:
+                coefficients = torch.full_like(made, math.nan)
+                radius = torch.full_like(made[0].detach(), tried)
+            coefficients = torch.where(share <= most, made, coefficients)
+            radius = torch.where(share <= most, tried, radius)
     assert coefficients is not None
     assert radius is not None
     return Series(coefficients, RADII[0]), radius
@@ -346,7 +356,8 @@ def _circled(
     size = bins.detach().abs()
     largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
     off = torch.maximum(size[POINTS // 2 :].amax(0), bins.detach().imag.abs().amax(0))
-    return _scaled(bins[:TERMS].real, radius), values.isfinite().all(0) & (off <= WORST * largest)
+    share = torch.where(values.isfinite().all(0), off / largest, math.inf)
+    return _scaled(bins[:TERMS].real, radius), share
 
 
 def _lined(fn: Callable[[Tensor], Tensor], center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
@@ -354,8 +365,8 @@ def _lined(fn: Callable[[Tensor], Tensor], center: Tensor, radius: float) -> tup
         values = fn(center + radius * _nodes(center))
     part = _chebyshev(values)
     rest, largest, smooth = _rest(part)
-    right = values.isfinite().all(0) & (rest <= WORST * largest) & smooth
-    return _scaled(_powers(part[: NODES * 2 // 3]), radius), right
+    share = torch.where(values.isfinite().all(0) & smooth, rest / largest, math.inf)
+    return _scaled(_powers(part[: NODES * 2 // 3]), radius), share
 
 
 def _inside(fn: Callable[[Tensor], Tensor], point: Tensor, distance: float | Tensor) -> Tensor:
