@@ -104,7 +104,7 @@ WRITTEN = {
     "what a normal distribution has between two points": "l056",
     "what a custom Function has saved": "l057",
     "under vmap a sum over a number": "l058",
-    "a signed root": "l060",
+    "a signed square root": "l060",
 }
 
 
