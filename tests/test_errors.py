@@ -313,6 +313,18 @@ def test_hidden_state_carried_over_is_to_be_detached() -> None:
     assert "carried over" in found.explanation
 
 
+def test_gradient_that_freed_its_graph_is_to_keep_it() -> None:
+    def program() -> None:
+        x = torch.ones(3, requires_grad=True)
+        y = x.exp().sum()
+        slope = torch.autograd.grad(y, x)[0]
+        (slope.sum() + y).backward()
+
+    found = explained(program)
+    assert found.cause == "graph-freed"
+    assert "create_graph=True" in found.fixes[0].code
+
+
 def test_second_backward_without_a_watch_gives_the_remedies() -> None:
     found = explained(two_losses, watched=False)
     assert (found.cause, found.line) == ("graph-freed", line_of(two_losses, "second"))
@@ -624,6 +636,30 @@ GENUINE = {
     ),
     "index 5 is out of bounds for dimension 0 with size 3": ("index-out-of-range", "min()"),
     "size mismatch, got input (4), mat (4x3), vec (5)": ("shape-mismatch", "shape"),
+    "Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0": (
+        "wrong-argument",
+        "clamp(min=1)",
+    ),
+    "Batch norm got a batched tensor as input while the running_mean or running_var, which will be updated in place, were not batched.": (
+        "wrong-argument",
+        "GroupNorm",
+    ),
+    "For unbatched 2-D input, hx should also be 2-D but got 3-D tensor": (
+        "shape-mismatch",
+        "keepdim=True",
+    ),
+    "For batched 3-D input, hx and cx should also be 3-D but got (2-D, 2-D) tensors": (
+        "shape-mismatch",
+        "keepdim=True",
+    ),
+    "No KL(p || q) is implemented for p type Independent and q type Normal": (
+        "wrong-argument",
+        "Independent(",
+    ),
+    "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. However, got 4": (
+        "wrong-argument",
+        "cumsum",
+    ),
 }
 
 

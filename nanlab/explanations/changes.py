@@ -66,7 +66,7 @@ def _unknown(failure: Failure, edit: Edit, error: BaseException | None) -> Expla
         place += f", in {functions[-1]}"
     return Explanation(
         "wrong-argument",
-        f"{failure.kind}{place}: {failure.text.splitlines()[0] if failure.text else ''}",
+        ": ".join([f"{failure.kind}{place}", *failure.text.splitlines()[:1]]),
         "The program was run again with small changes, without writing files; with this one it"
         " raises no more.",
         failure.file,

@@ -321,6 +321,10 @@ _NO_OVERWRITING = [
     ),
     ("change a copy", "y = y.clone()\ny[0] = 0"),
 ]
+_GRAPH_KEPT = (
+    "keep the graph of a gradient that is differentiated again, or is part of the loss",
+    "torch.autograd.grad(u, x, create_graph=True)",
+)
 _STEP_LAST = (
     "step the optimizer after the last backward",
     "loss_a.backward()\nloss_b.backward()\noptimizer.step()",
@@ -362,7 +366,10 @@ def _reuse_explanation(
     op = op_of(recording, found.made)
     same_step = recording.step_of(found.first.position) == recording.step_of(found.second.position)
     again = found.first.line == found.second.line
-    if again or not same_step:
+    if "grad(" in first[2] and same_step:
+        remedies = [_GRAPH_KEPT, *remedies[:2]]
+        story = "autograd.grad() frees the graph, too, unless it is asked to keep it."
+    elif again or not same_step:
         remedies = [remedies[2], *remedies[:2]]
         story = (
             "It is carried over from an earlier step (a hidden state, a running sum, a result made"

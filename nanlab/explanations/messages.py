@@ -224,4 +224,44 @@ MESSAGES: list[Meaning] = [
         "Its shape is (batch, keys), whatever batch_first says.",
         ("turn it around", "attention(q, k, v, key_padding_mask=mask.T)"),
     ),
+    says(
+        r"Length of all samples has to be greater than 0",
+        "wrong-argument",
+        "a sequence of the batch has no elements{inside}",
+        "Packed sequences have at least one element each. A text of which all words were left out"
+        " has none.",
+        ("leave such samples out of the data", "rows = [row for row in rows if len(row)]"),
+        ("read one element of the padding", "lengths = lengths.clamp(min=1)"),
+    ),
+    says(
+        r"Batch norm got a batched tensor as input while the running_mean",
+        "wrong-argument",
+        "batch norm was mapped over the samples, and updates one mean for all of them{inside}",
+        "It needs the whole batch; vmap takes the samples one by one.",
+        ("normalise each sample", "nn.GroupNorm(1, channels)"),
+        ("in modules of others", "torch.func.replace_all_batch_norm_modules_(model)"),
+    ),
+    says(
+        r"For (un)?batched (\d)-D input, hx(?: and cx)? should also be \d-D but got \(?(\d)-D",
+        "shape-mismatch",
+        "the input of the recurrent layer has {2} dimensions, its hidden state {3}{inside}",
+        "Both have a dimension for the batch, or none has. The state is (layers, batch, hidden)."
+        " argmax, max and an index leave a dimension out.",
+        ("keep the dimension", "token = logits[:, -1].argmax(-1, keepdim=True)"),
+    ),
+    says(
+        r"No KL\(p \|\| q\) is implemented for p type (\w+) and q type (\w+)",
+        "wrong-argument",
+        "there is no formula for the divergence of {1} and {2}{inside}",
+        "Both are mostly of one type: a distribution of vectors is Independent on either side.",
+        ("make both of one type", "prior = Independent(Normal(loc, scale), 1)"),
+        ("estimate it by samples", "z = p.rsample()\nkl = p.log_prob(z) - q.log_prob(z)"),
+    ),
+    says(
+        r"offsets\[0\] has to be 0",
+        "wrong-argument",
+        "the first bag of the embedding does not start at 0{inside}",
+        "The offsets say where each bag starts, not how long it is or where it ends.",
+        ("count the elements before each bag", "offsets = lengths.cumsum(0) - lengths"),
+    ),
 ]

@@ -93,6 +93,8 @@ class Place:
             for expression, role in pairs:
                 if isinstance(expression, (ast.Starred, ast.Constant, ast.Slice, ast.Lambda)):
                     continue
+                if isinstance(expression, ast.UnaryOp) and number_of(expression) is not MISSING:
+                    continue
                 found.setdefault(id(expression), (expression, role))
         return list(found.values())
 
@@ -112,11 +114,12 @@ class Place:
     def parts(self) -> list[ast.AST]:
         """The nodes of a statement; of a block, those of its first line."""
         body = {id(s) for name in ("body", "orelse") for s in getattr(self.statement, name, [])}
+        inside = self.frame.f_code.co_name == "<lambda>"  # it ran
         found: list[ast.AST] = []
         todo: list[ast.AST] = [self.statement]
         while todo:
             node = todo.pop(0)
-            if id(node) not in body and not isinstance(node, ast.Lambda):
+            if id(node) not in body and (inside or not isinstance(node, ast.Lambda)):
                 found.append(node)
                 todo += ast.iter_child_nodes(node)
         return found
@@ -138,8 +141,8 @@ class Place:
             if isinstance(node, ast.Subscript) and (of := self.value(node.value)) is not MISSING:
                 calls = [each for each in ast.walk(node.slice) if isinstance(each, ast.Call)]
                 if isinstance(of, _INDEXED) and MISSING not in map(self.value, calls):
-                    index = ast.unparse(node.slice)
-                    return eval(f"nanlab_of[{index}]", {**self.names(), "nanlab_of": of})
+                    whole = ast.Subscript(ast.Name("nanlab_of"), node.slice, ast.Load())
+                    return eval(ast.unparse(whole), {**self.names(), "nanlab_of": of})
             if isinstance(node, (ast.List, ast.Tuple, ast.BinOp, ast.UnaryOp)):
                 return (
                     number_of(node)
@@ -384,12 +387,17 @@ class Site:
         return found
 
     @cached_property
+    def failed(self) -> list[ast.AST]:
+        """The part of the line that raised, which did: none where that is not known."""
+        steps = [tb for tb in _tracebacks(self.error) if tb.tb_frame is self.frames[0][0]]
+        positions = list(steps[-1].tb_frame.f_code.co_positions())[steps[-1].tb_lasti // 2]
+        return [n for n in self.raising[0].parts() if _position(n) == positions]
+
+    @cached_property
     def returned(self) -> set[int]:
         """The nodes of calls of the line that raised that had returned: arguments of the one that
         raised."""
-        steps = [tb for tb in _tracebacks(self.error) if tb.tb_frame is self.frames[0][0]]
-        positions = list(steps[-1].tb_frame.f_code.co_positions())[steps[-1].tb_lasti // 2]
-        raised = [n for n in self.raising[0].parts() if _position(n) == positions]
+        raised = self.failed
         calls = [n for r in raised for n in ast.walk(r) if isinstance(n, ast.Call) and n is not r]
         calls = [call for call in calls if callee(call) != "size"]  # it only looks
         return {id(node) for call in calls for node in ast.walk(call)}
@@ -403,12 +411,12 @@ class Site:
         while todo and len(found) < 24:
             place = todo.pop(0)
             for node in place.parts():
-                bound = self.binding(place, node)
-                if bound is not None and id(bound.statement) not in seen:
-                    seen.add(id(bound.statement))
-                    found.append(bound)
-                    if bound.distance < 1.2:
-                        todo.append(bound)
+                for bound in (self.binding(place, node), self.in_last_round(place, node)):
+                    if bound is not None and id(bound.statement) not in seen:
+                        seen.add(id(bound.statement))
+                        found.append(bound)
+                        if bound.distance < 1.2:
+                            todo.append(bound)
         return found
 
     def binding(self, place: Place, node: ast.AST) -> Place | None:
@@ -434,7 +442,58 @@ class Site:
                 for statement in reversed(source.tree.body):
                     if name in bound_by(statement):
                         return Place(source, statement, place.frame, near)
-        return None
+        given = self.handed(place, name)
+        return replace(given[0][0], distance=near) if len(given) == 1 else None
+
+    def in_last_round(self, place: Place, node: ast.AST) -> Place | None:
+        """The later statement of a loop that bound a name in the round before."""
+        name, line = spelled(node), place.statement.lineno
+        if not name or not isinstance(getattr(node, "ctx", None), ast.Load):
+            return None
+        loops = [n for n in place.source.nodes if isinstance(n, (ast.For, ast.While))]
+        around = [n for n in loops if n.lineno < line <= (n.end_lineno or 0)]
+        rows: list[Any] = [row for loop in around for row in ast.walk(loop)]
+        later = [row for row in rows if name in bound_by(row) and row.lineno > line]
+        return Place(place.source, later[-1], place.frame, place.distance + 0.3) if later else None
+
+    def handed(self, place: Place, name: str) -> list[tuple[Place, ast.expr]]:
+        """The statements that call the constructor around a place, each with what it gives for a
+        parameter of this name."""
+        function = place.function
+        parameters = function.args.args if function is not None else []
+        names = [each.arg for each in parameters]
+        kinds = [n for n in place.source.nodes if isinstance(n, ast.ClassDef)]
+        kind = next((n.name for n in kinds if function in n.body), "")
+        if function is None or function.name != "__init__" or name not in names[1:]:
+            return []
+        back = zip(reversed(names), reversed(function.args.defaults), strict=False)
+        default, found = dict(back).get(name), []
+        for source in self.program.texts:
+            for call in (n for n in source.nodes if isinstance(n, ast.Call)):
+                own = innermost(source, call.lineno)
+                if callee(call) == kind and own is not None:
+                    given: Any = {k.arg: k.value for k in call.keywords} | dict(
+                        zip(names[1:], call.args, strict=False)
+                    )
+                    found.append((self.place(source, own, 0.0), given.get(name, default)))
+        return [(at, given) for at, given in found if given is not None]
+
+    def size(self, place: Place, node: ast.expr) -> Any:
+        """A whole number that a constructor computed from what it was given; MISSING where that
+        is not known, or was another each time."""
+        names: dict[str, Any] = {}
+        for each in ast.walk(node):
+            if isinstance(each, (ast.Call, ast.Attribute, ast.Subscript)):
+                return MISSING
+            if isinstance(each, ast.Name):
+                values = [at.value(given) for at, given in self.handed(place, each.id)]
+                numbers = {value if type(value) is int else MISSING for value in values}
+                names[each.id] = numbers.pop() if len(numbers) == 1 else MISSING
+        with suppress(Exception):
+            if names and all(type(value) is int for value in names.values()):
+                found = eval(ast.unparse(node), {"__builtins__": {}}, names)
+                return found if type(found) is int else MISSING
+        return MISSING
 
     @cached_property
     def roles(self) -> dict[int, str]:
@@ -461,6 +520,12 @@ class Site:
         below = (frame.f_locals for frame in self.inner)
         return next((names[name] for names in below if name in names), MISSING)
 
+    def computed(self, node: ast.AST) -> Any:
+        """The tensor that an argument of the call that raised was; MISSING: of another."""
+        given = (n for call in self.failed for n in getattr(call, "args", []))
+        value = self.given(node) if any(n is node for n in given) else MISSING
+        return value if isinstance(value, Tensor) else MISSING
+
     @cached_property
     def running(self) -> list[nn.Module]:
         """The modules whose ``forward`` the exception passed."""
@@ -474,6 +539,11 @@ class Site:
         kinds = {type(module).__name__: 0.1 for module in self.running}
         for module in self.modules:  # what they made was refused
             kinds.setdefault(type(module).__name__, 0.4)
+        for source in self.program.texts:  # functions that give such layers
+            for function in (n for n in source.nodes if isinstance(n, Function)):
+                made = {callee(n) for row in rows_of(function) for n in ast.walk(row)} & {*kinds}
+                if made and any(map(is_return, ast.walk(function))):
+                    kinds.setdefault(function.name, 0.2 + min(kinds[name] for name in made))
         top = self.raising[-1].frame if self.raising else None
         found = []
         for source in self.program.texts:
@@ -558,8 +628,12 @@ class Site:
 
     @cached_property
     def told(self) -> list[int]:
-        """Numbers of the message."""
-        return [int(n) for n in re.findall(r"(?:(?<=\dx)|(?<![\w.])-?)\d+", self.text)]
+        """Numbers of the message, and of the attributes of a layer that it names."""
+        words = re.findall(r"\b[a-z]+_[a-z]+\b", self.text)
+        layers = (f.f_locals.get("self") for f in self.inner)
+        known = [vars(m).get(w) for m in layers if isinstance(m, nn.Module) for w in words]
+        found = [int(n) for n in re.findall(r"(?:(?<=\dx)|(?<![\w.])-?)\d+", self.text)]
+        return found + [n for n in dict.fromkeys(known) if type(n) is int]
 
     @cached_property
     def confronted(self) -> set[tuple[int, int]]:
@@ -569,7 +643,25 @@ class Site:
         found = re.findall(r"[(\[]([\d, ]+)[)\]], got [(\[]([\d, ]+)[)\]]", self.text)
         both = [[re.findall(r"\d+", shape) for shape in each] for each in found]
         pairs = [pair for a, b in both if len(a) == len(b) for pair in zip(b, a, strict=True)]
+        pairs += re.findall(r"actual (\d+) vs (\d+)", self.text)
         return {(int(a), int(b)) for a, b in pairs if a != b} | self.looked_up
+
+    @cached_property
+    def refused(self) -> set[tuple[int, int]]:
+        """The size that a layer was built for, and that of its input."""
+        told = (
+            r"to have (\d+) channels, but got (\d+)",
+            r"running_mean should contain (?P<got>\d+) elements not (?P<own>\d+)",
+            r"normalized_shape=\[(\d+)\].*size\[[\d, ]*?(\d+)\]",
+            r"equal to input_size\. Expected (\d+), got (\d+)",
+            r"\(\d+x(?P<got>\d+) and (?P<own>\d+)x\d+\)",
+        )
+        found = [match for each in told if (match := re.search(each, self.text))]
+        named = [match.groupdict() or {"own": match[1], "got": match[2]} for match in found]
+        met = re.search(r"tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", self.text)
+        pair = (int(met[1]), int(met[2])) if met is not None else (0, 0)
+        both = {pair, pair[::-1]} if abs(pair[0] - pair[1]) == 1 else set()  # as with a class token
+        return {(int(each["own"]), int(each["got"])) for each in named} | both
 
     @cached_property
     def looked_up(self) -> set[tuple[int, int]]:
@@ -613,11 +705,9 @@ class Site:
                 if 1 < b < a and a % b == 0:
                     found.append(a // b)
         for frame in self.inner:
-            found += [
-                math.prod(v.shape[1:])
-                for v in frame.f_locals.values()
-                if isinstance(v, Tensor) and v.dim() > 1
-            ]
+            known = [v.shape for v in frame.f_locals.values() if isinstance(v, Tensor)]
+            for shape in (each for each in known if len(each) > 1):
+                found += [math.prod(shape[1:]), shape[-1]]
         return list(dict.fromkeys(int(n) for n in found if 0 < n < 1 << 20))
 
 

@@ -482,7 +482,8 @@ def _quiet(row: ast.AST, own: set[str]) -> ast.AST:
         return row
     kinds: list[ast.expr] = [ast.Name(name, ast.Load()) for name in _OF_CODE]
     known = ast.ExceptHandler(ast.Tuple(kinds, ast.Load()), None, [ast.Raise()])
-    passed = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
+    wide = "OSError" if name in own else "Exception"  # what else is raised there is its own
+    passed = ast.ExceptHandler(ast.Name(wide, ast.Load()), None, [ast.Pass()])
     whole = ast.copy_location(ast.Try([row], [known, passed], [], []), row)
     return ast.fix_missing_locations(whole)
 

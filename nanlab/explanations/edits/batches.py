@@ -6,6 +6,7 @@ import ast
 import difflib
 import os
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from nanlab.explanations.edits.gradients import GRADIENTS_OFF
 from nanlab.explanations.site import (
+    MISSING,
     Candidate,
     Function,
     Place,
@@ -24,6 +26,7 @@ from nanlab.explanations.site import (
     bound_value,
     callee,
     is_return,
+    names_in,
     spelled,
     spliced,
 )
@@ -221,12 +224,35 @@ def _broadcasts(shape: Any, whole: Any) -> bool:
     return shape == whole or shape in (whole[1:], (1, *whole[1:]))
 
 
+def without_one_left(site: Site) -> Iterator[Candidate]:
+    """Batches without the last one, of which batch norm refuses the only sample: in the loader, or
+    passed over in the loop that trains."""
+    refused = "1 value per channel when training" in site.text
+    for place in site.statements() if refused else ():
+        made = place.result()
+        for call in (c for c in place.calls() if callee(c) == "DataLoader"):
+            sized = isinstance(made, DataLoader) and hasattr(made.dataset, "__len__")
+            size = made.batch_size if sized else None
+            if made is MISSING or (size and len(made.dataset) % size == 1):
+                cost = 0.4 + 0.3 * (size is None)
+                yield replace(place, distance=0.0).added(cost, call, "drop_last=True")
+    for place in site.raising if refused else ():
+        line = place.statement.lineno
+        loops = [n for n in place.source.nodes if isinstance(n, ast.For)]
+        loops = [n for n in loops if n.lineno < line <= (n.end_lineno or 0)]
+        if loops and ".backward(" in ast.unparse(loops[-1]):
+            for name in sorted(names_in(place.statement)):
+                value = place.names().get(name)
+                if isinstance(value, Tensor) and value.shape[:1] == (1,):
+                    skipped = f"if len({name}) == 1:\n    continue\n{{}}"
+                    yield place.written(0.6 - place.distance, skipped)
+
+
 def loaded(site: Site, place: Place) -> Iterator[Candidate]:
-    """Batches made in another way, and modules that are not trained."""
+    """Batches made in another way."""
     rows = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
     for call in place.calls():
-        short = "when training" in site.text or _ends_short(place.result(), site)
-        if callee(call) == "DataLoader" and short:
+        if callee(call) == "DataLoader" and _ends_short(place.result(), site):
             yield place.added(0.9, call, "drop_last=True")
         elif callee(call) == "DataLoader" and rows and isinstance(rows[0], list):
             more = f"collate_fn=lambda rows: {padded(rows[0], 'rows')}"
@@ -304,6 +330,51 @@ def without_none(site: Site, place: Place) -> Iterator[Candidate]:
             yield other.added(0.4, call, text)
 
 
+def of_one_at_least(site: Site, place: Place) -> Iterator[Candidate]:
+    """The lengths of sequences of which some have no elements, as if these had one, of padding."""
+    for call in place.calls() if "lengths" in site.text and "<= 0" in site.text else ():
+        given = [k.value for k in call.keywords if k.arg == "lengths"] or call.args[1:2]
+        for node in given if callee(call) == "pack_padded_sequence" else ():
+            text = f"{place.text(node)}.clamp(min=1)"
+            if isinstance(place.value(node), (list, tuple)) or isinstance(node, ast.ListComp):
+                text = f"[max(each, 1) for each in {place.text(node)}]"
+            yield place.replaced(0.3, (node, text))
+
+
+def starts_of_bags(site: Site, place: Place) -> Iterator[Candidate]:
+    """Where each bag starts, where it was told how long each is, or where it ends."""
+    known = [f.f_locals for f in site.inner if f.f_code.co_name == "embedding_bag"]
+    offsets, words = (known[-1].get(name) if known else None for name in ("offsets", "input"))
+    if not isinstance(offsets, Tensor) or not isinstance(words, Tensor) or not offsets.numel():
+        return
+    ends = int(offsets[-1]) == len(words)
+    form = "torch.nn.functional.pad({}[:-1], (1, 0))" if ends else "({0}.cumsum(0) - {0})"
+    if "offsets" not in site.text or not (ends or int(offsets.sum()) == len(words)):
+        return
+    for other in site.statements() if ends else ():
+        value = bound_value(other, "")
+        if callee(value) == "cumsum":
+            text = form.format(other.text(value))
+            yield replace(other, distance=0.0).replaced(0.3, (value, text))
+    for call in place.calls():
+        given = [k.value for k in call.keywords if k.arg == "offsets"] or call.args[1:2]
+        for node in given:
+            yield place.replaced(0.4, (node, form.format(place.text(node))))
+
+
+def begun_anew(site: Site, place: Place) -> Iterator[Candidate]:
+    """An iterator that has come to its end, begun anew."""
+    calls = place.calls() if isinstance(site.error, StopIteration) else []
+    for call in (c for c in calls if callee(c) in ("next", "__next__")):
+        iterator = [*call.args, getattr(call.func, "value", call)][0]
+        bound = site.binding(place, iterator)
+        if bound is not None and isinstance(bound.statement, ast.Assign):
+            own = f"{place.text(iterator)} = {bound.text(bound.statement.value)}"
+            row = textwrap.indent(place.text(place.statement), "    ")
+            rows = ("try:", row, "except StopIteration:", f"    {own}", row)
+            yield place.written(0.3, "\n".join(rows))
+
+
 def _lacks_some(rows: Any) -> bool:
     """Whether some of a list, not all, are None."""
     return isinstance(rows, list) and 0 < sum(row is None for row in rows) < len(rows)
@@ -311,7 +382,8 @@ def _lacks_some(rows: Any) -> bool:
 
 def _ends_short(loader: Any, site: Site) -> bool:
     """Whether the message speaks of the last batch of a loader, which has fewer samples."""
-    size = loader.batch_size if isinstance(loader, DataLoader) else None
+    sized = isinstance(loader, DataLoader) and hasattr(loader.dataset, "__len__")
+    size = loader.batch_size if sized else None
     return size is not None and _is_smaller(len(loader.dataset) % size, size, site)
 
 
@@ -341,10 +413,11 @@ def padded(rows: list[Any], name: str) -> str:
             padded([r[i] for r in rows], f"[r[{i}] for r in {name}]") for i in range(len(first))
         )
         return f"({', '.join(parts)})"
+    ranks = {getattr(r, "ndim", 0) for r in rows} if isinstance(first, Tensor) else set()
     if isinstance(first, Tensor) and len({r.shape[:1] for r in rows}) > 1:
         if len({r.shape[1:] for r in rows}) == 1:
             return f"torch.nn.utils.rnn.pad_sequence({name}, batch_first=True)"
-    elif isinstance(first, Tensor) and first.dim() == 2 and len({r.shape for r in rows}) > 1:
+    elif ranks == {2} and len({r.shape for r in rows}) > 1:
         turned = f"[each.T for each in {name}]"  # what is longer comes last
         return f"torch.nn.utils.rnn.pad_sequence({turned}, batch_first=True).transpose(1, 2)"
     return f"torch.utils.data.default_collate({name})"

@@ -29,6 +29,7 @@ from nanlab.explanations.site import (
     bound_value,
     callee,
     elements,
+    number_of,
     signature,
     spelled,
     spliced,
@@ -49,6 +50,10 @@ _NO_CURES = (
     " retain_graph track_running_stats training is_grads_batched full_graph drop_last"
     " differentiable capturable maximize foreach fused recurse raise_exception"
 ).split()
+
+
+# Sizes that do not fit because one of two tensors has a dimension less.
+_RANKS = r"must match the size|unbatched|\d-?D\b"
 
 
 def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -84,7 +89,7 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                 more = f"{place.text(call)[:-1]}, {name}=True)"
                 yield place.replaced(0.25, (call, f"torch.view_as_real({more})"))
         elif (isinstance(default, bool) or switch) and (lacks or name not in _NO_CURES):
-            kept = name == "keepdim" and "must match the size" in site.text
+            kept = name == "keepdim" and re.search(_RANKS, site.text) is not None
             named = 0.6 if name in site.text else 0.45 * kept
             if given is None:
                 yield place.added(0.9 - named, call, f"{name}={not default}")
@@ -103,6 +108,8 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if isinstance(function, type) and "self" not in place.names():
         made, known = place.result(), signature(function)
         plain = isinstance(made, function) and not isinstance(made, Tensor)
+        if isinstance(made, nn.Module):
+            plain = plain and "_modules" in vars(made)  # it was initialised
         more_names = dir(made) if plain else ()
         for name in dict.fromkeys([*known, *(n for n in more_names if n[0] != "_")]):
             size = known[name] if name in known else getattr(made, name, None)
@@ -140,7 +147,8 @@ def counted(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     for keyword in call.keywords:
         words = [word for word in (keyword.arg or "").split("_") if len(word) > 4]
         name, made = spelled(keyword.value), site.binding(place, keyword.value)
-        for text in site.rounds if any(word in site.text for word in words) else ():
+        steps = site.all_rounds if "total" in words else []
+        for text in (*steps, *site.rounds) if any(word in site.text for word in words) else ():
             value = bound_value(made, name)
             if made is not None and value is not None and any(word in name for word in words):
                 yield replace(made, distance=place.distance).replaced(0.55, (value, text))
@@ -152,10 +160,11 @@ def reduced(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     for keyword in call.keywords if "Boolean value of Tensor" in site.text else ():
         if keyword.arg == "reduction":
             yield place.replaced(-0.3, (keyword, 'reduction="mean"'))
+    if "scalar outputs" not in site.text or ".backward(" not in site.raised:
+        return
     function = place.value(call.func)
     learned = isinstance(function, nn.Module) and any(True for _ in function.parameters())
-    alone = len(call.args) + len(call.keywords) < 2
-    if "scalar outputs" not in site.text or ".backward(" not in site.raised or learned or alone:
+    if learned or len(call.args) + len(call.keywords) < 2:
         return
     for node in place.source.nodes:  # elsewhere it is to give one for each sample
         if callee(node) in ("mean", "sum") and f"{place.text(call.func)}(" in place.source.part(
@@ -217,8 +226,12 @@ def mapped_axes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]
 
 def near_options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """An option that nearly is one that the function knows."""
+    sizes = [*(k.value for k in call.keywords if k.arg == "kernel_size"), *call.args[2:3]]
     for given in (*call.args, *(keyword.value for keyword in call.keywords)):
         old = getattr(given, "value", None)
+        if old == "same" and sizes and "not supported for strided" in site.text:
+            half = type(number_of(sizes[0])) is int and number_of(sizes[0]) // 2
+            yield place.replaced(0.2, (given, str(half or f"{place.text(sizes[0])} // 2")))
         if isinstance(old, str) and re.fullmatch(r"[-+]?(inf|nan|\d+(\.\d*)?)", old):
             yield place.replaced(0.3, (given, f'float("{old}")'))
         if isinstance(given, ast.Constant) and isinstance(old, str) and old and old in site.text:
@@ -268,6 +281,32 @@ def parametrized(site: Site) -> Iterator[Candidate]:
                     new = f"{source.part(node.value)}.parametrizations.{node.attr}"
                     pairs.append((node, new))
         yield Candidate(-0.1, spliced(source, pairs))
+
+
+def by_sample(site: Site) -> Iterator[Candidate]:
+    """Layers that normalise the batch as ones that normalise each sample, where ``vmap`` takes the
+    samples one by one."""
+    kind = nn.modules.batchnorm._BatchNorm
+    counting = "mutate a captured" in site.text  # the batches, of which it keeps the number
+    counting = counting and any(isinstance(each, kind) for each in site.running)
+    if not counting and "Batch norm got a batched tensor" not in site.text:
+        return
+    for source in site.program.texts:
+        pairs: list[tuple[ast.AST, str]] = []
+        for call in (n for n in source.nodes if isinstance(n, ast.Call) and n.args):
+            if re.fullmatch(r"BatchNorm\dd", callee(call)):
+                head = source.part(call.func)[: -len(callee(call))]
+                kept = [k for k in call.keywords if k.arg in ("eps", "affine")]
+                more = "".join(f", {source.part(k)}" for k in kept)
+                pairs.append((call, f"{head}GroupNorm(1, {source.part(call.args[0])}{more})"))
+        if pairs:
+            yield Candidate(0.3, spliced(source, pairs))
+    for place in site.statements():
+        made = place.result()
+        if isinstance(made, nn.Module) and any(isinstance(m, kind) for m in made.modules()):
+            name = "".join(bound_by(place.statement))
+            new = f"torch.func.replace_all_batch_norm_modules_({name})"
+            yield place.written(0.4, f"{{}}\n{new}")
 
 
 def _to_construction(
@@ -399,8 +438,9 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     function = place.value(call.func)
     name = callee(call)
     head = place.text(call.func)[: -len(name)]
-    parts = place.value(call.args[0]) if name in _OF_SEVERAL and call.args else None
-    if isinstance(parts, (list, tuple)) and len({getattr(each, "shape", 0) for each in parts}) > 1:
+    parts: Any = place.value(call.args[0]) if name in _OF_SEVERAL and call.args else None
+    known = isinstance(parts, (list, tuple)) and not any(each is MISSING for each in parts)
+    if known and len({getattr(each, "shape", 0) for each in parts}) > 1:
         text = padded(list(parts), place.text(call.args[0]))
         yield place.replaced(0.6, (call, text))
         shapes = [getattr(each, "shape", ()) for each in parts]
@@ -637,6 +677,70 @@ def exchanged(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             sure = (first, second) == (y, x)
             cost = -0.05 if sure else 0.35
             yield replace(place, distance=0.0).replaced(cost, (a, second), (b, first))
+
+
+def tensors(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """Numbers as tensors, where a function takes these alone; what an optimizer changes, as one
+    list of them."""
+    refused = re.search("must be (a )?Tensor|invalid combination of arguments", site.text)
+    for node in call.args if refused and not place.distance else ():
+        if type(number_of(node)) in (int, float):
+            yield place.replaced(0.6, (node, f"torch.tensor({place.text(node)})"))
+    for given in call.args[:1] if re.search("iterable of|only optimize", site.text) else ():
+        if isinstance(place.value(given), Tensor):
+            yield place.replaced(0.3, (given, f"[{place.text(given)}]"))
+        parts = [n for n in getattr(given, "elts", []) if not isinstance(n, ast.Dict)]
+        modules = {id(n) for n in parts if isinstance(place.value(n), nn.Module)}
+        texts = (f"*{place.text(n)}" + ".parameters()" * (id(n) in modules) for n in parts)
+        pairs = [*zip(parts, texts, strict=True)]
+        yield place.replaced(
+            0.3, *(pair for pair in pairs if not isinstance(place.value(pair[0]), Tensor))
+        )
+
+
+def of_one_number(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """The sum of what a model gives, where ``grad`` asks for one number."""
+    asked = "to return a scalar" in site.text and callee(call).split("_")[0] in ("grad", "value")
+    for given in call.args[:1] if asked else ():
+        if isinstance(place.value(given), nn.Module):
+            text = place.text(given)
+            yield place.replaced(0.3, (given, f"lambda *args: {text}(*args).sum()"))
+        for other in site.returns(place.value(given)):
+            value: Any = getattr(other.statement, "value", None)
+            if not isinstance(value, (ast.Tuple, ast.BinOp)):
+                text = f"{other.text(value)}.mean()"
+                yield replace(other, distance=0.0).replaced(0.3, (value, text))
+
+
+def of_other_widths(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """The width of what attention looks at, told where it is not that of what asks."""
+    frames = [f.f_locals for f in site.inner if hasattr(f.f_locals.get("self"), "embed_dim")]
+    known = [names for names in frames if {"query", "key", "value"} <= names.keys()]
+    if callee(call) == "MultiheadAttention" and known:
+        own, query, key, value = (known[-1][n] for n in ("self", "query", "key", "value"))
+        if all(isinstance(each, Tensor) and each.dim() for each in (query, key, value)):
+            fits = query.shape[-1] == own.embed_dim
+            more = f"kdim={key.shape[-1]}, vdim={value.shape[-1]}"
+            if fits and key.shape[-1] != own.embed_dim:
+                yield replace(place, distance=0.0).added(0.35, call, more)
+
+
+def in_bounds(site: Site, place: Place) -> Iterator[Candidate]:
+    """A number that is refused, with another sign; a percentage, or how many times less, as a
+    share."""
+    told = {float(n) for n in re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", site.text)}
+    share = re.search(r"between 0 and 1|range \[0, 1\]", site.text)
+    less = "should be < 1" in site.text
+    for node in place.parts() if share or less or "Invalid" in site.text else ():
+        number: Any = number_of(node) if isinstance(node, (ast.Constant, ast.UnaryOp)) else None
+        role = site.roles.get(id(node), "")
+        named = number in told or (role and role in site.text.lower())
+        if type(number) not in (int, float) or not named:
+            continue
+        if number < 0 and "Invalid" in site.text:
+            yield place.replaced(0.4, (node, f"{-number}"))
+        elif number > 1 and (share or less):
+            yield place.replaced(0.4, (node, f"{number / 100 if share else 1 / number:g}"))
 
 
 def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:

@@ -94,6 +94,32 @@ def _writes(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.AugAssign) or (isinstance(statement, ast.Expr) and written)
 
 
+def as_the_result(site: Site, place: Place) -> Iterator[Candidate]:
+    """Ones in the shape of what is differentiated, where they were made in another."""
+    calls = place.calls() if "grad_output[0] has a shape" in site.text else []
+    for call in (c for c in calls if callee(c) in ("backward", "grad")):
+        of: Any = getattr(call.func, "value", call) if callee(call) == "backward" else call.args[0]
+        for given in (*call.args, *(k.value for k in call.keywords)):
+            if callee(given) == "ones":
+                yield place.replaced(0.3, (given, f"torch.ones_like({place.text(of)})"))
+
+
+def with_graph_kept(site: Site) -> Iterator[Candidate]:
+    """The graph kept by all calls of a function that ask for gradients, where one of them freed
+    it: those of data with a graph of their own, for they may be part of a loss."""
+    for source in site.program.texts if "second time" in site.text else ():
+        groups: dict[int, list[tuple[ast.AST, str]]] = {}
+        for call in (n for n in source.nodes if isinstance(n, ast.Call)):
+            taken = {k.arg for k in call.keywords} & {"create_graph", "retain_graph"}
+            if callee(call) == "grad" and len(call.args) > 1 and not taken:
+                learned = "param" in source.part(call.args[1])
+                kept = f"{'retain' if learned else 'create'}_graph=True"
+                pair = (call, f"{source.part(call)[:-1]}, {kept})")
+                groups.setdefault(id(function_around(source, call)), []).append(pair)
+        for pairs in groups.values():
+            yield Candidate(0.4, spliced(source, pairs))
+
+
 def carried_on(site: Site) -> Iterator[Candidate]:
     """What each round takes from the one before, cut from its graph when it was computed."""
     if not re.search("second time|in-?place", site.text):
@@ -516,7 +542,7 @@ def _asks(argument: ast.AST) -> bool:
 def differentiated(site: Site) -> Iterator[Candidate]:
     """The loss differentiated, where that was forgotten."""
     raised = site.raising[0].text(site.raising[0].statement)
-    scaler = re.search(r"\b(\w+)\.step\(", raised)
+    scaler = re.search(r"\b(\w+)\.(?:step|unscale_)\(", raised)
     scaled = scaler is not None and re.search("No inf checks|_scale is None", site.text)
     if not scaled and not ("NoneType" in site.text and ".grad" in raised):
         return

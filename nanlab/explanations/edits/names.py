@@ -112,6 +112,8 @@ def _of_another_type(place: Place, node: ast.Attribute, owner: Any) -> Iterator[
             yield place.replaced(0.3, (call, text))
         parts = [*owner.values()] if isinstance(owner, dict) else owner
         known = [hasattr(each, name) for each in parts] if isinstance(parts, (list, tuple)) else []
+        if known == [True, False] and isinstance(owner, tuple):  # of an RNN, and its state
+            yield place.replaced(0.25, (node.value, f"{text}[0]"))
         if any(known) and name in _FOR_EACH:
             own = f"each.{name}{given}" + f' if hasattr(each, "{name}") else each' * (
                 not all(known)
@@ -134,6 +136,11 @@ def lists(site: Site, place: Place) -> Iterator[Candidate]:
 
 def without_dots(site: Site, place: Place) -> Iterator[Candidate]:
     """Names of layers without the dots that they may not hold, wherever they are looked up."""
+    told = re.search(r'contain "\.", got: (\S+?)[\'"]*$', site.text)
+    words = [n for n in place.source.nodes if told and getattr(n, "value", "") == told[1]]
+    if told and words:
+        new = repr(told[1].replace(".", "_"))
+        yield place.replaced(0.3, *((n, new) for n in words if isinstance(n, ast.Constant)))
     for node in place.parts() if 'contain "."' in site.text else ():
         owner = place.text(node.value) if isinstance(node, ast.Subscript) else ""
         pairs: list[tuple[ast.AST, str]] = []
@@ -380,6 +387,10 @@ def hidden(site: Site, place: Place) -> Iterator[Candidate]:
             own = [n for n in place.source.nodes if spelled(n) == f"self.{name}"]
             texts = [(n, f"self.{name}_value") for n in own if id(n) not in read]
             yield place.replaced(0.35, *texts)
+    for module in site.modules if isinstance(site.error, (AttributeError, TypeError)) else ():
+        for name in (n for n in vars(module)["_modules"] if hasattr(nn.Module, n)):
+            own = [n for n in place.source.nodes if spelled(n) == f"self.{name}"]
+            yield place.replaced(0.3, *((n, f"self.{name}_layer") for n in own))
     called = {id(n.func): n.func for n in place.calls() if isinstance(n.func, ast.Name)}
     for function in called.values() if "not callable" in site.text else ():
         name = getattr(function, "id", "")

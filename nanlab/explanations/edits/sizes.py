@@ -78,7 +78,8 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                 more += 1.8 * (id(node) in drawn) + 0.5 * (id(node) in named)
                 words = site.roles.get(id(node), "").split("_")
                 more -= 0.15 * any(len(word) > 4 and word in site.text for word in words)
-                more += 0.6 * ("kernel" in words)  # what it leaves of a picture fits seldom
+                more += 0.6 * bool({"kernel", "padding"} & {*words})  # what it leaves fits seldom
+                more += 0.6 * (words == ["output", "size"] and value == 1)  # one for each channel
                 if id(node) in bounds and value in near_sizes:
                     more += 0.5  # it is a size of what it is computed with
                 for cost, size in _instead(value, site):
@@ -204,12 +205,16 @@ def other_sizes(site: Site, place: Place) -> Iterator[Candidate]:
     """Sizes that a call is given, computed in another way."""
     for call in place.calls():
         for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
-            value = place.value(argument)
+            value = seen = place.value(argument)
+            if seen is MISSING:
+                value = site.size(place, argument)
             if not isinstance(argument, (ast.Constant, ast.Starred)):
                 if value is MISSING or type(value) is int:
                     for cost, new in _reckoned(place, argument, value, site):
                         yield place.replaced(cost, (argument, new))
-                    if value is MISSING and hasattr(nn, callee(call)):
+                    for part, new in (*_other_side(place, argument), *_regrouped(place, argument)):
+                        yield place.replaced(0.5, (part, new))
+                    if seen is MISSING and hasattr(nn, callee(call)):
                         for cost, new in _other_parameters(place, argument):
                             yield place.replaced(cost, (argument, new))
                     bound = site.binding(place, argument)
@@ -223,6 +228,34 @@ def other_sizes(site: Site, place: Place) -> Iterator[Candidate]:
                         alike = [(e, bound.text(e) + more) for e in both if callee(e) == "len"]
                         if len(alike) > 1:
                             yield bound.replaced(cost - 0.3, *alike)
+
+
+# Sizes of a layer that are taken for each other.
+_SIDES = {"in_": "out_", "out_": "in_", "input_size": "hidden_size", "hidden_size": "input_size"}
+
+
+def _other_side(place: Place, node: ast.expr) -> Iterator[tuple[ast.AST, str]]:
+    """The size of what a layer is given, for the size of what it gives, and the other way."""
+    for part in (n for n in ast.walk(node) if isinstance(n, ast.Attribute)):
+        for old, new in _SIDES.items():
+            if part.attr.startswith(old):
+                yield part, f"{place.text(part.value)}.{new}{part.attr.removeprefix(old)}"
+
+
+def _regrouped(place: Place, node: ast.expr) -> Iterator[tuple[ast.AST, str]]:
+    """A sum of a product, as a product of a sum: ``a * (b + c)`` for ``a * b + c``."""
+    for part in ast.walk(node):
+        if not isinstance(part, ast.BinOp) or not isinstance(part.op, (ast.Add, ast.Sub)):
+            continue
+        sign = "+" if isinstance(part.op, ast.Add) else "-"
+        for inner, other in ((part.left, part.right), (part.right, part.left)):
+            if isinstance(inner, ast.BinOp) and isinstance(inner.op, (ast.Mult, ast.FloorDiv)):
+                a, b, rest = map(place.text, (inner.left, inner.right, other))
+                times = "*" if isinstance(inner.op, ast.Mult) else "//"
+                if inner is part.right:
+                    yield part, f"({rest} {sign} {a}) {times} {b}"
+                elif times == "*":
+                    yield part, f"{a} * ({b} {sign} {rest})"
 
 
 def _other_parameters(place: Place, node: ast.expr) -> Iterator[tuple[float, str]]:
@@ -276,7 +309,10 @@ def rest_of_parts(site: Site, place: Place) -> Iterator[Candidate]:
     for whole, parts in ((call.args[0], each) for call in place.calls() for each in call.args[1:]):
         sizes = place.value(parts)
         with suppress(Exception):
-            if isinstance(parts, ast.List) and sum(sizes) != len(place.value(whole)):
+            if isinstance(parts, ast.List) and all(type(size) is float for size in sizes):
+                if sum(sizes) > 1 > sum(sizes[:-1]):
+                    yield place.replaced(0.4, (parts.elts[-1], f"{1 - sum(sizes[:-1]):g}"))
+            elif isinstance(parts, ast.List) and sum(sizes) != len(place.value(whole)):
                 *others, last = parts.elts
                 left = " - ".join((f"len({place.text(whole)})", *map(place.text, others)))
                 yield place.replaced(0.4, (last, left))
@@ -290,10 +326,12 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
     text = place.text(node)
     loose = f"({text})" if isinstance(node, ast.BinOp) else text
     told = list(dict.fromkeys(n for n in site.told if n > 1))[:6]
+    asked = {(a, b) for a, b in site.refused if b > a or a == 2 * b}
+    asked = site.confronted | (asked if number_of(node) is MISSING else set())
     for a in told if value is MISSING else [value] * (value > 0):
         for at, b in enumerate(told if value is MISSING else site.sizes[:12]):
             cost = 1.0 + 0.3 * (value is MISSING) + 0.02 * at + 1.3 * (b == 1)
-            cost -= 0.5 * ((a, b) in site.confronted)
+            cost -= 0.5 * ((a, b) in asked)
             if b > a and b % a == 0:
                 yield cost, f"{loose} * {b // a}"
             elif b < a and a % b == 0:
@@ -345,6 +383,26 @@ def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:
                     told = (old, size) in site.confronted  # the message says both
                     at = replace(place, distance=0.0) if told else place
                     yield at.replaced(0.6, *own)
+
+
+def size_of_other(site: Site, place: Place) -> Iterator[Candidate]:
+    """The same dimension of another tensor, for a size that was read of one."""
+    known = [(n, v) for n, v in place.frame.f_locals.items() if isinstance(v, Tensor)]
+    statement = site.raising[0].statement
+    for node in place.parts():
+        if isinstance(node, ast.Subscript) and getattr(node.value, "attr", "") == "shape":
+            at, owner = number_of(node.slice), node.value.value  # type: ignore[attr-defined]
+        elif callee(node) == "size" and len(node.args) == 1:  # type: ignore[attr-defined]
+            at, owner = number_of(node.args[0]), node.func.value  # type: ignore[attr-defined]
+        else:
+            continue
+        size, text = place.value(node), place.text(node)
+        for name, tensor in known if type(at) is int and size in site.told else ():
+            if name != spelled(owner) and -tensor.ndim <= at < tensor.ndim:
+                if tensor.shape[at] != size and tensor.shape[at] in site.told:
+                    new = text.replace(place.text(owner), name, 1)
+                    far = 0.3 * is_whole(tensor) + 0.1 * (name not in names_in(statement))
+                    yield replace(place, distance=0.0).replaced(0.45 + far, (node, new))
 
 
 def shorter_data(site: Site) -> Iterator[Candidate]:
@@ -473,6 +531,35 @@ def other_axes(site: Site, place: Place) -> Iterator[Candidate]:
             new = ", ".join((*at * [":"], *given))
             if given != texts[at : at + 1] and new != place.text(parts):
                 yield place.replaced(0.5 + 0.02 * at, (parts, new))
+
+
+def kept_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
+    """One element of a dimension as a part of it, which keeps the dimension: ``x[-1:]``."""
+    nodes = place.parts() if re.search(r"unbatched|\d-?D\b", site.text) else []
+    for node in (n for n in nodes if isinstance(n, ast.Subscript)):
+        value, whole = place.value(node.value), node.slice
+        known = isinstance(value, Tensor)
+        for part in whole.elts if isinstance(whole, ast.Tuple) else [whole]:
+            at = number_of(part) if known or value is MISSING else None
+            if type(at) is int:
+                new = f"{at}:" if at == -1 else f"{at}:{at + 1}"
+                yield place.replaced(0.6 - 0.1 * known, (part, new))
+
+
+def in_turn(site: Site, place: Place) -> Iterator[Candidate]:
+    """The part of a sequence whose turn it is, in a loop that does not read what it counts."""
+    function = place.function or place.source.tree
+    loops = [n for n in ast.walk(function) if isinstance(n, ast.For) and spelled(n.target)]
+    loops = [n for n in loops if n.lineno < place.statement.lineno <= (n.end_lineno or 0)]
+    for loop in loops if re.search(r"\d-?D\b", site.text) else ():
+        name, count = spelled(loop.target), callee(loop.iter) == "range"
+        if not count or any(name in names_in(row) for row in loop.body):
+            continue
+        for node, role in place.operands:
+            value = place.value(node)
+            for d in range(getattr(value, "ndim", 0)) if role == "argument" else ():
+                part = f"{place.text(node)}[{d * ':, '}{name}]"
+                yield place.replaced(0.4 + 0.1 * d, (node, part))
 
 
 def _instead_of(dimension: Any) -> Iterator[tuple[float, str]]:

@@ -75,6 +75,8 @@ def _in_branch(place: Place) -> Iterator[Candidate]:
 def earlier(site: Site, place: Place) -> Iterator[Candidate]:
     """A later statement of the block before this one, where it reads nothing that is bound
     between them."""
+    if place.frame.f_code.co_name == "<lambda>":  # it ran elsewhere
+        return
     cut = is_cut(site)  # by what was switched off before it was computed
     if place.distance > 0.5 or not (cut or place.statement is site.raising[0].statement):
         return
@@ -258,6 +260,16 @@ def called(site: Site) -> Iterator[Candidate]:
             ):
                 new = f"{place.text(target)}({place.text(value)})"
                 yield place.replaced(0.4, (place.statement, new))
+
+
+def state_kept(site: Site) -> Iterator[Candidate]:
+    """The state of a model as it is then, where its method was kept in place of it."""
+    for place in site.statements() if "'method'" in site.text else ():
+        called = {id(call.func) for call in place.calls()}
+        for node in place.parts() if isinstance(place.statement, ast.Assign) else ():
+            if getattr(node, "attr", "") == "state_dict" and id(node) not in called:
+                state = f"{{n: v.clone() for n, v in {place.text(node)}().items()}}"
+                yield replace(place, distance=0.0).replaced(0.3, (node, state))
 
 
 def returned(site: Site) -> Iterator[Candidate]:

@@ -34,6 +34,7 @@ from nanlab.explanations.site import (
     spelled,
     unread,
 )
+from nanlab.findings.rule import Edit
 from nanlab.operators import having
 
 # Calls after which a tensor is no other form of what it was.
@@ -84,14 +85,19 @@ def cut_alike(site: Site, place: Place) -> Iterator[Candidate]:
         if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
             continue
         cut = any(isinstance(part, ast.Slice) for part in ast.walk(node.slice))
-        data = place.value(node.value) if cut else MISSING
+        rows = isinstance(index := place.value(node.slice), Tensor) and index.dtype == torch.int64
+        data = place.value(node.value) if cut or rows else MISSING
         if not isinstance(data, Tensor) or data.requires_grad:
             continue
         for own, _ in place.operands:
             value = place.value(own) if isinstance(own, ast.Name) else MISSING
-            if isinstance(value, Tensor) and value is not data and value.shape == data.shape:
-                name = place.text(own)
-                part = f"{name}[{place.text(node.slice)}]"
+            if not isinstance(value, Tensor) or value is data or value.requires_grad:
+                continue
+            name = place.text(own)
+            part = f"{name}[{place.text(node.slice)}]"
+            if rows and value.shape[:1] == data.shape[:1] and len(value) in site.told:
+                yield place.replaced(0.38, (own, part))
+            elif cut and value.shape == data.shape:
                 yield place.replaced(0.4, (own, part))
                 after = place.block[place.block.index(place.statement) + 1 :]
                 if place.function is not None and any(name in names_in(row) for row in after):
@@ -191,6 +197,86 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.5, *zip(call.args, texts, strict=True))
 
 
+def values_of(site: Site) -> Iterator[Candidate]:
+    """The values alone where a name was bound to these with their indices, as by ``max``: one, or
+    all of them."""
+    asked = "return_types" in site.text
+    places = [p for p in site.bindings if asked and "return_types" in str(type(p.result()))]
+    edits: list[Edit] = []
+    for place in places:
+        value = bound_value(place, "")
+        each = replace(place, distance=0.0).replaced(0.32, (value, f"{place.text(value)}.values"))
+        edits += each.edits
+        yield each
+    yield Candidate(0.3, tuple(edits))
+
+
+def shortened(site: Site, place: Place) -> Iterator[Candidate]:
+    """The lengths of sequences that a layer has made shorter by a whole number, made so too."""
+    told = re.search(
+        r"Expected (\w+_lengths) to have value at most (\d+), but got value (\d+)", site.text
+    )
+    most, got = (int(told[2]), int(told[3])) if told is not None else (1, 0)
+    for call in place.calls() if told is not None else ():
+        for node in (*call.args, *(k.value for k in call.keywords)):
+            if told is not None and site.roles.get(id(node)) == told[1]:
+                times = -(-got // most)
+                yield place.replaced(0.3, (node, f"{place.text(node)} // {times}"))
+
+
+def as_diagonal(site: Site, place: Place) -> Iterator[Candidate]:
+    """A number for each dimension as the diagonal of the matrix that a distribution takes."""
+    for call in place.calls():
+        for node in (*call.args, *(k.value for k in call.keywords)):
+            value = place.value(node)
+            matrix = site.roles.get(id(node), "") in _MATRICES and site.roles[id(node)] in site.text
+            plain = not isinstance(value, Tensor) or value.shape[-2:-1] != value.shape[-1:]
+            if matrix and plain:
+                yield place.replaced(0.3, (node, f"torch.diag_embed({place.text(node)})"))
+
+
+_MATRICES = ("covariance_matrix", "precision_matrix", "scale_tril")
+
+
+def as_one_event(site: Site, place: Place) -> Iterator[Candidate]:
+    """The distributions that a divergence is computed of, or a mixture of, each of events of the
+    same dimensions."""
+    made = [f.f_locals for f in site.inner if "component_distribution" in f.f_locals]
+    for node in (n for c in place.calls() if made for n in (*c.args[1:2], *c.keywords)):
+        mixed, component = (made[-1][f"{n}_distribution"] for n in ("mixture", "component"))
+        more = len(component.batch_shape) - len(mixed.batch_shape) - 1
+        value = getattr(node, "value", node)
+        if more > 0 and getattr(node, "arg", "component_distribution")[0] == "c":
+            yield place.replaced(
+                0.3, (value, f"{_kind(place, 'Independent')}({place.text(value)}, {more})")
+            )
+    known = [f.f_locals for f in site.inner if f.f_code.co_name == "kl_divergence"]
+    kinds = torch.distributions
+    for call in (c for c in place.calls() if known and callee(c) == "kl_divergence"):
+        own = [(node, known[-1].get(name)) for node, name in zip(call.args, "pq", strict=False)]
+        for (node, plain), (_, other) in (own, own[::-1]) if len(own) == 2 else ():
+            text, base = place.text(node), getattr(plain, "base_dist", plain)
+            if isinstance(other, kinds.MultivariateNormal) and isinstance(base, kinds.Normal):
+                name, given = (
+                    "MultivariateNormal",
+                    f"{text}.mean, torch.diag_embed({text}.variance)",
+                )
+            elif isinstance(other, kinds.Independent) and type(base) is type(other.base_dist):
+                count = other.reinterpreted_batch_ndims
+                if getattr(plain, "reinterpreted_batch_ndims", 0) > count:
+                    continue
+                inner = text if base is plain else f"{text}.base_dist"
+                name, given = "Independent", f"{inner}, {count}"
+            else:
+                continue
+            yield place.replaced(0.3, (node, f"{_kind(place, name)}({given})"))
+
+
+def _kind(place: Place, name: str) -> str:
+    """A class of distributions, as the program names it."""
+    return name if name in place.names() else f"torch.distributions.{name}"
+
+
 def _left_out(site: Site, place: Place) -> Iterator[Candidate]:
     """What is left out of probabilities, as 0: minus infinity leaves it out of scores."""
     for other in (p for p in site.statements() if p.function is place.function):
@@ -205,17 +291,23 @@ _MINUS_INFINITY = re.compile(r"""-float\(['"]inf['"]\)|float\(['"]-inf['"]\)|-\w
 def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> Iterator[Candidate]:
     """An operand in another form, alone and with all those of its shape."""
     operands = place.operands
-    tensors = {spelled(e): v for e, _ in operands if isinstance(v := place.value(e), Tensor)}
+    ordered = sorted((e for e, _ in operands), key=lambda e: (e.lineno, e.col_offset))
+    tensors = {spelled(e): v for e in ordered if isinstance(v := place.value(e), Tensor)}
     value = place.value(expression)
     if value is MISSING and role == "value":
         value = place.result()
     if value is MISSING and isinstance(given := site.given(expression), list):
         value = given
+    if value is MISSING:
+        value = site.computed(expression)
     in_place: Iterator[Any] = filter(_in_place, place.calls())
     written = {id(c.func.value) for c in in_place}
     stored = (n for n in place.parts() if isinstance(getattr(n, "ctx", None), ast.Store))
     written |= {id(n.value) for n in stored if isinstance(n, ast.Subscript)}
+    mask = role == "index" and getattr(value, "dtype", None) == torch.bool
     for cost, new in _forms(_Operand(site, place, expression, value, tensors)):
+        if mask and re.search(r"\.(long|float|to)\(", new):  # it would choose rows by number
+            continue
         if id(expression) in written and "detach" not in new:  # a copy would be written
             continue
         plain = isinstance(
@@ -364,8 +456,8 @@ Forms = Iterator[tuple[float, str]]  # texts in the place of an expression: (cos
 
 
 def _forms(own: _Operand) -> Forms:
-    if not own.text:
-        return
+    if not own.text or re.search("positive-definite|singular", own.site.text):
+        return  # no other form of it makes a matrix definite
     yield from _of_syntax(own)
     yield from _of_objects(own)
     yield from _of_numbers_and_texts(own)
@@ -416,6 +508,10 @@ def _of_objects(own: _Operand) -> Forms:
         for name, other in place.names().items():
             if kind in (base.__name__ for base in type(other).__mro__) and name != old:
                 yield 0.6, name
+    if "is not a Module subclass" in site.text and callable(value):  # of functions
+        name = getattr(value, "__name__", "").replace("_", "")
+        for layer in (n for n in dir(nn) if n.lower() == name and isinstance(getattr(nn, n), type)):
+            yield 0.3, f"torch.nn.{layer}()"
     for kind in re.findall(r"\(torch\.(nn\.\w+) or None expected", site.text):
         yield 0.5, f"torch.{kind}({old})"
     plain = not isinstance(value, (Tensor, nn.Module, type))
@@ -428,9 +524,14 @@ def _of_objects(own: _Operand) -> Forms:
         yield 1.4, f"*{old}"
         if "tuple" in site.text:
             yield 1.6, f"{old}[0]"
-    elif isinstance(value, nn.Module) and len({p.dtype for p in value.parameters()}) == 1:
-        if old != "self" and any(p.dtype != torch.float32 for p in value.parameters()):
+    elif "_parameters" in getattr(value, "__dict__", {}) and len(_dtypes(value)) == 1:
+        if old != "self" and _dtypes(value) != {torch.float32}:
             yield 1.0, f"{old}.float()"
+
+
+def _dtypes(module: nn.Module) -> set[torch.dtype]:
+    """The dtypes of the parameters of a module."""
+    return {parameter.dtype for parameter in module.parameters()}
 
 
 def _of_numbers_and_texts(own: _Operand) -> Forms:
@@ -568,12 +669,14 @@ def _in_parts(place: Place, name: str) -> bool:
 def _of_each_class(own: _Operand) -> Forms:
     """Class numbers as one number for each class, where what is compared with them has scores."""
     value, numbers = own.value, elements(own.value)
-    compared = re.search("size of tensor|target size", own.site.text) and own.role == "target"
+    compared = re.search("(?i)size of tensor|target size", own.site.text) and own.role == "target"
     if not compared or value.dtype != torch.int64 or min(numbers, default=-1) < 0:
         return
-    for name, other in own.others.items():
+    given = (n for call in own.site.failed for n in getattr(call, "args", []))
+    known = [(str(v.shape[-1]), v) for n in given if isinstance(v := own.site.computed(n), Tensor)]
+    for size, other in [*((f"{n}.size(-1)", v) for n, v in own.others.items()), *known]:
         if other.shape[:-1] == value.shape and max(numbers) < other.shape[-1] > 1:
-            classes = f"torch.nn.functional.one_hot({own.text}, {name}.size(-1))"
+            classes = f"torch.nn.functional.one_hot({own.text}, {size})"
             yield 0.5, f"{classes}.float()"
 
 
@@ -608,7 +711,8 @@ def _moved(old: str, value: Tensor, site: Site) -> Forms:
 def _inside_bounds(old: str, value: Tensor, numbers: set[Any], site: Site) -> Forms:
     low, high = min(numbers), max(numbers)
     whole = is_whole(value) and value.dtype != torch.bool
-    if whole and low > 0 and int(high) in site.told and re.search(r"out of|outside", site.text):
+    beyond = low > 0 and len(numbers) > 1 and int(high) in site.told
+    if whole and beyond and re.search(r"out of|outside", site.text):
         yield 0.4, f"({old} - {int(low)})"
     if whole and low < 0 and re.search(r"out of|outside", site.text):
         yield 1.3, f"{old}.clamp(min=0)"
@@ -756,11 +860,13 @@ def _turned(own: _Operand, more: float) -> Forms:
     last = [d for n, v in own.others.items() if n != old for d in v.shape[-1:] if v.dim() > 1]
     others = [v.shape for n, v in own.others.items() if n != old and v.dim() == rank]
     met = "must match the size" in site.text
+    first = (shape or (0,))[0] == 1  # the batch comes first: rather cut at another size
+    cut = 0.6 * (first and isinstance(own.node, ast.Subscript))
     for a, b in itertools.combinations(range(rank), 2) if met and 1 in (shape or ()) else ():
         new = [*(shape or ())]
         new[a], new[b] = new[b], new[a]
         if any(all(n in (1, m) for n, m in zip(new, other, strict=True)) for other in others):
-            yield more + 0.5, f"{old}.transpose({a}, {b})"
+            yield more + 0.5 + cut, f"{old}.transpose({a}, {b})"
     product = re.search("mat1|matmul|mat2|bmm", site.text) and old != next(iter(own.others), "")
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
         yield 0.65, f"{old}.transpose(-2, -1)"
@@ -787,7 +893,7 @@ def _square(own: _Operand) -> Forms:
     if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] not in told or not table:
         return
     for name, other in own.others.items():
-        for far, d in enumerate((*range(other.dim() - 1, 0, -1), 0)):
+        for far, d in enumerate(reversed(range(other.dim()))):
             if name != own.text and 1 < other.shape[d] < shape[-1] and other.shape[d] in told:
                 head = "..., " * (len(shape) > 2)
                 cut = f": {name}.size({d})"
@@ -828,7 +934,8 @@ def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
             convs = (m for m in own.site.modules if isinstance(m, _ConvNd))
             table = table or any(size - less in each.padding for each in convs)  # of both sides
             at = f"{':, ' * (rank - d)}: {name}.size({other.dim() - d})"
-            yield more + (0.7 if table else 1.7), f"{old}[{at}]"
+            given = 0.3 * isinstance(own.node, ast.Call)  # a layer has the wrong size
+            yield more + (0.7 if table else 1.7) + given, f"{old}[{at}]"
     if other.shape != shape and other.dim() == rank:
         yield more + 1.5, f"{old}.expand_as({name})"
         yield more + 1.6, f"{old}.reshape({name}.shape)"
