@@ -22,6 +22,7 @@ from nanlab.program.rebuild import Beginning, same_bits
 from nanlab.program.replay import Change, FiniteGate, gradient_runs, patched, replay_step
 from nanlab.program.rerun import window
 from nanlab.program.values import Values
+from nanlab.rules.remedies import judge_for
 
 ROOT = Path(__file__).parent.parent
 spec = importlib.util.spec_from_file_location("written_fixes", ROOT / "benchmarks" / "written.py")
@@ -811,3 +812,30 @@ def test_without_an_exact_loss_a_fix_has_that_of_the_same_lines_in_another_form(
     assert rest
     assert all(fix.verdict == "finite" for fix in rest)
     assert any(fix.why.endswith(f"its limit {right:.4g}") for fix in rest)
+
+
+def test_a_form_that_needs_far_more_memory_is_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("""import torch
+
+topics = torch.nn.Parameter(torch.tensor([[200.0, 0.0], [0.0, 1.0]]).repeat(32, 1))
+words = torch.nn.Parameter(200 * torch.eye(2, 32))
+
+
+def step():
+    p = torch.softmax(topics, -1) @ torch.softmax(words, -1)
+    loss = -torch.log(p).mean()
+    loss.backward()
+""")
+    module = written.load(path)
+    with nanlab.watch(on_fault="record") as trace:
+        module.step()
+    spread = [f for f in trace.culprit.fixes if ".unsqueeze(-1) + " in f.code]
+    assert [f.verdict for f in spread] == ["verified"]
+    monkeypatch.setattr("nanlab.program.edit.MOST_SPREAD", 100)
+    judgement = judge_for(trace, trace.culprit)
+    assert isinstance(judgement, Judge)
+    with pytest.raises(nanlab.NotReplayable, match="a tensor of 4,096 elements"):
+        judgement.observed(spread[0].edits, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -78,6 +79,7 @@ from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get, operate
 from nanlab.program.values import BySegment, Values
 from nanlab.trace.chunk import Span
+from nanlab.trace.mode import DispatchMode
 from nanlab.trace.program import Call, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
@@ -367,7 +369,7 @@ class _Rewrite:
                 key: part.of(get) if isinstance(part := values[key], Dual | Mapped) else get(part)
                 for key in used
             }
-            with autocast(expression.device, bound.cast):
+            with autocast(expression.device, bound.cast), _Bounded():
                 made = transformed(code, given)
             if bound.tangent is None:
                 return made
@@ -763,6 +765,23 @@ class _Wide:
             made |= {r.view: t for r, t in zip(refs_in(call.out), results, strict=False)}
             result = results[0]
         return result
+
+
+MOST_SPREAD = 2**26  # elements of what is far larger than its operands
+
+
+class _Bounded(DispatchMode):
+    """Refuses to spread small tensors over one that may not fit into memory."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [x for x in args if isinstance(x, torch.Tensor)]
+        if len(given) > 1 and torch.Tag.pointwise in func.tags:
+            size = 0
+            with suppress(RuntimeError):  # which the operator raises too
+                size = math.prod(torch.broadcast_shapes(*(x.shape for x in given)))
+            if size > max(MOST_SPREAD, 16 * max(x.numel() for x in given)):
+                raise NotReplayable(f"its lines would make a tensor of {size:,} elements")
+        return func(*args, **(kwargs or {}))
 
 
 def _is_half(ref: Ref) -> bool:
