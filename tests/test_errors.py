@@ -656,6 +656,11 @@ GENUINE = {
         "wrong-argument",
         "Independent(",
     ),
+    "loaded state dict has a different number of parameter groups": ("wrong-argument", "params"),
+    "loaded state dict contains a parameter group that doesn't match the size of optimizer's group": (
+        "wrong-argument",
+        "params",
+    ),
     "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. However, got 4": (
         "wrong-argument",
         "cumsum",

@@ -258,6 +258,19 @@ MESSAGES: list[Meaning] = [
         ("estimate it by samples", "z = p.rsample()\nkl = p.log_prob(z) - q.log_prob(z)"),
     ),
     says(
+        r"loaded state dict (?:has a different number of parameter groups"
+        r"|contains a parameter group that doesn't match the size)",
+        "wrong-argument",
+        "the optimizer's parameter groups are not those of the state that it loads",
+        "A state belongs to an optimizer of the same groups, of as many parameters each in the same"
+        " order.",
+        (
+            "make the optimizer as that one was made",
+            "optimizer = torch.optim.AdamW([{'params': decay}, {'params': rest}], lr=1e-3)",
+        ),
+        ("begin with a fresh state", "# no optimizer.load_state_dict(...)"),
+    ),
+    says(
         r"offsets\[0\] has to be 0",
         "wrong-argument",
         "the first bag of the embedding does not start at 0{inside}",
