@@ -119,6 +119,17 @@ def test_removable_refuses_a_function_of_all_elements_together() -> None:
         nanlab.safe.removable(lambda t: (2 * t).sum(0) / t.sum(0), y)
 
 
+def test_removable_looks_at_each_function_by_itself() -> None:
+    x = torch.tensor([0.0, 0.5, 1.0])
+
+    def mended(fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        return nanlab.safe.removable(lambda t: fn(t), x)
+
+    assert mended(lambda t: torch.sin(t) / t)[0] == 1
+    with pytest.raises(NotRemovableError, match="several elements"):
+        mended(lambda t: torch.sin(t) / t.sum())
+
+
 def test_removable_keeps_a_nan_that_came_in() -> None:
     x = torch.tensor([0.0, math.nan])
     value = nanlab.safe.removable(lambda x: torch.sin(x) / x, x)

@@ -772,8 +772,8 @@ def _lines_up(node: ast.expr, made: Sequence[Made]) -> bool:
         for n in ast.walk(node)
         if isinstance(n, ast.BinOp) and not isinstance(n.op, ast.MatMult)
     }
-    views = (each.call.func for each in made if each.span in spans and each.call.func.is_view)
-    return any(view._opname not in ("detach", "alias") for view in views)  # which autograd makes
+    # others are made by autograd, where it keeps a result
+    return any(m.span in spans and m.call.func._opname in having("reshapes", "picks") for m in made)
 
 
 class _Misfits:

@@ -269,28 +269,22 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     return made.to(x.dtype.to_complex() if made.is_complex() else x.dtype)
 
 
-_elementwise: dict[tuple[Any, torch.Size], bool] = {}  # by the function's code and a shape
-
-
 def _is_elementwise(fn: Callable[[Tensor], Tensor], x: Tensor) -> bool:
-    """Whether a function makes of several tensors in one what it makes of each; looked at once.
+    """Whether a function makes of several tensors in one what it makes of each.
 
     Raises NotRemovableError where it makes a number of several elements of one.
     """
-    key = getattr(fn, "__code__", fn), x.shape
-    if key not in _elementwise:
-        with torch.no_grad(), torch.autocast(x.device.type, enabled=False), _Double():
-            one, other = 1.01 * x + 0.01, 1.02 * x + 0.02
-            each = torch.stack([fn(one), fn(other)])
-            if x.numel() > 1:
-                _check_apart(fn, one, other, each)
-            try:
-                together = fn(torch.stack([one, other]))
-                same = together.shape == each.shape
-                _elementwise[key] = same and torch.allclose(together, each, equal_nan=True)
-            except Exception:
-                _elementwise[key] = False
-    return _elementwise[key]
+    with torch.no_grad(), torch.autocast(x.device.type, enabled=False), _Double():
+        one, other = 1.01 * x + 0.01, 1.02 * x + 0.02
+        each = torch.stack([fn(one), fn(other)])
+        if x.numel() > 1:
+            _check_apart(fn, one, other, each)
+        ahead = (1,) * (each.dim() - 1 - x.dim())  # of what it closes over
+        try:
+            together = fn(torch.stack([one, other]).reshape(2, *ahead, *x.shape))
+        except Exception:
+            return False
+    return together.shape == each.shape and torch.allclose(together, each, equal_nan=True)
 
 
 def _check_apart(fn: Callable[[Tensor], Tensor], one: Tensor, other: Tensor, each: Tensor) -> None:
