@@ -218,11 +218,16 @@ class Notebook:
     def py(self, expression: str = "None", code: str = "") -> Any:
         """Value of an expression in the kernel, over the page's own connection; the notebook does
         not change."""
-        # a request that arrives while a failing cell still ends would be aborted with it
+        # a request that waits behind a cell that fails is aborted with it, unread; the status may
+        # be idle by then, since a widget's messages are served beside the cell
         body = """const kernel = w.context.sessionContext.session.kernel;
-            while (kernel.status !== 'idle') await new Promise(go => setTimeout(go, 20));
-            return (await kernel.requestExecute({code: a[0], silent: true,
-            store_history: false, user_expressions: {v: a[1]}}).done).content.user_expressions.v"""
+            for (;;) {
+                const {content} = await kernel.requestExecute({code: a[0], silent: true,
+                    store_history: false, user_expressions: {v: a[1]}}).done;
+                if (content.status !== 'aborted')
+                    return content.user_expressions?.v ?? content;
+                await new Promise(go => setTimeout(go, 20));
+            }"""
         value = self.js(body, [code, f"__import__('json').dumps({expression})"])
         assert value["status"] == "ok", value
         return json.loads(ast.literal_eval(value["data"]["text/plain"]))
