@@ -105,6 +105,8 @@ WRITTEN = {
     "what a custom Function has saved": "l057",
     "under vmap a sum over a number": "l058",
     "a signed square root": "l060",
+    "equal eigenvalues": "l063",
+    "equal singular values": "l064",
 }
 
 

@@ -331,3 +331,87 @@ def test_removable_under_vmap_of_a_function_of_other_tensors() -> None:
     )
     expected = weights * torch.where(rows == 0, 1.0, torch.log1p(rows) / rows)
     assert torch.allclose(made, expected)
+
+
+FUNCTIONS = {  # of eigenvalues, and their derivatives
+    "sqrt": (torch.sqrt, lambda x: 0.5 * x.rsqrt()),
+    "log": (torch.log, torch.reciprocal),
+    "exp": (torch.exp, torch.exp),
+}
+
+
+def with_equal_values(count: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    """All eigenvalues equal; two of them; all but the largest."""
+    made = torch.Generator().manual_seed(count)
+    basis = torch.linalg.qr(torch.randn(count, count, generator=made, dtype=torch.float64))[0]
+    two = torch.linspace(2, 3, count, dtype=torch.float64)
+    two[1] = two[0]
+    most = torch.cat([torch.full((count - 1,), 2.0), torch.full((1,), 9.0)]).double()
+    matrices = [torch.eye(count) * 2.25, (basis * two) @ basis.T, (basis * most) @ basis.T]
+    return [((m + m.T) / 2).to(dtype) for m in matrices]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [2, 3, 16])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_a_matrix_with_equal_eigenvalues_have_their_divided_differences(
+    name: str, count: int, dtype: torch.dtype
+) -> None:
+    fn, slope = FUNCTIONS[name]
+    weight = torch.linspace(-1, 1, count * count, dtype=torch.float64).reshape(count, count) ** 2
+    weight = weight + weight.T
+    matrices = with_equal_values(count, dtype)
+    leaf = torch.stack(matrices).requires_grad_()
+    values, vectors = safe.eigh(leaf)
+    found = (vectors * fn(values).unsqueeze(-2)) @ vectors.mH
+    (gradients,) = torch.autograd.grad((found * weight.to(dtype)).sum(), leaf)
+    near = (2 * torch.finfo(dtype).eps * count) ** 0.5
+    for value, gradient, matrix in zip(found, gradients, matrices, strict=True):
+        at, basis = torch.linalg.eigh(matrix.double())
+        gap, middle = at[:, None] - at, (at[:, None] + at) / 2
+        same = gap.abs() < 1e-5
+        quotients = (fn(at)[:, None] - fn(at)) / torch.where(same, 1.0, gap)
+        divided = torch.where(same, slope(middle), quotients)
+        true = basis @ (divided * (basis.T @ weight @ basis)) @ basis.T
+        plain = (basis * fn(at)) @ basis.T
+        assert (value.detach().double() - plain).norm() < near * plain.norm()
+        assert ((gradient + gradient.T).double() / 2 - true).norm() < near * true.norm()
+
+
+def test_the_nearest_rotation_to_a_rotation_has_the_gradient_of_its_polar_factor() -> None:
+    x = (2 * torch.eye(3, dtype=torch.float64)).requires_grad_()
+    weight = torch.arange(9.0, dtype=torch.float64).reshape(3, 3)
+    u, _, vh = safe.svd(x)
+    (slope,) = torch.autograd.grad((u @ vh * weight).sum(), x)
+    assert torch.allclose(u @ vh, torch.eye(3, dtype=torch.float64), atol=1e-7)
+    assert torch.allclose(slope, (weight - weight.T) / 4, atol=1e-6)
+
+
+def test_decompositions_of_values_that_are_apart_have_the_bits_of_torch() -> None:
+    x = torch.randn(4, 5, 5, generator=torch.Generator().manual_seed(0))
+    x = torch.cat([x + x.mT, torch.eye(5)[None]]).requires_grad_()
+    for mine, theirs in ((safe.eigh, torch.linalg.eigh), (safe.svd, torch.linalg.svd)):
+        for got, expected in zip(mine(x), theirs(x), strict=True):
+            assert torch.equal(got[:4], expected[:4])
+        slopes = [
+            torch.autograd.grad(fn(x)[1].square().cumsum(-1).sum(), x)[0] for fn in (mine, theirs)
+        ]
+        assert torch.equal(slopes[0][:4], slopes[1][:4])
+        assert slopes[0].isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (3, 3)])
+def test_decompositions_of_nothing_and_of_zeros_are_finite(shape: tuple[int, ...]) -> None:
+    x = torch.zeros(shape, requires_grad=True)
+    for parts in (safe.eigh(x), safe.svd(x)):
+        (slope,) = torch.autograd.grad(sum(p.cumsum(-1).sum() for p in parts), x)
+        assert slope.isfinite().all()
+    with pytest.raises(TypeMismatchError, match="expected a tensor for A, got list"):
+        safe.eigh([[1.0]])  # type: ignore[arg-type]
+
+
+def test_decompositions_compile_and_vmap() -> None:
+    x = torch.eye(3).expand(4, 3, 3)
+    whole = safe.eigh(x)[0]
+    assert torch.equal(torch.func.vmap(safe.eigh)(x)[0], whole)
+    assert torch.equal(torch.compile(safe.eigh, backend="eager")(x)[0], whole)

@@ -25,7 +25,7 @@ TEXTS = {  # of the tables, beside the numbers
     "F": "torch.nn.functional",
     "EYE": "torch.eye($x.shape[-1], dtype=$x.dtype, device=$x.device)",
     "OBLONG": "torch.eye(*$x.shape[-2:], dtype=$x.dtype, device=$x.device)",
-    "RAMP": "torch.diag(torch.linspace(1, 2, $x.shape[-1], dtype=$x.dtype, device=$x.device))",
+    "RAMP": "torch.diag(torch.linspace(-1, 1, $x.shape[-1], dtype=$x.dtype, device=$x.device))",
     "FILLED": "nan=0.0, posinf=0.0, neginf=0.0",
 }
 FACTS = {
@@ -322,8 +322,10 @@ add JITTER to the diagonal
     slogdet det inv solve solve_ex inv_ex cholesky_ex cholesky: NAME($x, ...)
         -> torch.linalg.NAME($x + JITTER * EYE, ...)
     qr($x, ...) -> torch.linalg.qr($x + JITTER * OBLONG, ...)
-split equal eigenvalues by an uneven diagonal of JITTER
-    svd eigh eig svdvals eigvalsh: NAME($x, ...) -> torch.linalg.NAME($x + JITTER * RAMP, ...)
+nanlab.safe.NAME: equal values are moved apart
+    svd eigh: NAME($x, ...) -> nanlab.safe.NAME($x, ...)
+split equal eigenvalues by an uneven diagonal of up to SPLIT
+    svd eigh eig svdvals eigvalsh: NAME($x, ...) -> torch.linalg.NAME($x + SPLIT * RAMP, ...)
 cut the gradient of the decomposition, where the loss does not need it
     svd eigh eig svdvals eigvalsh: NAME($x, ...) -> torch.linalg.NAME($x.detach(), ...)
 add JITTER to the diagonal of the triangular factor
@@ -480,6 +482,8 @@ def numbers(dtype: torch.dtype, least: float | None = None, terms: int = 1) -> d
         "SQUARED": squared,
         "EDGE": 1e-2 if dtype == torch.bfloat16 else default,
         "JITTER": default,
+        # between equal values: what it changes, and the rounding over the gap, are both small
+        "SPLIT": 10.0 ** round(math.log10(info.eps) / 2 + 0.5),
         "GROWTH": float(math.floor(min(20.0, growth / 2))),
         "FALL": float(math.floor(min(30.0, growth / 2))),
         "ROOT": 10.0 ** math.floor(math.log10(top) / 3),

@@ -570,6 +570,8 @@ class Graph:
             if ref.tracked == 2 or (found.is_leaf and ref.storage not in self.fresh):
                 slot[2] = found.detach().requires_grad_()
                 return slot[2]
+        if self.edited:  # an edit that detaches
+            return found
         raise NotReplayable(
             "autograd follows a tensor whose making it did not see, as in a Function written in C++"
         )
