@@ -107,6 +107,10 @@ WRITTEN = {
     "a signed square root": "l060",
     "equal eigenvalues": "l063",
     "equal singular values": "l064",
+    "a plain number that is 0": "l068",
+    "a plain number that a sum depends on": "l067",
+    "a count that is a plain number": "l070",
+    "the length of an empty selection": "l071",
 }
 
 

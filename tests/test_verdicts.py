@@ -839,3 +839,19 @@ def step():
     assert isinstance(judgement, Judge)
     with pytest.raises(nanlab.NotReplayable, match="a tensor of 4,096 elements"):
         judgement.observed(spread[0].edits, False)
+
+
+def ratio(numerator: Tensor, index: float) -> Tensor:
+    return numerator / (index - 1)
+
+
+def test_a_quotient_whose_numerator_may_depend_on_the_number_that_is_0_has_no_right_fix() -> None:
+    w = nn.Parameter(torch.tensor([0.3, -0.2, 0.4]))
+    index = 1.0
+    with nanlab.watch(on_fault="record") as trace:
+        ratio(1 - w.softmax(0).pow(index).sum(), index).backward()
+    assert trace.culprit is not None
+    assert trace.culprit.cause == "div-by-zero"
+    verdicts = {(fix.verdict, fix.why) for fix in trace.culprit.fixes if fix.edits}
+    assert verdicts
+    assert "verified" not in {verdict for verdict, _ in verdicts}

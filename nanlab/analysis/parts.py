@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from nanlab.analysis.exact import Comparisons, unmoved
-from nanlab.analysis.limits import Evaluation, Truth, Wide, evaluate, truth
-from nanlab.analysis.slices import Slice, Stop, cut, narrowed, numel
+from nanlab.analysis.limits import Evaluation, Limit, Truth, Wide, evaluate, truth
+from nanlab.analysis.slices import Slice, Stop, calls_of, cut, narrowed, numel
 from nanlab.program.edit import Region, is_sum
-from nanlab.program.values import Values
+from nanlab.program.rebuild import Patch
+from nanlab.program.rerun import Get
+from nanlab.program.values import Results, Values
 from nanlab.trace.program import Call, EngineRun, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
@@ -182,3 +185,76 @@ def widened(t: Tensor) -> Tensor:
     if t.is_complex():
         return t.to(torch.complex128)
     return t.double() if t.is_floating_point() else t
+
+
+# A Python number that is 0, and that the program divides by: what loss and gradients tend to where
+# it moves.
+
+MOVED = 1e-4  # how far, off its singular point
+TOGETHER = 1e-2  # relative, what tends to one limit from both sides
+
+
+def zero_divisions(part: Slice) -> Iterator[tuple[int, int, Call]]:
+    """The divisions by a Python number that is 0."""
+    for segment, index, item in part.items:
+        if isinstance(item, Call) and item.func.__name__.startswith("div.") and len(item.args) > 1:
+            divisor = item.args[1]
+            if isinstance(divisor, int | float) and divisor == 0:
+                yield segment, index, item
+
+
+def counts_nothing(part: Slice) -> bool:
+    """Whether it may be the count of an empty selection: a result has no elements, or one that
+    autograd does not follow is a mask of zeros."""
+    results = Results(part.values)
+    for segment, index in calls_of(part):
+        results.want(segment, [index])
+    results.run()
+    refs = [ref for _, _, call in part.items if isinstance(call, Call) for ref in refs_in(call.out)]
+    if not all(map(numel, refs)):
+        return True
+    made = (
+        results.values[s].get(ref.view) for s in results.values for ref in refs if not ref.tracked
+    )
+    read = (t for t, w in zip(part.operands.values(), part.differentiated, strict=True) if not w)
+    return any(t is not None and t.dim() and not bool(t.count_nonzero()) for t in (*made, *read))
+
+
+def divided_by(segment: int, index: int, call: Call, distance: float) -> list[Patch]:
+    """A division by another number."""
+
+    def run(get: Get) -> Any:
+        return call.func(get(call.args[0]), distance, *call.args[2:], **call.kwargs)
+
+    return [Patch(segment, index, frozenset({index}), call.out, run)]
+
+
+def moved(part: Slice, patches: Sequence[Patch]) -> Evaluation:
+    """What it gives in float64, some of its calls changed."""
+    with Wide():
+        operands = [widened(t) for t in part.operands.values()]
+        return evaluate(part.function(patches), operands, part.differentiated)
+
+
+def tends(at: Callable[[float], Evaluation]) -> Truth | None:
+    """What an evaluation tends to at 0, from both sides; None where its values do not."""
+    near, far = ([at(way * d) for way in (1, -1)] for d in (MOVED, 2 * MOVED))
+
+    def limit(*there: Tensor) -> Limit:
+        after, before, *further = (t.double() for t in there)
+        inner, outer = (after + before) / 2, (further[0] + further[1]) / 2
+        value = (4 * inner - outer) / 3  # without the term in the square of the distance
+        scale = TOGETHER * value.abs().max() if value.numel() else 0.0
+        same = (after - before).abs() <= TOGETHER * (value.abs() + scale)
+        known = same & value.isfinite()
+        return Limit(torch.where(known, value, math.nan), ~known, value.abs(), known & ~known)
+
+    pairs = [*near, *far]
+    values = tuple(limit(*each) for each in zip(*(e.values for e in pairs), strict=True))
+    if not all(bool(v.exists.all()) for v in values):
+        return None
+    gradients = (
+        None if each[0] is None else limit(*each)
+        for each in zip(*(e.gradients for e in pairs), strict=True)
+    )
+    return Truth(values, tuple(gradients))

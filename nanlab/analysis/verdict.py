@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -23,13 +23,25 @@ from nanlab.analysis.limits import (
     longer,
     tolerance,
 )
-from nanlab.analysis.parts import FEW, WHOLE, Parts, SumsBefore, widened
+from nanlab.analysis.parts import (
+    FEW,
+    WHOLE,
+    Parts,
+    SumsBefore,
+    counts_nothing,
+    divided_by,
+    moved,
+    tends,
+    widened,
+    zero_divisions,
+)
 from nanlab.analysis.slices import Slice, calls_of, cut, numel
 from nanlab.capture.state import are_finite, values_of
 from nanlab.errors import NotReplayable
 from nanlab.program.beginnings import Beginnings
 from nanlab.program.edit import Edited, Region, apply
 from nanlab.program.edit_text import EditLike
+from nanlab.program.readings import text_of
 from nanlab.program.rebuild import Graph, Patch, Rebuilt, same_bits
 from nanlab.program.replay import (
     FiniteGate,
@@ -60,6 +72,7 @@ SMALLER = (0.1, 0.01, 0.001)  # operands, where the loss itself has no finite li
 SMALL = 1e-3  # of the largest element: what is below is compared with that
 STILL_ZERO = "the gradient stays 0: the right one is too small for the dtype"
 NOT_COMPUTED = "what is right there could not be computed"
+WITH_NUMBER = "what it divides may depend on the number that is 0"
 MOST_RUNS = 3  # of the engine that are held against their truth
 MOST_PUT_BACK = 4  # elements of data that an edit moves, of each of which it is asked why
 MOST_REGIONS = 4  # runs of the edited expression that are held against their truth one by one
@@ -83,13 +96,24 @@ class Judgement:
         return self.verdict == "verified"
 
 
+# an edit that moves a number of the program a distance, in all places of an expression
+Move = Callable[[float], EditLike]
+
+
+def _no_moves(*line: Any) -> Iterator[Move]:
+    return iter(())
+
+
 @dataclass
 class Judge:
     """Holds edits against the truth of one step, which is found out once."""
 
     where: Window
     revives: bool = False  # a gradient that is all zero has to become another
+    # (file, its text, line) -> what moves the variables of the expressions that the line is part of
+    moves: Callable[[str, str, int], Iterator[Move]] = _no_moves
     _known: dict[tuple[Any, ...], Judgement] = field(default_factory=dict)  # by edits
+    _by_numbers: dict[int, Truth | None] = field(default_factory=dict)  # by the slice's identity
     _loss: float | None = None  # by lines in another form that come out right
 
     @property
@@ -279,6 +303,11 @@ class Judge:
             except NotReplayable:
                 complete = False
                 continue
+            if true is not None and not any(bool(v.exists.any()) for v in true.values):
+                if any(zero_divisions(whole)):
+                    true = self._by_a_number(whole)
+                    if true is None:
+                        return Agreement("unknown", WITH_NUMBER), False
             complete = complete and true is not None and true.is_known
             if true is not None:
                 found = self._compared(whole, edited, true)
@@ -294,6 +323,38 @@ class Judge:
             if true is None or found.kind != "agrees":
                 return found, False
         return found, complete
+
+    def _by_a_number(self, whole: Slice) -> Truth | None:
+        """What loss and gradients tend to where a number moves by which the program divides, and
+        which is 0; None where it is not known what else depends on it."""
+        if id(whole) not in self._by_numbers:
+            found = None
+            for move in self._number_moves(whole):
+                with suppress(Exception):  # a variable that is no number, perhaps
+                    found = tends(partial(self._moved, whole, move))
+                if found is not None:
+                    break
+            self._by_numbers[id(whole)] = found
+        return self._by_numbers[id(whole)]
+
+    def _moved(
+        self, whole: Slice, move: Callable[[float], Sequence[Patch]], distance: float
+    ) -> Evaluation:
+        return moved(whole, move(distance))
+
+    def _number_moves(self, whole: Slice) -> Iterator[Callable[[float], Sequence[Patch]]]:
+        for segment, index, call in zero_divisions(whole):
+            row = self.recording.op(call.position)
+            if row is not None:
+                text = text_of(self.recording, row.file)
+                for move in self.moves(row.file, text, row.line):
+                    yield partial(self._patches, move)
+            if counts_nothing(whole):  # what is divided does not depend on how many there are
+                yield partial(divided_by, segment, index, call)
+
+    def _patches(self, move: Move, distance: float) -> list[Patch]:
+        edits = [move(distance)]
+        return apply(self.recording, self.where.segments, edits, self.values).patches
 
     def _compared(self, whole: Slice, edited: Edited, true: Truth) -> Agreement:
         operands = list(whole.operands.values())

@@ -87,6 +87,10 @@ class Removable:
         more = "" if at in ("0", "0.0") else f", at={at}"
         return f"nanlab.safe.removable({self.as_function()}, {self.variable}{more})"
 
+    def moved(self, distance: float) -> str:
+        """The statement with the variable a distance away."""
+        return self.edited(f"({self.as_function()})({self.variable} + {distance!r})")
+
     def edited(self, new: str, before: tuple[str, ...] = ()) -> str:
         """The statement with the new expression in it, below the lines that it needs.
 

@@ -6,7 +6,7 @@ import ast
 import io
 import math
 import tokenize
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
@@ -17,7 +17,7 @@ import torch
 
 from nanlab.analysis.exact import work
 from nanlab.analysis.libraries import PASS, is_told_elsewhere, patch, rewritings, text_of_library
-from nanlab.analysis.verdict import RAISES, ROUNDED, Judge
+from nanlab.analysis.verdict import RAISES, ROUNDED, Judge, Move
 from nanlab.errors import NanlabError
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
@@ -34,6 +34,7 @@ from nanlab.fixes.proposals import (
     reads_masks,
     reads_probabilities,
 )
+from nanlab.fixes.removable import Removable, removables
 from nanlab.program.edit import CHANGES_NOTHING
 from nanlab.program.readings import text_of as source_text
 from nanlab.program.rerun import grouped, step_that_shows, window
@@ -230,9 +231,19 @@ def judge_of(trace: Trace, step: int, revives: bool = False) -> Judge | str:
 
 def _judge_of(recording: Recording, step: int, revives: bool) -> Judge | str:
     try:
-        return Judge(window(recording, step if step >= 0 else None), revives)
+        return Judge(window(recording, step if step >= 0 else None), revives, _moves)
     except NanlabError as error:
         return str(error)
+
+
+def _moves(file: str, text: str, line: int) -> Iterator[Move]:
+    """What moves a variable of a line, in all its places at once."""
+    for site in removables(text, line):
+        yield partial(_moved, file, site)
+
+
+def _moved(file: str, site: Removable, distance: float) -> Edit:
+    return Edit(file, site.first, site.last, site.moved(distance))
 
 
 def _distinct(fixes: Sequence[Fix]) -> list[Fix]:

@@ -212,7 +212,9 @@ def _wide(x: Any) -> Any:
     return x.double() if low else x
 
 
-def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.0) -> Tensor:
+def removable(
+    fn: Callable[[Tensor], Tensor], x: Tensor | float, at: Tensor | float = 0.0
+) -> Tensor:
     """``fn(x)``, by its series around ``at`` near it: value and derivatives of any order are right
     there.
 
@@ -221,14 +223,21 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     x: torch.sin(x) / x`` at 0. It is called with float64 numbers, and, to find the series, with
     complex ones; where it knows no complex numbers, with real ones on both sides of the point. What
     it closes over gets its gradient too.
+    x: the tensor, or a Python number, which fn takes as a tensor without dimensions.
     at: a number, or a tensor that broadcasts with x.
     Raises NotRemovableError where fn has a pole, a branch point or a jump at ``at``,
     TypeMismatchError for a fn or x that is none.
-    Guarantees: away from ``at`` the value is fn's in float64, rounded to x's dtype once; near it,
-    the series', right to float64's rounding. A NaN that came in stays NaN.
+    Guarantees: away from ``at`` the value is fn's in float64, rounded to x's dtype once (to that of
+    what fn makes of it, where x is a number); near it, the series', right to float64's rounding.
+    A NaN that came in stays NaN.
     """
     if not callable(fn):
         raise TypeMismatchError(f"expected a function of one tensor, got {type(fn).__name__}")
+    if isinstance(x, int | float):
+        with torch.no_grad():
+            dtype = fn(torch.tensor(float(x))).dtype
+        taken = torch.promote_types(dtype, torch.float32)
+        return removable(fn, torch.tensor(x, dtype=taken), at).to(dtype)
     if not isinstance(x, Tensor) or not x.is_floating_point():
         got = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise TypeMismatchError(f"expected x to be a tensor of floating-point numbers, got {got}")

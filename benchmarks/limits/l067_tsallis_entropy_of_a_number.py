@@ -1,0 +1,54 @@
+"""Tsallis entropy of a policy, its index q a plain number that is 1."""
+import torch
+from torch import nn
+
+META = {
+    "origin_op": "div",
+    "phase": "forward",
+    "cause": "div-by-zero",
+    "symptom": "loss-nan",
+    "first_bad_step": 0,
+    "n_steps": 2,
+    "kind": "removable",
+    "form": "plain",
+    "loss_truth": 1.0814250971317039,
+    "fix": "what the quotient tends to",
+}
+
+X = torch.tensor([[0.5, 1.2, 0.3], [0.8, 0.3, 1.1]])
+
+
+class Net(nn.Module):
+    def __init__(self, q, fixed):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([0.3, -0.2, 0.4]))
+        self.q, self.fixed = q, fixed
+
+    def entropy(self, p, q):
+        return (1 - (p**q).sum(-1)) / (q - 1)  # ORIGIN
+    def forward(self, x):
+        p = (x * self.w).softmax(-1)
+        if self.fixed:
+            return -(p * p.log()).sum(-1).mean()
+        return self.entropy(p, self.q).mean()
+
+
+def build(fixed=False):
+    net = Net(1.0, fixed)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(i):
+        opt.zero_grad()
+        loss = net(X)
+        loss.backward()
+        opt.step()
+        return loss
+
+    return net, step
+
+
+def truth():
+    w = torch.tensor([0.3, -0.2, 0.4], dtype=torch.float64, requires_grad=True)
+    X = torch.tensor([[0.5, 1.2, 0.3], [0.8, 0.3, 1.1]], dtype=torch.float64)
+    loss = -((X*w).softmax(-1)*(X*w).log_softmax(-1)).sum(-1).mean()
+    return {"w": torch.autograd.grad(loss, w)[0]}
