@@ -566,6 +566,16 @@ def test_what_is_left_of_a_saturated_number_is_known_however_small(
     assert floor.kind in ("value", "infinite")
 
 
+@pytest.mark.parametrize("at", [60.3, 61.0, 92.1, 150.0, 2000.0])
+def test_what_two_saturated_numbers_differ_by_has_its_value_and_slope(at: float) -> None:
+    x = torch.tensor([at], requires_grad=True)
+    found = truth(lambda z: torch.log(torch.sigmoid(z) - torch.sigmoid(z - 0.5)), [x])
+    assert found.gradients[0] is not None
+    value = math.log(math.expm1(0.5)) - float(x.detach())
+    assert float(found.values[0].value) == pytest.approx(value, rel=1e-9)
+    assert float(found.gradients[0].value) == pytest.approx(-1.0, rel=1e-9)
+
+
 def test_what_is_drawn_next_to_the_singular_point_is_the_same_at_all_distances() -> None:
     state = torch.Generator().manual_seed(3).get_state()
 

@@ -547,9 +547,12 @@ class Sum(mpf):  # type: ignore[misc]
 
     @staticmethod
     def of(large: Any, small: Any) -> Any:
-        """The sum; what is left where the large part has cancelled."""
+        """The sum; a plain number where the large part has cancelled, or its digits show the
+        small one."""
         if not large or not small or not mpmath.isfinite(large):
             return large + small if large else small
+        if not _are_apart(large, small):
+            return mpf(large) + small
         made = Sum(large + small)
         made.large, made.small = large, small
         return made
@@ -598,11 +601,15 @@ def _parts(x: Any) -> tuple[Any, Any]:
 
 def _plus(a: Any, b: Any) -> Any:
     """A sum, in two parts where the digits of one do not show the other."""
-    if type(a) is mpf is type(b):
-        (_, one, e, bits), (_, other, f, more) = a._mpf_, b._mpf_
-        if one and other and abs(e + bits - f - more) > mp.prec // 2:
-            return Sum.of(a, b) if e + bits > f + more else Sum.of(b, a)
+    if type(a) is mpf is type(b) and a and b and _are_apart(a, b):
+        return Sum.of(a, b) if abs(a) > abs(b) else Sum.of(b, a)
     return a + b
+
+
+def _are_apart(a: Any, b: Any) -> bool:
+    """Whether half of the digits of one do not reach the other."""
+    (_, one, e, bits), (_, other, f, more) = a._mpf_, b._mpf_
+    return bool(one and other and abs(e + bits - f - more) > mp.prec // 2)
 
 
 def _power(a: Any, b: Any) -> Any:
