@@ -53,5 +53,5 @@ def embedding(weight: Tensor) -> Tensor:
 
 def test_a_decomposition_keeps_its_gradient() -> None:
     found = [fix.code for fix in fixes(lambda w: embedding(w) + w.square()) if holds(fix)]
-    assert "linspace" in found[0]
+    assert ["safe.eigh" in found[0], "linspace" in found[1]] == [True, True]
     assert not any("detach" in fix.code for fix in fixes(embedding) if fix.verified)

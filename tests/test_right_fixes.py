@@ -111,6 +111,9 @@ WRITTEN = {
     "a plain number that a sum depends on": "l067",
     "a count that is a plain number": "l070",
     "the length of an empty selection": "l071",
+    "what a function gives, where it is called": "l072",
+    "sizes in a loop in logarithms": "l074",
+    "operands that vmap lined up twice": "l075",
 }
 
 

@@ -855,3 +855,41 @@ def test_a_quotient_whose_numerator_may_depend_on_the_number_that_is_0_has_no_ri
     verdicts = {(fix.verdict, fix.why) for fix in trace.culprit.fixes if fix.edits}
     assert verdicts
     assert "verified" not in {verdict for verdict, _ in verdicts}
+
+
+def test_an_imported_function_of_several_operators_is_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scaling_of_boxes.py").write_text(
+        """
+def scaled(x, bounds):
+    return (x - bounds[0]) / (bounds[1] - bounds[0])
+"""
+    )
+    path = tmp_path / "scaled_settings.py"
+    path.write_text(
+        """
+import torch
+from scaling_of_boxes import scaled
+
+w = torch.nn.Parameter(torch.ones(3))
+setting = torch.tensor([[0.1, 0.5, 0.2], [0.4, 0.5, 0.9]])
+
+
+def step():
+    w.grad = None
+    bounds = torch.stack([setting.amin(0), setting.amax(0)])
+    made = scaled(setting, bounds)
+    loss = (made * w).sum().square()
+    loss.backward()
+    return loss
+"""
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = written.load(path)
+    with nanlab.watch(on_fault="record") as trace:
+        module.step()
+    judge = judge_for(trace, trace.culprit)
+    text = "made = scaled(setting, bounds + 1e-6)"
+    found = judge.judge([Edit(str(path), 13, 13, text, "    " + text)])
+    assert found.verdict in ("fails", "untried"), found

@@ -142,9 +142,9 @@ def _by_groups(text: str, line: int) -> Iterator[Candidate]:
     for statement in statements if len(powers) == 1 else ():
         for name, zeros, index in _added_up(statement, own.targets[0].id):
             made = scope.assignment(zeros.id, statement) if isinstance(zeros, ast.Name) else None
-            begin, at = ast.unparse(made[1] if made else zeros), ast.unparse(index)
+            score, at = ast.unparse(powers[0]), ast.unparse(index)
+            begin = ast.unparse(_read_as(own.targets[0].id, powers[0], made[1] if made else zeros))
             if is_zeros(begin):
-                score = ast.unparse(powers[0])
                 reduced = name.replace("add", "reduce")
                 back = f".gather(0, {at})" if name.startswith("scatter") else f"[{at}]"
                 held = f"({score}).detach(), 'amax', include_self=False"
@@ -154,6 +154,14 @@ def _by_groups(text: str, line: int) -> Iterator[Candidate]:
                     f"{ast.unparse(ast.parse(before))}\n{scope.replaced(own, [(powers[0], read)])}"
                 )
                 yield Candidate("the largest of each group taken off", line, lines_of(own)[-1], new)
+
+
+def _read_as(name: str, what: ast.expr, node: ast.expr) -> ast.AST:
+    """The expression with another in the place of a name: of its dtype and device."""
+    made: ast.AST = replaced(
+        node, lambda n: what if isinstance(n, ast.Name) and n.id == name else None
+    )
+    return made
 
 
 def _added_up(statement: ast.stmt, name: str) -> Iterator[tuple[str, ast.expr, ast.expr]]:

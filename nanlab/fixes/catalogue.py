@@ -92,6 +92,7 @@ CATALOGUE: tuple[Rule, ...] = (
          "logsumexp(stack([$a, $b]), 0)"),
     # differences of nearly equal numbers
     Rule("expm1", "exp($x) - 1", "expm1($x)", late=True),
+    Rule("expm1", "1 - exp($x)", "-expm1($x)", late=True),
     Rule("log1p", "log(1 + $x)", "log1p($x)", -0.9, 2.0, late=True),
     Rule("logarithm of a product", "log(1 - tanh($x)**2)",
          f"2 * ({LOG2} - $x - softplus(-2 * $x))"),

@@ -326,7 +326,7 @@ nanlab.safe.NAME: equal values are moved apart
     svd eigh: NAME($x, ...) -> nanlab.safe.NAME($x, ...)
 split equal eigenvalues by an uneven diagonal of up to SPLIT
     svd eigh eig svdvals eigvalsh: NAME($x, ...) -> torch.linalg.NAME($x + SPLIT * RAMP, ...)
-cut the gradient of the decomposition, where the loss does not need it
+cut the gradient of the decomposition, where the loss does not need it [last-resort]
     svd eigh eig svdvals eigvalsh: NAME($x, ...) -> torch.linalg.NAME($x.detach(), ...)
 add JITTER to the diagonal of the triangular factor
     solve_triangular($x, $y, ...) -> torch.linalg.solve_triangular($x + JITTER * EYE, $y, ...)

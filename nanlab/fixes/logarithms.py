@@ -98,7 +98,13 @@ def _log(t: Term) -> Term:
         return number(size) if t.value != 1 else number(Fraction(0))
     if t.kind == "leaf" and is_zeros(t.name):
         return summed([(1, t), (1, number(NOTHING))])
-    return taken_of("log", t)
+    return taken_of("math_log" if _is_count(t) else "log", t)
+
+
+def _is_count(t: Term) -> bool:
+    """Whether a term is a plain number: a length, or a size."""
+    sizes = t.parts[0] if t.kind == "index" else t
+    return sizes.name in (("shape", "size") if t.kind == "index" else ("len", "numel", "size"))
 
 
 def is_zeros(text: str) -> bool:

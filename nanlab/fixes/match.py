@@ -204,6 +204,12 @@ class Scope:
                 if not self._gives_names(node) and not (own and self.calls_it):
                     yield node
 
+    def own_calls(self, statement: ast.stmt) -> Iterator[ast.Call]:
+        """The calls of functions of the file in a statement, the outermost first."""
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and dotted(node.func) in self.functions:
+                yield node
+
     def _is_fresh(self, statement: ast.stmt) -> bool:
         """Whether an augmented assignment writes a tensor that nothing else shows."""
         made = self.assignment(_written_name(statement), statement)
@@ -268,6 +274,12 @@ class Scope:
                         for n, v in zip(names, values, strict=True)
                         if n.id == name  # type: ignore[attr-defined]
                     )
+            case ast.Tuple(elts=names), value if _is_shape(value):
+                at = next(
+                    (i for i, n in enumerate(names) if isinstance(n, ast.Name) and n.id == name), 0
+                )
+                taken = ast.Subscript(value, ast.Constant(at), ast.Load())
+                return ast.fix_missing_locations(ast.copy_location(taken, value))
         return None
 
     def unchanged(
@@ -389,6 +401,13 @@ def dotted(node: ast.expr) -> str:
         owner = dotted(node.value)
         return owner and f"{owner}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_shape(value: ast.expr) -> bool:
+    """Whether it is ``x.shape`` or ``x.size()``."""
+    if isinstance(value, ast.Call):
+        return last_name(value.func) == "size" and not value.args
+    return isinstance(value, ast.Attribute) and value.attr == "shape"
 
 
 def _start(statement: ast.stmt) -> tuple[int, int]:
@@ -776,10 +795,15 @@ def rewritings(text: str, line: int, rules: Sequence[Rule] = CATALOGUE) -> list[
     module or has side effects.
     """
     found: dict[tuple[int, str], Rewriting] = {}
-    for scope in Scope.behind(text, line):
+
+    scopes = Scope.behind(text, line)
+    # in the function itself; else what it gives is written out where it is called
+    for scope, out in [*((s, False) for s in scopes), *((s, True) for s in scopes[1:])]:
+        if out and found:
+            break
         for statement in scope.reached_by(line):
             # what the line fails with may have been computed before it
-            for made in _of_statement(scope, statement, rules, line in lines_of(statement)):
+            for made in _of_statement(scope, statement, rules, line in lines_of(statement), out):
                 if line in made.lines:
                     found.setdefault((made.first, made.text), made)
     return sorted(found.values(), key=lambda r: (-len(r.old), r.first))
@@ -796,11 +820,12 @@ class _Place:
 
 
 def _of_statement(
-    scope: Scope, statement: ast.stmt, rules: Sequence[Rule], by_names: bool
+    scope: Scope, statement: ast.stmt, rules: Sequence[Rule], by_names: bool, out: bool
 ) -> Iterator[Rewriting]:
     """The statement with one expression of it rewritten, and with all of them; where there is none
-    also with what a name stands for."""
-    places = [p for n in scope.expressions(statement) if (p := _place(scope, statement, n, rules))]
+    also with what a name stands for. out: calls of own functions alone, with what these give."""
+    nodes = scope.own_calls(statement) if out else scope.expressions(statement)
+    places = [p for n in nodes if (p := _place(scope, statement, n, rules))]
     if not places and by_names:
         names = (n for n in ast.walk(statement) if isinstance(n, ast.Name))
         read = [
@@ -837,6 +862,8 @@ def _place(
     for keeps_names in (False, True):
         old, reading = scope.term(statement, node, keeps_names)
         new, titles = rewritten(old, rules)
+        if isinstance(node, ast.Call) and dotted(node.func) in scope.functions and new != old:
+            titles = titles or [_told(new, frozenset(calls_in(old)))]
         spelled = reading.spelled(new) if titles and new != old else None
         if spelled is not None:
             text = f"{written_to}.copy_({spelled})" if written_to else spelled

@@ -640,6 +640,8 @@ def _text_of_call(t: Term, spell: Spell | None, level: int) -> str:
         return f"{of}.shape" if t.name == "shape" else f"{of}.{t.name}({', '.join(more)})"
     if t.name == "len":
         return f"len({text_of(t.parts[0], spell)})"
+    if t.name == "math_log":  # of a plain number
+        return f"torch.tensor({text_of(t.parts[0], spell)}, dtype=torch.float64).log()"
     if t.name in _CASTS:
         return f"{text_of(t.parts[0], spell, 4)}.{t.name}()"
     if t.name == "tiny":

@@ -10,7 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from types import CodeType
 from typing import Any
@@ -407,6 +407,7 @@ class Expression:
     kinds: Mapping[str, bool | None] = field(default_factory=dict)
     stored: Collection[str] = ()  # names of parameters and buffers: other attributes may be numbers
     forward: bool = False  # whether the step differentiates forward, as ``torch.func.jvp`` does
+    imported: Collection[str] = ()  # names of what is imported: functions of many operators
     span: Span = field(init=False)
     # key of a function that is an operator -> its call
     callees: dict[str, Span] = field(default_factory=dict)
@@ -462,7 +463,7 @@ class Expression:
     def _is_unknown(self, node: ast.Call) -> bool:
         """Whether it calls what is not imported from torch: a function by another name."""
         function = node.func
-        if _root(function) in (*self.names, *_LOOPS) or is_plain(node):
+        if _root(function) in (*self.names, *self.imported, *_LOOPS) or is_plain(node):
             return False
         return not _is_method(function)
 
@@ -688,6 +689,9 @@ def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[B
             text = ast.unparse(leaves[0]) if leaves else "the expression"
             raise NotReplayable(f"nanlab could not tell which recorded values `{text}` stands for")
         rest = rest[len(found[-1].calls) :]
+    for key in expression.callees:
+        if any(run.parts[key] is not found[0].parts[key] for run in found):
+            raise NotReplayable(f"`{ast.unparse(expression.node)}` calls several operators")
     return found
 
 
@@ -728,7 +732,8 @@ def _first_run(
         if not outs or len(operators) < len(expression.callees):
             continue
         at = group[0].index
-        choices = _choices(group, keys, places, expression.kinds, numbers, lists)
+        ordered = _lined_up(group) if maps else group
+        choices = _choices(ordered, keys, places, expression.kinds, numbers, lists)
         if forward:
             choices = _with_tangents(choices, group)
         elif maps:
@@ -862,6 +867,29 @@ def _choices(
     if len(keys) > 1 and all(map(_is_view, group)):  # x.expand_as(y) reads x alone
         pool = [*pool, *refs_in(group[-1].call.out)]
     yield from itertools.permutations(pool, len(keys))
+
+
+def _lined_up(group: Sequence[Made]) -> list[Made]:
+    """The calls that compute with tensors, given what vmap lined up for them as it was before; the
+    views that lined it up, and conversions of numbers, come last."""
+    late = [_is_view(each) or not each.call.read for each in group]
+    seen = [(each.call.read[:1], each.call.out) for each in group if _is_view(each)]
+    pairs = [(out, read) for reads, outs in seen for read in reads for out in refs_in(outs)]
+    views = {out.view: read for out, read in pairs if out.view != read.view}
+
+    def before(value: Any) -> Any:
+        if value.__class__ is Ref:
+            for _ in views:
+                value = views.get(value.view, value)
+            return value
+        return type(value)(map(before, value)) if value.__class__ in (tuple, list) else value
+
+    first = [
+        replace(each, call=each.call._replace(args=before(each.call.args)))
+        for each, is_late in zip(group, late, strict=True)
+        if not is_late
+    ]
+    return [*first, *(each for each, is_late in zip(group, late, strict=True) if is_late)]
 
 
 def _flags(call: Call) -> Iterator[tuple[str, bool]]:

@@ -29,6 +29,7 @@ from nanlab.program.expression import (
     all_but_last,
     bind,
     form_of,
+    imports_of,
     inside,
     is_silent,
     key_of,
@@ -140,7 +141,10 @@ class Readings:
         key = lines, span, key_of(node), at, tuple(each.index for each in made)
         if key not in known:
             device, kinds = device_of(made), self._kinds
-            expression = Expression(node, self.names, device, kinds, self._stored, self._is_forward)
+            known_as = {given for given, *_ in imports_of(self.text)} - self.names.keys()
+            expression = Expression(
+                node, self.names, device, kinds, self._stored, self._is_forward, known_as
+            )
             expression.span = span
             try:
                 known[key] = expression, bind(expression, made, self.value(at))
