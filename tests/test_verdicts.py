@@ -860,7 +860,9 @@ def test_a_quotient_whose_numerator_may_depend_on_the_number_that_is_0_has_no_ri
 def test_an_imported_function_of_several_operators_is_none_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "scaling_of_boxes.py").write_text(
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "scaling_of_boxes.py").write_text(
         """
 def scaled(x, bounds):
     return (x - bounds[0]) / (bounds[1] - bounds[0])
@@ -885,7 +887,7 @@ def step():
     return loss
 """
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(library))
     module = written.load(path)
     with nanlab.watch(on_fault="record") as trace:
         module.step()
