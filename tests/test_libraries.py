@@ -14,8 +14,9 @@ from torch import nn
 
 import nanlab
 from nanlab.analysis.libraries import function_at
-from nanlab.findings.rule import Fix
-from nanlab.rules.remedies import _rank_in_library
+from nanlab.analysis.verdict import Judge
+from nanlab.findings.rule import Edit, Fix
+from nanlab.rules.remedies import _rank_in_library, judge_for
 
 
 def culprit(parameter: torch.Tensor, loss: Callable[[], torch.Tensor]) -> nanlab.Finding:
@@ -286,6 +287,99 @@ def test_a_librarys_layer_with_a_way_of_its_own_to_be_copied_has_its_fixes_tried
     assert found.library is not None
     passed = {each.title: each.verdict for each in found.fixes if each.title.startswith("pass ")}
     assert passed["pass x + 1e-6"] in ("verified", "finite")
+
+
+SCALED = """
+def scaled(x, bounds):
+    return (x - bounds[0]) / (bounds[1] - bounds[0])
+"""
+SETTINGS = """
+import torch
+from scaled_by_bounds import scaled
+
+weight = torch.nn.Parameter(torch.ones(3))
+setting = torch.tensor([[0.1, 0.5, 0.2], [0.4, 0.5, 0.9]])
+
+
+def step():
+    bounds = torch.stack([setting.amin(0), setting.amax(0)])
+    made = scaled(setting, bounds)
+    (made * weight).sum().square().backward()
+"""
+POSITIVE = """
+import torch
+
+class _Kept(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square() / 2 + x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * (x + 1)
+
+def mean_of_kept(x, kept):
+    losses = _Kept.apply(x)
+    losses.masked_fill_(~kept, 0.0)
+    return losses.sum() / kept.sum().item()
+"""
+KEPT = """
+import torch
+from losses_of_kept import mean_of_kept
+
+weight = torch.nn.Parameter(torch.ones(3))
+kept = torch.zeros(3, dtype=torch.bool)
+
+
+def step():
+    loss = mean_of_kept(weight * 2, kept)
+    loss.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "program", "edit", "verdict"),
+    [
+        (
+            "scaled_by_bounds",
+            SCALED,
+            SETTINGS,
+            (11, "made = scaled(setting, bounds + 1e-6)"),
+            "fails",
+        ),
+        (
+            "losses_of_kept",
+            POSITIVE,
+            KEPT,
+            (10, "loss = mean_of_kept(weight * 2, kept).nan_to_num(0.0)"),
+            "verified",
+        ),
+    ],
+    ids=["of several operators", "with a Function in it"],
+)
+def test_a_librarys_function_is_called_anew_as_a_whole(
+    name: str,
+    library: str,
+    program: str,
+    edit: tuple[int, str],
+    verdict: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed(tmp_path, monkeypatch, name, library)
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(compile(program, str(path), "exec"), names)
+    with nanlab.watch(on_fault="record") as trace:
+        names["step"]()
+    line, text = edit
+    judge = judge_for(trace, trace.culprit)
+    assert isinstance(judge, Judge)
+    found = judge.judge([Edit(str(path), line, line, text, "    " + text)])
+    assert found.verdict == verdict, found.why
 
 
 def test_a_layer_made_without_an_epsilon_is_given_one_rather_than_noise(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from nanlab.program.rebuild import (
     Patch,
     backward_of,
     differentiate,
+    is_skipped,
     run_patches,
 )
 from nanlab.program.rerun import grouped, make
@@ -112,7 +113,8 @@ class Slice:
                     differentiate(item, graph)
                     functions.running.pop()
                 elif isinstance(item, FunctionUse):
-                    functions.apply(item)
+                    if not is_skipped(item, {i for at, i in skipped if at == last}):
+                        functions.apply(item)
                 else:
                     run_call(segment, index)
             return [graph.get(target) for target in self.targets]

@@ -357,7 +357,7 @@ def packages_of(recording: Recording) -> frozenset[str]:
     """The installed packages, but for torch, that a program ran through."""
     parts = (PurePath(real).parts for _, _, real in recording.places)
     found = {p[p.index("site-packages") + 1] for p in parts if "site-packages" in p[:-1]}
-    return frozenset(found - {"torch"})
+    return frozenset(name.removesuffix(".py") for name in found - {"torch"})
 
 
 def known_in(text: str) -> dict[str, Any]:

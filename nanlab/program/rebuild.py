@@ -835,6 +835,11 @@ def _done_after_backward(
     return {at: numbers for at, numbers in last_uses(segments).items() if at >= max(ends)}
 
 
+def is_skipped(use: FunctionUse, skipped: Collection[int]) -> bool:
+    """Whether no call of a Function's forward is made: new code calls it anew."""
+    return use.first < use.last and all(i in skipped for i in range(use.first, use.last))
+
+
 class Functions:
     """A replayed step's Functions: forward calls give values, backward calls gradients."""
 
@@ -849,6 +854,7 @@ class Functions:
         self._inputs: dict[int, list[Any]] = {}  # id of a use -> its arguments
         self._hooks: dict[int, list[HookUse]] = {}  # index -> those that are registered there
         self._over: set[int] = set()  # ids of runs of backwards
+        self.skipped: Collection[int] = ()  # indices of the calls that are not made
 
     def state(self) -> tuple[Any, ...]:
         """Where they stand."""
@@ -877,9 +883,10 @@ class Functions:
         if ended:
             for use in [each for each in ended if each.first >= first]:
                 ended.remove(use)
-                self.apply(use)
+                if not is_skipped(use, self.skipped):
+                    self.apply(use)
         for use in self._begun.pop(index, ()):
-            if use.last > index:
+            if use.last > index and not is_skipped(use, self.skipped):
                 self._begin(use)
         for hook in self._hooks.pop(index, ()):
             self._register(hook)
@@ -1042,6 +1049,7 @@ class _Building:
     ) -> None:
         """Run a segment, or the calls from ``begin`` to ``end`` of it."""
         self.number, self.running = number, segment
+        self.functions.skipped = {i for at, i in self.skipped if at == number}
         with _disable_current_modes():
             self.graph.load(segment, borrow=end is not None)
         if not begin:
