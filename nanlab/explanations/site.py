@@ -744,9 +744,10 @@ def signature(function: Any) -> dict[str, Any]:
         made = getattr(target, "__init__", None) if isinstance(target, type) else None
         for form in get_overloads(made)[:1] if made is not None else ():  # of an LSTM
             return {n: default for n, default in _defaults(form).items() if n != "self"}
-        return _defaults(target)
+        if (known := _defaults(target)).keys() != {"args", "kwargs"}:  # of one that chooses another
+            return known
     name, told = getattr(function, "__name__", ""), getattr(function, "__doc__", "") or ""
-    forms = re.findall(rf"(?m)^(?:\.\. function:: )?(?:\w+\.)*{name}\((.*?)\)", told)
+    forms = re.findall(rf"(?m)^ *(?:\.\. function:: )?(?:\w+\.)*{name}\((.*?)\)", told)
     parts = max(forms, key=len, default="").split(",")
     pairs = [each.strip().partition("=")[::2] for each in parts]
     flags: dict[str, Any] = {"True": True, "False": False, "0": 0}

@@ -246,6 +246,17 @@ def scores(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.34, (call, loss))
 
 
+def before_it_was_kept(site: Site) -> Iterator[Candidate]:
+    """A result itself, where its number was read back from the list that it was put into."""
+    for place in site.statements() if is_cut(site) else ():
+        kept = [c.args[0] for c in place.calls() if callee(c) == "append" and c.args]
+        whole = _inside(kept[0]) if kept else None
+        for row in place.block[place.block.index(place.statement) + 1 :] if whole else ():
+            for node in (n for n in ast.walk(row) if isinstance(n, ast.Subscript)):
+                if place.source.part(node.slice) == "-1" and spelled(whole or node):
+                    yield place.replaced(0.3, (node, place.text(whole or node)))
+
+
 def all_uncut(site: Site) -> Iterator[Candidate]:
     """The numbers that a function reads of tensors, all left in the graph."""
     for source in site.program.texts if is_cut(site) else ():

@@ -29,6 +29,7 @@ from nanlab.explanations.site import (
     function_around,
     is_return,
     lines_as,
+    rows_of,
     spelled,
     spliced,
 )
@@ -342,6 +343,61 @@ def of_function_around(site: Site, place: Place) -> Iterator[Candidate]:
             yield first.written(0.3, f"{word} {lacking}\n{{}}")
 
 
+def bound_late(site: Site) -> Iterator[Candidate]:
+    """The names of a loop that a function made in it reads when it is called, kept as they are
+    when it is made: in all such functions, and in one."""
+    loops = (ast.For, ast.ListComp, ast.DictComp, ast.GeneratorExp)
+    for source in site.program.texts:
+        made: dict[ast.Lambda | ast.FunctionDef, set[str]] = {}
+        for loop in (n for n in source.nodes if isinstance(n, loops)):
+            heads = [loop] if isinstance(loop, ast.For) else loop.generators
+            bound = {spelled(n) for each in heads for n in ast.walk(each.target)}
+            bound |= {name for row in rows_of(loop) for name in bound_by(row)}
+            for node in (n for n in ast.walk(loop) if isinstance(n, (ast.Lambda, ast.FunctionDef))):
+                made[node] = made.get(node, set()) | bound
+        pairs = [
+            pair for node, names in made.items() for pair in _with_defaults(source, node, names)
+        ]
+        for some in (pairs, *([each] for each in pairs)) if pairs else ():
+            yield Candidate(0.42, spliced(source, some))
+
+
+def _with_defaults(
+    source: Source, node: ast.Lambda | ast.FunctionDef, bound: set[str]
+) -> Iterator[tuple[ast.AST, str]]:
+    """The last parameter of a function, with those of these names that it reads after it."""
+    body = node.body if isinstance(node, ast.FunctionDef) else [node.body]
+    parameters = [*node.args.args, *node.args.kwonlyargs]
+    own = {each.arg for each in parameters} | {n for row in body for n in bound_by(row)}
+    read = [n.id for row in body for n in ast.walk(row) if isinstance(n, ast.Name)]
+    more = [f"{name}={name}" for name in dict.fromkeys(read) if name in bound - own]
+    if more and parameters and node.args.kwarg is None:
+        given: list[Any] = [*parameters, *node.args.defaults]
+        last = max(given, key=lambda n: (n.lineno, n.col_offset))
+        yield last, ", ".join((source.part(last), *more))
+    elif more and isinstance(node, ast.Lambda) and node.args.kwarg is None:
+        yield node, f"lambda {', '.join(more)}: {source.part(node.body)}"
+
+
+def without_length(site: Site) -> Iterator[Candidate]:
+    """The number of samples of a dataset that has none: how many there are of what it looks up."""
+    told = re.search(r"object of type '(\w+)' has no len\(\)|__len__", site.text)
+    for source in site.program.texts if told is not None else ():
+        for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
+            own = {n.name: n for n in kind.body if isinstance(n, ast.FunctionDef)}
+            read = own.get("__getitem__")
+            if read is None or "__len__" in own or len(read.args.args) < 2:
+                continue
+            parts = [n for n in ast.walk(read) if isinstance(n, ast.Subscript)]
+            of = [n for n in parts if spelled(n.slice) == read.args.args[1].arg]
+            for name in dict.fromkeys(source.part(n.value) for n in of if spelled(n.value)):
+                first = min([read.lineno, *(n.lineno for n in read.decorator_list)])
+                indent = " " * read.col_offset
+                rows = (f"{indent}def __len__(self):", f"{indent}    return len({name})", "")
+                text = "\n".join((*rows, source.lines[first - 1]))
+                yield Candidate(0.3, (lines_as(source, first, first, text),))
+
+
 def shadowed(site: Site, place: Place) -> Iterator[Candidate]:
     """A function under another name than the result that took its own."""
     called = [n.func for n in place.calls() if isinstance(n.func, ast.Name)]
@@ -428,14 +484,14 @@ def near_methods(site: Site) -> Iterator[Candidate]:
                 continue
             own = [each for each in node.body if isinstance(each, ast.FunctionDef)]
             asked = {*dir(kind.__base__), "__getitem__", "__len__", "__iter__", "__call__"}
+            others = [each for each in own if each.name not in asked]
             asked -= {each.name for each in own}
-            for each in own:
+            for each in others:
                 said = [n for n in asked if n[2:-2] in each.name and f"{n[2:-2]}(" in site.text]
                 for near in (*difflib.get_close_matches(each.name, list(asked), 1, 0.75), *said):
-                    if each.name not in dir(kind.__base__):
-                        old = source.lines[each.lineno - 1]
-                        new = old.replace(each.name, near, 1)
-                        yield Candidate(0.35, (lines_as(source, each.lineno, each.lineno, new),))
+                    old = source.lines[each.lineno - 1]
+                    new = old.replace(each.name, near, 1)
+                    yield Candidate(0.35, (lines_as(source, each.lineno, each.lineno, new),))
 
 
 def _known_names(place: Place, node: ast.Name) -> Iterator[Candidate]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ from nanlab.explanations.site import (
     is_whole,
     names_in,
     number_of,
+    signature,
     spelled,
     spliced,
     unread,
@@ -78,12 +80,14 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                 more += 1.8 * (id(node) in drawn) + 0.5 * (id(node) in named)
                 words = site.roles.get(id(node), "").split("_")
                 more -= 0.15 * any(len(word) > 4 and word in site.text for word in words)
-                more += 0.6 * bool({"kernel", "padding"} & {*words})  # what it leaves fits seldom
+                more += 0.6 * bool(_LOCAL & {*words})  # what it leaves fits seldom
                 more += 0.6 * (words == ["output", "size"] and value == 1)  # one for each channel
                 if id(node) in bounds and value in near_sizes:
                     more += 0.5  # it is a size of what it is computed with
                 for cost, size in _instead(value, site):
                     if size < value and id(node) in kept:  # the error would not be met
+                        continue
+                    if _LOCAL & {*words} and size > 4 * value:  # all of a dimension at once
                         continue
                     shared = 0.8 * (size in site.batch and id(node) not in made)
                     yield place.replaced(cost + more + shared, (node, _as_written(node, size)))
@@ -104,6 +108,10 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                     yield Candidate(cost + more, edits)
 
 
+# Words of parameters that say how many neighbours a layer looks at.
+_LOCAL = {"kernel", "padding", "stride", "dilation", "scale", "groups"}
+
+
 def numbered(site: Site) -> Iterator[Candidate]:
     """Indices as the numbers of their values, where a table has a row for each value and some lie
     beyond it."""
@@ -120,6 +128,21 @@ def numbered(site: Site) -> Iterator[Candidate]:
             text = f"torch.unique({place.text(made)}, return_inverse=True)[1]"
             edits += place.replaced(0.0, (made, text)).edits
     yield Candidate(0.4, tuple(edits))
+
+
+def counted_from_one(site: Site) -> Iterator[Candidate]:
+    """Data that counts from one, where a function of the program looks it up: counted from zero
+    where it is read."""
+    if site.raising[0].function is None or not re.search("out of|outside", site.text):
+        return
+    for place in site.statements():
+        value, made = place.result(), bound_value(place, "")
+        if place.function is None and isinstance(value, Tensor) and is_whole(value):
+            numbers = elements(value)
+            if numbers and min(numbers) == 1 and max(numbers) in site.told:
+                text = place.text(made)
+                loose = f"({text})" if isinstance(made, ast.BinOp) else text
+                yield place.replaced(0.38, (made, f"{loose} - 1"))
 
 
 def _attributes(value: Any) -> Iterable[tuple[str, Any]]:
@@ -419,6 +442,8 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
             for each in own:
                 if isinstance(each, ast.FunctionDef) and each.name == "__getitem__":
                     beyond += _beyond(each, each.args.args[-1].arg)
+                    for text in _steps(each, each.args.args[-1].arg):
+                        yield place.replaced(0.45, (value, text))
         elif isinstance(statement, ast.For) and callee(statement.iter) == "range":
             bounds: Any = statement.iter.args  # type: ignore[attr-defined]
             value = bounds[min(1, len(bounds) - 1)]
@@ -462,19 +487,100 @@ def _terms(node: ast.expr, sign: int = 1) -> Iterator[tuple[int, str]]:
 def _beyond(block: ast.AST, item: str) -> Iterator[tuple[int, str]]:
     """How far beyond an item the subscripts of a block read: first what one element is read at,
     then where a part ends, which may be one less."""
-    for node in (n for n in ast.walk(block) if isinstance(n, ast.Subscript)):
-        end = ast.unparse(getattr(node.slice, "upper", None) or node.slice)
+    for _, part, end in _read(block, item):
         if item and end.startswith(f"{item} + "):
             more = end.removeprefix(f"{item} + ")
-            part = isinstance(node.slice, ast.Slice)
             if part and not more.endswith(" + 1"):
                 yield 1, f"({more} - 1)"
             yield 2 * (part and not more.endswith(" + 1")), more.removesuffix(" + 1" * part)
 
 
+def of_all_parts(site: Site) -> Iterator[Candidate]:
+    """The layer whose result is taken apart, as wide as all of the parts together."""
+    if not re.search("size|shape|unpack", site.text):
+        return
+    for place in site.statements():
+        value: Any = getattr(place.statement, "value", None)
+        target = [*getattr(place.statement, "targets", []), None][0]
+        count = len(getattr(target, "elts", []))
+        if count < 2 or callee(value) not in ("chunk", "split", "tensor_split"):
+            continue
+        alone = any(a == count * b for a in site.told for b in site.told)
+        alone = alone or ("unpack" in site.text and site.told == [count, 1])
+        whole = [value, *(bound_value(site.binding(place, n), "") for n in ast.walk(value))]
+        nodes = [n for each in whole if each is not None for n in ast.walk(each)]
+        for layer in (n.func for n in nodes if isinstance(n, ast.Call) and spelled(n.func)):
+            bound = site.binding(place, layer)
+            width = _width(bound) if bound is not None else None
+            if bound is not None and width is not None:
+                text = f"{count} * {bound.text(width)}"
+                yield replace(bound, distance=0.0).replaced(0.3 + 0.3 * (not alone), (width, text))
+
+
+def _width(place: Place) -> ast.expr | None:
+    """How many features the last layer that a statement builds gives."""
+    calls = [n for n in place.calls() if hasattr(nn, callee(n))]
+    for call in sorted(calls, key=lambda n: (n.lineno, n.col_offset), reverse=True):
+        names = list(signature(getattr(nn, callee(call))))
+        given = dict(zip(names, call.args, strict=False))
+        given |= {k.arg: k.value for k in call.keywords if k.arg}
+        own = [n for n in ("out_features", "out_channels") if n in given]
+        if own:
+            return given[own[0]]
+    return None
+
+
+def resized(site: Site, place: Place) -> Iterator[Candidate]:
+    """What is made larger by a factor, made as large as what it then meets."""
+    pairs = [(n.left, n.right) for n in place.parts() if isinstance(n, ast.BinOp)]
+    lists = [n.elts for n in place.parts() if isinstance(n, (ast.List, ast.Tuple))]
+    pairs += [pair for each in lists for pair in itertools.permutations(each, 2)]
+    for own, other in (*pairs, *((b, a) for a, b in pairs)) if "must match" in site.text else ():
+        bound, met = site.binding(place, own), place.value(other)
+        made = own if bound is None else bound_value(bound, spelled(own))
+        factor = [k for k in getattr(made, "keywords", []) if k.arg == "scale_factor"]
+        if callee(made) == "interpolate" and factor and isinstance(met, Tensor) and met.dim() > 2:
+            if bound is None or bound.function is place.function:
+                text = f"size={place.text(other)}.shape[2:]"
+                at = replace(bound or place, distance=0.0)
+                yield at.replaced(0.3, (factor[0], text))
+
+
+def _steps(block: ast.AST, item: str) -> Iterator[str]:
+    """How many parts of a length there are that begin a step apart, as a block reads them."""
+    for whole, part, end in _read(block, item):
+        told = re.fullmatch(rf"(?:{item} \* ([\w.]+)|([\w.]+) \* {item}) \+ (.+)", end)
+        if told is not None:
+            length = f"len({ast.unparse(whole)}){_less(whole, told[3])}{' - 1' * (not part)}"
+            yield f"({length}) // {told[1] or told[2]} + 1"
+
+
+def _read(block: ast.AST, item: str) -> Iterator[tuple[ast.expr, bool, str]]:
+    """What a block takes elements or parts of, whether it is a part, and up to where."""
+    rows = [n for n in ast.walk(block) if isinstance(n, ast.Assign)]
+    names = {bound_by(row)[0]: row.value for row in rows if len(bound_by(row)) == 1}
+    for node in (n for n in ast.walk(block) if isinstance(n, ast.Subscript)):
+        first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
+        part = isinstance(first, ast.Slice)
+        end = first.upper if isinstance(first, ast.Slice) else first
+        if end is not None:
+            yield node.value, part, _inlined(end, item, names)
+
+
+def _inlined(node: ast.expr, item: str, names: dict[str, ast.expr]) -> str:
+    """The text of a sum, names by what they were bound to, the item first."""
+    terms = list(_terms(node))
+    for _ in range(min(len(names), 3)):
+        parts = [[*_terms(names[t], s)] if t in names else [(s, t)] for s, t in terms]
+        terms = [term for part in parts for term in part]
+    terms.sort(key=lambda term: item not in re.findall(r"\w+", term[1]))
+    text = "".join(f" {'+' if sign > 0 else '-'} {term}" for sign, term in terms)
+    return text.removeprefix(" + ")
+
+
 def outputs_padded(site: Site) -> Iterator[Candidate]:
     """Layers that multiply a size by their stride, by exactly that: all of the program, or one."""
-    if not re.search("must match the size|size mismatch|same size", site.text):
+    if not re.search("must match (the size|except)|size mismatch|same size", site.text):
         return
     for source in site.program.texts:
         pairs = []

@@ -104,6 +104,20 @@ def cut_alike(site: Site, place: Place) -> Iterator[Candidate]:
                     yield place.written(0.38, f"{name} = {part}\n{{}}")
 
 
+def turned_masks(site: Site, place: Place) -> Iterator[Candidate]:
+    """A mask of keys with the batch first, which it has whatever comes first elsewhere."""
+    told = re.search(r"key_padd\w+ ?\.shape\[\d\] to be (\d+), but got (\d+)", site.text)
+    values = [v for frame, _ in site.frames for v in frame.f_locals.values()]
+    rows = {len(v) for v in values if isinstance(v, list) or getattr(v, "ndim", 0) == 1}
+    batch = told is not None and int(told[1]) in rows and int(told[2]) not in rows
+    for call in place.calls() if told is not None else ():
+        for given in call.keywords:
+            if (given.arg or "").endswith("key_padding_mask"):
+                text = f"{place.text(given.value)}.T"
+                at = replace(place, distance=0.0)
+                yield at.replaced(0.3 if batch else 0.9, (given.value, text))
+
+
 def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
     """As many rows written as there are, or as there is room for."""
     target = getattr(place.statement, "targets", [None])[0]
@@ -904,7 +918,7 @@ def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
     """In the shape of another operand: viewed, cut, spread or resized."""
     old, shape, rank = own.text, own.shape, own.rank
     resized = f"torch.nn.functional.interpolate({old}, size={name}.shape[2:])"
-    joined = re.search("must match except in dimension 1", own.site.text) and other.dim() > 3
+    joined = re.search("must match except in dimension 1", own.site.text) and other.dim() > 2
     if joined and (shape is None or (len(shape) == other.dim() and shape[:1] == other.shape[:1])):
         small = shape is None or shape[2:] < other.shape[2:]
         yield more + (0.5 if small else 0.6), resized
