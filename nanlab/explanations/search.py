@@ -60,6 +60,7 @@ _OF_PLACES = (
     ("raising", batches.starts_of_bags),
     ("raising", batches.begun_anew),
     ("raising", values.turned_masks),
+    ("raising", values.as_kernel),
     ("raising", values.as_one_event),
     ("raising", values.as_diagonal),
     ("raising", values.shortened),

@@ -132,17 +132,32 @@ def numbered(site: Site) -> Iterator[Candidate]:
 
 def counted_from_one(site: Site) -> Iterator[Candidate]:
     """Data that counts from one, where a function of the program looks it up: counted from zero
-    where it is read."""
+    where it is read, if nothing else reads it."""
     if site.raising[0].function is None or not re.search("out of|outside", site.text):
         return
+    refused = {*site.told, *(wanted - 1 for _, wanted in site.looked_up)}
     for place in site.statements():
-        value, made = place.result(), bound_value(place, "")
-        if place.function is None and isinstance(value, Tensor) and is_whole(value):
-            numbers = elements(value)
-            if numbers and min(numbers) == 1 and max(numbers) in site.told:
-                text = place.text(made)
-                loose = f"({text})" if isinstance(made, ast.BinOp) else text
-                yield place.replaced(0.38, (made, f"{loose} - 1"))
+        names = bound_by(place.statement) if place.function is None else []
+        values = {name: place.value(ast.Name(name)) for name in names}
+        kept = {n: elements(v) for n, v in values.items() if isinstance(v, Tensor) and is_whole(v)}
+        own = {n: numbers for n, numbers in kept.items() if numbers and min(numbers) == 1}
+        if any(max(numbers) in refused for numbers in own.values()):
+            made = [(n, bound_value(place, n if len(names) > 1 else "")) for n in own]
+            pairs = [(node, place.text(node)) for _, node in made if node is not None]
+            texts = [
+                (n, f"({t}) - 1" if isinstance(n, ast.BinOp) else f"{t} - 1") for n, t in pairs
+            ]
+            yield place.replaced(0.38 + 0.3 * any(_readers(place, n) > 1 for n in own), *texts)
+
+
+def _readers(place: Place, name: str) -> int:
+    """How many statements read what a name is bound to, not only how much of it there is."""
+    rows = [row for row in place.source.tree.body if name in names_in(row)]
+    texts = [
+        re.sub(rf"\b{name}\.(unique|max|shape|size)\b|len\({name}\)", "", ast.unparse(row))
+        for row in rows
+    ]
+    return sum(re.search(rf"\b{name}\b", t.partition(" = ")[2] or t) is not None for t in texts)
 
 
 def _attributes(value: Any) -> Iterable[tuple[str, Any]]:

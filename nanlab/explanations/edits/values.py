@@ -115,7 +115,7 @@ def turned_masks(site: Site, place: Place) -> Iterator[Candidate]:
             if (given.arg or "").endswith("key_padding_mask"):
                 text = f"{place.text(given.value)}.T"
                 at = replace(place, distance=0.0)
-                yield at.replaced(0.3 if batch else 0.9, (given.value, text))
+                yield at.replaced(0.3 if batch else 1.2, (given.value, text))
 
 
 def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
@@ -252,6 +252,16 @@ def as_diagonal(site: Site, place: Place) -> Iterator[Candidate]:
 _MATRICES = ("covariance_matrix", "precision_matrix", "scale_tril")
 
 
+def as_kernel(site: Site, place: Place) -> Iterator[Candidate]:
+    """A kernel with the two dimensions of channels that a convolution looks for."""
+    for call in place.calls() if "weight should have at least" in site.text else ():
+        kind = re.fullmatch(r"conv(\d)d", callee(call))
+        for node in [k.value for k in call.keywords if k.arg == "weight"] or call.args[1:2]:
+            value = place.value(node)
+            if kind is not None and (value is MISSING or value.ndim == int(kind[1])):
+                yield place.replaced(0.4, (node, f"{place.text(node)}[None, None]"))
+
+
 def as_one_event(site: Site, place: Place) -> Iterator[Candidate]:
     """The distributions that a divergence is computed of, or a mixture of, each of events of the
     same dimensions."""
@@ -339,7 +349,7 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
             more += 0.7 * ((double or whole) and _is_argument(place, expression))
             halved = isinstance(place.result(), nn.Module) and "ouble" not in site.text
             more += 0.7 * halved  # its precision was chosen
-        elif text in (f"{old}.half()", f"{old}.bfloat16()"):
+        elif text in (f"{old}.half()", f"{old}.bfloat16()", f"{old}.unsqueeze(0)"):
             more += 0.7 * _is_argument(place, expression)
         yield place.replaced(cost + more, (expression, text))
         if not isinstance(expression, ast.Name) or not isinstance(value, (Tensor, np.ndarray)):
