@@ -453,6 +453,9 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     elif isinstance(parts, list) and parts and all(isinstance(each, list) for each in parts):
         rows = f"[{place.text(call.func)}(row) for row in {place.text(call.args[0])}]"
         yield place.replaced(0.6, (call, padded([torch.ones(len(r)) for r in parts], rows)))
+    if "of square matrices" in site.text and name in ("solve", "inv"):
+        least = f"{place.text(call).replace('solve(', 'lstsq(', 1)}.solution"
+        yield place.replaced(0.4, (call, least) if name == "solve" else (call.func, f"{head}pinv"))
     if name == "ModuleList" and "ModuleList" in site.text and call.args:  # it was called
         yield place.replaced(0.4, (call, f"{head}Sequential(*{place.text(call.args[0])})"))
     yield from _turned(site, place, call, function)
@@ -683,9 +686,18 @@ def tensors(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """Numbers as tensors, where a function takes these alone; what an optimizer changes, as one
     list of them."""
     refused = re.search("must be (a )?Tensor|invalid combination of arguments", site.text)
-    for node in call.args if refused and not place.distance else ():
+    given = [*call.args, *(k.value for k in call.keywords if "=Tensor" in site.text)]
+    for node in given if refused and not place.distance else ():
         if type(number_of(node)) in (int, float):
             yield place.replaced(0.6, (node, f"torch.tensor({place.text(node)})"))
+    several = [n for n in call.args if callee(n) == "parameters"]
+    if len(several) > 1 and re.search("multiple values for argument|'generator'", site.text):
+        both = ", ".join(f"*{place.text(each)}" for each in several)
+        rest = [
+            f"[{both}]",
+            *(place.text(n) for n in (*call.args, *call.keywords) if n not in several),
+        ]
+        yield place.replaced(0.3, (call, f"{place.text(call.func)}({', '.join(rest)})"))
     for given in call.args[:1] if re.search("iterable of|only optimize", site.text) else ():
         if isinstance(place.value(given), Tensor):
             yield place.replaced(0.3, (given, f"[{place.text(given)}]"))
@@ -753,9 +765,8 @@ def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if 1 < len(call.args) < 5 and not place.distance:
         for a, b in itertools.combinations(call.args, 2):
             yield place.replaced(1.5, (a, place.text(b)), (b, place.text(a)))
-    for node in (
-        call.args if re.search("tuple of ints|not callable|not iterable", site.text) else ()
-    ):
+    plain = re.search("tuple of ints|not callable|not iterable", site.text)
+    for node in (*call.args, *(k.value for k in call.keywords)) if plain else ():
         value = place.value(node)
         if "tuple" in site.text and type(value) is int:
             yield place.replaced(0.5, (node, f"({place.text(node)},)"))

@@ -66,6 +66,10 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                     yield place.replaced(0.4, (key, repr(error.args[0])))
         elif isinstance(error, KeyError) and isinstance(node, ast.Subscript):
             owner = place.value(node.value)
+            for form, key in _other_types(error.args[0]):
+                if hasattr(owner, "keys") and key in owner:
+                    text = form.format(place.text(node.slice))
+                    yield place.replaced(0.3, (node.slice, text))
             known = owner if isinstance(owner, dict) else {}
             for rest in (k for k in known if _ALL_OTHERS.search(str(k))):
                 of, index = place.text(node.value), place.text(node.slice)
@@ -76,6 +80,45 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                 quote = place.text(node.slice)[-1]
                 for at, other in enumerate(dict.fromkeys([*alike, *keys[:_KEYS]])):
                     yield place.replaced(0.4 + 0.02 * at, (node.slice, f"{quote}{other}{quote}"))
+
+
+def _other_types(key: Any) -> Iterator[tuple[str, Any]]:
+    """A key as one of another type, and how that is written."""
+    if isinstance(key, Tensor) and key.numel() == 1:
+        yield "{}.item()", key.item()
+    elif type(key) is int:
+        yield "str({})", str(key)
+    elif isinstance(key, str) and key.isdecimal():
+        yield "int({})", int(key)
+
+
+def of_first(site: Site, place: Place) -> Iterator[Candidate]:
+    """What each dict of a list has under a key: of the first, or, where it is written, of all."""
+    for node in place.parts() if "list indices must be integers" in site.text else ():
+        of = place.value(node.value) if isinstance(node, ast.Subscript) else None
+        if not isinstance(node, ast.Subscript) or not isinstance(of, list) or not of:
+            continue
+        if isinstance(of[0], dict) and isinstance(place.value(node.slice), str):
+            text = place.text(node.value)
+            yield place.replaced(0.35, (node.value, f"{text}[0]"))
+            if isinstance(node.ctx, ast.Store) and len(of) > 1:
+                each = place.text(place.statement).replace(text, "group")
+                yield place.written(0.3, f"for group in {text}:\n    {each}")
+
+
+def of_texts(site: Site, place: Place) -> Iterator[Candidate]:
+    """The keys of layers as texts, where these are given and looked up."""
+    if "name should be a string" not in site.text:
+        return
+    names, pairs = bound_by(place.statement), list[tuple[ast.AST, str]]()
+    for node in place.parts():
+        keys = node.keys if isinstance(node, ast.Dict) else [getattr(node, "key", None)]
+        pairs += [(key, f"str({place.text(key)})") for key in keys if key is not None]
+    for node in place.source.nodes:
+        if isinstance(node, ast.Subscript) and spelled(node.value) in names:
+            pairs.append((node.slice, f"str({place.text(node.slice)})"))
+    if pairs:
+        yield place.replaced(0.3, *pairs)
 
 
 # What is done with each tensor of a batch.
@@ -101,6 +144,10 @@ def _of_another_type(place: Place, node: ast.Attribute, owner: Any) -> Iterator[
             yield place.replaced(0.3, (node, f"[{whole}[i] for i in {text}.indices]"))
         else:
             yield place.replaced(0.3, (node, whole))
+    if name in getattr(owner, "defaults", ()):  # of an optimizer, for each of its groups
+        yield place.replaced(0.3, (node, f'{text}.param_groups[0]["{name}"]'))
+    if name == "lr" and hasattr(owner, "get_last_lr"):
+        yield place.replaced(0.3, (node, f"{text}.get_last_lr()[0]"))
     if isinstance(owner, nn.Module) and name == "module":  # it is not wrapped
         own = [n for n in place.source.nodes if isinstance(n, ast.Attribute) and n.attr == name]
         same = [n for n in own if place.text(n) == place.text(node)]

@@ -321,15 +321,23 @@ def whole(site: Site, place: Place) -> Iterator[Candidate]:
         for n in nodes
         if isinstance(n.op, ast.Div)
     ]
-    pairs += [(n, f"int({place.text(n)})") for n in nodes if _is_share(n)]
+    pairs += [(n, f"int({place.text(n)})") for n in nodes if _is_share(place, n)]
     if pairs:
         yield place.replaced(0.4, *pairs)
 
 
-def _is_share(node: ast.BinOp) -> bool:
+def _is_share(place: Place, node: ast.BinOp) -> bool:
     """Whether an expression is a number times a fraction of it."""
-    sides = (getattr(side, "value", None) for side in (node.left, node.right))
+    sides = map(place.value, (node.left, node.right))
     return isinstance(node.op, ast.Mult) and any(type(side) is float for side in sides)
+
+
+def of_groups(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """As many channels as there are groups of them, where they cannot be divided into these."""
+    groups = [k.value for k in call.keywords if k.arg == "groups"]
+    for given in call.args[:2] if groups and "divisible by groups" in site.text else ():
+        if place.text(given) != place.text(groups[0]):
+            yield place.replaced(0.4, (given, place.text(groups[0])))
 
 
 def left_open(site: Site, place: Place) -> Iterator[Candidate]:

@@ -188,6 +188,7 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
             loose = f"({old})" if isinstance(node, ast.BinOp) else old
             yield place.replaced(0.3, (node, f"{loose}.{form}"))
     refused = re.search(r"Expected parameter (\w+) (?s:.*)the constraint (\w+)", site.text)
+    refused = refused or re.search(r"(\w+) has (negative) entr", site.text)
     whole = "\n".join(source.text for source in site.program.texts)
     logarithms = re.search(r"(?i)log_?\w*(std|sigma|scale|dev|var|rate)", whole)  # by their names
     half = logarithms is not None and "var" in logarithms[1].lower() and "stddev" not in whole
@@ -198,7 +199,7 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
             name, text = site.roles.get(id(node)), place.text(node)
             if refused is None or name != refused[1]:
                 continue
-            if refused[2].startswith("Greater"):
+            if refused[2].startswith(("Greater", "negative")):
                 squared = half and name == "scale"
                 new = f"(0.5 * {text}).exp()" if squared else f"{text}.exp()"
                 yield place.replaced(0.3 if logarithms or "log" in text else 0.5, (node, new))
@@ -594,6 +595,8 @@ def _of_sequences(own: _Operand) -> Forms:
     value, old, site, node = own.value, own.text, own.site, own.node
     listed = isinstance(value, list) and len(value) in site.told
     if listed and isinstance(node, ast.List) and node.elts:
+        if len(node.elts) > 1:
+            yield 0.8, f"[{', '.join(map(own.place.text, node.elts[:-1]))}]"
         for more in (n - len(value) for n in site.told if n > len(value)):
             yield 1.4, f"{old[:-1]}{more * (', ' + own.place.text(node.elts[-1]))}]"
     if not isinstance(value, (list, tuple)) or not value:
