@@ -158,6 +158,7 @@ _OF_PROGRAM = (
     sizes.numbered,
     sizes.counted_from_one,
     sizes.of_all_parts,
+    sizes.exchanged_sizes,
     sizes.outputs_padded,
     sizes.of_one_channel,
     sizes.other_numbers,

@@ -473,6 +473,8 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         rows = f"{place.text(call.args[0])} @ {place.text(call.func)}.weight"
         yield place.replaced(0.5, (call, rows))
     for family in _FAMILIES:
+        if "elements of target" in site.text:  # another loss would take them, and learn nothing
+            break
         for other in family if name in family else ():
             if other != name:
                 cost = 0.35 if "unpack" in site.text else 1.0
@@ -686,8 +688,8 @@ def tensors(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """Numbers as tensors, where a function takes these alone; what an optimizer changes, as one
     list of them."""
     refused = re.search("must be (a )?Tensor|invalid combination of arguments", site.text)
-    given = [*call.args, *(k.value for k in call.keywords if "=Tensor" in site.text)]
-    for node in given if refused and not place.distance else ():
+    numbers = [*call.args, *(k.value for k in call.keywords if "=Tensor" in site.text)]
+    for node in numbers if refused and not place.distance else ():
         if type(number_of(node)) in (int, float):
             yield place.replaced(0.6, (node, f"torch.tensor({place.text(node)})"))
     several = [n for n in call.args if callee(n) == "parameters"]

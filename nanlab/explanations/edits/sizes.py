@@ -300,10 +300,25 @@ def _other_parameters(place: Place, node: ast.expr) -> Iterator[tuple[float, str
     """Another parameter of the function that builds a layer, for one of the layer's sizes: one
     that the function reads less often."""
     function, own = place.function, spelled(node)
+    loops = [n for n in place.source.nodes if isinstance(n, ast.For)]
+    loops = [n for n in loops if n.lineno < place.statement.lineno <= (n.end_lineno or 0)]
+    for name in (spelled(n) for loop in loops for n in ast.walk(loop.target)):
+        if name and own and name != own:
+            yield 0.5, name
     reads = [spelled(n) for n in ast.walk(function or node)]
     for each in function.args.args[1:] if function is not None and own else ():
         if 0 < reads.count(each.arg) < reads.count(own):
             yield 0.45, each.arg
+
+
+def exchanged_sizes(site: Site) -> Iterator[Candidate]:
+    """Two sizes of a view that changed places."""
+    for place in site.statements() if re.search("size|shape", site.text) else ():
+        for call in (c for c in place.calls() if callee(c) in ("view", "reshape", "unflatten")):
+            for a, b in itertools.pairwise(call.args):
+                numbers = {number_of(n) for n in (a, b)} - {MISSING}
+                if numbers <= {*site.told} and place.text(a) != place.text(b):
+                    yield place.replaced(0.5, (a, place.text(b)), (b, place.text(a)))
 
 
 def whole(site: Site, place: Place) -> Iterator[Candidate]:

@@ -353,17 +353,17 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
         elif text in (f"{old}.half()", f"{old}.bfloat16()", f"{old}.unsqueeze(0)"):
             more += 0.7 * _is_argument(place, expression)
         yield place.replaced(cost + more, (expression, text))
-        if not isinstance(expression, ast.Name) or not isinstance(value, (Tensor, np.ndarray)):
+        if not spelled(expression) or not isinstance(value, (Tensor, np.ndarray)):
             continue
         alike = [
             other
             for other, _ in operands
-            if isinstance(other, ast.Name)
+            if spelled(other)
             and id(other) not in written
             and getattr(place.value(other), "shape", None) == value.shape
         ]
         same = [other for other in alike if place.text(other) == old]
-        each = re.compile(rf"\b{old}\b")
+        each = re.compile(rf"\b{re.escape(old)}\b")
         bound = 0.6 * (", None" in new and site.binding(place, expression) is not None)
         for apart, group in ((0.02, same), (0.1, alike)):  # all of its name, all of its shape
             apart += bound * (len(group) == len(same))  # it is changed once, where it is bound
@@ -836,6 +836,9 @@ def _ranked(own: _Operand, more: float) -> Forms:
             yield more + 0.1, f"{old}.reshape(-1, *[1] * ({count} - 1))"
         yield more + 0.4, f"{old}[:{int(apart[1]) * ', None'}]"
     shapes = {tuple(other.shape) for other in own.others.values()}
+    channels = [s for s in shapes if len(s) > 2 and s[1:2] == shape and s[-1] != s[1]]
+    for each in channels if apart is not None or "dimension 2" in site.text else ():
+        yield 0.4, f"{old}[:{(len(each) - 2) * ', None'}]"
     for d in range(rank):
         if shape is None or shape[d] == 1:  # a column and a row give a table
             spread = rank == 2 and shape is not None and shape[:d] + shape[d + 1 :] in shapes
@@ -897,6 +900,9 @@ def _turned(own: _Operand, more: float) -> Forms:
     product = re.search("mat1|matmul|mat2|bmm", site.text) and old != next(iter(own.others), "")
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
         yield 0.65, f"{old}.transpose(-2, -1)"
+    layered = rank > 2 and "must match" not in site.text
+    if layered and shape and (shape[-2], shape[-1]) in site.refused:
+        yield 0.4, f"{old}.transpose(-2, -1)"
     scored = next((v for n, v in own.others.items() if n != old and v.dim() == 4), None)
     if own.role == "attn_mask" and rank == 2 and shape and scored is not None:
         if shape == (scored.shape[0], scored.shape[-2]):  # of keys: they come last
