@@ -291,6 +291,17 @@ def mapped(site: Site, place: Place) -> Iterator[Candidate]:
         yield place.replaced(0.3, *pairs)
 
 
+def mapped_memory(site: Site, place: Place) -> Iterator[Candidate]:
+    """What is written into within ``vmap``, made for each of what is mapped: as new memory of an
+    argument that is."""
+    function = place.function
+    for call in place.calls() if "vmap: inplace" in site.text and function is not None else ():
+        kind = re.fullmatch(r"torch\.(zeros|ones|full|empty)", place.text(call.func))
+        for each in function.args.args if kind is not None and function is not None else ():
+            if isinstance(place.frame.f_locals.get(each.arg), Tensor) and kind is not None:
+                yield place.replaced(0.3, (call.func, f"{each.arg}.new_{kind[1]}"))
+
+
 def _counted_from(site: Site, place: Place, whole: ast.Subscript) -> Iterator[tuple[ast.AST, str]]:
     """A part ``x[i:i + n]`` that begins at a tensor, by the numbers of its elements."""
     part: Any = whole.slice

@@ -92,6 +92,20 @@ def _other_types(key: Any) -> Iterator[tuple[str, Any]]:
         yield "int({})", int(key)
 
 
+def of_all_data(site: Site, place: Place) -> Iterator[Candidate]:
+    """All lists of the data, where what they have was counted or numbered by one of them."""
+    if not isinstance(site.error, KeyError):
+        return
+    known = {n: v for n, v in place.names().items() if isinstance(v, list) and v and n[0] != "_"}
+    for node in place.parts():
+        own = known.get(getattr(node, "id", "")) if isinstance(node, ast.Name) else None
+        for name, other in known.items() if own else ():
+            if other is not own and own and type(other[0]) is type(own[0]):
+                if type(own[0]) is not tuple or len(other[0]) == len(own[0]):
+                    both = f"{place.text(node)} + {name}"
+                    yield replace(place, distance=0.0).replaced(0.45, (node, both))
+
+
 def of_first(site: Site, place: Place) -> Iterator[Candidate]:
     """What each dict of a list has under a key: of the first, or, where it is written, of all."""
     for node in place.parts() if "list indices must be integers" in site.text else ():
@@ -101,6 +115,9 @@ def of_first(site: Site, place: Place) -> Iterator[Candidate]:
         if isinstance(of[0], dict) and isinstance(place.value(node.slice), str):
             text = place.text(node.value)
             yield place.replaced(0.35, (node.value, f"{text}[0]"))
+            if len(of) > 1 and any(node in call.args for call in place.calls()):
+                each = f"[each[{place.text(node.slice)}] for each in {text}]"
+                yield place.replaced(0.3, (node, each))
             if isinstance(node.ctx, ast.Store) and len(of) > 1:
                 each = place.text(place.statement).replace(text, "group")
                 yield place.written(0.3, f"for group in {text}:\n    {each}")

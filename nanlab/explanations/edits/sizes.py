@@ -242,6 +242,8 @@ def _with_bindings(source: Source, nodes: list[ast.AST]) -> set[int]:
 def other_sizes(site: Site, place: Place) -> Iterator[Candidate]:
     """Sizes that a call is given, computed in another way."""
     for call in place.calls():
+        if callee(call) == "range" and not _BEYOND.search(site.text):
+            continue  # with less of it the error would not be met
         for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
             value = seen = place.value(argument)
             if seen is MISSING:
@@ -332,7 +334,7 @@ def whole(site: Site, place: Place) -> Iterator[Candidate]:
         own = [call for call in added if place.text(call).startswith(f"{name}.")]
         nodes += [n for call in own for n in ast.walk(call) if isinstance(n, ast.BinOp)]
     pairs = [
-        (n, f"{place.text(n.left)} // {place.text(n.right)}")
+        (n, ast.unparse(ast.BinOp(n.left, ast.FloorDiv(), n.right)))
         for n in nodes
         if isinstance(n.op, ast.Div)
     ]
@@ -741,6 +743,8 @@ def _instead(value: int, site: Site) -> Iterator[tuple[float, int]]:
             asked = (value, size) in site.confronted
             cost = 0.5 if asked else cost + {1: 1.3, 2: 0.6}.get(size, 0.0)
             yield cost + 0.02 * at, size
+            if (value, size) in site.looked_up:  # more may come
+                yield 0.6, 2 * value
 
 
 def _literals(tree: ast.AST) -> Iterator[ast.expr]:

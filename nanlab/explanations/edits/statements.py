@@ -232,6 +232,12 @@ def _models(place: Place, call: ast.AST) -> set[str]:
 
 def with_none(site: Site, place: Place) -> Iterator[Candidate]:
     """What is computed with a gradient that may be None, left as it was where it is."""
+    for node in place.parts() if "'NoneType'" in site.text else ():
+        for side in [node.left, *node.comparators] if isinstance(node, ast.Compare) else []:
+            if place.value(side) is None:  # nothing was there before
+                text = f"{place.text(side)} is None or {place.text(node)}"
+                joined = any(isinstance(n, ast.BoolOp) for n in place.parts())
+                yield place.replaced(0.35, (node, f"({text})" if joined else text))
     if "NoneType" not in site.text or "allow_unused=True" not in place.source.text:
         return
     for node in place.parts():

@@ -520,7 +520,7 @@ def _of_syntax(own: _Operand) -> Forms:
 def _of_objects(own: _Operand) -> Forms:
     """By the type of what is no tensor; another of the program's objects."""
     value, old, site, place = own.value, own.text, own.site, own.place
-    if isinstance(value, nn.Module) and "not iterable" in site.text:
+    if isinstance(value, nn.Module) and re.search("not iterable|can only optim", site.text):
         yield 0.4, f"{old}.parameters()"
     if isinstance(value, dict):
         for key in (key for key in value if isinstance(key, str)):
@@ -550,7 +550,7 @@ def _of_objects(own: _Operand) -> Forms:
         if "tuple" in site.text:
             yield 1.6, f"{old}[0]"
     elif "_parameters" in getattr(value, "__dict__", {}) and len(_dtypes(value)) == 1:
-        if old != "self" and _dtypes(value) != {torch.float32}:
+        if old != "self" and _dtypes(value) != {torch.float32} and old[-2:] != "()":
             yield 1.0, f"{old}.float()"
 
 
@@ -578,6 +578,11 @@ def _of_numbers_and_texts(own: _Operand) -> Forms:
     if isinstance(value, str):  # a number that was read from a file
         yield 0.5, f"float({old})"
         yield 0.52, f"int({old})"
+        for name, known in own.place.names().items() if own.role == "" else ():
+            if isinstance(known, dict) and type(known.get(value)) is int:
+                yield 0.4, f"{name}[{old}]"
+            elif isinstance(known, list) and value in known and len({*known}) == len(known):
+                yield 0.42, f"{name}.index({old})"
     texts = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
     told = texts and re.search("'str'|must be Tensor", own.site.text)
     for name, known in own.place.names().items() if told and value else ():
@@ -595,7 +600,7 @@ def _of_sequences(own: _Operand) -> Forms:
     value, old, site, node = own.value, own.text, own.site, own.node
     listed = isinstance(value, list) and len(value) in site.told
     if listed and isinstance(node, ast.List) and node.elts:
-        if len(node.elts) > 1:
+        if len(node.elts) > 1 and _of_numbers(value):
             yield 0.8, f"[{', '.join(map(own.place.text, node.elts[:-1]))}]"
         for more in (n - len(value) for n in site.told if n > len(value)):
             yield 1.4, f"{old[:-1]}{more * (', ' + own.place.text(node.elts[-1]))}]"
@@ -764,11 +769,16 @@ def ignored(place: Place, mask: ast.expr) -> str:
 
 def _cast(own: _Operand, cost: float) -> Forms:
     old, value, site = own.text, own.value, own.site
+    if callee(own.node) in ("half", "bfloat16", "double"):  # it was chosen
+        return
+    double = any(_dtypes(module) == {torch.float64} for module in site.running)
     dtype = value.dtype if value is not MISSING else None
     floats = dtype is not None and dtype.is_floating_point
     for name, words in (("half", "half"), ("bfloat16", "bfloat16"), ("cfloat", "ComplexFloat")):
         if re.search(rf"\b(c10::)?{words}\b", site.text, re.I):
             yield cost + 0.3, f"{old}.{name}()"
+    if double and "Double" in site.text and dtype != torch.float64:
+        yield cost - 0.1, f"{old}.double()"
     if dtype != torch.float32:
         yield cost, f"{old}.float()"
     graph = (value is not MISSING and value.requires_grad) or re.search("grad|leaves", site.text)
