@@ -64,6 +64,7 @@ _OF_PLACES = (
     ("raising", batches.begun_anew),
     ("raising", values.turned_masks),
     ("raising", values.as_kernel),
+    ("raising", values.of_both_directions),
     ("raising", values.as_one_event),
     ("raising", values.as_diagonal),
     ("raising", values.shortened),

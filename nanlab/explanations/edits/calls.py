@@ -103,8 +103,10 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                 cost = 0.9 - 0.1 * (name != "padding") + 0.7 * bool(site.running)
                 yield place.added(cost, call, f"{name}=1")
         elif name == "dim" and default == 0 and name not in own and at >= len(call.args):
+            stacked = 0.2 * (callee(call) == "stack")
+            at_stack = replace(place, distance=0.0) if stacked else place
             for far, number in enumerate((-1, 1) if "size" in site.text else ()):
-                yield place.added(0.7 + 0.05 * far, call, f"dim={number}")
+                yield at_stack.added(0.7 - stacked + 0.05 * far, call, f"dim={number}")
     if isinstance(function, type) and "self" not in place.names():
         made, known = place.result(), signature(function)
         plain = isinstance(made, function) and not isinstance(made, Tensor)

@@ -132,7 +132,8 @@ def carried_on(site: Site) -> Iterator[Candidate]:
             bound_by(statement)
         ):
             attribute = name.removeprefix("self.")
-            own = [vars(m)[attribute] for m in site.modules if attribute in vars(m)]
+            held = [{**vars(m), **vars(m)["_buffers"]} for m in site.modules]
+            own = [each[attribute] for each in held if attribute in each]
             value = own[-1] if own else place.names().get(name)
             node = next(n for n in ast.walk(statement.value) if spelled(n) == name)
             text = place.text(node)

@@ -66,6 +66,13 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                     yield place.replaced(0.4, (key, repr(error.args[0])))
         elif isinstance(error, KeyError) and isinstance(node, ast.Subscript):
             owner = place.value(node.value)
+            yield from _begun(place, node)
+            keys = [k for k in owner if isinstance(k, str)] if hasattr(owner, "keys") else []
+            for near in difflib.get_close_matches(str(error.args[0]), keys, 2, 0.7):
+                for source in site.program.texts:
+                    words = (n for n in source.nodes if isinstance(n, ast.Constant))
+                    same = [(n, repr(near)) for n in words if n.value == error.args[0]]
+                    yield Candidate(0.35, spliced(source, same))
             for form, key in _other_types(error.args[0]):
                 if hasattr(owner, "keys") and key in owner:
                     text = form.format(place.text(node.slice))
@@ -80,6 +87,20 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                 quote = place.text(node.slice)[-1]
                 for at, other in enumerate(dict.fromkeys([*alike, *keys[:_KEYS]])):
                     yield place.replaced(0.4 + 0.02 * at, (node.slice, f"{quote}{other}{quote}"))
+
+
+def _begun(place: Place, node: ast.Subscript) -> Iterator[Candidate]:
+    """What a dict adds to under a new key, begun as a list, a dict or 0."""
+    of, key = place.text(node.value), place.text(node.slice)
+    for part in place.parts():
+        if isinstance(part, ast.Attribute) and part.value is node and part.attr == "append":
+            yield place.replaced(0.35, (node, f"{of}.setdefault({key}, [])"))
+        stored = isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store)
+        if stored and part.value is node:  # type: ignore[attr-defined]
+            yield place.replaced(0.35, (node, f"{of}.setdefault({key}, {{}})"))
+    row = place.statement
+    if isinstance(row, ast.AugAssign) and row.target is node and isinstance(row.op, ast.Add):
+        yield place.written(0.35, f"{of}[{key}] = {of}.get({key}, 0) + {place.text(row.value)}")
 
 
 def _other_types(key: Any) -> Iterator[tuple[str, Any]]:

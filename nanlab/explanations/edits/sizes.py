@@ -464,7 +464,10 @@ def size_of_other(site: Site, place: Place) -> Iterator[Candidate]:
             if name != spelled(owner) and -tensor.ndim <= at < tensor.ndim:
                 if tensor.shape[at] != size and tensor.shape[at] in site.told:
                     new = text.replace(place.text(owner), name, 1)
-                    far = 0.3 * is_whole(tensor) + 0.1 * (name not in names_in(statement))
+                    own = place.value(owner)
+                    alike = isinstance(own, Tensor) and is_whole(own)
+                    far = 0.3 * (is_whole(tensor) and not alike) - 0.07 * alike
+                    far += 0.1 * (name not in names_in(statement))
                     yield replace(place, distance=0.0).replaced(0.45 + far, (node, new))
 
 
@@ -666,7 +669,9 @@ def other_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
 
 def other_axes(site: Site, place: Place) -> Iterator[Candidate]:
     """An index into another dimension: ``x[mask]`` for ``x[:, mask]``."""
-    for node in place.parts() if re.search("mask|out of bounds|too many ind", site.text) else ():
+    for node in (
+        place.parts() if re.search("mask|out of bounds|too many ind|must match", site.text) else ()
+    ):
         parts: Any = getattr(node, "slice", None)
         if not isinstance(node, ast.Subscript) or isinstance(parts, ast.Slice):
             continue

@@ -253,6 +253,16 @@ def as_diagonal(site: Site, place: Place) -> Iterator[Candidate]:
 _MATRICES = ("covariance_matrix", "precision_matrix", "scale_tril")
 
 
+def of_both_directions(site: Site, place: Place) -> Iterator[Candidate]:
+    """The last states of both directions, where one was taken."""
+    rnns = [m for m in site.modules if isinstance(m, nn.RNNBase) and m.bidirectional]
+    widths = {(2 * m.hidden_size, m.hidden_size) for m in rnns} & site.refused
+    for node in place.parts() if widths else ():
+        if isinstance(node, ast.Subscript) and place.text(node.slice) == "-1":
+            of = place.text(node.value)
+            yield place.replaced(0.3, (node, f"torch.cat([{of}[-2], {of}[-1]], dim=-1)"))
+
+
 def as_kernel(site: Site, place: Place) -> Iterator[Candidate]:
     """A kernel with the two dimensions of channels that a convolution looks for."""
     for call in place.calls() if "weight should have at least" in site.text else ():
