@@ -154,6 +154,12 @@ class Place:
     def text(self, node: ast.AST) -> str:
         return self.source.part(node)
 
+    def whole(self, node: ast.AST) -> str:
+        """The text of an expression of which a part is taken: in brackets where it needs them."""
+        text = self.text(node)
+        loose = isinstance(node, (ast.BinOp, ast.Compare, ast.UnaryOp, ast.BoolOp, ast.IfExp))
+        return f"({text})" if loose else text
+
     def replaced(self, cost: float, *pairs: tuple[ast.AST, str]) -> Candidate:
         """The candidate in which these nodes have another text."""
         texts = [(node, self._loose(node, self._named(text))) for node, text in pairs]

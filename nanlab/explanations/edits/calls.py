@@ -176,8 +176,7 @@ def reduced(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     for other in site.returns(function):
         value: Any = getattr(other.statement, "value", None)
         if not isinstance(value, ast.Tuple):
-            text = other.text(value)
-            loose = f"({text})" if isinstance(value, ast.BinOp) else text
+            loose = other.whole(value)
             yield other.replaced(0.3, (value, f"{loose}.mean()"))
 
 

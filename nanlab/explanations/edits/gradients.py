@@ -163,8 +163,7 @@ def on_last_round(site: Site, place: Place) -> Iterator[Candidate]:
             added = value if isinstance(row, ast.AugAssign) else getattr(value, "right", None)
             first = getattr(value, "left", whole)
             if spelled(whole) in bound_by(row) and spelled(first) == spelled(whole) and added:
-                text = place.text(added)
-                loose = f"({text})" if isinstance(added, ast.BinOp) else text
+                loose = place.whole(added)
                 yield place.replaced(0.5, (whole, loose))
 
 
@@ -601,8 +600,7 @@ def fitting_argument(site: Site) -> Iterator[Candidate]:
         if got == wanted[::-1]:
             for turned in _turned_product(near, node):
                 yield near.replaced(0.3, (node, turned))
-            text = near.text(node)
-            loose = f"({text})" if isinstance(node, ast.BinOp) else text
+            loose = near.whole(node)
             yield near.replaced(0.4, (node, f"{loose}.t()"))
         for other in (each for each in parts if each is not part):
             pairs = (part, place.text(other)), (other, place.text(part))

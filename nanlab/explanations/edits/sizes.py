@@ -141,13 +141,10 @@ def counted_from_one(site: Site) -> Iterator[Candidate]:
         values = {name: place.value(ast.Name(name)) for name in names}
         kept = {n: elements(v) for n, v in values.items() if isinstance(v, Tensor) and is_whole(v)}
         own = {n: numbers for n, numbers in kept.items() if numbers and min(numbers) == 1}
-        if any(max(numbers) in refused for numbers in own.values()):
+        if any(not refused or max(numbers) in refused for numbers in own.values()):
             made = [(n, bound_value(place, n if len(names) > 1 else "")) for n in own]
-            pairs = [(node, place.text(node)) for _, node in made if node is not None]
-            texts = [
-                (n, f"({t}) - 1" if isinstance(n, ast.BinOp) else f"{t} - 1") for n, t in pairs
-            ]
-            yield place.replaced(0.38 + 0.3 * any(_readers(place, n) > 1 for n in own), *texts)
+            pairs = [(node, f"{place.whole(node)} - 1") for _, node in made if node is not None]
+            yield place.replaced(0.38 + 0.3 * any(_readers(place, n) > 1 for n in own), *pairs)
 
 
 def _readers(place: Place, name: str) -> int:
@@ -254,8 +251,8 @@ def other_sizes(site: Site, place: Place) -> Iterator[Candidate]:
                         yield place.replaced(cost, (argument, new))
                     for part, new in (*_other_side(place, argument), *_regrouped(place, argument)):
                         yield place.replaced(0.5, (part, new))
-                    if seen is MISSING and hasattr(nn, callee(call)):
-                        for cost, new in _other_parameters(place, argument):
+                    if hasattr(nn, callee(call)):
+                        for cost, new in _other_parameters(place, argument, seen):
                             yield place.replaced(cost, (argument, new))
                     bound = site.binding(place, argument)
                     made = bound_value(bound, spelled(argument))
@@ -298,9 +295,9 @@ def _regrouped(place: Place, node: ast.expr) -> Iterator[tuple[ast.AST, str]]:
                     yield part, f"{a} * ({b} {sign} {rest})"
 
 
-def _other_parameters(place: Place, node: ast.expr) -> Iterator[tuple[float, str]]:
+def _other_parameters(place: Place, node: ast.expr, seen: Any) -> Iterator[tuple[float, str]]:
     """Another parameter of the function that builds a layer, for one of the layer's sizes: one
-    that the function reads less often."""
+    that the function reads less often; or another name of the loop that builds several."""
     function, own = place.function, spelled(node)
     loops = [n for n in place.source.nodes if isinstance(n, ast.For)]
     loops = [n for n in loops if n.lineno < place.statement.lineno <= (n.end_lineno or 0)]
@@ -308,7 +305,8 @@ def _other_parameters(place: Place, node: ast.expr) -> Iterator[tuple[float, str
         if name and own and name != own:
             yield 0.5, name
     reads = [spelled(n) for n in ast.walk(function or node)]
-    for each in function.args.args[1:] if function is not None and own else ():
+    unseen = function is not None and own and seen is MISSING
+    for each in function.args.args[1:] if unseen and function is not None else ():
         if 0 < reads.count(each.arg) < reads.count(own):
             yield 0.45, each.arg
 
@@ -386,8 +384,7 @@ def rest_of_parts(site: Site, place: Place) -> Iterator[Candidate]:
 
 def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[tuple[float, str]]:
     """A size that is computed, computed in another way."""
-    text = place.text(node)
-    loose = f"({text})" if isinstance(node, ast.BinOp) else text
+    text, loose = place.text(node), place.whole(node)
     told = list(dict.fromkeys(n for n in site.told if n > 1))[:6]
     asked = {(a, b) for a, b in site.refused if b > a or a == 2 * b}
     asked = site.confronted | (asked if number_of(node) is MISSING else set())

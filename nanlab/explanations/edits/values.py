@@ -113,7 +113,7 @@ def turned_masks(site: Site, place: Place) -> Iterator[Candidate]:
     for call in place.calls() if told is not None else ():
         for given in call.keywords:
             if (given.arg or "").endswith("key_padding_mask"):
-                text = f"{place.text(given.value)}.T"
+                text = f"{place.whole(given.value)}.T"
                 at = replace(place, distance=0.0)
                 yield at.replaced(0.3 if batch else 1.2, (given.value, text))
 
@@ -128,8 +128,7 @@ def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
     longer = re.search(r"size of .*? \((\d+)\) must match .*? \((\d+)\) at .*?(\d+)\.", site.text)
     if isinstance(target, ast.Subscript) and longer and int(longer[1]) < int(longer[2]):
         index = f"{':, ' * int(longer[3])}: {place.text(target)}.size({longer[3]})"
-        old = place.text(value)  # type: ignore[arg-type]
-        loose = f"({old})" if isinstance(value, ast.BinOp) else old
+        loose = place.whole(value)  # type: ignore[arg-type]
         yield place.replaced(0.6, (value, f"{loose}[{index}]"))  # type: ignore[arg-type]
 
 
@@ -146,8 +145,7 @@ def written_as(site: Site, place: Place) -> Iterator[Candidate]:
     pairs += [(call.func.value, call.args[-1]) for call in in_place if call.args]
     pairs += [(row.target, row.value)] if isinstance(row, ast.AugAssign) else []
     for owner, value in pairs:
-        text = place.text(value)
-        loose = f"({text})" if isinstance(value, ast.BinOp) else text
+        loose = place.whole(value)
         yield place.replaced(0.35, (value, f"{loose}.to({place.text(owner)}.dtype)"))
         kept, given = place.value(owner), place.value(value)
         if isinstance(kept, Tensor) and is_whole(kept):
@@ -162,15 +160,14 @@ def _with_fractions(site: Site, place: Place, name: ast.expr) -> Iterator[Candid
     made = bound_value(bound, spelled(loaded))
     if bound is None or made is None:
         return
-    own, text = replace(bound, distance=0.0), bound.text(made)
+    own = replace(bound, distance=0.0)
     options = [k for k in getattr(made, "keywords", []) if k.arg == "dtype"]
     if options:
         yield own.replaced(0.3, (options[0], "dtype=torch.float32"))
     elif re.fullmatch("(zeros|ones|full|empty)(_like)?", callee(made)):
         yield own.added(0.3, made, "dtype=torch.float32")
     else:
-        loose = f"({text})" if isinstance(made, ast.BinOp) else text
-        yield own.replaced(0.3, (made, f"{loose}.float()"))
+        yield own.replaced(0.3, (made, f"{bound.whole(made)}.float()"))
 
 
 def allowed(site: Site, place: Place) -> Iterator[Candidate]:
@@ -184,8 +181,7 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
                 yield from _left_out(site, place)
             logs = logs or bool((scores <= 0).all())
             form = "exp()" if logs else "softmax(-1)"
-            old = place.text(node)
-            loose = f"({old})" if isinstance(node, ast.BinOp) else old
+            loose = place.whole(node)
             yield place.replaced(0.3, (node, f"{loose}.{form}"))
     refused = re.search(r"Expected parameter (\w+) (?s:.*)the constraint (\w+)", site.text)
     refused = refused or re.search(r"(\w+) has (negative) entr", site.text)
