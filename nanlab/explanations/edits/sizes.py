@@ -141,7 +141,8 @@ def counted_from_one(site: Site) -> Iterator[Candidate]:
         values = {name: place.value(ast.Name(name)) for name in names}
         kept = {n: elements(v) for n, v in values.items() if isinstance(v, Tensor) and is_whole(v)}
         own = {n: numbers for n, numbers in kept.items() if numbers and min(numbers) == 1}
-        if any(not refused or max(numbers) in refused for numbers in own.values()):
+        whole = [max(each) for each in own.values() if each == {*range(1, len(each) + 1)}]
+        if any(not refused or most in refused for most in whole):
             made = [(n, bound_value(place, n if len(names) > 1 else "")) for n in own]
             pairs = [(node, f"{place.whole(node)} - 1") for _, node in made if node is not None]
             yield place.replaced(0.38 + 0.3 * any(_readers(place, n) > 1 for n in own), *pairs)
