@@ -80,6 +80,7 @@ _OF_PLACES = (
     ("raising", sizes.rest_of_parts),
     ("places", statements.joined_lists),
     ("places", statements.unpacked),
+    ("bindings", statements.exchanged_names),
     ("at_error", statements.listed),
     ("places", statements.registered),
     ("places", batches.loaded),
@@ -117,6 +118,7 @@ _OF_PLACES = (
     ("raising", statements.other_products),
     ("bound", gradients.uncut),
     ("at_error", gradients.mapped),
+    ("at_error", gradients.in_last_group),
     ("bindings", gradients.mapped_memory),
     ("at_error", gradients.held_results),
     ("bound", gradients.scores),
@@ -128,6 +130,7 @@ _OF_PLACES = (
 _OF_PROGRAM = (
     batches.collated,
     batches.taken_by_key,
+    batches.batch_first,
     batches.channels_first,
     batches.broadcast_samples,
     batches.without_one_left,

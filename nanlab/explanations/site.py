@@ -753,8 +753,8 @@ def signature(function: Any) -> dict[str, Any]:
         if (known := _defaults(target)).keys() != {"args", "kwargs"}:  # of one that chooses another
             return known
     name, told = getattr(function, "__name__", ""), getattr(function, "__doc__", "") or ""
-    form = rf"(?:\.\. function:: )?(?:\w+\.)*{name}\((.*?)\)"
-    forms = re.findall(rf"(?m)^{form}", told) or re.findall(rf"^\s+{form}", told)
+    head = rf"(?:\.\. function:: )?(?:\w+\.)*{name}\((.*?)\)"
+    forms = re.findall(rf"(?m)^{head}", told) or re.findall(rf"^\s+{head}", told)
     parts = max(forms, key=len, default="").split(",")
     pairs = [each.strip().partition("=")[::2] for each in parts]
     flags: dict[str, Any] = {"True": True, "False": False, "0": 0}

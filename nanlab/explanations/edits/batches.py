@@ -118,6 +118,16 @@ def _by_name(names: list[str], keys: list[str]) -> list[str]:
     return [found[name] for name in names]
 
 
+def batch_first(site: Site) -> Iterator[Candidate]:
+    """Sequences padded with the batch first, as the layers of the program take it."""
+    whole = "\n".join(source.text for source in site.program.texts)
+    sized = re.search("size|shape", site.text) and "batch_first=True" in whole
+    for place in site.statements() if sized else ():
+        for call in (c for c in place.calls() if callee(c) == "pad_sequence"):
+            if len(call.args) < 2 and "batch_first" not in {k.arg for k in call.keywords}:
+                yield replace(place, distance=0.0).added(0.45, call, "batch_first=True")
+
+
 def channels_first(site: Site) -> Iterator[Candidate]:
     """Pictures with their channels first where they are loaded, or given to the model."""
     told = re.search(r"input\[(\d+(?:, \d+){3,4})\] to have (\d+) channels", site.text)

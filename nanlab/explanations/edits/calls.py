@@ -48,7 +48,8 @@ _PARTS = re.compile(r"\[\.\.\., 0\]|(sum|norm|unbind)\((dim=)?-1")
 _NO_CURES = (
     "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
     " retain_graph track_running_stats training is_grads_batched full_graph drop_last"
-    " differentiable capturable maximize foreach fused recurse raise_exception"
+    " differentiable capturable maximize foreach fused recurse raise_exception groups"
+    " elementwise_affine"
 ).split()
 
 

@@ -332,6 +332,20 @@ def in_one_group(site: Site) -> Iterator[Candidate]:
             yield place.replaced(0.4, (node, many if len(left) != 1 else many[2:-1]))
 
 
+def in_last_group(site: Site, place: Place) -> Iterator[Candidate]:
+    """The parameters of a group without those that a later one has too."""
+    if "more than one parameter group" not in site.text:
+        return
+    dicts = [n for call in place.calls() for n in ast.walk(call) if isinstance(n, ast.Dict)]
+    keys = [
+        (getattr(k, "value", ""), v) for n in dicts for k, v in zip(n.keys, n.values, strict=True)
+    ]
+    lists = [v for name, v in keys if name == "params" and spelled(v)]
+    for first, second in itertools.combinations(lists, 2):
+        others = f"all(p is not q for q in {place.text(second)})"
+        yield place.replaced(0.4, (first, f"[p for p in {place.text(first)} if {others}]"))
+
+
 def switched(site: Site) -> Iterator[Candidate]:
     """Gradients left on where they were switched off, for a block or for parameters."""
     if not is_cut(site):

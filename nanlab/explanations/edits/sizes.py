@@ -143,8 +143,11 @@ def counted_from_one(site: Site) -> Iterator[Candidate]:
         own = {n: numbers for n, numbers in kept.items() if numbers and min(numbers) == 1}
         whole = [max(each) for each in own.values() if each == {*range(1, len(each) + 1)}]
         if any(not refused or most in refused for most in whole):
-            made = [(n, bound_value(place, n if len(names) > 1 else "")) for n in own]
-            pairs = [(node, f"{place.whole(node)} - 1") for _, node in made if node is not None]
+            made = [bound_value(place, n if len(names) > 1 else "") for n in own]
+            inner = [n for node in made if node is not None for n in ast.walk(node)]
+            if any(isinstance(place.value(getattr(n, "value", n)), dict) for n in inner):
+                continue  # the numbers of words, where 0 is left for padding
+            pairs = [(node, f"{place.whole(node)} - 1") for node in made if node is not None]
             yield place.replaced(0.38 + 0.3 * any(_readers(place, n) > 1 for n in own), *pairs)
 
 
@@ -308,8 +311,8 @@ def _other_parameters(place: Place, node: ast.expr, seen: Any) -> Iterator[tuple
     reads = [spelled(n) for n in ast.walk(function or node)]
     unseen = function is not None and own and seen is MISSING
     for each in function.args.args[1:] if unseen and function is not None else ():
-        if 0 < reads.count(each.arg) < reads.count(own):
-            yield 0.45, each.arg
+        if each.arg != own and reads.count(each.arg):
+            yield 0.45 + 0.2 * (reads.count(each.arg) >= reads.count(own)), each.arg
 
 
 def exchanged_sizes(site: Site) -> Iterator[Candidate]:
@@ -360,6 +363,14 @@ def left_open(site: Site, place: Place) -> Iterator[Candidate]:
     """A size of a shape left to what the tensor has."""
     for call in place.calls() if "invalid for input of size" in site.text else ():
         sizes = call.args if callee(call) in ("view", "reshape") else []
+        texts = list(map(place.text, sizes))
+        twice = [n for n, t in zip(sizes, texts, strict=True) if texts.count(t) > 1]
+        whole = getattr(place.frame.f_locals.get("self"), "__dict__", {})
+        values = list(map(place.value, sizes))
+        for node in twice if all(type(v) is int for v in values) else ():
+            lacking = site.told[-1] * place.value(node) / (math.prod(values) or 1)
+            for name in (n for n, v in whole.items() if type(v) is int and v == lacking):
+                yield place.replaced(-0.05, (node, f"self.{name}"))
         if sizes and not re.search(r"-1\b", place.text(call)):
             for at, size in enumerate(reversed(sizes)):
                 yield place.replaced(0.6 + 0.02 * at, (size, "-1"))

@@ -592,6 +592,18 @@ def listed(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.35, (each, f"list({place.text(each)})"))
 
 
+def exchanged_names(site: Site, place: Place) -> Iterator[Candidate]:
+    """Two names of a batch that changed places: class numbers and what has fractions."""
+    target: Any = getattr(place.statement, "target", None)
+    parts = target.elts if isinstance(target, ast.Tuple) else []
+    values = [place.names().get(spelled(part)) for part in parts]
+    if len(parts) == 2 and all(isinstance(each, Tensor) for each in values):
+        whole, other = (value.dtype for value in values)  # type: ignore[union-attr]
+        if whole == torch.int64 and other.is_floating_point:
+            a, b = map(place.text, parts)
+            yield replace(place, distance=0.0).replaced(0.6, (target, f"{b}, {a}"))
+
+
 def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
     """Results of several parts taken apart."""
     statement = place.statement

@@ -874,6 +874,9 @@ def _ranked(own: _Operand, more: float) -> Forms:
         if len(sizes) == rank and len(other) == 1 == sum(a != b for _, (a, b) in pairs):
             d, times = other[0]
             yield 0.4, f"{old}.repeat_interleave({own.place.named_number(times)}, {d})"
+    if shape and re.search(rf"hidden\S* size \(1, .*got \[{shape[0]}, ", site.text):
+        both = any(getattr(m, "bidirectional", False) for m in site.modules)
+        yield 0.4, f"{old}.sum(0, keepdim=True)" if both else f"{old}[-1:]"
     if rank > 2 and shape is not None and math.prod(shape[1:]) in site.told:
         yield more + 0.6, f"{old}.flatten(1)"
     for wanted in re.findall(r"\b(\d)D\b", site.text) if shape is not None else ():
@@ -923,7 +926,7 @@ def _turned(own: _Operand, more: float) -> Forms:
     if own.role == "attn_mask" and rank == 2 and shape and scored is not None:
         if shape == (scored.shape[0], scored.shape[-2]):  # of keys: they come last
             yield 0.4, f"{old}[:, None, None, :]"
-    if "Expected target size" in site.text and own.role == "input":
+    if re.search("Expected target size|got input: .*target:", site.text) and own.role == "input":
         turn = "transpose(1, 2)" if shape is None or rank == 3 else "movedim(-1, 1)"
         yield 0.3, f"{old}.{turn}"  # the classes come second
     if rank > 2:
@@ -965,6 +968,8 @@ def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
         yield more + 1.25 + 1.5 * scored, f"{old}[: len({name})]"
     if shape and other.dim() == rank and len(other) > shape[0] == 1:
         yield 0.55, f"{old}.expand(len({name}){', -1' * (rank - 1)})"
+    if shape and other.dim() == rank + 1 and "same number of dimensions" in own.site.text:
+        yield 0.5, f"{old}.expand(len({name}){', -1' * rank})"
     axes = itertools.combinations(range(other.dim()), rank)
     for kept in reversed(list(axes)) if other.dim() > rank + 1 else ():
         pairs = [(a, other.shape[d]) for a, d in zip(shape or (), kept, strict=False)]
