@@ -306,7 +306,7 @@ def _other_parameters(place: Place, node: ast.expr, seen: Any) -> Iterator[tuple
     loops = [n for n in place.source.nodes if isinstance(n, ast.For)]
     loops = [n for n in loops if n.lineno < place.statement.lineno <= (n.end_lineno or 0)]
     for name in (spelled(n) for loop in loops for n in ast.walk(loop.target)):
-        if name and own and name != own:
+        if name not in ("", "_", own) and own:
             yield 0.5, name
     reads = [spelled(n) for n in ast.walk(function or node)]
     unseen = function is not None and own and seen is MISSING

@@ -783,7 +783,7 @@ def _cast(own: _Operand, cost: float) -> Forms:
     for name, words in (("half", "half"), ("bfloat16", "bfloat16"), ("cfloat", "ComplexFloat")):
         if re.search(rf"\b(c10::)?{words}\b", site.text, re.I):
             yield cost + 0.3, f"{old}.{name}()"
-    if double and "Double" in site.text and dtype != torch.float64:
+    if double and "Double" in site.text and dtype not in (None, torch.float64):
         yield cost - 0.1, f"{old}.double()"
     if dtype != torch.float32:
         yield cost, f"{old}.float()"
