@@ -920,7 +920,7 @@ def _turned(own: _Operand, more: float) -> Forms:
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
         yield 0.65, f"{old}.transpose(-2, -1)"
     layered = rank > 2 and "must match" not in site.text
-    if layered and shape and (shape[-2], shape[-1]) in site.refused:
+    if layered and shape and shape[-1] > 1 and (shape[-2], shape[-1]) in site.refused:
         yield 0.4, f"{old}.transpose(-2, -1)"
     scored = next((v for n, v in own.others.items() if n != old and v.dim() == 4), None)
     if own.role == "attn_mask" and rank == 2 and shape and scored is not None:
