@@ -108,22 +108,7 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             at_stack = replace(place, distance=0.0) if stacked else place
             for far, number in enumerate((-1, 1) if "size" in site.text else ()):
                 yield at_stack.added(0.7 - stacked + 0.05 * far, call, f"dim={number}")
-    if isinstance(function, type) and "self" not in place.names():
-        made, known = place.result(), signature(function)
-        plain = isinstance(made, function) and not isinstance(made, Tensor)
-        if isinstance(made, nn.Module):
-            plain = plain and "_modules" in vars(made)  # it was initialised
-        more_names = dir(made) if plain else ()
-        for name in dict.fromkeys([*known, *(n for n in more_names if n[0] != "_")]):
-            size = known[name] if name in known else getattr(made, name, None)
-            size = getattr(made, name, size) if size is inspect.Parameter.empty else size
-            if name in own or type(size) is not int or size < 2:
-                continue
-            numbers = [n for n in site.sizes[:8] if n > size and n not in site.batch]
-            for at, number in enumerate(numbers):
-                if size in site.told or name not in known:
-                    more = f"{name}={number}"
-                    yield place.added(0.9 + 0.02 * at, call, more)
+    yield from _larger(site, place, call)
     for keyword in call.keywords:
         if keyword.arg is not None and keyword.arg in site.text:
             parts = set(keyword.arg.split("_"))
@@ -142,6 +127,27 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             for near in difflib.get_close_matches(keyword.arg, list(signature(function)), 2, 0.5):
                 if near != keyword.arg and "keyword" in site.text:
                     yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
+
+
+def _larger(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """A size that need not be given, as large as what the operands need."""
+    function, own = place.value(call.func), {k.arg for k in call.keywords}
+    if isinstance(function, type) and "self" not in place.names():
+        made, known = place.result(), signature(function)
+        plain = isinstance(made, function) and not isinstance(made, Tensor)
+        if isinstance(made, nn.Module):
+            plain = plain and "_modules" in vars(made)  # it was initialised
+        more_names = dir(made) if plain else ()
+        for name in dict.fromkeys([*known, *(n for n in more_names if n[0] != "_")]):
+            size = known[name] if name in known else getattr(made, name, None)
+            size = getattr(made, name, size) if size is inspect.Parameter.empty else size
+            if name in own or type(size) is not int or size < 2:
+                continue
+            numbers = [n for n in site.sizes[:8] if n > size and n not in site.batch]
+            for at, number in enumerate(numbers):
+                if size in site.told or name not in known:
+                    more = f"{name}={number}"
+                    yield place.added(0.9 + 0.02 * at, call, more)
 
 
 def counted(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
