@@ -256,7 +256,7 @@ def other_sizes(site: Site, place: Place) -> Iterator[Candidate]:
                     for part, new in (*_other_side(place, argument), *_regrouped(place, argument)):
                         yield place.replaced(0.5, (part, new))
                     if hasattr(nn, callee(call)):
-                        for cost, new in _other_parameters(place, argument, seen):
+                        for cost, new in _other_parameters(site, place, argument):
                             yield place.replaced(cost, (argument, new))
                     bound = site.binding(place, argument)
                     made = bound_value(bound, spelled(argument))
@@ -299,9 +299,9 @@ def _regrouped(place: Place, node: ast.expr) -> Iterator[tuple[ast.AST, str]]:
                     yield part, f"{a} * ({b} {sign} {rest})"
 
 
-def _other_parameters(place: Place, node: ast.expr, seen: Any) -> Iterator[tuple[float, str]]:
-    """Another parameter of the function that builds a layer, for one of the layer's sizes: one
-    that the function reads less often; or another name of the loop that builds several."""
+def _other_parameters(site: Site, place: Place, node: ast.expr) -> Iterator[tuple[float, str]]:
+    """Another parameter of the function that builds a layer, for one of the layer's sizes: rather
+    one that the function reads less often; or another name of the loop that builds several."""
     function, own = place.function, spelled(node)
     loops = [n for n in place.source.nodes if isinstance(n, ast.For)]
     loops = [n for n in loops if n.lineno < place.statement.lineno <= (n.end_lineno or 0)]
@@ -309,10 +309,12 @@ def _other_parameters(place: Place, node: ast.expr, seen: Any) -> Iterator[tuple
         if name not in ("", "_", own) and own:
             yield 0.5, name
     reads = [spelled(n) for n in ast.walk(function or node)]
-    unseen = function is not None and own and seen is MISSING
+    unseen = own and place.value(node) is MISSING
     for each in function.args.args[1:] if unseen and function is not None else ():
-        if each.arg != own and reads.count(each.arg):
-            yield 0.45 + 0.2 * (reads.count(each.arg) >= reads.count(own)), each.arg
+        if 0 < reads.count(each.arg) < reads.count(own):
+            yield 0.45, each.arg
+        elif each.arg != own and reads.count(each.arg) and site.refused:
+            yield 0.65, each.arg
 
 
 def exchanged_sizes(site: Site) -> Iterator[Candidate]:
