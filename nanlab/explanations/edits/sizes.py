@@ -314,7 +314,7 @@ def _other_parameters(site: Site, place: Place, node: ast.expr) -> Iterator[tupl
         if 0 < reads.count(each.arg) < reads.count(own):
             yield 0.45, each.arg
         elif each.arg != own and reads.count(each.arg) and site.refused:
-            yield 0.65, each.arg
+            yield 0.9, each.arg
 
 
 def exchanged_sizes(site: Site) -> Iterator[Candidate]:
