@@ -875,8 +875,8 @@ def _ranked(own: _Operand, more: float) -> Forms:
             d, times = other[0]
             yield 0.4, f"{old}.repeat_interleave({own.place.named_number(times)}, {d})"
     if shape and re.search(rf"hidden\S* size \(1, .*got \[{shape[0]}, ", site.text):
-        both = any(getattr(m, "bidirectional", False) for m in site.modules)
-        yield 0.4, f"{old}.sum(0, keepdim=True)" if both else f"{old}[-1:]"
+        if any(getattr(module, "bidirectional", False) for module in site.modules):
+            yield 0.4, f"{old}.sum(0, keepdim=True)"
     if rank > 2 and shape is not None and math.prod(shape[1:]) in site.told:
         yield more + 0.6, f"{old}.flatten(1)"
     for wanted in re.findall(r"\b(\d)D\b", site.text) if shape is not None else ():
