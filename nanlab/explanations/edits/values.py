@@ -777,13 +777,14 @@ def _cast(own: _Operand, cost: float) -> Forms:
     old, value, site = own.text, own.value, own.site
     if callee(own.node) in ("half", "bfloat16", "double"):  # it was chosen
         return
-    double = any(_dtypes(module) == {torch.float64} for module in site.running)
+    met = site.running if "Double" in site.text else []
+    double = any(_dtypes(module) == {torch.float64} for module in met)
     dtype = value.dtype if value is not MISSING else None
     floats = dtype is not None and dtype.is_floating_point
     for name, words in (("half", "half"), ("bfloat16", "bfloat16"), ("cfloat", "ComplexFloat")):
         if re.search(rf"\b(c10::)?{words}\b", site.text, re.I):
             yield cost + 0.3, f"{old}.{name}()"
-    if double and "Double" in site.text and dtype not in (None, torch.float64):
+    if double and dtype not in (None, torch.float64):
         yield cost - 0.1, f"{old}.double()"
     if dtype != torch.float32:
         yield cost, f"{old}.float()"
