@@ -35,9 +35,16 @@ MESSAGES: list[Meaning] = [
         ("normalise over the features instead", "nn.LayerNorm(features)  # or nn.GroupNorm"),
     ),
     says(
-        r"all elements of (input|target) should be between 0 and 1",
+        r"all elements of target should be between 0 and 1",
         "not-a-probability",
-        "the {1} of binary_cross_entropy has values outside of 0 to 1, or NaN",
+        "the target of binary_cross_entropy has values outside of 0 to 1",
+        "It is the probability of one class of two, 0 or 1; labels are often -1 and 1, or 1 and 2.",
+        ("labels of 0 and 1", "target = (target > 0).float()"),
+    ),
+    says(
+        r"all elements of input should be between 0 and 1",
+        "not-a-probability",
+        "the input of binary_cross_entropy has values outside of 0 to 1, or NaN",
         "It takes probabilities. Scores go into the form with logits, which is also the one that"
         " stays finite.",
         (

@@ -154,6 +154,12 @@ class Place:
     def text(self, node: ast.AST) -> str:
         return self.source.part(node)
 
+    def whole(self, node: ast.AST) -> str:
+        """The text of an expression of which a part is taken: in brackets where it needs them."""
+        text = self.text(node)
+        loose = isinstance(node, (ast.BinOp, ast.Compare, ast.UnaryOp, ast.BoolOp, ast.IfExp))
+        return f"({text})" if loose else text
+
     def replaced(self, cost: float, *pairs: tuple[ast.AST, str]) -> Candidate:
         """The candidate in which these nodes have another text."""
         texts = [(node, self._loose(node, self._named(text))) for node, text in pairs]
@@ -744,9 +750,11 @@ def signature(function: Any) -> dict[str, Any]:
         made = getattr(target, "__init__", None) if isinstance(target, type) else None
         for form in get_overloads(made)[:1] if made is not None else ():  # of an LSTM
             return {n: default for n, default in _defaults(form).items() if n != "self"}
-        return _defaults(target)
+        if (known := _defaults(target)).keys() != {"args", "kwargs"}:  # of one that chooses another
+            return known
     name, told = getattr(function, "__name__", ""), getattr(function, "__doc__", "") or ""
-    forms = re.findall(rf"(?m)^(?:\.\. function:: )?(?:\w+\.)*{name}\((.*?)\)", told)
+    head = rf"(?:\.\. function:: )?(?:\w+\.)*{name}\((.*?)\)"
+    forms = re.findall(rf"(?m)^{head}", told) or re.findall(rf"^\s+{head}", told)
     parts = max(forms, key=len, default="").split(",")
     pairs = [each.strip().partition("=")[::2] for each in parts]
     flags: dict[str, Any] = {"True": True, "False": False, "0": 0}

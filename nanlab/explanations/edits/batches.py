@@ -118,6 +118,16 @@ def _by_name(names: list[str], keys: list[str]) -> list[str]:
     return [found[name] for name in names]
 
 
+def batch_first(site: Site) -> Iterator[Candidate]:
+    """Sequences padded with the batch first, as the layers of the program take it."""
+    whole = "\n".join(source.text for source in site.program.texts)
+    sized = re.search("size|shape", site.text) and "batch_first=True" in whole
+    for place in site.statements() if sized else ():
+        for call in (c for c in place.calls() if callee(c) == "pad_sequence"):
+            if len(call.args) < 2 and "batch_first" not in {k.arg for k in call.keywords}:
+                yield replace(place, distance=0.0).added(0.45, call, "batch_first=True")
+
+
 def channels_first(site: Site) -> Iterator[Candidate]:
     """Pictures with their channels first where they are loaded, or given to the model."""
     told = re.search(r"input\[(\d+(?:, \d+){3,4})\] to have (\d+) channels", site.text)
@@ -134,8 +144,7 @@ def channels_first(site: Site) -> Iterator[Candidate]:
                 made = site.binding(place, part)
                 own = made if made is not None and made.function is place.function else place
                 node = part if own is place else getattr(own.statement, "value", part)
-                text = own.text(node)
-                loose = f"({text})" if isinstance(node, ast.BinOp) else text
+                loose = own.whole(node)
                 for method in ("permute", "transpose"):  # of an array of NumPy
                     new = f"{loose}.{method}({turned})"
                     yield replace(own, distance=0.0).replaced(0.3, (node, new))
@@ -191,11 +200,7 @@ def broadcast_samples(site: Site) -> Iterator[Candidate]:
                 bound = next((m for m in made if m and m.function is place.function), None)
                 own = place if bound is None else replace(bound, distance=0.0)
                 node = part if bound is None else bound_value(bound, "")
-                text = own.text(node)
-                yield own.replaced(
-                    0.4,
-                    (node, f"({text}){spread}" if isinstance(node, ast.BinOp) else text + spread),
-                )
+                yield own.replaced(0.4, (node, own.whole(node) + spread))
 
 
 def converted(site: Site) -> Iterator[Candidate]:
@@ -211,7 +216,7 @@ def converted(site: Site) -> Iterator[Candidate]:
         keys = [getattr(key, "value", None) for key in getattr(value, "keys", [])]
         parts = [*zip(keys, value.values, strict=True)] if keys else getattr(value, "elts", [])
         for key, node in parts if keys else enumerate(parts):
-            text = f"({place.text(node)})" if isinstance(node, ast.BinOp) else place.text(node)
+            text = place.whole(node)
             for method in ("timestamp", "toordinal"):
                 if hasattr(held.get(key), method):
                     yield place.replaced(0.3, (node, f"{text}.{method}()"))

@@ -48,7 +48,8 @@ _PARTS = re.compile(r"\[\.\.\., 0\]|(sum|norm|unbind)\((dim=)?-1")
 _NO_CURES = (
     "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
     " retain_graph track_running_stats training is_grads_batched full_graph drop_last"
-    " differentiable capturable maximize foreach fused recurse raise_exception"
+    " differentiable capturable maximize foreach fused recurse raise_exception groups"
+    " elementwise_affine"
 ).split()
 
 
@@ -103,24 +104,11 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                 cost = 0.9 - 0.1 * (name != "padding") + 0.7 * bool(site.running)
                 yield place.added(cost, call, f"{name}=1")
         elif name == "dim" and default == 0 and name not in own and at >= len(call.args):
+            stacked = 0.2 * (callee(call) == "stack")
+            at_stack = replace(place, distance=0.0) if stacked else place
             for far, number in enumerate((-1, 1) if "size" in site.text else ()):
-                yield place.added(0.7 + 0.05 * far, call, f"dim={number}")
-    if isinstance(function, type) and "self" not in place.names():
-        made, known = place.result(), signature(function)
-        plain = isinstance(made, function) and not isinstance(made, Tensor)
-        if isinstance(made, nn.Module):
-            plain = plain and "_modules" in vars(made)  # it was initialised
-        more_names = dir(made) if plain else ()
-        for name in dict.fromkeys([*known, *(n for n in more_names if n[0] != "_")]):
-            size = known[name] if name in known else getattr(made, name, None)
-            size = getattr(made, name, size) if size is inspect.Parameter.empty else size
-            if name in own or type(size) is not int or size < 2:
-                continue
-            numbers = [n for n in site.sizes[:8] if n > size and n not in site.batch]
-            for at, number in enumerate(numbers):
-                if size in site.told or name not in known:
-                    more = f"{name}={number}"
-                    yield place.added(0.9 + 0.02 * at, call, more)
+                yield at_stack.added(0.7 - stacked + 0.05 * far, call, f"dim={number}")
+    yield from _larger(site, place, call)
     for keyword in call.keywords:
         if keyword.arg is not None and keyword.arg in site.text:
             parts = set(keyword.arg.split("_"))
@@ -139,6 +127,27 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             for near in difflib.get_close_matches(keyword.arg, list(signature(function)), 2, 0.5):
                 if near != keyword.arg and "keyword" in site.text:
                     yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
+
+
+def _larger(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """A size that need not be given, as large as what the operands need."""
+    function, own = place.value(call.func), {k.arg for k in call.keywords}
+    if isinstance(function, type) and "self" not in place.names():
+        made, known = place.result(), signature(function)
+        plain = isinstance(made, function) and not isinstance(made, Tensor)
+        if isinstance(made, nn.Module):
+            plain = plain and "_modules" in vars(made)  # it was initialised
+        more_names = dir(made) if plain else ()
+        for name in dict.fromkeys([*known, *(n for n in more_names if n[0] != "_")]):
+            size = known[name] if name in known else getattr(made, name, None)
+            size = getattr(made, name, size) if size is inspect.Parameter.empty else size
+            if name in own or type(size) is not int or size < 2:
+                continue
+            numbers = [n for n in site.sizes[:8] if n > size and n not in site.batch]
+            for at, number in enumerate(numbers):
+                if size in site.told or name not in known:
+                    more = f"{name}={number}"
+                    yield place.added(0.9 + 0.02 * at, call, more)
 
 
 def counted(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -174,8 +183,7 @@ def reduced(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     for other in site.returns(function):
         value: Any = getattr(other.statement, "value", None)
         if not isinstance(value, ast.Tuple):
-            text = other.text(value)
-            loose = f"({text})" if isinstance(value, ast.BinOp) else text
+            loose = other.whole(value)
             yield other.replaced(0.3, (value, f"{loose}.mean()"))
 
 
@@ -453,6 +461,9 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     elif isinstance(parts, list) and parts and all(isinstance(each, list) for each in parts):
         rows = f"[{place.text(call.func)}(row) for row in {place.text(call.args[0])}]"
         yield place.replaced(0.6, (call, padded([torch.ones(len(r)) for r in parts], rows)))
+    if "of square matrices" in site.text and name in ("solve", "inv"):
+        least = f"{place.text(call).replace('solve(', 'lstsq(', 1)}.solution"
+        yield place.replaced(0.4, (call, least) if name == "solve" else (call.func, f"{head}pinv"))
     if name == "ModuleList" and "ModuleList" in site.text and call.args:  # it was called
         yield place.replaced(0.4, (call, f"{head}Sequential(*{place.text(call.args[0])})"))
     yield from _turned(site, place, call, function)
@@ -470,6 +481,8 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         rows = f"{place.text(call.args[0])} @ {place.text(call.func)}.weight"
         yield place.replaced(0.5, (call, rows))
     for family in _FAMILIES:
+        if "elements of target" in site.text:  # another loss would take them, and learn nothing
+            break
         for other in family if name in family else ():
             if other != name:
                 cost = 0.35 if "unpack" in site.text else 1.0
@@ -683,9 +696,18 @@ def tensors(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """Numbers as tensors, where a function takes these alone; what an optimizer changes, as one
     list of them."""
     refused = re.search("must be (a )?Tensor|invalid combination of arguments", site.text)
-    for node in call.args if refused and not place.distance else ():
+    numbers = [*call.args, *(k.value for k in call.keywords if "=Tensor" in site.text)]
+    for node in numbers if refused and not place.distance else ():
         if type(number_of(node)) in (int, float):
             yield place.replaced(0.6, (node, f"torch.tensor({place.text(node)})"))
+    several = [n for n in call.args if callee(n) == "parameters"]
+    if len(several) > 1 and re.search("multiple values for argument|'generator'", site.text):
+        both = ", ".join(f"*{place.text(each)}" for each in several)
+        rest = [
+            f"[{both}]",
+            *(place.text(n) for n in (*call.args, *call.keywords) if n not in several),
+        ]
+        yield place.replaced(0.3, (call, f"{place.text(call.func)}({', '.join(rest)})"))
     for given in call.args[:1] if re.search("iterable of|only optimize", site.text) else ():
         if isinstance(place.value(given), Tensor):
             yield place.replaced(0.3, (given, f"[{place.text(given)}]"))
@@ -753,9 +775,8 @@ def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if 1 < len(call.args) < 5 and not place.distance:
         for a, b in itertools.combinations(call.args, 2):
             yield place.replaced(1.5, (a, place.text(b)), (b, place.text(a)))
-    for node in (
-        call.args if re.search("tuple of ints|not callable|not iterable", site.text) else ()
-    ):
+    plain = re.search("tuple of ints|not callable|not iterable", site.text)
+    for node in (*call.args, *(k.value for k in call.keywords)) if plain else ():
         value = place.value(node)
         if "tuple" in site.text and type(value) is int:
             yield place.replaced(0.5, (node, f"({place.text(node)},)"))

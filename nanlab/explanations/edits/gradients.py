@@ -132,7 +132,8 @@ def carried_on(site: Site) -> Iterator[Candidate]:
             bound_by(statement)
         ):
             attribute = name.removeprefix("self.")
-            own = [vars(m)[attribute] for m in site.modules if attribute in vars(m)]
+            held = [{**vars(m), **vars(m)["_buffers"]} for m in site.modules]
+            own = [each[attribute] for each in held if attribute in each]
             value = own[-1] if own else place.names().get(name)
             node = next(n for n in ast.walk(statement.value) if spelled(n) == name)
             text = place.text(node)
@@ -162,8 +163,7 @@ def on_last_round(site: Site, place: Place) -> Iterator[Candidate]:
             added = value if isinstance(row, ast.AugAssign) else getattr(value, "right", None)
             first = getattr(value, "left", whole)
             if spelled(whole) in bound_by(row) and spelled(first) == spelled(whole) and added:
-                text = place.text(added)
-                loose = f"({text})" if isinstance(added, ast.BinOp) else text
+                loose = place.whole(added)
                 yield place.replaced(0.5, (whole, loose))
 
 
@@ -246,6 +246,17 @@ def scores(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.34, (call, loss))
 
 
+def before_it_was_kept(site: Site) -> Iterator[Candidate]:
+    """A result itself, where its number was read back from the list that it was put into."""
+    for place in site.statements() if is_cut(site) else ():
+        kept = [c.args[0] for c in place.calls() if callee(c) == "append" and c.args]
+        whole = _inside(kept[0]) if kept else None
+        for row in place.block[place.block.index(place.statement) + 1 :] if whole else ():
+            for node in (n for n in ast.walk(row) if isinstance(n, ast.Subscript)):
+                if place.source.part(node.slice) == "-1" and spelled(whole or node):
+                    yield place.replaced(0.3, (node, place.text(whole or node)))
+
+
 def all_uncut(site: Site) -> Iterator[Candidate]:
     """The numbers that a function reads of tensors, all left in the graph."""
     for source in site.program.texts if is_cut(site) else ():
@@ -280,6 +291,17 @@ def mapped(site: Site, place: Place) -> Iterator[Candidate]:
         yield place.replaced(0.3, *pairs)
 
 
+def mapped_memory(site: Site, place: Place) -> Iterator[Candidate]:
+    """What is written into within ``vmap``, made for each of what is mapped: as new memory of an
+    argument that is."""
+    function = place.function
+    for call in place.calls() if "vmap: inplace" in site.text and function is not None else ():
+        kind = re.fullmatch(r"torch\.(zeros|ones|full|empty)", place.text(call.func))
+        for each in function.args.args if kind is not None and function is not None else ():
+            if isinstance(place.frame.f_locals.get(each.arg), Tensor) and kind is not None:
+                yield place.replaced(0.3, (call.func, f"{each.arg}.new_{kind[1]}"))
+
+
 def _counted_from(site: Site, place: Place, whole: ast.Subscript) -> Iterator[tuple[ast.AST, str]]:
     """A part ``x[i:i + n]`` that begins at a tensor, by the numbers of its elements."""
     part: Any = whole.slice
@@ -308,6 +330,20 @@ def in_one_group(site: Site) -> Iterator[Candidate]:
             lists = (f"*{head}{name}.parameters()" for name in left)
             many = f"[{', '.join(lists)}]"
             yield place.replaced(0.4, (node, many if len(left) != 1 else many[2:-1]))
+
+
+def in_last_group(site: Site, place: Place) -> Iterator[Candidate]:
+    """The parameters of a group without those that a later one has too."""
+    if "more than one parameter group" not in site.text:
+        return
+    dicts = [n for call in place.calls() for n in ast.walk(call) if isinstance(n, ast.Dict)]
+    keys = [
+        (getattr(k, "value", ""), v) for n in dicts for k, v in zip(n.keys, n.values, strict=True)
+    ]
+    lists = [v for name, v in keys if name == "params" and spelled(v)]
+    for first, second in itertools.combinations(lists, 2):
+        others = f"all(p is not q for q in {place.text(second)})"
+        yield place.replaced(0.4, (first, f"[p for p in {place.text(first)} if {others}]"))
 
 
 def switched(site: Site) -> Iterator[Candidate]:
@@ -578,8 +614,7 @@ def fitting_argument(site: Site) -> Iterator[Candidate]:
         if got == wanted[::-1]:
             for turned in _turned_product(near, node):
                 yield near.replaced(0.3, (node, turned))
-            text = near.text(node)
-            loose = f"({text})" if isinstance(node, ast.BinOp) else text
+            loose = near.whole(node)
             yield near.replaced(0.4, (node, f"{loose}.t()"))
         for other in (each for each in parts if each is not part):
             pairs = (part, place.text(other)), (other, place.text(part))

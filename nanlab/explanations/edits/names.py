@@ -29,6 +29,7 @@ from nanlab.explanations.site import (
     function_around,
     is_return,
     lines_as,
+    rows_of,
     spelled,
     spliced,
 )
@@ -65,6 +66,17 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                     yield place.replaced(0.4, (key, repr(error.args[0])))
         elif isinstance(error, KeyError) and isinstance(node, ast.Subscript):
             owner = place.value(node.value)
+            yield from _begun(place, node)
+            keys = [k for k in owner if isinstance(k, str)] if hasattr(owner, "keys") else []
+            for near in difflib.get_close_matches(str(error.args[0]), keys, 2, 0.7):
+                for source in site.program.texts:
+                    words = (n for n in source.nodes if isinstance(n, ast.Constant))
+                    same = [(n, repr(near)) for n in words if n.value == error.args[0]]
+                    yield Candidate(0.35, spliced(source, same))
+            for form, key in _other_types(error.args[0]):
+                if hasattr(owner, "keys") and key in owner:
+                    text = form.format(place.text(node.slice))
+                    yield place.replaced(0.3, (node.slice, text))
             known = owner if isinstance(owner, dict) else {}
             for rest in (k for k in known if _ALL_OTHERS.search(str(k))):
                 of, index = place.text(node.value), place.text(node.slice)
@@ -75,6 +87,76 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                 quote = place.text(node.slice)[-1]
                 for at, other in enumerate(dict.fromkeys([*alike, *keys[:_KEYS]])):
                     yield place.replaced(0.4 + 0.02 * at, (node.slice, f"{quote}{other}{quote}"))
+
+
+def _begun(place: Place, node: ast.Subscript) -> Iterator[Candidate]:
+    """What a dict adds to under a new key, begun as a list, a dict or 0."""
+    of, key = place.text(node.value), place.text(node.slice)
+    for part in place.parts():
+        if isinstance(part, ast.Attribute) and part.value is node and part.attr == "append":
+            yield place.replaced(0.35, (node, f"{of}.setdefault({key}, [])"))
+        stored = isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store)
+        if stored and part.value is node:  # type: ignore[attr-defined]
+            yield place.replaced(0.35, (node, f"{of}.setdefault({key}, {{}})"))
+    row = place.statement
+    if isinstance(row, ast.AugAssign) and row.target is node and isinstance(row.op, ast.Add):
+        yield place.written(0.35, f"{of}[{key}] = {of}.get({key}, 0) + {place.text(row.value)}")
+
+
+def _other_types(key: Any) -> Iterator[tuple[str, Any]]:
+    """A key as one of another type, and how that is written."""
+    if isinstance(key, Tensor) and key.numel() == 1:
+        yield "{}.item()", key.item()
+    elif type(key) is int:
+        yield "str({})", str(key)
+    elif isinstance(key, str) and key.isdecimal():
+        yield "int({})", int(key)
+
+
+def of_all_data(site: Site, place: Place) -> Iterator[Candidate]:
+    """All lists of the data, where what they have was counted or numbered by one of them."""
+    if not isinstance(site.error, KeyError):
+        return
+    known = {n: v for n, v in place.names().items() if isinstance(v, list) and v and n[0] != "_"}
+    for node in place.parts():
+        own = known.get(getattr(node, "id", "")) if isinstance(node, ast.Name) else None
+        for name, other in known.items() if own else ():
+            if other is not own and own and type(other[0]) is type(own[0]):
+                if type(own[0]) is not tuple or len(other[0]) == len(own[0]):
+                    both = f"{place.text(node)} + {name}"
+                    yield replace(place, distance=0.0).replaced(0.45, (node, both))
+
+
+def of_first(site: Site, place: Place) -> Iterator[Candidate]:
+    """What each dict of a list has under a key: of the first, or, where it is written, of all."""
+    for node in place.parts() if "list indices must be integers" in site.text else ():
+        of = place.value(node.value) if isinstance(node, ast.Subscript) else None
+        if not isinstance(node, ast.Subscript) or not isinstance(of, list) or not of:
+            continue
+        if isinstance(of[0], dict) and isinstance(place.value(node.slice), str):
+            text = place.text(node.value)
+            yield place.replaced(0.35, (node.value, f"{text}[0]"))
+            if len(of) > 1 and any(node in call.args for call in place.calls()):
+                each = f"[each[{place.text(node.slice)}] for each in {text}]"
+                yield place.replaced(0.3, (node, each))
+            if isinstance(node.ctx, ast.Store) and len(of) > 1:
+                each = place.text(place.statement).replace(text, "group")
+                yield place.written(0.3, f"for group in {text}:\n    {each}")
+
+
+def of_texts(site: Site, place: Place) -> Iterator[Candidate]:
+    """The keys of layers as texts, where these are given and looked up."""
+    if "name should be a string" not in site.text:
+        return
+    names, pairs = bound_by(place.statement), list[tuple[ast.AST, str]]()
+    for node in place.parts():
+        keys = node.keys if isinstance(node, ast.Dict) else [getattr(node, "key", None)]
+        pairs += [(key, f"str({place.text(key)})") for key in keys if key is not None]
+    for node in place.source.nodes:
+        if isinstance(node, ast.Subscript) and spelled(node.value) in names:
+            pairs.append((node.slice, f"str({place.text(node.slice)})"))
+    if pairs:
+        yield place.replaced(0.3, *pairs)
 
 
 # What is done with each tensor of a batch.
@@ -100,6 +182,10 @@ def _of_another_type(place: Place, node: ast.Attribute, owner: Any) -> Iterator[
             yield place.replaced(0.3, (node, f"[{whole}[i] for i in {text}.indices]"))
         else:
             yield place.replaced(0.3, (node, whole))
+    if name in getattr(owner, "defaults", ()):  # of an optimizer, for each of its groups
+        yield place.replaced(0.3, (node, f'{text}.param_groups[0]["{name}"]'))
+    if name == "lr" and hasattr(owner, "get_last_lr"):
+        yield place.replaced(0.3, (node, f"{text}.get_last_lr()[0]"))
     if isinstance(owner, nn.Module) and name == "module":  # it is not wrapped
         own = [n for n in place.source.nodes if isinstance(n, ast.Attribute) and n.attr == name]
         same = [n for n in own if place.text(n) == place.text(node)]
@@ -342,6 +428,61 @@ def of_function_around(site: Site, place: Place) -> Iterator[Candidate]:
             yield first.written(0.3, f"{word} {lacking}\n{{}}")
 
 
+def bound_late(site: Site) -> Iterator[Candidate]:
+    """The names of a loop that a function made in it reads when it is called, kept as they are
+    when it is made: in all such functions, and in one."""
+    loops = (ast.For, ast.ListComp, ast.DictComp, ast.GeneratorExp)
+    for source in site.program.texts:
+        made: dict[ast.Lambda | ast.FunctionDef, set[str]] = {}
+        for loop in (n for n in source.nodes if isinstance(n, loops)):
+            heads = [loop] if isinstance(loop, ast.For) else loop.generators
+            bound = {spelled(n) for each in heads for n in ast.walk(each.target)}
+            bound |= {name for row in rows_of(loop) for name in bound_by(row)}
+            for node in (n for n in ast.walk(loop) if isinstance(n, (ast.Lambda, ast.FunctionDef))):
+                made[node] = made.get(node, set()) | bound
+        pairs = [
+            pair for node, names in made.items() for pair in _with_defaults(source, node, names)
+        ]
+        for some in (pairs, *([each] for each in pairs)) if pairs else ():
+            yield Candidate(0.42, spliced(source, some))
+
+
+def _with_defaults(
+    source: Source, node: ast.Lambda | ast.FunctionDef, bound: set[str]
+) -> Iterator[tuple[ast.AST, str]]:
+    """The last parameter of a function, with those of these names that it reads after it."""
+    body = node.body if isinstance(node, ast.FunctionDef) else [node.body]
+    parameters = [*node.args.args, *node.args.kwonlyargs]
+    own = {each.arg for each in parameters} | {n for row in body for n in bound_by(row)}
+    read = [n.id for row in body for n in ast.walk(row) if isinstance(n, ast.Name)]
+    more = [f"{name}={name}" for name in dict.fromkeys(read) if name in bound - own]
+    if more and parameters and node.args.kwarg is None:
+        given: list[Any] = [*parameters, *node.args.defaults]
+        last = max(given, key=lambda n: (n.lineno, n.col_offset))
+        yield last, ", ".join((source.part(last), *more))
+    elif more and isinstance(node, ast.Lambda) and node.args.kwarg is None:
+        yield node, f"lambda {', '.join(more)}: {source.part(node.body)}"
+
+
+def without_length(site: Site) -> Iterator[Candidate]:
+    """The number of samples of a dataset that has none: how many there are of what it looks up."""
+    told = re.search(r"object of type '(\w+)' has no len\(\)|__len__", site.text)
+    for source in site.program.texts if told is not None else ():
+        for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
+            own = {n.name: n for n in kind.body if isinstance(n, ast.FunctionDef)}
+            read = own.get("__getitem__")
+            if read is None or "__len__" in own or len(read.args.args) < 2:
+                continue
+            parts = [n for n in ast.walk(read) if isinstance(n, ast.Subscript)]
+            of = [n for n in parts if spelled(n.slice) == read.args.args[1].arg]
+            for name in dict.fromkeys(source.part(n.value) for n in of if spelled(n.value)):
+                first = min([read.lineno, *(n.lineno for n in read.decorator_list)])
+                indent = " " * read.col_offset
+                rows = (f"{indent}def __len__(self):", f"{indent}    return len({name})", "")
+                text = "\n".join((*rows, source.lines[first - 1]))
+                yield Candidate(0.3, (lines_as(source, first, first, text),))
+
+
 def shadowed(site: Site, place: Place) -> Iterator[Candidate]:
     """A function under another name than the result that took its own."""
     called = [n.func for n in place.calls() if isinstance(n.func, ast.Name)]
@@ -428,14 +569,14 @@ def near_methods(site: Site) -> Iterator[Candidate]:
                 continue
             own = [each for each in node.body if isinstance(each, ast.FunctionDef)]
             asked = {*dir(kind.__base__), "__getitem__", "__len__", "__iter__", "__call__"}
+            others = [each for each in own if each.name not in asked]
             asked -= {each.name for each in own}
-            for each in own:
+            for each in others:
                 said = [n for n in asked if n[2:-2] in each.name and f"{n[2:-2]}(" in site.text]
                 for near in (*difflib.get_close_matches(each.name, list(asked), 1, 0.75), *said):
-                    if each.name not in dir(kind.__base__):
-                        old = source.lines[each.lineno - 1]
-                        new = old.replace(each.name, near, 1)
-                        yield Candidate(0.35, (lines_as(source, each.lineno, each.lineno, new),))
+                    old = source.lines[each.lineno - 1]
+                    new = old.replace(each.name, near, 1)
+                    yield Candidate(0.35, (lines_as(source, each.lineno, each.lineno, new),))
 
 
 def _known_names(place: Place, node: ast.Name) -> Iterator[Candidate]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ from nanlab.explanations.site import (
     is_whole,
     names_in,
     number_of,
+    signature,
     spelled,
     spliced,
     unread,
@@ -78,12 +80,14 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                 more += 1.8 * (id(node) in drawn) + 0.5 * (id(node) in named)
                 words = site.roles.get(id(node), "").split("_")
                 more -= 0.15 * any(len(word) > 4 and word in site.text for word in words)
-                more += 0.6 * bool({"kernel", "padding"} & {*words})  # what it leaves fits seldom
+                more += 0.6 * bool(_LOCAL & {*words})  # what it leaves fits seldom
                 more += 0.6 * (words == ["output", "size"] and value == 1)  # one for each channel
                 if id(node) in bounds and value in near_sizes:
                     more += 0.5  # it is a size of what it is computed with
                 for cost, size in _instead(value, site):
                     if size < value and id(node) in kept:  # the error would not be met
+                        continue
+                    if _LOCAL & {*words} and size > 4 * value:  # all of a dimension at once
                         continue
                     shared = 0.8 * (size in site.batch and id(node) not in made)
                     yield place.replaced(cost + more + shared, (node, _as_written(node, size)))
@@ -104,6 +108,10 @@ def other_numbers(site: Site) -> Iterator[Candidate]:
                     yield Candidate(cost + more, edits)
 
 
+# Words of parameters that say how many neighbours a layer looks at.
+_LOCAL = {"kernel", "padding", "stride", "dilation", "scale", "groups"}
+
+
 def numbered(site: Site) -> Iterator[Candidate]:
     """Indices as the numbers of their values, where a table has a row for each value and some lie
     beyond it."""
@@ -120,6 +128,37 @@ def numbered(site: Site) -> Iterator[Candidate]:
             text = f"torch.unique({place.text(made)}, return_inverse=True)[1]"
             edits += place.replaced(0.0, (made, text)).edits
     yield Candidate(0.4, tuple(edits))
+
+
+def counted_from_one(site: Site) -> Iterator[Candidate]:
+    """Data that counts from one, where a function of the program looks it up: counted from zero
+    where it is read, if nothing else reads it."""
+    if site.raising[0].function is None or not re.search("out of|outside", site.text):
+        return
+    refused = {*site.told, *(wanted - 1 for _, wanted in site.looked_up)}
+    for place in site.statements():
+        names = bound_by(place.statement) if place.function is None else []
+        values = {name: place.value(ast.Name(name)) for name in names}
+        kept = {n: elements(v) for n, v in values.items() if isinstance(v, Tensor) and is_whole(v)}
+        own = {n: numbers for n, numbers in kept.items() if numbers and min(numbers) == 1}
+        whole = [max(each) for each in own.values() if each == {*range(1, len(each) + 1)}]
+        if any(not refused or most in refused for most in whole):
+            made = [bound_value(place, n if len(names) > 1 else "") for n in own]
+            inner = [n for node in made if node is not None for n in ast.walk(node)]
+            if any(isinstance(place.value(getattr(n, "value", n)), dict) for n in inner):
+                continue  # the numbers of words, where 0 is left for padding
+            pairs = [(node, f"{place.whole(node)} - 1") for node in made if node is not None]
+            yield place.replaced(0.38 + 0.3 * any(_readers(place, n) > 1 for n in own), *pairs)
+
+
+def _readers(place: Place, name: str) -> int:
+    """How many statements read what a name is bound to, not only how much of it there is."""
+    rows = [row for row in place.source.tree.body if name in names_in(row)]
+    texts = [
+        re.sub(rf"\b{name}\.(unique|max|shape|size)\b|len\({name}\)", "", ast.unparse(row))
+        for row in rows
+    ]
+    return sum(re.search(rf"\b{name}\b", t.partition(" = ")[2] or t) is not None for t in texts)
 
 
 def _attributes(value: Any) -> Iterable[tuple[str, Any]]:
@@ -204,6 +243,8 @@ def _with_bindings(source: Source, nodes: list[ast.AST]) -> set[int]:
 def other_sizes(site: Site, place: Place) -> Iterator[Candidate]:
     """Sizes that a call is given, computed in another way."""
     for call in place.calls():
+        if callee(call) == "range" and not _BEYOND.search(site.text):
+            continue  # with less of it the error would not be met
         for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
             value = seen = place.value(argument)
             if seen is MISSING:
@@ -214,8 +255,8 @@ def other_sizes(site: Site, place: Place) -> Iterator[Candidate]:
                         yield place.replaced(cost, (argument, new))
                     for part, new in (*_other_side(place, argument), *_regrouped(place, argument)):
                         yield place.replaced(0.5, (part, new))
-                    if seen is MISSING and hasattr(nn, callee(call)):
-                        for cost, new in _other_parameters(place, argument):
+                    if hasattr(nn, callee(call)):
+                        for cost, new in _other_parameters(site, place, argument):
                             yield place.replaced(cost, (argument, new))
                     bound = site.binding(place, argument)
                     made = bound_value(bound, spelled(argument))
@@ -258,14 +299,32 @@ def _regrouped(place: Place, node: ast.expr) -> Iterator[tuple[ast.AST, str]]:
                     yield part, f"{a} * ({b} {sign} {rest})"
 
 
-def _other_parameters(place: Place, node: ast.expr) -> Iterator[tuple[float, str]]:
-    """Another parameter of the function that builds a layer, for one of the layer's sizes: one
-    that the function reads less often."""
+def _other_parameters(site: Site, place: Place, node: ast.expr) -> Iterator[tuple[float, str]]:
+    """Another parameter of the function that builds a layer, for one of the layer's sizes: rather
+    one that the function reads less often; or another name of the loop that builds several."""
     function, own = place.function, spelled(node)
+    loops = [n for n in place.source.nodes if isinstance(n, ast.For)]
+    loops = [n for n in loops if n.lineno < place.statement.lineno <= (n.end_lineno or 0)]
+    for name in (spelled(n) for loop in loops for n in ast.walk(loop.target)):
+        if name not in ("", "_", own) and own:
+            yield 0.5, name
     reads = [spelled(n) for n in ast.walk(function or node)]
-    for each in function.args.args[1:] if function is not None and own else ():
+    unseen = own and place.value(node) is MISSING
+    for each in function.args.args[1:] if unseen and function is not None else ():
         if 0 < reads.count(each.arg) < reads.count(own):
             yield 0.45, each.arg
+        elif each.arg != own and reads.count(each.arg) and site.refused:
+            yield 0.9, each.arg
+
+
+def exchanged_sizes(site: Site) -> Iterator[Candidate]:
+    """Two sizes of a view that changed places."""
+    for place in site.statements() if re.search("size|shape", site.text) else ():
+        for call in (c for c in place.calls() if callee(c) in ("view", "reshape", "unflatten")):
+            for a, b in itertools.pairwise(call.args):
+                numbers = {number_of(n) for n in (a, b)} - {MISSING}
+                if numbers <= {*site.told} and place.text(a) != place.text(b):
+                    yield place.replaced(0.5, (a, place.text(b)), (b, place.text(a)))
 
 
 def whole(site: Site, place: Place) -> Iterator[Candidate]:
@@ -279,25 +338,41 @@ def whole(site: Site, place: Place) -> Iterator[Candidate]:
         own = [call for call in added if place.text(call).startswith(f"{name}.")]
         nodes += [n for call in own for n in ast.walk(call) if isinstance(n, ast.BinOp)]
     pairs = [
-        (n, f"{place.text(n.left)} // {place.text(n.right)}")
+        (n, ast.unparse(ast.BinOp(n.left, ast.FloorDiv(), n.right)))
         for n in nodes
         if isinstance(n.op, ast.Div)
     ]
-    pairs += [(n, f"int({place.text(n)})") for n in nodes if _is_share(n)]
+    pairs += [(n, f"int({place.text(n)})") for n in nodes if _is_share(place, n)]
     if pairs:
         yield place.replaced(0.4, *pairs)
 
 
-def _is_share(node: ast.BinOp) -> bool:
+def _is_share(place: Place, node: ast.BinOp) -> bool:
     """Whether an expression is a number times a fraction of it."""
-    sides = (getattr(side, "value", None) for side in (node.left, node.right))
+    sides = map(place.value, (node.left, node.right))
     return isinstance(node.op, ast.Mult) and any(type(side) is float for side in sides)
+
+
+def of_groups(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """As many channels as there are groups of them, where they cannot be divided into these."""
+    groups = [k.value for k in call.keywords if k.arg == "groups"]
+    for given in call.args[:2] if groups and "divisible by groups" in site.text else ():
+        if place.text(given) != place.text(groups[0]):
+            yield place.replaced(0.4, (given, place.text(groups[0])))
 
 
 def left_open(site: Site, place: Place) -> Iterator[Candidate]:
     """A size of a shape left to what the tensor has."""
     for call in place.calls() if "invalid for input of size" in site.text else ():
         sizes = call.args if callee(call) in ("view", "reshape") else []
+        texts = list(map(place.text, sizes))
+        twice = [n for n, t in zip(sizes, texts, strict=True) if texts.count(t) > 1]
+        whole = getattr(place.frame.f_locals.get("self"), "__dict__", {})
+        values = list(map(place.value, sizes))
+        for node in twice if all(type(v) is int for v in values) else ():
+            lacking = site.told[-1] * place.value(node) / (math.prod(values) or 1)
+            for name in (n for n, v in whole.items() if type(v) is int and v == lacking):
+                yield place.replaced(-0.05, (node, f"self.{name}"))
         if sizes and not re.search(r"-1\b", place.text(call)):
             for at, size in enumerate(reversed(sizes)):
                 yield place.replaced(0.6 + 0.02 * at, (size, "-1"))
@@ -323,8 +398,7 @@ def rest_of_parts(site: Site, place: Place) -> Iterator[Candidate]:
 
 def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[tuple[float, str]]:
     """A size that is computed, computed in another way."""
-    text = place.text(node)
-    loose = f"({text})" if isinstance(node, ast.BinOp) else text
+    text, loose = place.text(node), place.whole(node)
     told = list(dict.fromkeys(n for n in site.told if n > 1))[:6]
     asked = {(a, b) for a, b in site.refused if b > a or a == 2 * b}
     asked = site.confronted | (asked if number_of(node) is MISSING else set())
@@ -401,7 +475,10 @@ def size_of_other(site: Site, place: Place) -> Iterator[Candidate]:
             if name != spelled(owner) and -tensor.ndim <= at < tensor.ndim:
                 if tensor.shape[at] != size and tensor.shape[at] in site.told:
                     new = text.replace(place.text(owner), name, 1)
-                    far = 0.3 * is_whole(tensor) + 0.1 * (name not in names_in(statement))
+                    own = place.value(owner)
+                    alike = isinstance(own, Tensor) and is_whole(own)
+                    far = 0.3 * (is_whole(tensor) and not alike) - 0.07 * alike
+                    far += 0.1 * (name not in names_in(statement))
                     yield replace(place, distance=0.0).replaced(0.45 + far, (node, new))
 
 
@@ -419,6 +496,8 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
             for each in own:
                 if isinstance(each, ast.FunctionDef) and each.name == "__getitem__":
                     beyond += _beyond(each, each.args.args[-1].arg)
+                    for text in _steps(each, each.args.args[-1].arg):
+                        yield place.replaced(0.45, (value, text))
         elif isinstance(statement, ast.For) and callee(statement.iter) == "range":
             bounds: Any = statement.iter.args  # type: ignore[attr-defined]
             value = bounds[min(1, len(bounds) - 1)]
@@ -462,19 +541,100 @@ def _terms(node: ast.expr, sign: int = 1) -> Iterator[tuple[int, str]]:
 def _beyond(block: ast.AST, item: str) -> Iterator[tuple[int, str]]:
     """How far beyond an item the subscripts of a block read: first what one element is read at,
     then where a part ends, which may be one less."""
-    for node in (n for n in ast.walk(block) if isinstance(n, ast.Subscript)):
-        end = ast.unparse(getattr(node.slice, "upper", None) or node.slice)
+    for _, part, end in _read(block, item):
         if item and end.startswith(f"{item} + "):
             more = end.removeprefix(f"{item} + ")
-            part = isinstance(node.slice, ast.Slice)
             if part and not more.endswith(" + 1"):
                 yield 1, f"({more} - 1)"
             yield 2 * (part and not more.endswith(" + 1")), more.removesuffix(" + 1" * part)
 
 
+def of_all_parts(site: Site) -> Iterator[Candidate]:
+    """The layer whose result is taken apart, as wide as all of the parts together."""
+    if not re.search("size|shape|unpack", site.text):
+        return
+    for place in site.statements():
+        value: Any = getattr(place.statement, "value", None)
+        target = [*getattr(place.statement, "targets", []), None][0]
+        count = len(getattr(target, "elts", []))
+        if count < 2 or callee(value) not in ("chunk", "split", "tensor_split"):
+            continue
+        alone = any(a == count * b for a in site.told for b in site.told)
+        alone = alone or ("unpack" in site.text and site.told == [count, 1])
+        whole = [value, *(bound_value(site.binding(place, n), "") for n in ast.walk(value))]
+        nodes = [n for each in whole if each is not None for n in ast.walk(each)]
+        for layer in (n.func for n in nodes if isinstance(n, ast.Call) and spelled(n.func)):
+            bound = site.binding(place, layer)
+            width = _width(bound) if bound is not None else None
+            if bound is not None and width is not None:
+                text = f"{count} * {bound.text(width)}"
+                yield replace(bound, distance=0.0).replaced(0.3 + 0.3 * (not alone), (width, text))
+
+
+def _width(place: Place) -> ast.expr | None:
+    """How many features the last layer that a statement builds gives."""
+    calls = [n for n in place.calls() if hasattr(nn, callee(n))]
+    for call in sorted(calls, key=lambda n: (n.lineno, n.col_offset), reverse=True):
+        names = list(signature(getattr(nn, callee(call))))
+        given = dict(zip(names, call.args, strict=False))
+        given |= {k.arg: k.value for k in call.keywords if k.arg}
+        own = [n for n in ("out_features", "out_channels") if n in given]
+        if own:
+            return given[own[0]]
+    return None
+
+
+def resized(site: Site, place: Place) -> Iterator[Candidate]:
+    """What is made larger by a factor, made as large as what it then meets."""
+    pairs = [(n.left, n.right) for n in place.parts() if isinstance(n, ast.BinOp)]
+    lists = [n.elts for n in place.parts() if isinstance(n, (ast.List, ast.Tuple))]
+    pairs += [pair for each in lists for pair in itertools.permutations(each, 2)]
+    for own, other in (*pairs, *((b, a) for a, b in pairs)) if "must match" in site.text else ():
+        bound, met = site.binding(place, own), place.value(other)
+        made = own if bound is None else bound_value(bound, spelled(own))
+        factor = [k for k in getattr(made, "keywords", []) if k.arg == "scale_factor"]
+        if callee(made) == "interpolate" and factor and isinstance(met, Tensor) and met.dim() > 2:
+            if bound is None or bound.function is place.function:
+                text = f"size={place.text(other)}.shape[2:]"
+                at = replace(bound or place, distance=0.0)
+                yield at.replaced(0.3, (factor[0], text))
+
+
+def _steps(block: ast.AST, item: str) -> Iterator[str]:
+    """How many parts of a length there are that begin a step apart, as a block reads them."""
+    for whole, part, end in _read(block, item):
+        told = re.fullmatch(rf"(?:{item} \* ([\w.]+)|([\w.]+) \* {item}) \+ (.+)", end)
+        if told is not None:
+            length = f"len({ast.unparse(whole)}){_less(whole, told[3])}{' - 1' * (not part)}"
+            yield f"({length}) // {told[1] or told[2]} + 1"
+
+
+def _read(block: ast.AST, item: str) -> Iterator[tuple[ast.expr, bool, str]]:
+    """What a block takes elements or parts of, whether it is a part, and up to where."""
+    rows = [n for n in ast.walk(block) if isinstance(n, ast.Assign)]
+    names = {bound_by(row)[0]: row.value for row in rows if len(bound_by(row)) == 1}
+    for node in (n for n in ast.walk(block) if isinstance(n, ast.Subscript)):
+        first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
+        part = isinstance(first, ast.Slice)
+        end = first.upper if isinstance(first, ast.Slice) else first
+        if end is not None:
+            yield node.value, part, _inlined(end, item, names)
+
+
+def _inlined(node: ast.expr, item: str, names: dict[str, ast.expr]) -> str:
+    """The text of a sum, names by what they were bound to, the item first."""
+    terms = list(_terms(node))
+    for _ in range(min(len(names), 3)):
+        parts = [[*_terms(names[t], s)] if t in names else [(s, t)] for s, t in terms]
+        terms = [term for part in parts for term in part]
+    terms.sort(key=lambda term: item not in re.findall(r"\w+", term[1]))
+    text = "".join(f" {'+' if sign > 0 else '-'} {term}" for sign, term in terms)
+    return text.removeprefix(" + ")
+
+
 def outputs_padded(site: Site) -> Iterator[Candidate]:
     """Layers that multiply a size by their stride, by exactly that: all of the program, or one."""
-    if not re.search("must match the size|size mismatch|same size", site.text):
+    if not re.search("must match (the size|except)|size mismatch|same size", site.text):
         return
     for source in site.program.texts:
         pairs = []
@@ -520,7 +680,9 @@ def other_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
 
 def other_axes(site: Site, place: Place) -> Iterator[Candidate]:
     """An index into another dimension: ``x[mask]`` for ``x[:, mask]``."""
-    for node in place.parts() if re.search("mask|out of bounds|too many ind", site.text) else ():
+    for node in (
+        place.parts() if re.search("mask|out of bounds|too many ind|must match", site.text) else ()
+    ):
         parts: Any = getattr(node, "slice", None)
         if not isinstance(node, ast.Subscript) or isinstance(parts, ast.Slice):
             continue
@@ -597,6 +759,8 @@ def _instead(value: int, site: Site) -> Iterator[tuple[float, int]]:
             asked = (value, size) in site.confronted
             cost = 0.5 if asked else cost + {1: 1.3, 2: 0.6}.get(size, 0.0)
             yield cost + 0.02 * at, size
+            if (value, size) in site.looked_up:  # more may come
+                yield 0.6, 2 * value
 
 
 def _literals(tree: ast.AST) -> Iterator[ast.expr]:

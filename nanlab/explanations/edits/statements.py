@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from nanlab.explanations.edits.gradients import is_cut
@@ -33,6 +34,7 @@ from nanlab.explanations.site import (
     swapped,
 )
 from nanlab.explanations.trial import Source
+from nanlab.findings.rule import Edit
 
 _AHEAD = 8  # statements after one, of which another may be meant to come before it
 _CHAIN = 4  # statements that are computed anew
@@ -212,23 +214,30 @@ def built_alike(site: Site) -> Iterator[Candidate]:
         own: Any = getattr(bound.statement, "value", None) if bound is not None else None
         for place in site.statements():
             other: Any = getattr(place.statement, "value", None)
-            if bound is None or other is own or callee(other) != callee(own):
+            known = place.result()
+            made = isinstance(known, torch.optim.Optimizer) and type(known).__name__ == callee(own)
+            if bound is None or other is own or not (made or callee(other) == callee(own)):
                 continue
-            models, theirs = _models(own), _models(other)
+            models, theirs = _models(bound, own), _models(place, other)
             if len(models) == len(theirs) == 1:
                 text = re.sub(rf"(?<![\w.]){theirs.pop()}\b", models.pop(), place.text(other))
                 yield bound.replaced(0.0, (own, text))
 
 
-def _models(call: ast.AST) -> set[str]:
+def _models(place: Place, call: ast.AST) -> set[str]:
     """The names of what an optimizer is given parameters of."""
-    parts = [n for n in ast.walk(call) if isinstance(n, ast.Attribute)]
-    asked = [n.value for n in parts if n.attr in ("parameters", "named_parameters")]
-    return {n.id for each in asked for n in ast.walk(each) if isinstance(n, ast.Name)}
+    names = [n for n in ast.walk(call) if isinstance(n, ast.Name)]
+    return {n.id for n in names if isinstance(place.value(n), nn.Module)}
 
 
 def with_none(site: Site, place: Place) -> Iterator[Candidate]:
     """What is computed with a gradient that may be None, left as it was where it is."""
+    for node in place.parts() if "'NoneType'" in site.text else ():
+        for side in [node.left, *node.comparators] if isinstance(node, ast.Compare) else []:
+            if place.value(side) is None:  # nothing was there before
+                text = f"{place.text(side)} is None or {place.text(node)}"
+                joined = any(isinstance(n, ast.BoolOp) for n in place.parts())
+                yield place.replaced(0.35, (node, f"({text})" if joined else text))
     if "NoneType" not in site.text or "allow_unused=True" not in place.source.text:
         return
     for node in place.parts():
@@ -436,18 +445,46 @@ def within_sequence(site: Site, place: Place) -> Iterator[Candidate]:
                     yield other.replaced(0.7, (part, f"{text}, {other.text(part)}"))
 
 
+def of_functions(site: Site) -> Iterator[Candidate]:
+    """Functions among the layers of a sequence, each in a module that calls it."""
+    for source in site.program.texts if "is not a Module subclass" in site.text else ():
+        calls = [n for n in source.nodes if isinstance(n, ast.Call)]
+        calls = [n for n in calls if callee(n) in ("Sequential", "ModuleList")]
+        parts = [a for call in calls for given in call.args for a in ast.walk(given)]
+        pairs = [(n, f"Lambda({source.part(n)})") for n in parts if isinstance(n, ast.Lambda)]
+        if pairs:
+            yield Candidate(0.4, _with_class(source, _LAMBDA, *pairs))
+
+
+_LAMBDA = """class Lambda(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+"""
+
+
 def _of_output(source: Source, layer: Any) -> Candidate:
     """A layer as one of a class of its own, which gives the first of its parts alone."""
     name, kind = f"{callee(layer)}Output", source.part(layer.func)
-    top = next(row for row in source.tree.body if (row.end_lineno or 0) >= layer.lineno)
     rows = (f"class {name}({kind}):", "    def forward(self, x):")
     head = "\n".join((*rows, "        return super().forward(x)[0]\n\n\n"))
+    return Candidate(0.45, _with_class(source, head, (layer.func, name)))
+
+
+def _with_class(source: Source, head: str, *pairs: tuple[Any, str]) -> tuple[Edit, ...]:
+    """Nodes with another text, and a class before the first statement that holds one."""
+    line = min(node.lineno for node, _ in pairs)
+    top = next(row for row in source.tree.body if (row.end_lineno or 0) >= line)
     first = min(row.lineno for row in (top, *getattr(top, "decorator_list", [])))
-    (edit,) = spliced(source, [(layer.func, name)])
-    if edit.first == first:
-        return Candidate(0.45, (replace(edit, text=head + edit.text),))
-    old = source.lines[first - 1]
-    return Candidate(0.45, (edit, lines_as(source, first, first, head + old)))
+    edits = spliced(source, pairs)
+    if edits[0].first == first:
+        return (replace(edits[0], text=head + edits[0].text), *edits[1:])
+    return (*edits, lines_as(source, first, first, head + source.lines[first - 1]))
 
 
 def chosen(site: Site, place: Place) -> Iterator[Candidate]:
@@ -553,6 +590,18 @@ def listed(site: Site, place: Place) -> Iterator[Candidate]:
                 yield replace(bound, distance=0.0).replaced(0.3, (made, text))
             elif isinstance(each, ast.Call):
                 yield place.replaced(0.35, (each, f"list({place.text(each)})"))
+
+
+def exchanged_names(site: Site, place: Place) -> Iterator[Candidate]:
+    """Two names of a batch that changed places: class numbers and what has fractions."""
+    target: Any = getattr(place.statement, "target", None)
+    parts = target.elts if isinstance(target, ast.Tuple) else []
+    values = [place.names().get(spelled(part)) for part in parts]
+    if len(parts) == 2 and all(isinstance(each, Tensor) for each in values):
+        whole, other = (value.dtype for value in values)  # type: ignore[union-attr]
+        if whole == torch.int64 and other.is_floating_point:
+            a, b = map(place.text, parts)
+            yield replace(place, distance=0.0).replaced(0.6, (target, f"{b}, {a}"))
 
 
 def unpacked(site: Site, place: Place) -> Iterator[Candidate]:

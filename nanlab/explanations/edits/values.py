@@ -104,6 +104,20 @@ def cut_alike(site: Site, place: Place) -> Iterator[Candidate]:
                     yield place.written(0.38, f"{name} = {part}\n{{}}")
 
 
+def turned_masks(site: Site, place: Place) -> Iterator[Candidate]:
+    """A mask of keys with the batch first, which it has whatever comes first elsewhere."""
+    told = re.search(r"key_padd\w+ ?\.shape\[\d\] to be (\d+), but got (\d+)", site.text)
+    values = [v for frame, _ in site.frames for v in frame.f_locals.values()]
+    rows = {len(v) for v in values if isinstance(v, list) or getattr(v, "ndim", 0) == 1}
+    batch = told is not None and int(told[1]) in rows and int(told[2]) not in rows
+    for call in place.calls() if told is not None else ():
+        for given in call.keywords:
+            if (given.arg or "").endswith("key_padding_mask"):
+                text = f"{place.whole(given.value)}.T"
+                at = replace(place, distance=0.0)
+                yield at.replaced(0.3 if batch else 1.2, (given.value, text))
+
+
 def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
     """As many rows written as there are, or as there is room for."""
     target = getattr(place.statement, "targets", [None])[0]
@@ -114,8 +128,7 @@ def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
     longer = re.search(r"size of .*? \((\d+)\) must match .*? \((\d+)\) at .*?(\d+)\.", site.text)
     if isinstance(target, ast.Subscript) and longer and int(longer[1]) < int(longer[2]):
         index = f"{':, ' * int(longer[3])}: {place.text(target)}.size({longer[3]})"
-        old = place.text(value)  # type: ignore[arg-type]
-        loose = f"({old})" if isinstance(value, ast.BinOp) else old
+        loose = place.whole(value)  # type: ignore[arg-type]
         yield place.replaced(0.6, (value, f"{loose}[{index}]"))  # type: ignore[arg-type]
 
 
@@ -132,8 +145,7 @@ def written_as(site: Site, place: Place) -> Iterator[Candidate]:
     pairs += [(call.func.value, call.args[-1]) for call in in_place if call.args]
     pairs += [(row.target, row.value)] if isinstance(row, ast.AugAssign) else []
     for owner, value in pairs:
-        text = place.text(value)
-        loose = f"({text})" if isinstance(value, ast.BinOp) else text
+        loose = place.whole(value)
         yield place.replaced(0.35, (value, f"{loose}.to({place.text(owner)}.dtype)"))
         kept, given = place.value(owner), place.value(value)
         if isinstance(kept, Tensor) and is_whole(kept):
@@ -148,15 +160,14 @@ def _with_fractions(site: Site, place: Place, name: ast.expr) -> Iterator[Candid
     made = bound_value(bound, spelled(loaded))
     if bound is None or made is None:
         return
-    own, text = replace(bound, distance=0.0), bound.text(made)
+    own = replace(bound, distance=0.0)
     options = [k for k in getattr(made, "keywords", []) if k.arg == "dtype"]
     if options:
         yield own.replaced(0.3, (options[0], "dtype=torch.float32"))
     elif re.fullmatch("(zeros|ones|full|empty)(_like)?", callee(made)):
         yield own.added(0.3, made, "dtype=torch.float32")
     else:
-        loose = f"({text})" if isinstance(made, ast.BinOp) else text
-        yield own.replaced(0.3, (made, f"{loose}.float()"))
+        yield own.replaced(0.3, (made, f"{bound.whole(made)}.float()"))
 
 
 def allowed(site: Site, place: Place) -> Iterator[Candidate]:
@@ -170,10 +181,10 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
                 yield from _left_out(site, place)
             logs = logs or bool((scores <= 0).all())
             form = "exp()" if logs else "softmax(-1)"
-            old = place.text(node)
-            loose = f"({old})" if isinstance(node, ast.BinOp) else old
+            loose = place.whole(node)
             yield place.replaced(0.3, (node, f"{loose}.{form}"))
     refused = re.search(r"Expected parameter (\w+) (?s:.*)the constraint (\w+)", site.text)
+    refused = refused or re.search(r"(\w+) has (negative) entr", site.text)
     whole = "\n".join(source.text for source in site.program.texts)
     logarithms = re.search(r"(?i)log_?\w*(std|sigma|scale|dev|var|rate)", whole)  # by their names
     half = logarithms is not None and "var" in logarithms[1].lower() and "stddev" not in whole
@@ -184,7 +195,7 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
             name, text = site.roles.get(id(node)), place.text(node)
             if refused is None or name != refused[1]:
                 continue
-            if refused[2].startswith("Greater"):
+            if refused[2].startswith(("Greater", "negative")):
                 squared = half and name == "scale"
                 new = f"(0.5 * {text}).exp()" if squared else f"{text}.exp()"
                 yield place.replaced(0.3 if logarithms or "log" in text else 0.5, (node, new))
@@ -236,6 +247,26 @@ def as_diagonal(site: Site, place: Place) -> Iterator[Candidate]:
 
 
 _MATRICES = ("covariance_matrix", "precision_matrix", "scale_tril")
+
+
+def of_both_directions(site: Site, place: Place) -> Iterator[Candidate]:
+    """The last states of both directions, where one was taken."""
+    rnns = [m for m in site.modules if isinstance(m, nn.RNNBase) and m.bidirectional]
+    widths = {(2 * m.hidden_size, m.hidden_size) for m in rnns} & site.refused
+    for node in place.parts() if widths else ():
+        if isinstance(node, ast.Subscript) and place.text(node.slice) == "-1":
+            of = place.text(node.value)
+            yield place.replaced(0.3, (node, f"torch.cat([{of}[-2], {of}[-1]], dim=-1)"))
+
+
+def as_kernel(site: Site, place: Place) -> Iterator[Candidate]:
+    """A kernel with the two dimensions of channels that a convolution looks for."""
+    for call in place.calls() if "weight should have at least" in site.text else ():
+        kind = re.fullmatch(r"conv(\d)d", callee(call))
+        for node in [k.value for k in call.keywords if k.arg == "weight"] or call.args[1:2]:
+            value = place.value(node)
+            if kind is not None and (value is MISSING or value.ndim == int(kind[1])):
+                yield place.replaced(0.4, (node, f"{place.text(node)}[None, None]"))
 
 
 def as_one_event(site: Site, place: Place) -> Iterator[Candidate]:
@@ -325,20 +356,20 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
             more += 0.7 * ((double or whole) and _is_argument(place, expression))
             halved = isinstance(place.result(), nn.Module) and "ouble" not in site.text
             more += 0.7 * halved  # its precision was chosen
-        elif text in (f"{old}.half()", f"{old}.bfloat16()"):
+        elif text in (f"{old}.half()", f"{old}.bfloat16()", f"{old}.unsqueeze(0)"):
             more += 0.7 * _is_argument(place, expression)
         yield place.replaced(cost + more, (expression, text))
-        if not isinstance(expression, ast.Name) or not isinstance(value, (Tensor, np.ndarray)):
+        if not spelled(expression) or not isinstance(value, (Tensor, np.ndarray)):
             continue
         alike = [
             other
             for other, _ in operands
-            if isinstance(other, ast.Name)
+            if spelled(other)
             and id(other) not in written
             and getattr(place.value(other), "shape", None) == value.shape
         ]
         same = [other for other in alike if place.text(other) == old]
-        each = re.compile(rf"\b{old}\b")
+        each = re.compile(rf"\b{re.escape(old)}\b")
         bound = 0.6 * (", None" in new and site.binding(place, expression) is not None)
         for apart, group in ((0.02, same), (0.1, alike)):  # all of its name, all of its shape
             apart += bound * (len(group) == len(same))  # it is changed once, where it is bound
@@ -495,7 +526,7 @@ def _of_syntax(own: _Operand) -> Forms:
 def _of_objects(own: _Operand) -> Forms:
     """By the type of what is no tensor; another of the program's objects."""
     value, old, site, place = own.value, own.text, own.site, own.place
-    if isinstance(value, nn.Module) and "not iterable" in site.text:
+    if isinstance(value, nn.Module) and re.search("not iterable|can only optim", site.text):
         yield 0.4, f"{old}.parameters()"
     if isinstance(value, dict):
         for key in (key for key in value if isinstance(key, str)):
@@ -525,7 +556,7 @@ def _of_objects(own: _Operand) -> Forms:
         if "tuple" in site.text:
             yield 1.6, f"{old}[0]"
     elif "_parameters" in getattr(value, "__dict__", {}) and len(_dtypes(value)) == 1:
-        if old != "self" and _dtypes(value) != {torch.float32}:
+        if old != "self" and _dtypes(value) != {torch.float32} and old[-2:] != "()":
             yield 1.0, f"{old}.float()"
 
 
@@ -553,6 +584,11 @@ def _of_numbers_and_texts(own: _Operand) -> Forms:
     if isinstance(value, str):  # a number that was read from a file
         yield 0.5, f"float({old})"
         yield 0.52, f"int({old})"
+        for name, known in own.place.names().items() if own.role == "" else ():
+            if isinstance(known, dict) and type(known.get(value)) is int:
+                yield 0.4, f"{name}[{old}]"
+            elif isinstance(known, list) and value in known and len({*known}) == len(known):
+                yield 0.42, f"{name}.index({old})"
     texts = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
     told = texts and re.search("'str'|must be Tensor", own.site.text)
     for name, known in own.place.names().items() if told and value else ():
@@ -570,6 +606,8 @@ def _of_sequences(own: _Operand) -> Forms:
     value, old, site, node = own.value, own.text, own.site, own.node
     listed = isinstance(value, list) and len(value) in site.told
     if listed and isinstance(node, ast.List) and node.elts:
+        if len(node.elts) > 1 and _of_numbers(value):
+            yield 0.8, f"[{', '.join(map(own.place.text, node.elts[:-1]))}]"
         for more in (n - len(value) for n in site.told if n > len(value)):
             yield 1.4, f"{old[:-1]}{more * (', ' + own.place.text(node.elts[-1]))}]"
     if not isinstance(value, (list, tuple)) or not value:
@@ -737,11 +775,17 @@ def ignored(place: Place, mask: ast.expr) -> str:
 
 def _cast(own: _Operand, cost: float) -> Forms:
     old, value, site = own.text, own.value, own.site
+    if callee(own.node) in ("half", "bfloat16", "double"):  # it was chosen
+        return
+    met = site.running if "Double" in site.text else []
+    double = any(_dtypes(module) == {torch.float64} for module in met)
     dtype = value.dtype if value is not MISSING else None
     floats = dtype is not None and dtype.is_floating_point
     for name, words in (("half", "half"), ("bfloat16", "bfloat16"), ("cfloat", "ComplexFloat")):
         if re.search(rf"\b(c10::)?{words}\b", site.text, re.I):
             yield cost + 0.3, f"{old}.{name}()"
+    if double and dtype not in (None, torch.float64):
+        yield cost - 0.1, f"{old}.double()"
     if dtype != torch.float32:
         yield cost, f"{old}.float()"
     graph = (value is not MISSING and value.requires_grad) or re.search("grad|leaves", site.text)
@@ -809,6 +853,9 @@ def _ranked(own: _Operand, more: float) -> Forms:
             yield more + 0.1, f"{old}.reshape(-1, *[1] * ({count} - 1))"
         yield more + 0.4, f"{old}[:{int(apart[1]) * ', None'}]"
     shapes = {tuple(other.shape) for other in own.others.values()}
+    channels = [s for s in shapes if len(s) > 2 and s[1:2] == shape and s[-1] != s[1]]
+    for each in channels if apart is not None or "dimension 2" in site.text else ():
+        yield 0.4, f"{old}[:{(len(each) - 2) * ', None'}]"
     for d in range(rank):
         if shape is None or shape[d] == 1:  # a column and a row give a table
             spread = rank == 2 and shape is not None and shape[:d] + shape[d + 1 :] in shapes
@@ -828,6 +875,9 @@ def _ranked(own: _Operand, more: float) -> Forms:
         if len(sizes) == rank and len(other) == 1 == sum(a != b for _, (a, b) in pairs):
             d, times = other[0]
             yield 0.4, f"{old}.repeat_interleave({own.place.named_number(times)}, {d})"
+    if shape and re.search(rf"hidden\S* size \(1, .*got \[{shape[0]}, ", site.text):
+        if any(getattr(module, "bidirectional", False) for module in site.modules):
+            yield 0.4, f"{old}.sum(0, keepdim=True)"
     if rank > 2 and shape is not None and math.prod(shape[1:]) in site.told:
         yield more + 0.6, f"{old}.flatten(1)"
     for wanted in re.findall(r"\b(\d)D\b", site.text) if shape is not None else ():
@@ -870,11 +920,14 @@ def _turned(own: _Operand, more: float) -> Forms:
     product = re.search("mat1|matmul|mat2|bmm", site.text) and old != next(iter(own.others), "")
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
         yield 0.65, f"{old}.transpose(-2, -1)"
+    layered = rank > 2 and "must match" not in site.text
+    if layered and shape and shape[-1] > 1 and (shape[-2], shape[-1]) in site.refused:
+        yield 0.4, f"{old}.transpose(-2, -1)"
     scored = next((v for n, v in own.others.items() if n != old and v.dim() == 4), None)
     if own.role == "attn_mask" and rank == 2 and shape and scored is not None:
         if shape == (scored.shape[0], scored.shape[-2]):  # of keys: they come last
             yield 0.4, f"{old}[:, None, None, :]"
-    if "Expected target size" in site.text and own.role == "input":
+    if re.search("Expected target size|got input: .*target:", site.text) and own.role == "input":
         turn = "transpose(1, 2)" if shape is None or rank == 3 else "movedim(-1, 1)"
         yield 0.3, f"{old}.{turn}"  # the classes come second
     if rank > 2:
@@ -904,7 +957,7 @@ def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
     """In the shape of another operand: viewed, cut, spread or resized."""
     old, shape, rank = own.text, own.shape, own.rank
     resized = f"torch.nn.functional.interpolate({old}, size={name}.shape[2:])"
-    joined = re.search("must match except in dimension 1", own.site.text) and other.dim() > 3
+    joined = re.search("must match except in dimension 1", own.site.text) and other.dim() > 2
     if joined and (shape is None or (len(shape) == other.dim() and shape[:1] == other.shape[:1])):
         small = shape is None or shape[2:] < other.shape[2:]
         yield more + (0.5 if small else 0.6), resized
@@ -916,6 +969,8 @@ def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
         yield more + 1.25 + 1.5 * scored, f"{old}[: len({name})]"
     if shape and other.dim() == rank and len(other) > shape[0] == 1:
         yield 0.55, f"{old}.expand(len({name}){', -1' * (rank - 1)})"
+    if shape and other.dim() == rank + 1 and "same number of dimensions" in own.site.text:
+        yield 0.5, f"{old}.expand(len({name}){', -1' * rank})"
     axes = itertools.combinations(range(other.dim()), rank)
     for kept in reversed(list(axes)) if other.dim() > rank + 1 else ():
         pairs = [(a, other.shape[d]) for a, d in zip(shape or (), kept, strict=False)]
