@@ -114,6 +114,8 @@ WRITTEN = {
     "what a function gives, where it is called": "l072",
     "sizes in a loop in logarithms": "l074",
     "operands that vmap lined up twice": "l075",
+    "a product of matrices by einsum in a loop": "l076",
+    "a vector and a matrix under a condition": "l077",
 }
 
 

@@ -373,8 +373,8 @@ class _Reader:
         )
 
     def _einsum(self, node: ast.Call) -> Term | None:
-        """``einsum("k,nk->n", w, x)`` as the sum of a product, where one operand has all letters
-        and the other, if there is one, broadcasts."""
+        """``einsum("k,nk->n", w, x)`` as the sum of a product, where one operand has all letters;
+        ``einsum("bi,ij->bj", x, w)`` as a product of matrices."""
         match node:
             case ast.Call(
                 func=ast.Attribute(attr="einsum"),
@@ -387,14 +387,25 @@ class _Reader:
         letters = given.split(",")
         if not len(letters) == 1 + len(second) <= 2:
             return None
+        for a, b in ((0, 1), (1, 0)) if second else ():
+            if _is_matmul(letters[a], letters[b], out):
+                matrices = [self.read(each) for each in (first, *second)]
+                return called("matmul", [("input", matrices[a]), ("other", matrices[b])], node)
         whole, part = sorted((*letters, ""), key=len, reverse=True)[:2]
         gone = [i for i, letter in enumerate(whole) if letter not in out]
         kept = "".join(letter for letter in whole if letter in out)
         if not whole.isalpha() or len(set(whole)) < len(whole) or kept != out or len(gone) > 1:
             return None
-        if not whole.endswith(part):
+        rest = whole[whole.find(part[:1]) :]  # the letters that the other operand broadcasts over
+        if [c for c in rest if c in part] != [*part]:
             return None
-        product = _squared([(1, self.read(each)) for each in (first, *second)])
+        terms = [(1, self.read(each)) for each in (first, *second)]
+        if part and rest != part:
+            at = letters.index(part)
+            for place in (i for i, letter in enumerate(rest) if letter not in part):
+                dim = ("dim", number(Fraction(place)))
+                terms[at] = 1, called("unsqueeze", [("input", terms[at][1]), dim])
+        product = _squared(terms)
         if not gone:
             return product
         return called("sum", [("input", product), ("dim", number(Fraction(gone[0])))], node)
@@ -667,6 +678,19 @@ def _text_of_call(t: Term, spell: Spell | None, level: int) -> str:
 def _unwrapped(text: str) -> str:
     """An argument without the parentheses that it needs elsewhere."""
     return ast.unparse(ast.parse(text)) if text[0] + text[-1] == "()" else text
+
+
+def _is_matmul(a: str, b: str, out: str) -> bool:
+    """Whether an einsum of these letters is a product of matrices, or of one with a vector."""
+    if not a or not b or not (a + b + out).isalpha() or len({*a, *b}) > len(a) + len(b) - 1:
+        return False
+    batch, summed_over = b[: max(len(b) - 2, 0)], a[-1]
+    same = a.startswith(batch) and (not batch or len(a) == len(b))
+    right = b[len(batch) :]
+    if not same or right[0] != summed_over or summed_over in out or len(set(a)) < len(a):
+        return False
+    others = right[1:]
+    return out == a[:-1] + others and not set(others) & set(a) and len(set(b)) == len(b)
 
 
 def _times_pi(t: Term) -> Term | None:

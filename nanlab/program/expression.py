@@ -30,6 +30,7 @@ from nanlab.trace.program import Call, Ref, refs_in
 Tensor = torch.Tensor
 # assignments of values to names that are tried until one gives the recorded result
 MOST_TRIES = 800
+MOST_LENGTHS = 3  # of a first run that are given up
 MOST_CHOICES = 20_000  # of which most are seen to give something else as soon as a few are
 MOST_MAPS = 2  # vmaps inside of each other
 _SHAPES = frozenset(
@@ -677,15 +678,20 @@ def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[B
     code.check()
     orders = sorted(range(MOST_MAPS + 1), key=lambda n: n == 0 and _lines_up(expression.node, made))
     found: list[Bound] = []
-    rest = list(made)
+    rest, tried = list(made), set[int]()
     while rest:
-        run = partial(_first_run, expression, code, keys, leaves, rest, value)
+        run = partial(_first_run, expression, code, keys, leaves, rest, value, tried)
         before = found[-1] if found else None
         for maps in orders if before is None else (before.maps,):
             with suppress(NotReplayable):
                 found.append(run(before, maps))
                 break
         else:
+            length = len(found[0].calls) if found else 0
+            if length and length not in tried and len(tried) < MOST_LENGTHS:
+                tried.add(length)  # it was cut too short, or too long
+                found, rest = [], list(made)
+                continue
             text = ast.unparse(leaves[0]) if leaves else "the expression"
             raise NotReplayable(f"nanlab could not tell which recorded values `{text}` stands for")
         rest = rest[len(found[-1].calls) :]
@@ -702,12 +708,15 @@ def _first_run(
     leaves: list[ast.expr],
     made: Sequence[Made],
     value: ValueAt,
+    tried: Collection[int],
     before: Bound | None,
     maps: int,
 ) -> Bound:
+    """tried: lengths of a first run after which there was no second."""
     if before is None:
         length = _guess(expression, made)
         lengths = sorted(range(1, min(len(made), 64) + 1), key=lambda n: (n != length, n))
+        lengths = [n for n in lengths if n not in tried]
     else:  # as many calls, apart from those that autograd makes where it keeps a result
         counts = list(itertools.accumulate(int(not is_silent(m.call.func)) for m in made))
         alike = counts.index(before.computing) + 1 if before.computing in counts else 0
