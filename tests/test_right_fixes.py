@@ -116,6 +116,7 @@ WRITTEN = {
     "operands that vmap lined up twice": "l075",
     "a product of matrices by einsum in a loop": "l076",
     "a vector and a matrix under a condition": "l077",
+    "a tensor that is created in the dtype of another": "l078",
 }
 
 

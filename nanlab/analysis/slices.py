@@ -71,13 +71,20 @@ class Slice:
         """The targets as a function of the operands; with patches in the places of some calls."""
         by_call: dict[tuple[int, int], list[Patch]] = {}
         made = {(segment, index) for segment, index, _ in self.items}
+        calls = sorted((s, i) for s, i, item in self.items if isinstance(item, Call))
+        given = {ref.storage for ref in self.operands}
         for patch in patches:
+            place = patch.segment, patch.at
+            if patch.follows and place not in made:  # of what is given: when what it follows is
+                later = next((each for each in calls if each > place), None)
+                if later is not None and {r.storage for r in refs_in(patch.out)} & given:
+                    by_call.setdefault(later, []).append(replace(patch, ahead=True))
+                continue
             # of several calls that it stands for, the last may be one that nothing here needs
             own = [i for i in {*patch.skipped, patch.at} if (patch.segment, i) in made]
             at = patch.at if patch.at in own else max(own, default=patch.at)
             by_call.setdefault((patch.segment, at), []).append(patch)
         skipped = {(p.segment, i) for p in patches for i in p.skipped}
-        given = {ref.storage for ref in self.operands}
 
         def run(*values: Any) -> Any:
             graph = Graph()
@@ -103,7 +110,8 @@ class Slice:
 
             # of what the program makes of numbers alone another may be made
             for p in patches:
-                if (p.segment, p.at) not in made and {r.storage for r in refs_in(p.out)} & given:
+                outside = (p.segment, p.at) not in made and not p.follows
+                if outside and {r.storage for r in refs_in(p.out)} & given:
                     run_patches(graph, [p], False)
             functions = Functions(graph, go_back)
             functions.enter(self.values.segments[last])

@@ -145,6 +145,7 @@ def apply(
             raise NotReplayable("two of the edits rewrite the same call")
         taken |= own
     patches += _conversions(recording, segments, edits, taken)
+    patches += _created(recording, values, edits, taken)
     return Edited(patches, [region for region, _ in found])
 
 
@@ -198,12 +199,50 @@ def _conversions(
                     yield Patch(at, index, frozenset(), call.out, _to(call.out), follows=True)
 
 
-def _to(ref: Ref) -> Callable[[Get], Any]:
+def _to(ref: Ref, like: Ref | None = None) -> Callable[[Get], Any]:
+    """A tensor in the dtype that it had, or in that of another."""
+
     def run(get: Get) -> Any:
-        found = get(ref)
-        return None if found.dtype is ref.dtype else found.to(ref.dtype)
+        found, dtype = get(ref), ref.dtype if like is None else get(like).dtype
+        return None if found.dtype is dtype else found.to(dtype)
 
     return run
+
+
+def _created(
+    recording: Recording, values: Values, edits: Sequence[EditLike], taken: Collection[Any]
+) -> Iterator[Patch]:
+    """Tensors that are created in the dtype of one that an edit may change:
+    ``torch.zeros(n, dtype=x.dtype)``."""
+    for edit in edits:
+        text = text_of(recording, edit.file)
+        given = {span_of(n): x for n in nodes_of(parsed(text)) for x in _dtypes_given(n)}
+        places = [
+            span if place[0] == edit.file else None
+            for place, span in zip(recording.places, recording.spans, strict=True)
+        ]
+        changes = any(name in edit.text for name in DTYPES)
+        for at, segment in enumerate(values.segments if given and changes else ()):
+            for index, call in enumerate(segment.calls):
+                op = None if call.read else recording.op(call.position)
+                span = places[op.place] if op is not None else None
+                if span not in given or call.out.__class__ is not Ref or (at, index) in taken:
+                    continue
+                readings = Readings(recording, values, edit.file, span[0])
+                with suppress(NotReplayable, PartOfStatement):
+                    readings.statements = statements_of(text, span[0], span[2])
+                    like = readings.elsewhere(given[span], at, [index])
+                    if like.__class__ is Ref:
+                        run = _to(call.out, like)
+                        yield Patch(at, index, frozenset(), call.out, run, follows=True)
+
+
+def _dtypes_given(node: ast.AST) -> Iterator[ast.expr]:
+    """The tensor whose dtype a call is given for the one that it creates."""
+    for each in node.keywords if isinstance(node, ast.Call) else ():
+        match each:
+            case ast.keyword(arg="dtype", value=ast.Attribute(value=like, attr="dtype")):
+                yield like
 
 
 class _Rewrite:
