@@ -19,6 +19,17 @@ def loss(x):
         count += 1
     return -torch.log(likelihood) / count
 """
+KEPT = """
+def loss(x):
+    step = torch.softmax(x, 1)
+    alphas = [torch.softmax(x[0], 0) / 2]
+    for i in range(4):
+        alphas.append(
+            torch.einsum("i,ij->j", alphas[-1], step)
+            * torch.exp(x[i % 2])
+        )
+    return -torch.log(alphas[-1].sum())
+"""
 CHAIN = """
 def loss(x):
     step = torch.softmax(x, 1)
@@ -121,6 +132,7 @@ def test_exponentials_that_cancel_out_meet_in_one() -> None:
     ("code", "word", "shape"),
     [
         (PRODUCT, "torch.log", (5,)),
+        (KEPT, "torch.log", (2, 2)),
         (CHAIN, "torch.log", (2, 2)),
         (TRANSPORT, "u = 0.3", (3, 3)),
         (COST, "u = 0.3", (3, 2)),
@@ -141,6 +153,10 @@ def test_a_loop_in_logarithms_computes_the_same(
     assert any(
         all(torch.allclose(a, b) for a, b in zip(run(form, x), true, strict=True)) for form in forms
     )
+
+
+def test_a_list_of_which_more_than_the_last_is_read_stays() -> None:
+    assert not rewritten(KEPT.replace("alphas[-1].sum()", "sum(alphas).sum()"), "torch.log")
 
 
 @pytest.mark.parametrize(

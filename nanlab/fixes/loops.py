@@ -18,7 +18,91 @@ Lines = tuple[int, int, str]
 
 def in_logarithms(text: str, line: int) -> Iterator[list[Lines]]:
     """The statements of the function around a line that must change together, each with its lines,
-    where a loop in it multiplies and divides what it carries."""
+    where a loop in it multiplies and divides what it carries, by a name or as the last of a
+    list."""
+    yield from _by_names(text, line)
+    scope = Scope.around(text, line)
+    for name in _grown(scope) if scope is not None else ():
+        assert scope is not None
+        ends = {s.lineno: span_of(s)[2] for s in scope.order}
+        for lines in _by_names(_as_name(scope, name), line):
+            yield [(row, ends[row], _as_list(scope, name, row, new)) for row, _, new in lines]
+
+
+def _grown(scope: Scope) -> Iterator[str]:
+    """The lists that a function begins with one item and appends to, and of which it reads the
+    last item alone."""
+    for name in sorted({_target(s) for s in scope.order} - {""}):
+        nodes = {id(n): n for s in scope.order for n in ast.walk(s)}.values()
+        reads = [n for n in nodes if isinstance(n, ast.Name) and n.id == name]
+        items = [s for s in scope.order if _item(s, name) is not None]
+        last = [n for n in nodes if _is_last(n, name)]
+        if len(items) > 1 and len(reads) == len(items) + len(last):
+            yield name
+
+
+def _item(statement: ast.stmt, name: str) -> ast.expr | None:
+    """What a statement begins a list with, or appends to it."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=given)], value=ast.List(elts=[item])) if given == name:
+            return item
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(value=ast.Name(id=given), attr="append"), args=[item])
+        ) if given == name:
+            return item
+    return None
+
+
+def _is_last(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Subscript) and ast.unparse(node) == f"{name}[-1]"
+
+
+def _as_name(scope: Scope, name: str) -> str:
+    """The file with a name in the place of a list, which stands for its last item."""
+    rows = scope.text.splitlines()
+
+    def one(node: ast.AST) -> ast.expr | None:
+        return ast.Name(name, ast.Load()) if _is_last(node, name) else None
+
+    for statement in scope.order:
+        item = _item(statement, name)
+        lasts = [n for n in ast.walk(statement) if _is_last(n, name)]
+        if item is None and (
+            not lasts or not isinstance(getattr(statement, "value", None), ast.expr)
+        ):
+            continue
+        if item is not None:
+            new = f"{name} = {ast.unparse(replaced(item, one))}"
+        else:
+            new = scope.replaced(statement, [(n, name) for n in lasts if isinstance(n, ast.expr)])
+        first, begin, last, _ = span_of(statement)
+        made = [rows[first - 1][:begin] + new.split("\n")[0], *new.split("\n")[1:]]
+        rows[first - 1 : last] = made + [""] * (last - first + 1 - len(made))
+    return "\n".join(rows) + "\n"
+
+
+def _as_list(scope: Scope, name: str, first: int, new: str) -> str:
+    """New statements with the last item of the list in the places of its name."""
+    begins = any(_target(s) == name and s.lineno == first for s in scope.order)
+
+    def last(node: ast.AST) -> ast.expr | None:
+        return (
+            ast.parse(f"{name}[-1]", mode="eval").body
+            if isinstance(node, ast.Name) and node.id == name
+            else None
+        )
+
+    found = []
+    for statement in ast.parse(new).body:
+        if _target(statement) == name and isinstance(statement, ast.Assign):
+            value = ast.unparse(replaced(statement.value, last))
+            found.append(f"{name} = [{value}]" if begins else f"{name}.append({value})")
+        else:
+            found.append(ast.unparse(replaced(statement, last)))
+    return "\n".join(found)
+
+
+def _by_names(text: str, line: int) -> Iterator[list[Lines]]:
     scope = Scope.around(text, line)
     found: list[list[Lines]] = []
     for loop in scope.order if scope is not None else ():
