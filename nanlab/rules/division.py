@@ -431,8 +431,10 @@ def degenerate_matrix(fault: Fault) -> Match | None:
     """A singular matrix has no inverse and no log-determinant; where eigenvalues or singular values
     coincide, or are zero, the derivative of their vectors divides by a difference of zero.
 
-    Add a small multiple of the identity (or, for equal eigenvalues, a small diagonal of different
-    numbers), use only the eigenvalues, or cut the gradient of the vectors.
+    Add a small multiple of the identity. Where eigenvalues are equal, nanlab.safe.eigh or svd keeps
+    the gradient of whatever does not depend on the choice of vectors, as a function of the matrix;
+    a small diagonal of different numbers does too. Else use only the eigenvalues, or cut the
+    gradient of the vectors.
     """
     if not any(part in fault.forward for part in _MATRIX):
         return None
