@@ -187,20 +187,25 @@ def widened(t: Tensor) -> Tensor:
     return t.double() if t.is_floating_point() else t
 
 
-# A Python number that is 0, and that the program divides by: what loss and gradients tend to where
-# it moves.
+# A Python number that is 0, and that the program divides or multiplies by: what loss and gradients
+# tend to where it moves.
 
 MOVED = 1e-4  # how far, off its singular point
 TOGETHER = 1e-2  # relative, what tends to one limit from both sides
 
 
-def zero_divisions(part: Slice) -> Iterator[tuple[int, int, Call]]:
-    """The divisions by a Python number that is 0."""
+def by_zero(part: Slice) -> Iterator[tuple[int, int, Call]]:
+    """The divisions by a Python number that is 0, and the products with one."""
     for segment, index, item in part.items:
-        if isinstance(item, Call) and item.func.__name__.startswith("div.") and len(item.args) > 1:
-            divisor = item.args[1]
-            if isinstance(divisor, int | float) and divisor == 0:
+        if isinstance(item, Call) and len(item.args) > 1:
+            factor, multiplies = item.args[1], item.func.__name__.startswith("mul.")
+            if isinstance(factor, int | float) and factor == 0 and (multiplies or divides(item)):
                 yield segment, index, item
+
+
+def divides(call: Call) -> bool:
+    """Whether it is a division."""
+    return bool(call.func.__name__.startswith("div."))
 
 
 def counts_nothing(part: Slice) -> bool:

@@ -28,12 +28,13 @@ from nanlab.analysis.parts import (
     WHOLE,
     Parts,
     SumsBefore,
+    by_zero,
     counts_nothing,
     divided_by,
+    divides,
     moved,
     tends,
     widened,
-    zero_divisions,
 )
 from nanlab.analysis.slices import Slice, calls_of, cut, numel
 from nanlab.capture.state import are_finite, values_of
@@ -304,10 +305,10 @@ class Judge:
                 complete = False
                 continue
             if true is not None and not any(bool(v.exists.any()) for v in true.values):
-                if any(zero_divisions(whole)):
-                    true = self._by_a_number(whole)
-                    if true is None:
-                        return Agreement("unknown", WITH_NUMBER), False
+                found_by = self._by_a_number(whole)
+                if found_by is None and any(divides(c) for _, _, c in by_zero(whole)):
+                    return Agreement("unknown", WITH_NUMBER), False
+                true = found_by or true
             complete = complete and true is not None and true.is_known
             if true is not None:
                 found = self._compared(whole, edited, true)
@@ -343,13 +344,13 @@ class Judge:
         return moved(whole, move(distance))
 
     def _number_moves(self, whole: Slice) -> Iterator[Callable[[float], Sequence[Patch]]]:
-        for segment, index, call in zero_divisions(whole):
+        for segment, index, call in by_zero(whole):
             row = self.recording.op(call.position)
             if row is not None:
                 text = text_of(self.recording, row.file)
                 for move in self.moves(row.file, text, row.line):
                     yield partial(self._patches, move)
-            if counts_nothing(whole):  # what is divided does not depend on how many there are
+            if divides(call) and counts_nothing(whole):  # it does not depend on how many there are
                 yield partial(divided_by, segment, index, call)
 
     def _patches(self, move: Move, distance: float) -> list[Patch]:

@@ -65,6 +65,7 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("softmax", "$w * exp($x) / sum($w * exp($x), $d, keepdim=True)",
          "softmax($x + log($w), $d)", 0.1),
     Rule("softmax", "exp($x) / sum(exp($x))", "softmax($x.flatten(), 0).view_as($x)"),
+    Rule("softmax", "exp($x - logsumexp($x.flatten(), 0))", "softmax($x.flatten(), 0).view_as($x)"),
     Rule("log_softmax", "$x - logsumexp($x, $d, keepdim=True)", "log_softmax($x, $d)"),
     Rule("sigmoid", "1 / (1 + exp($x))", "sigmoid(-$x)"),
     Rule("sigmoid", "exp($x) / (1 + exp($x))", "sigmoid($x)"),

@@ -888,7 +888,7 @@ def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[st
     titles: list[str] = []
     t = _repeated(t, [r for r in rules if not r.late], titles)
     if not titles and (better := _better_form(t, rules)) is not None:
-        made, _ = rewritten(better, rules)
+        made, _ = rewritten(better, CATALOGUE)
         return made, [_told(better, frozenset(calls_in(t)))]
     inside = _with_parts_rewritten(t, rules)
     made = _repeated(inside, rules, titles)
@@ -967,6 +967,10 @@ def _quotient(t: Term) -> tuple[Term, Term]:
             for mark, n, d in split
         ]
         return (gathered(parts), multiplied([(1, c) for c in common])) if common else (t, _ONE)
+    if t.kind == "index":
+        above, below = _quotient(t.parts[0])
+        taken = Term("index", parts=(above, t.parts[1])) if below != _ONE else t
+        return taken, below  # which broadcasts, or the trial tells
     is_root = t.kind == "call" and t.name == "sqrt"
     if is_root or (t.kind == "power" and t.parts[1].kind == "number" and t.parts[1].value > 0):
         above, below = _quotient(t.parts[0])

@@ -40,7 +40,8 @@ LIBRARIES = (
     " special linalg functional".split()
 )
 CASTS = frozenset(("half", "float", "double", "bfloat16", "to"))  # methods that only copy
-_MOVES = CASTS | having("moves") | {"reshape", "contiguous"}  # methods that compute nothing
+# methods that compute nothing
+_MOVES = CASTS | having("moves") | {"reshape", "contiguous", "bool", "long", "int"}
 SIGNS: dict[type[ast.operator], str] = {
     ast.Add: "add",
     ast.Sub: "sub",

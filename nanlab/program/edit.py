@@ -334,6 +334,7 @@ class _Rewrite:
             if not found and known:
                 found = list((self._in_float32 if leaves else self._fed)(made, old, new))
             found = found or self._around(made, was, now, old, new)
+            found = found or self._by_name(was, old, new)
             if not found:
                 raise
         if not found and not self.before and not self.contexts:
@@ -470,6 +471,41 @@ class _Rewrite:
             with suppress(NotReplayable):
                 return list(self._regions(made, *pair))
         return []
+
+    def _by_name(self, was: ast.stmt, old: ast.expr, new: ast.expr) -> list[_Found]:
+        """What a function of the program gives to a name, written anew: the value is the one that
+        others read by this name. Nothing where nobody does."""
+        match was:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if value is old:
+                given = ast.Name(name, ast.Load())
+            case _:
+                return []
+        found: list[_Found] = []
+        for at, segment in enumerate(self.segments):
+            for ref in next(self.readings.read(given, at), ()):
+                calls = ((i, c.out) for i, c in enumerate(segment.calls) if c.out.__class__ is Ref)
+                made = [i for i, out in calls if ref.__class__ is Ref and out.view == ref.view]
+                with suppress(NotReplayable):
+                    if len(made) == 1:  # and written by nothing
+                        found.append(self._written_anew(at, made[0], new))
+        return found
+
+    def _written_anew(self, at: int, index: int, new: ast.expr) -> _Found:
+        """The result of a call, by new code of which no part is known from the call itself."""
+        call = self.segments[at].calls[index]
+        paths = self._code(new, ()).free
+        values = {key_of(path): self.readings.elsewhere(path, at, [index]) for path in paths}
+        code = self._code(new, values)
+        code.check()
+        if call.func.is_view or not call.grad:
+            raise NotReplayable("the result is a view, or of no gradient")
+        _check_skipped([call])
+
+        def run(get: Get) -> Any:
+            with _Bounded():
+                return code({key: get(value) for key, value in values.items()})
+
+        return Region(at, (index, call.out)), Patch(at, index, frozenset({index}), call.out, run)
 
     # -- calls into a library, made again
 
