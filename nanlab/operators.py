@@ -283,7 +283,7 @@ _CARDS = (
     Card("diag_embed", "moves"),
     Card("diagonal", "moves hands_on", arguments="input offset dim1 dim2", home="."),
     Card("diagonal_scatter", "moves"),
-    Card("diff", "sums"),
+    Card("diff", "sums", arguments="input"),
     Card("digamma", "log_like gamma singular analytic", domain=(0, inf), arguments="input"),
     Card("div",
          "scales multiplies quotient divides singular zero_from_zero lossy lossy_in_optimizer "

@@ -117,6 +117,12 @@ WRITTEN = {
     "a product of matrices by einsum in a loop": "l076",
     "a vector and a matrix under a condition": "l077",
     "a tensor that is created in the dtype of another": "l078",
+    "differences of neighbours": "l079",
+    "two plain numbers that are equal": "l080",
+    "a product of many by its sum": "l081",
+    "what a function gives to a name": "l082",
+    "parts of one quotient": "l083",
+    "a loop that draws its items": "l084",
 }
 
 

@@ -479,6 +479,17 @@ def _signature(name: str, count: int) -> tuple[str, ...]:
     return names
 
 
+def _taken(t: Term, part: str) -> Term:
+    """A part of a term, as the term of parts of what it is made of element by element."""
+    alone = t.kind == "call" and len(t.parts) == 1 and t.name in having("analytic")
+    if t.kind in ("sum", "product", "power") or alone:
+        parts = tuple(_taken(p, part) for p in t.parts)
+        return Term(t.kind, t.name, parts, t.marks, t.value)
+    if t.kind == "number":
+        return t
+    return Term("index", parts=(t, Term("leaf", part)))
+
+
 def _combined(name: str, terms: Sequence[Term], node: ast.expr) -> Term | None:
     """What arithmetic by that name makes of its operands; None of any other function."""
     match name, terms:
@@ -492,6 +503,8 @@ def _combined(name: str, terms: Sequence[Term], node: ast.expr) -> Term | None:
             return multiplied([(1, a), (-1, b)], node)
         case "neg", [a]:
             return summed([(-1, a)], node)
+        case "diff", [a]:  # of neighbours along the last dimension
+            return summed([(1, _taken(a, "..., 1:")), (-1, _taken(a, "..., :-1"))], node)
         case "reciprocal", [a]:
             return multiplied([(-1, a)], node)
         case "rsqrt", [a]:
