@@ -320,7 +320,7 @@ def _other_parameters(site: Site, place: Place, node: ast.expr) -> Iterator[tupl
 def exchanged_sizes(site: Site) -> Iterator[Candidate]:
     """Two sizes of a view that changed places."""
     for place in site.statements() if re.search("size|shape", site.text) else ():
-        for call in (c for c in place.calls() if callee(c) in ("view", "reshape", "unflatten")):
+        for call in (c for c in place.calls() if callee(c) in having("reshapes")):
             for a, b in itertools.pairwise(call.args):
                 numbers = {number_of(n) for n in (a, b)} - {MISSING}
                 if numbers <= {*site.told} and place.text(a) != place.text(b):
@@ -557,7 +557,7 @@ def of_all_parts(site: Site) -> Iterator[Candidate]:
         value: Any = getattr(place.statement, "value", None)
         target = [*getattr(place.statement, "targets", []), None][0]
         count = len(getattr(target, "elts", []))
-        if count < 2 or callee(value) not in ("chunk", "split", "tensor_split"):
+        if count < 2 or callee(value) not in having("parts"):
             continue
         alone = any(a == count * b for a in site.told for b in site.told)
         alone = alone or ("unpack" in site.text and site.told == [count, 1])
