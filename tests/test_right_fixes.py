@@ -123,6 +123,7 @@ WRITTEN = {
     "what a function gives to a name": "l082",
     "parts of one quotient": "l083",
     "a loop that draws its items": "l084",
+    "what follows in a distribution": "l085",
 }
 
 

@@ -140,6 +140,8 @@ def _of_call(t: Term) -> Term | None:
             return called("where", [*where, ("other", x)])
         case "softmax":
             return called("log_softmax", t.arguments)
+        case "later":
+            return called("flipped_logcumsumexp", [("input", _log(x)), *_others(t)])
         case "sqrt":
             inner = log_of(x)
             return multiplied([(1, _HALF), (1, inner)]) if inner is not None else None
@@ -287,6 +289,8 @@ def _complement(t: Term) -> Term | None:
         return called(t.name, [("input", negated(t.parts[0]))])
     if t.name == "softmax":
         return summed([(1, _ONE), (-1, t)])
+    if t.name == "cumsum" and t.parts[0].name == "softmax" and t.parts[1:] == t.parts[0].parts[1:]:
+        return called("later", t.arguments)
     if t.kind == "product":  # what is left of a sum of which it is a part
         above = multiplied([(1, p) for m, p in t.items if m == 1])
         below = [p for m, p in t.items if m == -1]

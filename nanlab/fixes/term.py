@@ -31,6 +31,8 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "each": ("input", "other"),  # torch.stack([input for e in other])
     "others": ("input",),  # of the catalogue: a row for each element, with 1 in its place
     "preceding": ("input", "dim"),  # of the catalogue: 1, x[0], x[1], ... along a dimension
+    "later": ("input", "dim"),  # of what follows each along a dimension the sum
+    "flipped_logcumsumexp": ("input", "dim"),  # its logarithm, by those of the elements
     "powers": ("input", "other"),  # of the catalogue: 1 + x + ... + x**(n - 1)
 }
 _ONE = frozenset(name for name, arguments in SIGNATURES.items() if arguments == ("input",))
@@ -653,6 +655,10 @@ def _text_of_call(t: Term, spell: Spell | None, level: int) -> str:
         x = text_of(t.parts[0], spell, 4)
         own = f"torch.eye({x}.numel(), dtype=torch.bool, device={x}.device)"
         return f"torch.where({own}, 1, {x}.flatten())"
+    if t.name == "flipped_logcumsumexp":  # along the last dimension; of others the trial tells
+        x, along = text_of(t.parts[0], spell, 4), text_of(t.parts[1], spell)
+        sums = f"torch.logcumsumexp({x}.flip({along}), {along}).flip({along})[..., 1:]"
+        return f"torch.nn.functional.pad({sums}, (0, 1), value=-torch.inf)"
     if t.name == "preceding":
         x, along = text_of(t.parts[0], spell, 4), text_of(t.parts[1], spell)
         first, rest = (f"{x}.narrow({along}, 0, {n})" for n in ("1", f"{x}.shape[{along}] - 1"))
