@@ -59,7 +59,16 @@ def build(fixed: bool = False):
         opt.step()
         return loss
 
-    return net, step
+    def step_of_the_twin(i):
+        opt.zero_grad()
+        ctr, cvr = net(idx)
+        ctcvr_loss = log_loss_stable(ctr, cvr, buy)
+        loss = nn.functional.binary_cross_entropy_with_logits(ctr, click) + ctcvr_loss
+        loss.backward()
+        opt.step()
+        return loss
+
+    return net, step_of_the_twin if fixed else step
 
 
 def exact():

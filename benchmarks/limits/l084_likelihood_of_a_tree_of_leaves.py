@@ -28,7 +28,7 @@ class Clade(nn.Module):
         super().__init__()
         self.log_length = nn.Parameter(torch.tensor([-1.5, -0.5, -2.5]))
 
-    def forward(self, leaves, rescale=False):
+    def forward(self, leaves):
         p = transition(self.log_length.exp())
         left = iter(enumerate(leaves))
         _, first = next(left)
@@ -39,14 +39,25 @@ class Clade(nn.Module):
             partial = (p[2] @ partial) * p[index % 2][:, list(states)]
         return total + torch.log(partial.mean(0))  # ORIGIN
 
+    def rescaled(self, leaves):
+        p = transition(self.log_length.exp())
+        part = p[0][:, list(leaves[0])]
+        total = torch.zeros(len(leaves[0]))
+        for index, states in enumerate(leaves[1:], 1):
+            part = (p[2] @ part) * p[index % 2][:, list(states)]
+            top = part.amax(0)
+            part, total = part / top, total + top.log()
+        return total + torch.log(part.mean(0))
+
 
 def build(fixed: bool = False):
     clade = Clade()
+    likelihood = clade.rescaled if fixed else clade
     opt = torch.optim.Adam(clade.parameters(), lr=1e-2)
 
     def step(i):
         opt.zero_grad()
-        loss = -clade(LEAVES, rescale=fixed).sum() / len(LEAVES)
+        loss = -likelihood(LEAVES).sum() / len(LEAVES)
         loss.backward()
         opt.step()
         return loss
