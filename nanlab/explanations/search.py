@@ -16,7 +16,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from nanlab.explanations.edits import batches, calls, gradients, names, sizes, statements, values
+from nanlab.explanations.edits import (
+    batches,
+    calls,
+    devices,
+    distributions,
+    gradients,
+    names,
+    optimizers,
+    sizes,
+    statements,
+    values,
+)
 from nanlab.explanations.site import Candidate, Site, bound_by, rows_of
 from nanlab.explanations.trial import Outcome, Program, Source, difference, edited
 from nanlab.findings.rule import Edit
@@ -52,7 +63,7 @@ _OF_PLACES = (
     ("at_error", statements.without_repeated),
     ("at_error", gradients.in_graph),
     ("bound", statements.earlier),
-    ("raising", values.allowed),
+    ("raising", distributions.allowed),
     ("at_error", statements.with_closure),
     ("raising", statements.fitting),
     ("raising", statements.within_sequence),
@@ -65,8 +76,8 @@ _OF_PLACES = (
     ("raising", values.turned_masks),
     ("raising", values.as_kernel),
     ("raising", values.of_both_directions),
-    ("raising", values.as_one_event),
-    ("raising", values.as_diagonal),
+    ("raising", distributions.as_one_event),
+    ("raising", distributions.as_diagonal),
     ("raising", values.shortened),
     ("raising", gradients.as_the_result),
     ("raising", sizes.in_turn),
@@ -85,6 +96,7 @@ _OF_PLACES = (
     ("places", statements.registered),
     ("places", batches.loaded),
     ("calls", sizes.of_groups),
+    ("calls", distributions.with_jitter),
     ("calls", calls.options),
     ("calls", calls.counted),
     ("calls", calls.told_by_data),
@@ -118,7 +130,6 @@ _OF_PLACES = (
     ("raising", statements.other_products),
     ("bound", gradients.uncut),
     ("at_error", gradients.mapped),
-    ("at_error", gradients.in_last_group),
     ("bindings", gradients.mapped_memory),
     ("at_error", gradients.held_results),
     ("bound", gradients.scores),
@@ -140,6 +151,8 @@ _OF_PROGRAM = (
     calls.parametrized,
     calls.by_sample,
     calls.told_instead,
+    calls.near_words,
+    calls.told_counts,
     calls.weighted,
     names.bound_late,
     names.near_methods,
@@ -178,13 +191,22 @@ _OF_PROGRAM = (
     gradients.derivative,
     gradients.all_uncut,
     gradients.before_it_was_kept,
-    gradients.in_one_group,
     gradients.differentiated,
     gradients.fitting_argument,
     gradients.ordered,
     gradients.carried_on,
     gradients.with_graph_kept,
     gradients.saved_numbers,
+    optimizers.in_one_group,
+    optimizers.without_others,
+    optimizers.dense,
+    optimizers.resumed,
+    distributions.unscaled,
+    devices.on_device_here,
+    batches.counted_before,
+    batches.named_otherwise,
+    sizes.of_shortcuts,
+    names.prefixed,
     sizes.whole_samples,
     sizes.shorter_data,
 )

@@ -242,12 +242,35 @@ def near_options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate
             yield place.replaced(0.2, (given, str(half or f"{place.text(sizes[0])} // 2")))
         if isinstance(old, str) and re.fullmatch(r"[-+]?(inf|nan|\d+(\.\d*)?)", old):
             yield place.replaced(0.3, (given, f'float("{old}")'))
-        if isinstance(given, ast.Constant) and isinstance(old, str) and old and old in site.text:
-            known = {word for f in site.inner for word in _texts(f.f_code.co_consts)}
-            known |= set(re.findall(r"[A-Za-z_]\w+", site.text))
-            near = {word.lower(): word for word in known - {old}}
-            for at, word in enumerate(difflib.get_close_matches(old.lower(), near, 3, 0.55)):
-                yield place.replaced(0.2 + 0.02 * at, (given, f'"{near[word]}"'))
+
+
+def near_words(site: Site) -> Iterator[Candidate]:
+    """A word that is refused as one that is known, wherever the program gives it."""
+    known = {word for f in site.inner for word in _texts(f.f_code.co_consts)}
+    known |= set(re.findall(r"[A-Za-z_]\w+", site.text))
+    for source in site.program.texts:
+        calls = [n for n in source.nodes if isinstance(n, ast.Call)]
+        named = {id(k.value): k.arg for call in calls for k in call.keywords}
+        for node in (n for n in source.nodes if isinstance(n, ast.Constant)):
+            word, text = str(node.value), source.part(node)
+            none = node.value is None and f"valid value for {named.get(id(node))}" in site.text
+            quoted = isinstance(node.value, str) and word and text[:1] in ("'", '"')
+            if not (none or quoted) or not _has_word(site.text, word):
+                continue
+            near = {each.lower(): each for each in known - {word}}
+            close = [near[w] for w in difflib.get_close_matches(word.lower(), near, 3, 0.55)]
+            meant = [_SAID_FOR[word.lower()]] if word.lower() in _SAID_FOR else []
+            far = 0.0 if node in site.raising[0].parts() else 0.04
+            for at, other in enumerate(w for w in (*meant, *close) if w in known):
+                yield Candidate(0.2 + 0.02 * at + far, spliced(source, [(node, f'"{other}"')]))
+
+
+def _has_word(text: str, word: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
+
+
+# Words that are said for those that torch knows.
+_SAID_FOR = {"avg": "mean", "average": "mean", "total": "sum"}
 
 
 def _texts(constants: Any) -> Iterator[str]:
@@ -261,11 +284,14 @@ def _texts(constants: Any) -> Iterator[str]:
 
 def told_instead(site: Site) -> Iterator[Candidate]:
     """The function that the message names in the place of another."""
-    names = r"(?i)use `?([\w.]+)(?:\(\))?`? instead of `?([\w.]+)"
-    for new, old in re.findall(names, site.text):
+    names = [*re.findall(r"(?i)use `?([\w.]+)(?:\(\))?`? instead of `?([\w.]+)", site.text)]
+    consider = re.findall(r"(\w+) does not support .*consider (\w+) instead", site.text)
+    for new, old in [*names, *(pair[::-1] for pair in consider)]:
         for source in site.program.texts:
-            calls = (node for node in source.nodes if isinstance(node, ast.Call))
-            pairs = [(call.func, new) for call in calls if source.part(call.func) == old]
+            calls = [node for node in source.nodes if isinstance(node, ast.Call)]
+            heads = ((call.func, source.part(call.func)) for call in calls)
+            ends = [(f, text) for f, text in heads if text.split(".")[-1] == old or text == old]
+            pairs = [(f, text[: len(text) - len(old)] + new) for f, text in ends]
             yield Candidate(0.3, spliced(source, pairs))
 
 
@@ -379,13 +405,32 @@ def told_by_data(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate
         apart = number > max(labels - {number}, default=number) + 1
         if number < 0 or (apart and (constants or number >= 2 * classes)):
             yield own.added(0.5, call, f"ignore_index={(*constants, number)[0]}")
-    counted = (each[1:] for each in _COUNTED if each[0] == callee(call))
-    count, form = next(counted, (0, ""))
-    lacks = form.partition("=")[0] not in taken and len(call.args) == max(count, 1)
-    names = [n for n in given or numbers if n in numbers or n not in place.names()]
-    for at, each in enumerate(itertools.product(names, repeat=count) if lacks and count else ()):
-        if any(numbers.get(n) in (None, *site.told) for n in each):
-            yield own.added(0.4 + 0.02 * at, call, form.format(*each))
+
+
+def told_counts(site: Site) -> Iterator[Candidate]:
+    """How many there are, where data that lacks the last of them was counted."""
+    for place in site.statements() if _OF_COUNTS.search(site.text) else ():
+        calls = [c for c in place.calls() if any(each[0] == callee(c) for each in _COUNTED)]
+        names = {n: v for n, v in place.names().items() if n[0] != "_"} if calls else {}
+        parameters = place.function.args.args if place.function is not None else []
+        own = [n.arg for n in parameters if type(names.get(n.arg, 0)) is int]
+        sizes = {n: names.get(n, MISSING) for n in own}
+        sizes |= {n: v for n, v in names.items() if type(v) is int}
+        lists = {n: v for n, v in names.items() if isinstance(v, (list, tuple, dict))}
+        sizes |= {f"len({n})": len(v) for n, v in lists.items()}
+        sizes |= {str(n): n for n in site.told if n > 1}
+        for call in calls:
+            count, form = next(each[1:] for each in _COUNTED if each[0] == callee(call))
+            few = len(call.args) in (max(count, 1), int(callee(call) != "bincount"))
+            if form.partition("=")[0] in {k.arg for k in call.keywords} or not few:
+                continue
+            some = [n for n, v in sizes.items() if count > 1 or v is MISSING or v in site.told]
+            for at, each in enumerate(itertools.product(some[:12], repeat=count)):
+                if any(sizes[n] is MISSING or sizes[n] in site.told for n in each):
+                    yield place.added(0.4 + 0.01 * at, call, form.format(*each))
+
+
+_OF_COUNTS = re.compile("size|shape|class|out of|number|index")
 
 
 # Calls that need not be told a size, which the largest index of the data then is: how many sizes
@@ -525,11 +570,22 @@ def _is_scale(value: Any) -> bool:
 
 
 def _turned(site: Site, place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
-    """A layer that keeps the shape, given its channels second, where they came last."""
-    given = place.value(call.args[0]) if isinstance(function, nn.Module) and call.args else None
+    """A layer that keeps the shape, given its channels where it looks for them, and its result
+    turned back."""
+    if not isinstance(function, nn.Module) or len(call.args) != 1:
+        return
+    text = place.text(call.args[0])
+    given = place.value(call.args[0])
     if getattr(function, "num_features", 0) in getattr(given, "shape", ())[2:]:
-        text = f"{place.text(call.func)}({place.text(call.args[0])}.movedim(-1, 1)).movedim(1, -1)"
-        yield place.replaced(0.5, (call, text))
+        turned = f"{place.text(call.func)}({text}.movedim(-1, 1)).movedim(1, -1)"
+        yield place.replaced(0.5, (call, turned))
+    told = re.search(r"normalized_shape=\[(\d+)\].*size\[(\d+, (\d+), [\d, ]+)\]", site.text)
+    if told is not None and told[1] == told[3] and isinstance(function, nn.LayerNorm):
+        rank = len(told[2].split(", "))
+        there, back = (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
+        loose = place.whole(call.args[0])
+        whole = f"{place.text(call.func)}({loose}.permute{there}).permute{back}"
+        yield replace(place, distance=0.0).replaced(0.3, (call, whole))
 
 
 def equations(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:

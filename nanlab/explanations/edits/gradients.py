@@ -314,38 +314,6 @@ def _counted_from(site: Site, place: Place, whole: ast.Subscript) -> Iterator[tu
             yield whole, f"{place.text(whole.value)}[{index}]"
 
 
-def in_one_group(site: Site) -> Iterator[Candidate]:
-    """The parameters of a whole model without those of its parts that have a group of their own."""
-    if "more than one parameter group" not in site.text:
-        return
-    nodes = [(p, n) for p in site.statements() for n in p.parts()]
-    owners = [(p, n) for p, n in nodes if callee(n) == "parameters"]
-    modules = [(p, n, p.value(n.func.value)) for p, n in owners]  # type: ignore[attr-defined]
-    for place, node, whole in modules:
-        others = {id(module) for _, _, module in modules if module is not whole}
-        parts = [*whole.named_children()] if isinstance(whole, nn.Module) else []
-        left = [name for name, part in parts if id(part) not in others]
-        if len(left) < len(parts):
-            head = place.text(node)[: -len("parameters()")]
-            lists = (f"*{head}{name}.parameters()" for name in left)
-            many = f"[{', '.join(lists)}]"
-            yield place.replaced(0.4, (node, many if len(left) != 1 else many[2:-1]))
-
-
-def in_last_group(site: Site, place: Place) -> Iterator[Candidate]:
-    """The parameters of a group without those that a later one has too."""
-    if "more than one parameter group" not in site.text:
-        return
-    dicts = [n for call in place.calls() for n in ast.walk(call) if isinstance(n, ast.Dict)]
-    keys = [
-        (getattr(k, "value", ""), v) for n in dicts for k, v in zip(n.keys, n.values, strict=True)
-    ]
-    lists = [v for name, v in keys if name == "params" and spelled(v)]
-    for first, second in itertools.combinations(lists, 2):
-        others = f"all(p is not q for q in {place.text(second)})"
-        yield place.replaced(0.4, (first, f"[p for p in {place.text(first)} if {others}]"))
-
-
 def switched(site: Site) -> Iterator[Candidate]:
     """Gradients left on where they were switched off, for a block or for parameters."""
     if not is_cut(site):

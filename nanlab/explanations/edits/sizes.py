@@ -648,6 +648,29 @@ def outputs_padded(site: Site) -> Iterator[Candidate]:
             yield Candidate(0.45 + 0.02 * at, spliced(source, some))
 
 
+def of_shortcuts(site: Site) -> Iterator[Candidate]:
+    """A layer beside others that is built where sizes change, built for each of those that it
+    changes: ``if stride != 1 or c_in != c_out``."""
+    told = "must match the size" in site.text
+    for source in site.program.texts if told else ():
+        for node in (n for n in source.nodes if isinstance(n, (ast.If, ast.IfExp))):
+            tests = [n for n in ast.walk(node.test) if isinstance(n, ast.Compare)]
+            if not tests or not all(isinstance(n.ops[0], (ast.NotEq, ast.Gt)) for n in tests):
+                continue
+            body = node.body if isinstance(node.body, list) else [node.body]
+            nodes = [n for row in body for n in ast.walk(row)]
+            layers = [n for n in nodes if callee(n)[:4] == "Conv" or callee(n) == "Linear"]
+            for layer in (n for n in layers if isinstance(n, ast.Call) and len(n.args) > 1):
+                read, old = names_in(node.test), source.part(node.test)
+                a, b = (source.part(n) for n in layer.args[:2])
+                steps = [k.value for k in layer.keywords if k.arg == "stride"] or layer.args[3:4]
+                step = spelled(steps[0]) if steps else ""
+                if not ({a, b} <= read or a == b) and spelled(layer.args[0]):
+                    yield Candidate(0.3, spliced(source, [(node.test, f"{old} or {a} != {b}")]))
+                if step and step not in read:
+                    yield Candidate(0.3, spliced(source, [(node.test, f"{old} or {step} != 1")]))
+
+
 # What leaves a dimension out: another one seldom fits by chance.
 _REDUCING = having("reduces")
 _DIMENSION = re.compile(r"(^|_)(dim|axis)\d?$")

@@ -357,6 +357,9 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.3, (call.args[0], text))
         for source, old, prefix in _prefixes(site, state):
             yield Candidate(-0.05, spliced(source, [(old, f'"{prefix}"')]))
+        computed = {name for name, _ in own.named_buffers()}
+        if wrong and {*wrong} <= computed:
+            yield from _not_saved(site, {name.rpartition(".")[2] for name in wrong})
         if wrong and "key(s)" not in site.text:
             last = list(own.state_dict())[-1].rpartition(".")[0]
             if {name.rpartition(".")[0] for name in wrong} == {last}:
@@ -364,6 +367,16 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
                 fits = f"v.shape == {model}state_dict()[n].shape"
                 part = f"{{n: v for n, v in {given}.items() if {fits}}}"
                 yield place.replaced(0.5, (call, f"{place.text(call.func)}({part}, strict=False)"))
+
+
+def _not_saved(site: Site, names: set[str]) -> Iterator[Candidate]:
+    """Buffers that a module computes for its own size, left out of its state."""
+    edits: list[Edit] = []
+    for place in site.statements():
+        for call in (c for c in place.calls() if callee(c) == "register_buffer"):
+            if getattr(call.args[0], "value", None) in names and len(call.args) == 2:
+                edits += place.added(0.0, call, "persistent=False").edits
+    yield Candidate(0.25, tuple(edits))
 
 
 def _states(text: str, state: Any, wanted: dict[str, Tensor]) -> Iterator[str]:
