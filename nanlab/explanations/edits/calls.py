@@ -244,11 +244,66 @@ def near_options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate
             yield place.replaced(0.3, (given, f'float("{old}")'))
 
 
+def without_options(site: Site) -> Iterator[Candidate]:
+    """Calls without the arguments that the message refuses beside others, and with those that it
+    asks for."""
+    for pattern, left_out, more in _BESIDE if site.text else ():
+        if not re.search(pattern, site.text):
+            continue
+        for source in site.program.texts:
+            pairs: list[tuple[ast.AST, str]] = []
+            for call in (n for n in source.nodes if isinstance(n, ast.Call)):
+                names = [*signature(site.raising[0].value(call.func))]
+                given = dict(zip(names, call.args, strict=False))
+                named: dict[Any, Any] = {k.arg: k for k in call.keywords}
+                refused = {*left_out.split()} & {*given, *named}
+                lacks = more and more.partition("=")[0] in {*names} - {*given, *named}
+                if (not refused and not lacks) or len(given) < len(call.args):
+                    continue
+                first = min((names.index(n) for n in refused & {*given}), default=len(names))
+                kept = [(n, source.part(a)) for n, a in given.items() if n not in refused]
+                texts = [f"{n}={s}" if names.index(n) > first else s for n, s in kept]
+                texts += [source.part(k) for n, k in named.items() if n not in refused]
+                texts += [more.format(*map(source.part, call.args))] * bool(lacks)
+                pairs.append((call, f"{source.part(call.func)}({', '.join(texts)})"))
+            yield Candidate(0.35, spliced(source, pairs))
+
+
+# Messages with the arguments that are left out, and with one that is given if it is lacking.
+_BESIDE = (
+    ("Nesterov momentum requires", "dampening", "momentum=0.9"),
+    ("batch_sampler option is mutually", "batch_size shuffle sampler drop_last", ""),
+    ("IterableDataset: expected unspecified", "sampler batch_sampler shuffle", ""),
+    ("sampler option is mutually exclusive with shuffle", "shuffle", ""),
+    ("prefetch_factor option could only", "prefetch_factor", ""),
+    ("multiprocessing_context can only", "multiprocessing_context", ""),
+    ('Only ["`]zeros["`] padding', "padding_mode", ""),
+    ("Either `probs` or `logits`", "probs", ""),
+    ("Either `probs` or `logits`", "logits", ""),
+    ("Exactly one of covariance_m", "", "covariance_matrix=torch.eye({0}.shape[-1])"),
+    ("Exactly one of covariance_m", "covariance_matrix", ""),
+    ("sparse (gradients|weights)", "sparse", ""),
+    ("not compatible with sparse gradients", "weight_decay", ""),
+    ("proj_size argument is only supported", "proj_size", ""),
+    ("ignore_index cannot be specified", "ignore_index", ""),
+    ("Anti-alias option is restricted", "antialias", ""),
+    ("align_corners option can only", "align_corners", ""),
+    ("recompute_scale_factor is not", "recompute_scale_factor", ""),
+    ("only one of size or scale_factor", "scale_factor", ""),
+    ("`fused` does not support|`fused` and `foreach`", "foreach differentiable", ""),
+    (
+        "Need attn_mask if specifying the is_causal",
+        "",
+        "attn_mask=torch.nn.Transformer.generate_square_subsequent_mask({0}.size(1))",
+    ),
+)
+
+
 def near_words(site: Site) -> Iterator[Candidate]:
     """A word that is refused as one that is known, wherever the program gives it."""
     known = {word for f in site.inner for word in _texts(f.f_code.co_consts)}
     known |= set(re.findall(r"[A-Za-z_]\w+", site.text))
-    for source in site.program.texts:
+    for source in site.program.texts if "device string" not in site.text else ():
         calls = [n for n in source.nodes if isinstance(n, ast.Call)]
         named = {id(k.value): k.arg for call in calls for k in call.keywords}
         for node in (n for n in source.nodes if isinstance(n, ast.Constant)):
@@ -767,6 +822,11 @@ def tensors(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     for given in call.args[:1] if re.search("iterable of|only optimize", site.text) else ():
         if isinstance(place.value(given), Tensor):
             yield place.replaced(0.3, (given, f"[{place.text(given)}]"))
+        if callee(given) == "state_dict":
+            head = place.text(given)[: -len("state_dict()")]
+            yield place.replaced(0.3, (given, f"{head}parameters()"))
+        elif isinstance(place.value(given), dict):
+            yield place.replaced(0.3, (given, f"{place.text(given)}.values()"))
         parts = [n for n in getattr(given, "elts", []) if not isinstance(n, ast.Dict)]
         modules = {id(n) for n in parts if isinstance(place.value(n), nn.Module)}
         texts = (f"*{place.text(n)}" + ".parameters()" * (id(n) in modules) for n in parts)

@@ -38,8 +38,8 @@ def on_device_here(site: Site) -> Iterator[Candidate]:
                 pairs.append((node, f"{of}.to({_device(site, place, node)})"))
             elif isinstance(node, ast.Call) and callee(node) != "is_available":
                 given = [k.value for k in node.keywords if k.arg == "device"]
-                given += node.args if callee(node) in ("to", "device") else []
-                chosen = callee(node) == "device"
+                chosen = callee(node) in ("device", "autocast", "GradScaler")
+                given += node.args if chosen or callee(node) == "to" else []
                 for each in (n for n in given if _is_cuda(n)):
                     new = _HERE if chosen else _device(site, place, node)
                     pairs.append((each, new))
@@ -53,7 +53,7 @@ def on_device_here(site: Site) -> Iterator[Candidate]:
 
 def _is_cuda(node: ast.AST) -> bool:
     value = getattr(node, "value", None)
-    return isinstance(value, str) and re.fullmatch(r"(cuda|mps|xpu)(:\d+)?", value) is not None
+    return isinstance(value, str) and re.fullmatch(r"(cuda|gpu|mps|xpu)(:\d+)?", value) is not None
 
 
 def _device(site: Site, place: Place, node: ast.AST) -> str:

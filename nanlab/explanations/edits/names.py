@@ -501,12 +501,14 @@ def prefixed(site: Site) -> Iterator[Candidate]:
     """Keys of a dict of modules with a prefix, where one of them is the name of something that the
     dict has; an attribute that is bound before it is registered, left out."""
     told = re.search(r"attribute '(\w+)' already exists", site.text)
+    told = told or re.search(r"cannot assign '.*' as child module '(\w+)'", site.text)
     if told is None:
         return
+    raised = site.raising[0].statement
     for place in site.statements():
         for name in bound_by(place.statement):
             own = isinstance(place.statement, ast.Assign) and len(place.block) > 1
-            if own and name == f"self.{told[1]}":
+            if own and name == f"self.{told[1]}" and place.statement is not raised:
                 yield place.written(0.3, "")
             made: Any = bound_value(place, name)
             if callee(made) in ("ModuleDict", "ParameterDict"):

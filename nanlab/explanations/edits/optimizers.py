@@ -91,16 +91,14 @@ def _loose(test: ast.expr, text: str) -> str:
     return f"({text})" if isinstance(test, (ast.BoolOp, ast.Compare, ast.IfExp)) else text
 
 
-def dense(site: Site) -> Iterator[Candidate]:
-    """Tables whose gradients are dense, where the optimizer takes no sparse ones."""
-    for source in site.program.texts if "sparse gradients" in site.text else ():
-        pairs: list[tuple[ast.AST, str]] = []
-        for call in (n for n in source.nodes if isinstance(n, ast.Call)):
-            rest = [k for k in call.keywords if k.arg != "sparse"]
-            if len(rest) < len(call.keywords):
-                text = ", ".join(map(source.part, (*call.args, *rest)))
-                pairs.append((call, f"{source.part(call.func)}({text})"))
-        yield Candidate(0.4, spliced(source, pairs))
+def without_groups(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """The parameters of all groups in one list, for an optimizer that takes no groups."""
+    for given in call.args[:1] if "per-parameter options" in site.text else ():
+        dicts = [n for n in getattr(given, "elts", []) if isinstance(n, ast.Dict)]
+        pairs = [pair for each in dicts for pair in zip(each.keys, each.values, strict=True)]
+        own = [v for key, v in pairs if getattr(key, "value", "") == "params"]
+        text = ", ".join(f"*{place.text(each)}" for each in own)
+        yield place.replaced(0.3, (given, f"[{text}]"))
 
 
 def resumed(site: Site) -> Iterator[Candidate]:

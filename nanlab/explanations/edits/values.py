@@ -423,6 +423,8 @@ def _of_syntax(own: _Operand) -> Forms:
 def _of_objects(own: _Operand) -> Forms:
     """By the type of what is no tensor; another of the program's objects."""
     value, old, site, place = own.value, own.text, own.site, own.place
+    if isinstance(value, torch.device) and "of type `str`" in site.text:
+        yield 0.3, f"{old}.type"
     if isinstance(value, nn.Module) and re.search("not iterable|can only optim", site.text):
         yield 0.4, f"{old}.parameters()"
     if isinstance(value, dict):
@@ -777,6 +779,8 @@ def _ranked(own: _Operand, more: float) -> Forms:
             yield 0.4, f"{old}.sum(0, keepdim=True)"
     if rank > 2 and shape is not None and math.prod(shape[1:]) in site.told:
         yield more + 0.6, f"{old}.flatten(1)"
+    if rank == 2 and "spatial dimensions of []" in site.text:
+        yield 0.4, f"{old}[None, None]"
     for wanted in re.findall(r"\b(\d)D\b", site.text) if shape is not None else ():
         if int(wanted) == rank + 2:  # one that is lacking alone was added above
             yield more + 1.0, f"{old}[..., None, None]"
