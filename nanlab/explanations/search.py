@@ -153,6 +153,7 @@ _OF_PROGRAM = (
     calls.by_sample,
     calls.told_instead,
     calls.near_words,
+    calls.norms_of_channels,
     calls.without_options,
     calls.told_counts,
     calls.weighted,

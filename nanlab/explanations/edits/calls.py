@@ -247,7 +247,7 @@ def near_options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate
 def without_options(site: Site) -> Iterator[Candidate]:
     """Calls without the arguments that the message refuses beside others, and with those that it
     asks for."""
-    for pattern, left_out, more in _BESIDE if site.text else ():
+    for pattern, kind, left_out, more in _BESIDE:
         if not re.search(pattern, site.text):
             continue
         for source in site.program.texts:
@@ -258,7 +258,8 @@ def without_options(site: Site) -> Iterator[Candidate]:
                 named: dict[Any, Any] = {k.arg: k for k in call.keywords}
                 refused = {*left_out.split()} & {*given, *named}
                 lacks = more and more.partition("=")[0] in {*names} - {*given, *named}
-                if (not refused and not lacks) or len(given) < len(call.args):
+                other = kind not in ("", callee(call)) or len(given) < len(call.args)
+                if other or not (refused or lacks):
                     continue
                 first = min((names.index(n) for n in refused & {*given}), default=len(names))
                 kept = [(n, source.part(a)) for n, a in given.items() if n not in refused]
@@ -269,30 +270,37 @@ def without_options(site: Site) -> Iterator[Candidate]:
             yield Candidate(0.35, spliced(source, pairs))
 
 
-# Messages with the arguments that are left out, and with one that is given if it is lacking.
+# Messages with the function that refuses, the arguments that are left out, and one that is given
+# if it is lacking.
 _BESIDE = (
-    ("Nesterov momentum requires", "dampening", "momentum=0.9"),
-    ("batch_sampler option is mutually", "batch_size shuffle sampler drop_last", ""),
-    ("IterableDataset: expected unspecified", "sampler batch_sampler shuffle", ""),
-    ("sampler option is mutually exclusive with shuffle", "shuffle", ""),
-    ("prefetch_factor option could only", "prefetch_factor", ""),
-    ("multiprocessing_context can only", "multiprocessing_context", ""),
-    ('Only ["`]zeros["`] padding', "padding_mode", ""),
-    ("Either `probs` or `logits`", "probs", ""),
-    ("Either `probs` or `logits`", "logits", ""),
-    ("Exactly one of covariance_m", "", "covariance_matrix=torch.eye({0}.shape[-1])"),
-    ("Exactly one of covariance_m", "covariance_matrix", ""),
-    ("sparse (gradients|weights)", "sparse", ""),
-    ("not compatible with sparse gradients", "weight_decay", ""),
-    ("proj_size argument is only supported", "proj_size", ""),
-    ("ignore_index cannot be specified", "ignore_index", ""),
-    ("Anti-alias option is restricted", "antialias", ""),
-    ("align_corners option can only", "align_corners", ""),
-    ("recompute_scale_factor is not", "recompute_scale_factor", ""),
-    ("only one of size or scale_factor", "scale_factor", ""),
-    ("`fused` does not support|`fused` and `foreach`", "foreach differentiable", ""),
+    ("Nesterov momentum requires", "", "dampening", "momentum=0.9"),
+    ("batch_sampler option is mutually", "DataLoader", "batch_size shuffle sampler drop_last", ""),
+    ("IterableDataset: expected unspecified", "DataLoader", "sampler batch_sampler shuffle", ""),
+    ("sampler option is mutually exclusive with shuffle", "DataLoader", "shuffle", ""),
+    ("prefetch_factor option could only", "DataLoader", "prefetch_factor", ""),
+    ("multiprocessing_context can only", "DataLoader", "multiprocessing_context", ""),
+    ('Only ["`]zeros["`] padding', "", "padding_mode", ""),
+    ("Either `probs` or `logits`", "", "probs", ""),
+    ("Either `probs` or `logits`", "", "logits", ""),
+    (
+        "Exactly one of covariance_m",
+        "MultivariateNormal",
+        "",
+        "covariance_matrix=torch.eye({0}.shape[-1])",
+    ),
+    ("Exactly one of covariance_m", "MultivariateNormal", "covariance_matrix", ""),
+    ("sparse (gradients|weights)", "", "sparse", ""),
+    ("not compatible with sparse gradients", "", "weight_decay", ""),
+    ("proj_size argument is only supported", "", "proj_size", ""),
+    ("ignore_index cannot be specified", "", "ignore_index", ""),
+    ("Anti-alias option is restricted", "", "antialias", ""),
+    ("align_corners option can only", "", "align_corners", ""),
+    ("recompute_scale_factor is not", "", "recompute_scale_factor", ""),
+    ("only one of size or scale_factor", "", "scale_factor", ""),
+    ("`fused` does not support|`fused` and `foreach`", "", "foreach differentiable", ""),
     (
         "Need attn_mask if specifying the is_causal",
+        "",
         "",
         "attn_mask=torch.nn.Transformer.generate_square_subsequent_mask({0}.size(1))",
     ),
@@ -641,6 +649,20 @@ def _turned(site: Site, place: Place, call: ast.Call, function: Any) -> Iterator
         loose = place.whole(call.args[0])
         whole = f"{place.text(call.func)}({loose}.permute{there}).permute{back}"
         yield replace(place, distance=0.0).replaced(0.3, (call, whole))
+
+
+def norms_of_channels(site: Site) -> Iterator[Candidate]:
+    """A layer that normalises the channels of each sample where they come second, for one that
+    takes them last."""
+    told = re.search(r"normalized_shape=\[(\d+)\].*size\[\d+, (\d+), [\d, ]+\]", site.text)
+    for source in site.program.texts if told is not None and told[1] == told[2] else ():
+        calls = [n for n in source.nodes if isinstance(n, ast.Call) and len(n.args) == 1]
+        own = [n for n in calls if callee(n) == "LayerNorm"]
+        heads = [source.part(n.func)[: -len("LayerNorm")] for n in own]
+        texts = [
+            f"{h}GroupNorm(1, {source.part(n.args[0])})" for h, n in zip(heads, own, strict=True)
+        ]
+        yield Candidate(0.38, spliced(source, [*zip(own, texts, strict=True)]))
 
 
 def equations(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:

@@ -118,8 +118,7 @@ def unscaled(site: Site) -> Iterator[Candidate]:
             made = site.binding(place, node.value)
             raw = _standardised(bound_value(made, table)) if made is not None else None
             column = isinstance(node.ctx, ast.Load) and not isinstance(node.slice, ast.Slice)
-            last = getattr(node.slice, "elts", [node.slice])[-1]
-            if made is None or raw is None or not column or isinstance(last, ast.Slice):
+            if made is None or raw is None or not column:
                 continue
             if spelled(raw) and spelled(raw) != table:
                 yield replace(place, distance=0.0).replaced(0.3, (node.value, spelled(raw)))

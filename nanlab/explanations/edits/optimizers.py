@@ -31,10 +31,12 @@ def in_one_group(site: Site) -> Iterator[Candidate]:
     for place, node, whole in modules:
         others = {id(module) for _, _, module in modules if module is not whole}
         parts = [*whole.named_children()] if isinstance(whole, nn.Module) else []
+        parts = [(name, part) for name, part in parts if any(True for _ in part.parameters())]
         left = [name for name, part in parts if id(part) not in others]
         if len(left) < len(parts):
-            head = place.text(node)[: -len("parameters()")]
-            lists = (f"*{head}{name}.parameters()" for name in left)
+            head = place.text(node)[: -len(".parameters()")]
+            heads = (f"{head}[{n}]" if n.isdigit() else f"{head}.{n}" for n in left)
+            lists = (f"*{text}.parameters()" for text in heads)
             many = f"[{', '.join(lists)}]"
             yield place.replaced(0.4, (node, many if len(left) != 1 else many[2:-1]))
 

@@ -653,6 +653,7 @@ def of_shortcuts(site: Site) -> Iterator[Candidate]:
     changes: ``if stride != 1 or c_in != c_out``."""
     told = "must match the size" in site.text
     for source in site.program.texts if told else ():
+        yield from _for_identity(source)
         for node in (n for n in source.nodes if isinstance(n, (ast.If, ast.IfExp))):
             tests = [n for n in ast.walk(node.test) if isinstance(n, ast.Compare)]
             if not tests or not all(isinstance(n.ops[0], (ast.NotEq, ast.Gt)) for n in tests):
@@ -669,6 +670,22 @@ def of_shortcuts(site: Site) -> Iterator[Candidate]:
                     yield Candidate(0.3, spliced(source, [(node.test, f"{old} or {a} != {b}")]))
                 if step and step not in read:
                     yield Candidate(0.3, spliced(source, [(node.test, f"{old} or {step} != 1")]))
+
+
+def _for_identity(source: Source) -> Iterator[Candidate]:
+    """A layer of one element's reach where a constructor that is given two sizes builds none."""
+    for node in (n for n in source.nodes if callee(n) == "Identity"):
+        function = function_around(source, node)
+        layers = [n for n in ast.walk(function or node) if isinstance(n, ast.Call)]
+        layers = [n for n in layers if callee(n)[:4] == "Conv" or callee(n) == "Linear"]
+        for layer in (n for n in layers[:1] if len(n.args) > 1 and spelled(n.args[0])):
+            given = [*map(source.part, layer.args[:2])]
+            parts = given + ["1"] * (callee(layer) != "Linear")
+            parts += [source.part(k) for k in layer.keywords if k.arg == "stride"]
+            made = f"{source.part(layer.func)}({', '.join(parts)})"
+            new = f"{source.part(node)} if {given[0]} == {given[1]} else {made}"
+            if given[0] != given[1]:
+                yield Candidate(0.38, spliced(source, [(node, new)]))
 
 
 # What leaves a dimension out: another one seldom fits by chance.
