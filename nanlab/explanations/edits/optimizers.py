@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -101,6 +102,28 @@ def without_groups(site: Site, place: Place, call: ast.Call) -> Iterator[Candida
         own = [v for key, v in pairs if getattr(key, "value", "") == "params"]
         text = ", ".join(f"*{place.text(each)}" for each in own)
         yield place.replaced(0.3, (given, f"[{text}]"))
+
+
+def in_single_precision(site: Site) -> Iterator[Candidate]:
+    """Models and data left in single precision, where a scaler refuses half of it."""
+    for source in site.program.texts if "unscale FP16" in site.text else ():
+        calls = [n for n in source.nodes if callee(n) == "half" and isinstance(n, ast.Call)]
+        pairs = [(n, source.part(n.func)[: -len(".half")]) for n in calls]
+        yield Candidate(0.3, spliced(source, [*pairs]))
+
+
+def that_have_one(site: Site, place: Place) -> Iterator[Candidate]:
+    """Gradients read where there are some: of each parameter that has one."""
+    owners = [n.value for n in place.parts() if isinstance(n, ast.Attribute) and n.attr == "grad"]
+    for node in owners if "'NoneType'" in site.text else ():
+        test, row = f"{place.text(node)}.grad is not None", place.statement
+        heads = [n for p in place.parts() for n in getattr(p, "generators", [])]
+        own = [n for n in heads if spelled(n.target) == spelled(node)]
+        if own and not own[-1].ifs:
+            text = f"{place.text(own[-1].iter)} if {test}"
+            yield replace(place, distance=0.0).replaced(0.6, (own[-1].iter, text))
+        elif "zero_()" in place.text(row) and isinstance(row, ast.Expr):
+            yield place.written(0.45, f"if {test}:\n    {place.text(row)}")
 
 
 def resumed(site: Site) -> Iterator[Candidate]:

@@ -735,6 +735,21 @@ def other_axes(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.5 + 0.02 * at, (parts, new))
 
 
+def all_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
+    """The dimensions that an order, or a number of repeats, leaves out."""
+    for call in place.calls() if re.search("[Nn]umber of dimensions", site.text) else ():
+        given = place.value(getattr(call.func, "value", call))
+        numbers = [number_of(each) for each in call.args]
+        rank = given.ndim if isinstance(given, Tensor) else 0
+        if not 0 < len(numbers) < rank or any(type(n) is not int for n in numbers):
+            continue
+        if callee(call) == "permute":
+            rest = [n for n in range(rank) if n not in {d % rank for d in numbers}]
+            yield place.added(0.4, call, ", ".join(map(str, rest)))
+        elif callee(call) == "repeat":
+            yield place.added(0.4, call, ", ".join("1" * (rank - len(numbers))))
+
+
 def kept_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
     """One element of a dimension as a part of it, which keeps the dimension: ``x[-1:]``."""
     nodes = place.parts() if re.search(r"unbatched|\d-?D\b", site.text) else []
