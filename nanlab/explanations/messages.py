@@ -820,4 +820,15 @@ MESSAGES: list[Meaning] = [
         "It has a shape alone, until its values are loaded.",
         ("give it memory", 'model.to_empty(device="cpu")'),
     ),
+    says(
+        r"you can only change requires_grad flags of leaf variables",
+        "graph-cut",
+        "requires_grad was set on a tensor that was computed{inside}",
+        "Whether a result has a gradient follows from its operands.",
+        ("cut it from the graph", "h = h.detach()"),
+        rewrite=(
+            (r"^(\S+)\.requires_grad = False$", r"\1 = \1.detach()"),
+            (r"^(\S+)\.requires_grad_\(False\)$", r"\1 = \1.detach()"),
+        ),
+    ),
 ]

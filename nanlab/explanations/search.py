@@ -116,6 +116,7 @@ _OF_PLACES = (
     ("calls", calls.by_name),
     ("calls", calls.arguments),
     ("calls", calls.tensors),
+    ("calls", calls.whole_numbers),
     ("calls", calls.of_one_number),
     ("calls", calls.of_other_widths),
     ("bound", calls.in_bounds),

@@ -311,6 +311,7 @@ def near_words(site: Site) -> Iterator[Candidate]:
     """A word that is refused as one that is known, wherever the program gives it."""
     known = {word for f in site.inner for word in _texts(f.f_code.co_consts)}
     known |= set(re.findall(r"[A-Za-z_]\w+", site.text))
+    known |= {*dir(site.error.obj)} if isinstance(site.error, AttributeError) else set()
     for source in site.program.texts if "device string" not in site.text else ():
         calls = [n for n in source.nodes if isinstance(n, ast.Call)]
         named = {id(k.value): k.arg for call in calls for k in call.keywords}
@@ -581,6 +582,8 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         yield place.replaced(0.4, (call.func, f"{place.text(kind)}.apply"))
     if isinstance(function, type) and issubclass(function, nn.Module) and call.args:
         read = any(isinstance(place.value(node), Tensor) for node in call.args)
+        made = [f.f_locals for f in site.inner if isinstance(f.f_locals.get("self"), function)]
+        read = read or any(isinstance(v, Tensor) for names in made for v in names.values())
         read = read or re.search(rf"not {name}\b|'{name}' object", site.text) is not None
         if isinstance(call.func, ast.Attribute) and read:  # a name was bound without being built
             yield place.replaced(0.5, (call.func, f"{place.text(call.func)}()"))
@@ -829,6 +832,10 @@ def tensors(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """Numbers as tensors, where a function takes these alone; what an optimizer changes, as one
     list of them."""
     refused = re.search("must be (a )?Tensor|invalid combination of arguments", site.text)
+    arrays = [n for n in call.args if isinstance(place.value(n), np.ndarray)]
+    if len(arrays) > 1 and not place.distance:
+        pairs = [(n, f"torch.as_tensor({place.text(n)})") for n in arrays]
+        yield place.replaced(0.5, *pairs)
     numbers = [*call.args, *(k.value for k in call.keywords if "=Tensor" in site.text)]
     for node in numbers if refused and not place.distance else ():
         if type(number_of(node)) in (int, float):
@@ -856,6 +863,16 @@ def tensors(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         yield place.replaced(
             0.3, *(pair for pair in pairs if not isinstance(place.value(pair[0]), Tensor))
         )
+
+
+def whole_numbers(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """A number that is to be whole, where a text or one with a fraction was given for it."""
+    told = re.findall(r"(\w+) should be (?:a positive integer|of type int)", site.text)
+    told += re.findall(r"integer (\w+),? but got", site.text)
+    for node in (*call.args, *(k.value for k in call.keywords)) if told else ():
+        if site.roles.get(id(node)) in told and type(place.value(node)) is not int:
+            text = place.text(node)
+            yield place.replaced(0.42, (node, f"int({text})"))
 
 
 def of_one_number(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:

@@ -60,8 +60,14 @@ def without_others(site: Site) -> Iterator[Candidate]:
             text = f"{_loose(b, second)} and {_negated(first)}"
             yield Candidate(0.35, spliced(source, [(b, text)]))
         dicts = [n for n in source.nodes if isinstance(n, ast.Dict)]
+        chosen = [n for n in source.nodes if isinstance(n, ast.ListComp) and n.generators[0].ifs]
         keys = [pair for n in dicts for pair in zip(n.keys, n.values, strict=True)]
         lists = [v for key, v in keys if getattr(key, "value", "") == "params" and spelled(v)]
+        whole = [v for key, v in keys if getattr(key, "value", "") == "params" and _is_whole(v)]
+        for own, listed in itertools.product(whole, chosen):
+            old = source.part(listed.generators[0].ifs[0])
+            text = source.part(listed).replace(f"if {old}", f"if {_negated(old)}")
+            yield Candidate(0.3, spliced(source, [(own, text)]))
         for own, other in itertools.combinations(lists, 2):
             apart = f"all(p is not q for q in {source.part(other)})"
             kept = f"[p for p in {source.part(own)} if {apart}]"
@@ -79,6 +85,12 @@ def _choosing(source: Source) -> Iterator[tuple[str, ast.expr]]:
             for row in rows_of(node):
                 if isinstance(row, ast.If) and not row.orelse and ".append(" in ast.unparse(row):
                     yield ast.unparse(node.target), row.test
+
+
+def _is_whole(node: ast.expr) -> bool:
+    """Whether an expression names all parameters of a module."""
+    comprehension = isinstance(node, ast.ListComp) and not node.generators[0].ifs
+    return comprehension or callee(node) == "parameters"
 
 
 def _is_negated(test: ast.expr) -> bool:
