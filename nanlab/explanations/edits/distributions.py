@@ -75,19 +75,18 @@ def with_jitter(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]
     elif callee(call) == "MultivariateNormal":
         given += call.args[1:2]
     for node in given:
-        text, value = place.text(node), place.value(node)
-        loose = f"{text} + " if not isinstance(node, (ast.Compare, ast.IfExp)) else f"({text}) + "
-        name = text if spelled(node) else "x"
-        size = f"{text}.shape[-1]"
-        if not spelled(node) and callee(node) != "" and not isinstance(value, Tensor):
-            continue
+        value, name = place.value(node), spelled(node)
         single = not isinstance(value, Tensor) or value.dtype == torch.float32
-        eye = f"torch.eye({size}{'' if single else f', dtype={name}.dtype'})"
-        own = replace(place, distance=min(place.distance, 0.3))
-        whole = (lambda new: f"({new})") if plain and callee(call) in factors else str
+        own, matrix = replace(place, distance=min(place.distance, 0.3)), name or "matrix"
+        eye = f"torch.eye({matrix}.shape[-1]{'' if single else f', dtype={matrix}.dtype'})"
         for at, noise in enumerate((*_noises(site), *(f"1e-{n}" for n in (5, 4, 3, 2)))):
-            cost = 0.2 + 0.03 * at
-            yield own.replaced(cost, (node, whole(f"{loose}{noise} * {eye}")))
+            new, cost = f"{matrix} + {noise} * {eye}", 0.2 + 0.03 * at
+            new = f"({new})" if plain and callee(call) in factors else new
+            if name:
+                yield own.replaced(cost, (node, new))
+            else:  # it is computed once
+                row = place.text(place.statement).replace(place.text(node), new, 1)
+                yield own.written(cost, f"{matrix} = {place.text(node)}\n{row}")
 
 
 _MATRICES = ("covariance_matrix", "precision_matrix", "scale_tril")

@@ -131,7 +131,8 @@ def that_have_one(site: Site, place: Place) -> Iterator[Candidate]:
         test, row = f"{place.text(node)}.grad is not None", place.statement
         heads = [n for p in place.parts() for n in getattr(p, "generators", [])]
         own = [n for n in heads if spelled(n.target) == spelled(node)]
-        if own and not own[-1].ifs:
+        some = any(p.grad is not None for m in site.modules for p in m.parameters())
+        if own and not own[-1].ifs and some:  # else the loss has not reached the model
             text = f"{place.text(own[-1].iter)} if {test}"
             yield replace(place, distance=0.0).replaced(0.6, (own[-1].iter, text))
         elif "zero_()" in place.text(row) and isinstance(row, ast.Expr):
