@@ -665,6 +665,246 @@ GENUINE = {
         "wrong-argument",
         "cumsum",
     ),
+    "expand(torch.FloatTensor{[3, 4]}, size=[5]): the number of sizes provided (1) must be greater or equal to the number of dimensions in the tensor (2)": (
+        "shape-mismatch",
+        "x.expand(5, -1, -1)",
+    ),
+    "split_with_sizes expects split_sizes to sum exactly to 10 (input tensor's size at dimension 0), but got split_sizes=[6, 3]": (
+        "shape-mismatch",
+        "x.split([n, x.size(0) - n], dim=0)",
+    ),
+    "selected index k out of range": ("wrong-argument", "x.topk(min(k, x.size(-1)))"),
+    "Dimension out of range (expected to be in range of [-1, 0], but got 1)": (
+        "shape-mismatch",
+        "x.sum(1, keepdim=True)",
+    ),
+    "too many indices for tensor of dimension 1": ("shape-mismatch", "print(x.shape)"),
+    "tensors used as indices must be long, int, byte or bool tensors": (
+        "dtype-mismatch",
+        "x[index.long()]",
+    ),
+    "a Tensor with 3 elements cannot be converted to Scalar": ("shape-mismatch", "x.mean().item()"),
+    "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use the `~` or `logical_not()` operator instead.": (
+        "dtype-mismatch",
+        "~mask  # or 1 - mask.float()",
+    ),
+    "max(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.": (
+        "empty-data",
+        "print(len(tensors))",
+    ),
+    "Calculated padded input size per channel: (3). Kernel size: (5). Kernel size can't be greater than actual input size": (
+        "shape-mismatch",
+        "nn.Conv2d(8, 16, 3, padding=1)",
+    ),
+    "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, but input.size(-3)=6 is not divisible by 4": (
+        "shape-mismatch",
+        "nn.Conv2d(width, channels * factor**2, 3, padding=1)",
+    ),
+    "Padding length must be divisible by 2": (
+        "wrong-argument",
+        "F.pad(x, (left, right, top, bottom))",
+    ),
+    "Output 0 of SplitBackward0 is a view and is being modified inplace. This view is the output of a function that returns multiple views.": (
+        "inplace-modification",
+        "part = part.clone()",
+    ),
+    "Got unsupported ScalarType BFloat16": ("dtype-mismatch", "x.float().numpy()"),
+    "new(): invalid data type 'str'": (
+        "dtype-mismatch",
+        'torch.tensor(frame[columns].to_numpy(dtype="float32"))',
+    ),
+    "expected sequence of length 3 at dim 1 (got 2)": (
+        "unequal-sizes",
+        "nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)",
+    ),
+    "At least one stride in the given numpy array is negative, and tensors with negative strides are not currently supported.": (
+        "wrong-argument",
+        "torch.from_numpy(image[:, ::-1].copy())",
+    ),
+    "expected Tensor as element 0 in argument 0, but got NoneType": (
+        "wrong-argument",
+        "torch.stack([torch.as_tensor(each) for each in values])",
+    ),
+    "Tensors must have same number of dimensions: got 2 and 3": (
+        "shape-mismatch",
+        "torch.cat([a, b.unsqueeze(1)], dim=1)",
+    ),
+    "batch1 must be a 3D tensor": ("shape-mismatch", "a @ b"),
+    "Expected 3D (unbatched) or 4D (batched) input to conv2d, but got input of size: [3, 4]": (
+        "shape-mismatch",
+        "x.unsqueeze(1)",
+    ),
+    "einsum(): the number of subscripts in the equation (2) does not match the number of dimensions (3) for operand 0 and no ellipsis was given": (
+        "shape-mismatch",
+        'torch.einsum("...d,de->...e", x, w)',
+    ),
+    "Function MulBackward0 returned an invalid gradient at index 0 - got [3] but expected shape compatible with [4]": (
+        "shape-mismatch",
+        "grad.sum_to_size(x.shape)",
+    ),
+    "function SquareBackward returned an incorrect number of gradients (expected 2, got 1)": (
+        "wrong-argument",
+        "return grad_x, None",
+    ),
+    "Legacy autograd function with non-static forward method is deprecated. Please use new-style autograd function with static forward method.": (
+        "wrong-argument",
+        "y = Square.apply(x)",
+    ),
+    "Cannot copy out of meta tensor; no data!": ("missing-values", 'model.to_empty(device="cpu")'),
+    "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True.": (
+        "wrong-argument",
+        "pack_padded_sequence(x, lengths, enforce_sorted=False)",
+    ),
+    "Expected `len(lengths)` to be equal to batch_size, but got 3 (batch_size=2)": (
+        "shape-mismatch",
+        "pack_padded_sequence(x, lengths, batch_first=True)",
+    ),
+    "permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired ordering of dimensions i.e. input.dim() = 3 is not equal to len(dims) = 2": (
+        "shape-mismatch",
+        "x.permute(0, 2, 1)",
+    ),
+    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. Please clone() the tensor before performing the operation.": (
+        "inplace-modification",
+        "x = x.expand(4, -1).clone()",
+    ),
+    "Weights only load failed. This file can still be loaded": (
+        "file-refused",
+        "torch.load(path, weights_only=False)",
+    ),
+    "vmap: It looks like you're calling .item() on a Tensor.": (
+        "wrong-argument",
+        "torch.where(x > 0, x, 0.1 * x)",
+    ),
+    "vmap: called random operation while in randomness error mode.": (
+        "wrong-argument",
+        'torch.func.vmap(f, randomness="different")',
+    ),
+    "unflatten: Provided sizes [2, 3] don't multiply up to the size of dim 0 (5) in the input tensor": (
+        "shape-mismatch",
+        "x.unflatten(0, (heads, -1))",
+    ),
+    "Default process group has not been initialized, please make sure to call init_process_group.": (
+        "no-process-group",
+        'torch.distributed.init_process_group("gloo")',
+    ),
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method": (
+        "device-failure",
+        "x = x.to(device)",
+    ),
+    "An attempt has been made to start a new process before the current process has finished its bootstrapping phase.": (
+        "worker-died",
+        'if __name__ == "__main__":',
+    ),
+    "cudnn RNN backward can only be called in training mode": ("wrong-mode", "model.train()"),
+    "len() of a 0-d tensor": ("shape-mismatch", "x.reshape(-1)"),
+    "Integers to negative integer powers are not allowed.": ("wrong-argument", "x.float() ** -1"),
+    "Index put requires the source and destination dtypes match, got Float for the destination and Double for the source.": (
+        "dtype-mismatch",
+        "x[index] = values.to(x.dtype)",
+    ),
+    "masked_fill_ only supports boolean masks, but got mask with dtype int": (
+        "dtype-mismatch",
+        'x.masked_fill(mask == 0, float("-inf"))',
+    ),
+    "linalg.solve: A must be batches of square matrices, but they are 4 by 3 matrices": (
+        "wrong-argument",
+        "torch.linalg.lstsq(A, b).solution",
+    ),
+    "ctc_loss: Expected input_lengths to have value at most 20, but got value 40": (
+        "wrong-argument",
+        "lengths = (lengths + 1) // 2",
+    ),
+    "Adam does not support sparse gradients, please consider SparseAdam instead": (
+        "wrong-argument",
+        "nn.Embedding(rows, width)  # without sparse=True",
+    ),
+    "some parameters appear in more than one parameter group": (
+        "wrong-argument",
+        "rest = [p for p in parameters if p not in chosen]",
+    ),
+    "param 'initial_lr' is not specified in param_groups[0] when resuming scheduler with last_epoch >= 0.": (
+        "missing-argument",
+        'optimizer.load_state_dict(checkpoint["optimizer"])',
+    ),
+    "batch_mean is not a valid value for reduction": (
+        "wrong-argument",
+        'nn.KLDivLoss(reduction="batchmean")',
+    ),
+    "attribute 'type' already exists": (
+        "wrong-argument",
+        'nn.ModuleDict({"emb_" + name: layer for name in names})',
+    ),
+    "Torch not compiled with CUDA enabled": ("missing-device", "torch.arange(n, device=x.device)"),
+    "num_samples should be a positive integer value, but got num_samples=0": (
+        "empty-data",
+        "print(len(dataset))",
+    ),
+    "sampler option is mutually exclusive with shuffle": (
+        "wrong-argument",
+        "DataLoader(dataset, batch_size=32, sampler=sampler)",
+    ),
+    "prefetch_factor option could only be specified in multiprocessing.let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None.": (
+        "wrong-argument",
+        "DataLoader(dataset, num_workers=2, prefetch_factor=...)",
+    ),
+    "Nesterov momentum requires a momentum and zero dampening": (
+        "wrong-argument",
+        "torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True)",
+    ),
+    "Invalid learning rate: -0.1": ("wrong-argument", ""),
+    "Either `probs` or `logits` must be specified, but not both.": (
+        "wrong-argument",
+        "Categorical(logits=scores)",
+    ),
+    "Value is not broadcastable with batch_shape+event_shape: torch.Size([10]) vs torch.Size([4]).": (
+        "shape-mismatch",
+        "distribution.log_prob(x.unsqueeze(1))  # (samples, batch)",
+    ),
+    'Module [Net] is missing the required "forward" function': (
+        "missing-argument",
+        "def forward(self, x):",
+    ),
+    "cannot assign 'torch.FloatTensor' as parameter 'w' (torch.nn.Parameter or None expected)": (
+        "wrong-argument",
+        "with torch.no_grad():",
+    ),
+    "Expected state_dict to be dict-like, got <class 'str'>.": (
+        "wrong-argument",
+        "model.load_state_dict(other.state_dict())",
+    ),
+    'Only "zeros" padding mode is supported for ConvTranspose2d': (
+        "wrong-argument",
+        "nn.ConvTranspose2d(channels, width, 4, stride=2, padding=1)",
+    ),
+    "Got 3D input, but bilinear mode needs 4D input": (
+        "shape-mismatch",
+        "F.interpolate(x[None], size=size)[0]",
+    ),
+    "num_channels (48) must be divisible by num_groups (32)": (
+        "shape-mismatch",
+        "nn.GroupNorm(8, 48)",
+    ),
+    "Expected 2 lr_lambdas, but got 1": (
+        "wrong-argument",
+        "LambdaLR(optimizer, [warm_up] * len(optimizer.param_groups))",
+    ),
+    "Tried to step 7 times. The specified number of total steps is 6": (
+        "wrong-argument",
+        "OneCycleLR(optimizer, max_lr, total_steps=epochs * len(loader))",
+    ),
+    "Attempting to unscale FP16 gradients.": (
+        "scaler-misuse",
+        'with torch.autocast("cuda", torch.float16):',
+    ),
+    "Attempted step but _scale is None.  This may indicate your script did not use scaler.scale(loss or outputs) earlier in the iteration.": (
+        "scaler-misuse",
+        "scaler.scale(loss).backward()",
+    ),
+    "you can only change requires_grad flags of leaf variables.": ("graph-cut", "h = h.detach()"),
+    "You tried to vmap over Square, but it does not have vmap support.": (
+        "wrong-argument",
+        "@staticmethod",
+    ),
 }
 
 

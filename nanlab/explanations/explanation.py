@@ -111,11 +111,12 @@ def says(
     def explained(case: Case) -> Explanation:
         words = ("", *(group or "" for group in case.match.groups()))
         told = [text.format(*words, inside=case.inside) for text in (title, why)]
+        codes = [re.sub(r"\{(\d)\}", lambda n: words[int(n[1])], code) for _, code in fixes]
         return case.explain(
             cause,
             *told,
             evidence=operands_frame(case.failure.operands),
-            fixes=advice(*fixes),
+            fixes=advice(*zip((name for name, _ in fixes), codes, strict=True)),
             rewrite=rewrite,
         )
 

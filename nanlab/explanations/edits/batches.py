@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -365,6 +366,53 @@ def starts_of_bags(site: Site, place: Place) -> Iterator[Candidate]:
         given = [k.value for k in call.keywords if k.arg == "offsets"] or call.args[1:2]
         for node in given:
             yield place.replaced(0.4, (node, form.format(place.text(node))))
+
+
+def counted_before(site: Site) -> Iterator[Candidate]:
+    """Where each part begins, which is how much comes before it, where it was told where it ends:
+    it is beyond the end of the last."""
+    for place in site.statements() if re.search("out of (range|bounds)", site.text) else ():
+        for call in place.calls():
+            plain = call.args[0] if call.args else None
+            if callee(call) == "accumulate" and plain is not None:
+                yield place.replaced(0.35, (plain, f"[0, *{place.text(plain)}[:-1]]"))
+            elif callee(call) == "cumsum":
+                head: Any = getattr(call.func, "value", call)
+                own: Any = plain if spelled(head) in ("np", "numpy", "torch") else head
+                text = f"({place.text(call)} - {place.whole(own)})"
+                yield place.replaced(0.35, (call, text))
+
+
+def named_otherwise(site: Site) -> Iterator[Candidate]:
+    """A word by which a program chooses its data, as the data has it: it chose none."""
+    if not re.search("num_samples=0|empty|zero-size", site.text):
+        return
+    held = [v for name, v in site.raising[0].names().items() if name[0] != "_"]
+    known = Counter(word for v in held if not isinstance(v, str) for word in _words(v))
+    lower = {each.lower(): each for each in known if len(each) > 1}
+    for source in site.program.texts:
+        for node in (n for n in source.nodes if isinstance(n, ast.Constant)):
+            word = node.value
+            if not isinstance(word, str) or source.part(node)[:1] not in ("'", '"'):
+                continue
+            near = [each for each in lower if word and (each in word or word in each)]
+            near += difflib.get_close_matches(word.lower(), lower, 3, 0.6)
+            for at, other in enumerate(e for e in dict.fromkeys(near) if lower[e] != word):
+                far = 0.2 * (known[word] >= known[lower[other]])  # it is the data's
+                edits = spliced(source, [(node, f'"{lower[other]}"')])
+                yield Candidate(0.3 + far + 0.02 * min(at, 5), edits)
+
+
+def _words(value: Any, depth: int = 3) -> Iterator[str]:
+    """The words of data: of a text, of lists, of dicts and their keys."""
+    if isinstance(value, str):
+        yield from re.findall(r"\w+", value[:1000])
+    elif isinstance(value, dict) and depth:
+        for part in (*list(value)[:500], *list(value.values())[:500]):
+            yield from _words(part, depth - 1)
+    elif isinstance(value, (list, tuple, set)) and depth:
+        for part in list(value)[:500]:
+            yield from _words(part, depth - 1)
 
 
 def begun_anew(site: Site, place: Place) -> Iterator[Candidate]:

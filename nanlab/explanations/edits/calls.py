@@ -242,12 +242,99 @@ def near_options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate
             yield place.replaced(0.2, (given, str(half or f"{place.text(sizes[0])} // 2")))
         if isinstance(old, str) and re.fullmatch(r"[-+]?(inf|nan|\d+(\.\d*)?)", old):
             yield place.replaced(0.3, (given, f'float("{old}")'))
-        if isinstance(given, ast.Constant) and isinstance(old, str) and old and old in site.text:
-            known = {word for f in site.inner for word in _texts(f.f_code.co_consts)}
-            known |= set(re.findall(r"[A-Za-z_]\w+", site.text))
-            near = {word.lower(): word for word in known - {old}}
-            for at, word in enumerate(difflib.get_close_matches(old.lower(), near, 3, 0.55)):
-                yield place.replaced(0.2 + 0.02 * at, (given, f'"{near[word]}"'))
+
+
+def without_options(site: Site) -> Iterator[Candidate]:
+    """Calls without the arguments that the message refuses beside others, and with those that it
+    asks for."""
+    for pattern, kind, left_out, more in _BESIDE:
+        if not re.search(pattern, site.text):
+            continue
+        for source in site.program.texts:
+            pairs: list[tuple[ast.AST, str]] = []
+            for call in (n for n in source.nodes if isinstance(n, ast.Call)):
+                names = [*signature(site.raising[0].value(call.func))]
+                given = dict(zip(names, call.args, strict=False))
+                named: dict[Any, Any] = {k.arg: k for k in call.keywords}
+                refused = {*left_out.split()} & {*given, *named}
+                lacks = more and more.partition("=")[0] in {*names} - {*given, *named}
+                other = kind not in ("", callee(call)) or len(given) < len(call.args)
+                if other or not (refused or lacks):
+                    continue
+                first = min((names.index(n) for n in refused & {*given}), default=len(names))
+                kept = [(n, source.part(a)) for n, a in given.items() if n not in refused]
+                texts = [f"{n}={s}" if names.index(n) > first else s for n, s in kept]
+                texts += [source.part(k) for n, k in named.items() if n not in refused]
+                texts += [more.format(*map(source.part, call.args))] * bool(lacks)
+                pairs.append((call, f"{source.part(call.func)}({', '.join(texts)})"))
+            yield Candidate(0.35, spliced(source, pairs))
+
+
+# Messages with the function that refuses, the arguments that are left out, and one that is given
+# if it is lacking.
+_BESIDE = (
+    ("Nesterov momentum requires", "", "dampening", "momentum=0.9"),
+    ("batch_sampler option is mutually", "DataLoader", "batch_size shuffle sampler drop_last", ""),
+    ("IterableDataset: expected unspecified", "DataLoader", "sampler batch_sampler shuffle", ""),
+    ("sampler option is mutually exclusive with shuffle", "DataLoader", "shuffle", ""),
+    ("prefetch_factor option could only", "DataLoader", "prefetch_factor", ""),
+    ("multiprocessing_context can only", "DataLoader", "multiprocessing_context", ""),
+    ('Only ["`]zeros["`] padding', "", "padding_mode", ""),
+    ("Either `probs` or `logits`", "", "probs", ""),
+    ("Either `probs` or `logits`", "", "logits", ""),
+    (
+        "Exactly one of covariance_m",
+        "MultivariateNormal",
+        "",
+        "covariance_matrix=torch.eye({0}.shape[-1])",
+    ),
+    ("Exactly one of covariance_m", "MultivariateNormal", "covariance_matrix", ""),
+    ("sparse (gradients|weights)", "", "sparse", ""),
+    ("not compatible with sparse gradients", "", "weight_decay", ""),
+    ("proj_size argument is only supported", "", "proj_size", ""),
+    ("ignore_index cannot be specified", "", "ignore_index", ""),
+    ("Anti-alias option is restricted", "", "antialias", ""),
+    ("align_corners option can only", "", "align_corners", ""),
+    ("recompute_scale_factor is not", "", "recompute_scale_factor", ""),
+    ("only one of size or scale_factor", "", "scale_factor", ""),
+    ("`fused` does not support|`fused` and `foreach`", "", "foreach differentiable", ""),
+    (
+        "Need attn_mask if specifying the is_causal",
+        "",
+        "",
+        "attn_mask=torch.nn.Transformer.generate_square_subsequent_mask({0}.size(1))",
+    ),
+)
+
+
+def near_words(site: Site) -> Iterator[Candidate]:
+    """A word that is refused as one that is known, wherever the program gives it."""
+    known = {word for f in site.inner for word in _texts(f.f_code.co_consts)}
+    known |= set(re.findall(r"[A-Za-z_]\w+", site.text))
+    known |= {*dir(site.error.obj)} if isinstance(site.error, AttributeError) else set()
+    for source in site.program.texts if "device string" not in site.text else ():
+        calls = [n for n in source.nodes if isinstance(n, ast.Call)]
+        named = {id(k.value): k.arg for call in calls for k in call.keywords}
+        for node in (n for n in source.nodes if isinstance(n, ast.Constant)):
+            word, text = str(node.value), source.part(node)
+            none = node.value is None and f"valid value for {named.get(id(node))}" in site.text
+            quoted = isinstance(node.value, str) and word and text[:1] in ("'", '"')
+            if not (none or quoted) or not _has_word(site.text, word):
+                continue
+            near = {each.lower(): each for each in known - {word}}
+            close = [near[w] for w in difflib.get_close_matches(word.lower(), near, 3, 0.55)]
+            meant = [_SAID_FOR[word.lower()]] if word.lower() in _SAID_FOR else []
+            far = 0.0 if node in site.raising[0].parts() else 0.04
+            for at, other in enumerate(w for w in (*meant, *close) if w in known):
+                yield Candidate(0.2 + 0.02 * at + far, spliced(source, [(node, f'"{other}"')]))
+
+
+def _has_word(text: str, word: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
+
+
+# Words that are said for those that torch knows.
+_SAID_FOR = {"avg": "mean", "average": "mean", "total": "sum"}
 
 
 def _texts(constants: Any) -> Iterator[str]:
@@ -261,11 +348,14 @@ def _texts(constants: Any) -> Iterator[str]:
 
 def told_instead(site: Site) -> Iterator[Candidate]:
     """The function that the message names in the place of another."""
-    names = r"(?i)use `?([\w.]+)(?:\(\))?`? instead of `?([\w.]+)"
-    for new, old in re.findall(names, site.text):
+    names = [*re.findall(r"(?i)use `?([\w.]+)(?:\(\))?`? instead of `?([\w.]+)", site.text)]
+    consider = re.findall(r"(\w+) does not support .*consider (\w+) instead", site.text)
+    for new, old in [*names, *(pair[::-1] for pair in consider)]:
         for source in site.program.texts:
-            calls = (node for node in source.nodes if isinstance(node, ast.Call))
-            pairs = [(call.func, new) for call in calls if source.part(call.func) == old]
+            calls = [node for node in source.nodes if isinstance(node, ast.Call)]
+            heads = ((call.func, source.part(call.func)) for call in calls)
+            ends = [(f, text) for f, text in heads if text.split(".")[-1] == old or text == old]
+            pairs = [(f, text[: len(text) - len(old)] + new) for f, text in ends]
             yield Candidate(0.3, spliced(source, pairs))
 
 
@@ -379,13 +469,32 @@ def told_by_data(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate
         apart = number > max(labels - {number}, default=number) + 1
         if number < 0 or (apart and (constants or number >= 2 * classes)):
             yield own.added(0.5, call, f"ignore_index={(*constants, number)[0]}")
-    counted = (each[1:] for each in _COUNTED if each[0] == callee(call))
-    count, form = next(counted, (0, ""))
-    lacks = form.partition("=")[0] not in taken and len(call.args) == max(count, 1)
-    names = [n for n in given or numbers if n in numbers or n not in place.names()]
-    for at, each in enumerate(itertools.product(names, repeat=count) if lacks and count else ()):
-        if any(numbers.get(n) in (None, *site.told) for n in each):
-            yield own.added(0.4 + 0.02 * at, call, form.format(*each))
+
+
+def told_counts(site: Site) -> Iterator[Candidate]:
+    """How many there are, where data that lacks the last of them was counted."""
+    for place in site.statements() if _OF_COUNTS.search(site.text) else ():
+        calls = [c for c in place.calls() if any(each[0] == callee(c) for each in _COUNTED)]
+        names = {n: v for n, v in place.names().items() if n[0] != "_"} if calls else {}
+        parameters = place.function.args.args if place.function is not None else []
+        own = [n.arg for n in parameters if type(names.get(n.arg, 0)) is int]
+        sizes = {n: names.get(n, MISSING) for n in own}
+        sizes |= {n: v for n, v in names.items() if type(v) is int}
+        lists = {n: v for n, v in names.items() if isinstance(v, (list, tuple, dict))}
+        sizes |= {f"len({n})": len(v) for n, v in lists.items()}
+        sizes |= {str(n): n for n in site.told if n > 1}
+        for call in calls:
+            count, form = next(each[1:] for each in _COUNTED if each[0] == callee(call))
+            few = len(call.args) in (max(count, 1), int(callee(call) != "bincount"))
+            if form.partition("=")[0] in {k.arg for k in call.keywords} or not few:
+                continue
+            some = [n for n, v in sizes.items() if count > 1 or v is MISSING or v in site.told]
+            for at, each in enumerate(itertools.product(some[:12], repeat=count)):
+                if any(sizes[n] is MISSING or sizes[n] in site.told for n in each):
+                    yield place.added(0.4 + 0.01 * at, call, form.format(*each))
+
+
+_OF_COUNTS = re.compile("size|shape|class|out of|number|index")
 
 
 # Calls that need not be told a size, which the largest index of the data then is: how many sizes
@@ -473,6 +582,8 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         yield place.replaced(0.4, (call.func, f"{place.text(kind)}.apply"))
     if isinstance(function, type) and issubclass(function, nn.Module) and call.args:
         read = any(isinstance(place.value(node), Tensor) for node in call.args)
+        made = [f.f_locals for f in site.inner if isinstance(f.f_locals.get("self"), function)]
+        read = read or any(isinstance(v, Tensor) for names in made for v in names.values())
         read = read or re.search(rf"not {name}\b|'{name}' object", site.text) is not None
         if isinstance(call.func, ast.Attribute) and read:  # a name was bound without being built
             yield place.replaced(0.5, (call.func, f"{place.text(call.func)}()"))
@@ -525,11 +636,36 @@ def _is_scale(value: Any) -> bool:
 
 
 def _turned(site: Site, place: Place, call: ast.Call, function: Any) -> Iterator[Candidate]:
-    """A layer that keeps the shape, given its channels second, where they came last."""
-    given = place.value(call.args[0]) if isinstance(function, nn.Module) and call.args else None
+    """A layer that keeps the shape, given its channels where it looks for them, and its result
+    turned back."""
+    if not isinstance(function, nn.Module) or len(call.args) != 1:
+        return
+    text = place.text(call.args[0])
+    given = place.value(call.args[0])
     if getattr(function, "num_features", 0) in getattr(given, "shape", ())[2:]:
-        text = f"{place.text(call.func)}({place.text(call.args[0])}.movedim(-1, 1)).movedim(1, -1)"
-        yield place.replaced(0.5, (call, text))
+        turned = f"{place.text(call.func)}({text}.movedim(-1, 1)).movedim(1, -1)"
+        yield place.replaced(0.5, (call, turned))
+    told = re.search(r"normalized_shape=\[(\d+)\].*size\[(\d+, (\d+), [\d, ]+)\]", site.text)
+    if told is not None and told[1] == told[3] and isinstance(function, nn.LayerNorm):
+        rank = len(told[2].split(", "))
+        there, back = (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
+        loose = place.whole(call.args[0])
+        whole = f"{place.text(call.func)}({loose}.permute{there}).permute{back}"
+        yield replace(place, distance=0.0).replaced(0.3, (call, whole))
+
+
+def norms_of_channels(site: Site) -> Iterator[Candidate]:
+    """A layer that normalises the channels of each sample where they come second, for one that
+    takes them last."""
+    told = re.search(r"normalized_shape=\[(\d+)\].*size\[\d+, (\d+), [\d, ]+\]", site.text)
+    for source in site.program.texts if told is not None and told[1] == told[2] else ():
+        calls = [n for n in source.nodes if isinstance(n, ast.Call) and len(n.args) == 1]
+        own = [n for n in calls if callee(n) == "LayerNorm"]
+        heads = [source.part(n.func)[: -len("LayerNorm")] for n in own]
+        texts = [
+            f"{h}GroupNorm(1, {source.part(n.args[0])})" for h, n in zip(heads, own, strict=True)
+        ]
+        yield Candidate(0.38, spliced(source, [*zip(own, texts, strict=True)]))
 
 
 def equations(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -696,6 +832,10 @@ def tensors(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """Numbers as tensors, where a function takes these alone; what an optimizer changes, as one
     list of them."""
     refused = re.search("must be (a )?Tensor|invalid combination of arguments", site.text)
+    arrays = [n for n in call.args if isinstance(place.value(n), np.ndarray)]
+    if len(arrays) > 1 and not place.distance:
+        pairs = [(n, f"torch.as_tensor({place.text(n)})") for n in arrays]
+        yield place.replaced(0.5, *pairs)
     numbers = [*call.args, *(k.value for k in call.keywords if "=Tensor" in site.text)]
     for node in numbers if refused and not place.distance else ():
         if type(number_of(node)) in (int, float):
@@ -711,6 +851,11 @@ def tensors(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     for given in call.args[:1] if re.search("iterable of|only optimize", site.text) else ():
         if isinstance(place.value(given), Tensor):
             yield place.replaced(0.3, (given, f"[{place.text(given)}]"))
+        if callee(given) == "state_dict":
+            head = place.text(given)[: -len("state_dict()")]
+            yield place.replaced(0.3, (given, f"{head}parameters()"))
+        elif isinstance(place.value(given), dict):
+            yield place.replaced(0.3, (given, f"{place.text(given)}.values()"))
         parts = [n for n in getattr(given, "elts", []) if not isinstance(n, ast.Dict)]
         modules = {id(n) for n in parts if isinstance(place.value(n), nn.Module)}
         texts = (f"*{place.text(n)}" + ".parameters()" * (id(n) in modules) for n in parts)
@@ -718,6 +863,16 @@ def tensors(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         yield place.replaced(
             0.3, *(pair for pair in pairs if not isinstance(place.value(pair[0]), Tensor))
         )
+
+
+def whole_numbers(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """A number that is to be whole, where a text or one with a fraction was given for it."""
+    told = re.findall(r"(\w+) should be (?:a positive integer|of type int)", site.text)
+    told += re.findall(r"integer (\w+),? but got", site.text)
+    for node in (*call.args, *(k.value for k in call.keywords)) if told else ():
+        if site.roles.get(id(node)) in told and type(place.value(node)) is not int:
+            text = place.text(node)
+            yield place.replaced(0.42, (node, f"int({text})"))
 
 
 def of_one_number(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:

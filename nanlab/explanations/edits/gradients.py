@@ -31,6 +31,7 @@ from nanlab.explanations.site import (
     spliced,
     swapped,
 )
+from nanlab.explanations.trial import Source
 
 
 def is_cut(site: Site) -> bool:
@@ -314,38 +315,6 @@ def _counted_from(site: Site, place: Place, whole: ast.Subscript) -> Iterator[tu
             yield whole, f"{place.text(whole.value)}[{index}]"
 
 
-def in_one_group(site: Site) -> Iterator[Candidate]:
-    """The parameters of a whole model without those of its parts that have a group of their own."""
-    if "more than one parameter group" not in site.text:
-        return
-    nodes = [(p, n) for p in site.statements() for n in p.parts()]
-    owners = [(p, n) for p, n in nodes if callee(n) == "parameters"]
-    modules = [(p, n, p.value(n.func.value)) for p, n in owners]  # type: ignore[attr-defined]
-    for place, node, whole in modules:
-        others = {id(module) for _, _, module in modules if module is not whole}
-        parts = [*whole.named_children()] if isinstance(whole, nn.Module) else []
-        left = [name for name, part in parts if id(part) not in others]
-        if len(left) < len(parts):
-            head = place.text(node)[: -len("parameters()")]
-            lists = (f"*{head}{name}.parameters()" for name in left)
-            many = f"[{', '.join(lists)}]"
-            yield place.replaced(0.4, (node, many if len(left) != 1 else many[2:-1]))
-
-
-def in_last_group(site: Site, place: Place) -> Iterator[Candidate]:
-    """The parameters of a group without those that a later one has too."""
-    if "more than one parameter group" not in site.text:
-        return
-    dicts = [n for call in place.calls() for n in ast.walk(call) if isinstance(n, ast.Dict)]
-    keys = [
-        (getattr(k, "value", ""), v) for n in dicts for k, v in zip(n.keys, n.values, strict=True)
-    ]
-    lists = [v for name, v in keys if name == "params" and spelled(v)]
-    for first, second in itertools.combinations(lists, 2):
-        others = f"all(p is not q for q in {place.text(second)})"
-        yield place.replaced(0.4, (first, f"[p for p in {place.text(first)} if {others}]"))
-
-
 def switched(site: Site) -> Iterator[Candidate]:
     """Gradients left on where they were switched off, for a block or for parameters."""
     if not is_cut(site):
@@ -573,6 +542,54 @@ def _asks(argument: ast.AST) -> bool:
     """Whether an argument of a call asks for gradients."""
     value = argument.value if isinstance(argument, ast.keyword) else argument
     return getattr(argument, "arg", "") == "requires_grad" and getattr(value, "value", 0) is True
+
+
+def transformed(site: Site) -> Iterator[Candidate]:
+    """An autograd function as transformations take it: what it keeps is kept by
+    ``setup_context``, and ``vmap`` makes its own rule."""
+    over = re.search(r"tried to vmap over (\w+), but", site.text)
+    apart = "must override the setup_context" in site.text
+    for source in site.program.texts if over or apart else ():
+        for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
+            rule = over is not None and kind.name == over[1]
+            first = kind.body[0]
+            if rule:
+                line = " " * first.col_offset + "generate_vmap_rule = True"
+                at = min(getattr(d, "lineno", first.lineno) for d in _heads(first))
+                rows = f"{line}\n{source.lines[at - 1]}"
+                yield Candidate(0.3, (lines_as(source, at, at, rows),))
+            forward = next((n for n in kind.body if getattr(n, "name", "") == "forward"), None)
+            if apart and isinstance(forward, ast.FunctionDef) and ".apply" in source.text:
+                yield from _without_context(source, forward)
+
+
+def _heads(node: ast.stmt) -> list[ast.AST]:
+    return [node, *getattr(node, "decorator_list", [])]
+
+
+def _without_context(source: Source, forward: ast.FunctionDef) -> Iterator[Candidate]:
+    """A forward whose statements that keep something for the backward stand in a function of
+    their own."""
+    context, *inputs = [each.arg for each in forward.args.args]
+    kept = [row for row in forward.body if context in names_in(row)]
+    last = forward.body[-1]
+    if not kept or not isinstance(last, ast.Return) or last in kept:
+        return
+    named = spelled(last.value) if last.value is not None else ""
+    made = {n for row in forward.body if row not in kept for n in bound_by(row)} - {named}
+    if made & {n for row in kept for n in names_in(row)}:
+        return
+    pad, more = " " * forward.col_offset, " " * forward.body[0].col_offset
+    parts = [source.part(each) for each in forward.args.args[1:]]
+    begin, end = forward.lineno, forward.end_lineno or 0
+    gone = {n for row in kept for n in range(row.lineno, (row.end_lineno or 0) + 1)}
+    rest = [source.lines[n - 1] for n in range(forward.body[0].lineno, end + 1) if n not in gone]
+    rows = [f"{pad}def forward({', '.join(parts)}):", *rest, "", f"{pad}@staticmethod"]
+    rows += [f"{pad}def setup_context({context}, inputs, output):"]
+    rows += [f"{more}{', '.join(inputs)}{',' * (len(inputs) == 1)} = inputs"]
+    rows += [f"{more}{named} = output"] * bool(named and named not in inputs)
+    rows += [source.lines[n - 1] for n in sorted(gone)]
+    yield Candidate(0.3, (lines_as(source, begin, end, "\n".join(rows)),))
 
 
 def differentiated(site: Site) -> Iterator[Candidate]:

@@ -497,6 +497,38 @@ def shadowed(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.4, *((node, f"{name}_fn") for node in nodes))
 
 
+def prefixed(site: Site) -> Iterator[Candidate]:
+    """Keys of a dict of modules with a prefix, where one of them is the name of something that the
+    dict has; an attribute that is bound before it is registered, left out."""
+    told = re.search(r"attribute '(\w+)' already exists", site.text)
+    told = told or re.search(r"cannot assign '.*' as child module '(\w+)'", site.text)
+    if told is None:
+        return
+    raised = site.raising[0].statement
+    for place in site.statements():
+        for name in bound_by(place.statement):
+            own = isinstance(place.statement, ast.Assign) and len(place.block) > 1
+            if own and name == f"self.{told[1]}" and place.statement is not raised:
+                yield place.written(0.3, "")
+            made: Any = bound_value(place, name)
+            if callee(made) in ("ModuleDict", "ParameterDict"):
+                prefix = name.rpartition(".")[2]
+                keys: list[ast.expr] = []
+                for node in (n for given in made.args for n in ast.walk(given)):
+                    keys += [node.key] if isinstance(node, ast.DictComp) else []
+                    keys += [key for key in getattr(node, "keys", []) if key is not None]
+                read = [n for n in place.source.nodes if isinstance(n, ast.Subscript)]
+                keys += [n.slice for n in read if spelled(n.value) == name]
+                pairs = [(key, _with_prefix(place, key, f"{prefix}_")) for key in keys]
+                far = 0.5 * (f"{name}.items()" in place.source.text)
+                yield Candidate(0.3 + far, spliced(place.source, pairs))
+
+
+def _with_prefix(place: Place, key: ast.expr, prefix: str) -> str:
+    word = getattr(key, "value", None) if isinstance(key, ast.Constant) else None
+    return f'"{prefix}{word}"' if isinstance(word, str) else f'"{prefix}" + {place.whole(key)}'
+
+
 def near_choices(site: Site) -> Iterator[Candidate]:
     """A text that a function of the program chooses by, as one that it knows: it gave None."""
     for place in (*site.raising, *site.bindings) if "NoneType" in site.text else ():
@@ -572,7 +604,11 @@ def near_methods(site: Site) -> Iterator[Candidate]:
             others = [each for each in own if each.name not in asked]
             asked -= {each.name for each in own}
             for each in others:
-                said = [n for n in asked if n[2:-2] in each.name and f"{n[2:-2]}(" in site.text]
+                said = [
+                    n
+                    for n in asked
+                    if n[:2] == "__" and n[2:-2] in each.name and f"{n[2:-2]}(" in site.text
+                ]
                 for near in (*difflib.get_close_matches(each.name, list(asked), 1, 0.75), *said):
                     old = source.lines[each.lineno - 1]
                     new = old.replace(each.name, near, 1)

@@ -648,6 +648,46 @@ def outputs_padded(site: Site) -> Iterator[Candidate]:
             yield Candidate(0.45 + 0.02 * at, spliced(source, some))
 
 
+def of_shortcuts(site: Site) -> Iterator[Candidate]:
+    """A layer beside others that is built where sizes change, built for each of those that it
+    changes: ``if stride != 1 or c_in != c_out``."""
+    told = "must match the size" in site.text
+    for source in site.program.texts if told else ():
+        yield from _for_identity(source)
+        for node in (n for n in source.nodes if isinstance(n, (ast.If, ast.IfExp))):
+            tests = [n for n in ast.walk(node.test) if isinstance(n, ast.Compare)]
+            if not tests or not all(isinstance(n.ops[0], (ast.NotEq, ast.Gt)) for n in tests):
+                continue
+            body = node.body if isinstance(node.body, list) else [node.body]
+            nodes = [n for row in body for n in ast.walk(row)]
+            layers = [n for n in nodes if callee(n)[:4] == "Conv" or callee(n) == "Linear"]
+            for layer in (n for n in layers if isinstance(n, ast.Call) and len(n.args) > 1):
+                read, old = names_in(node.test), source.part(node.test)
+                a, b = (source.part(n) for n in layer.args[:2])
+                steps = [k.value for k in layer.keywords if k.arg == "stride"] or layer.args[3:4]
+                step = spelled(steps[0]) if steps else ""
+                if not ({a, b} <= read or a == b) and spelled(layer.args[0]):
+                    yield Candidate(0.3, spliced(source, [(node.test, f"{old} or {a} != {b}")]))
+                if step and step not in read:
+                    yield Candidate(0.3, spliced(source, [(node.test, f"{old} or {step} != 1")]))
+
+
+def _for_identity(source: Source) -> Iterator[Candidate]:
+    """A layer of one element's reach where a constructor that is given two sizes builds none."""
+    for node in (n for n in source.nodes if callee(n) == "Identity"):
+        function = function_around(source, node)
+        layers = [n for n in ast.walk(function or node) if isinstance(n, ast.Call)]
+        layers = [n for n in layers if callee(n)[:4] == "Conv" or callee(n) == "Linear"]
+        for layer in (n for n in layers[:1] if len(n.args) > 1 and spelled(n.args[0])):
+            given = [*map(source.part, layer.args[:2])]
+            parts = given + ["1"] * (callee(layer) != "Linear")
+            parts += [source.part(k) for k in layer.keywords if k.arg == "stride"]
+            made = f"{source.part(layer.func)}({', '.join(parts)})"
+            new = f"{source.part(node)} if {given[0]} == {given[1]} else {made}"
+            if given[0] != given[1]:
+                yield Candidate(0.38, spliced(source, [(node, new)]))
+
+
 # What leaves a dimension out: another one seldom fits by chance.
 _REDUCING = having("reduces")
 _DIMENSION = re.compile(r"(^|_)(dim|axis)\d?$")
@@ -693,6 +733,21 @@ def other_axes(site: Site, place: Place) -> Iterator[Candidate]:
             new = ", ".join((*at * [":"], *given))
             if given != texts[at : at + 1] and new != place.text(parts):
                 yield place.replaced(0.5 + 0.02 * at, (parts, new))
+
+
+def all_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
+    """The dimensions that an order, or a number of repeats, leaves out."""
+    for call in place.calls() if re.search("[Nn]umber of dimensions", site.text) else ():
+        given = place.value(getattr(call.func, "value", call))
+        numbers = [number_of(each) for each in call.args]
+        rank = given.ndim if isinstance(given, Tensor) else 0
+        if not 0 < len(numbers) < rank or any(type(n) is not int for n in numbers):
+            continue
+        if callee(call) == "permute":
+            rest = [n for n in range(rank) if n not in {d % rank for d in numbers}]
+            yield place.added(0.4, call, ", ".join(map(str, rest)))
+        elif callee(call) == "repeat":
+            yield place.added(0.4, call, ", ".join("1" * (rank - len(numbers))))
 
 
 def kept_dimensions(site: Site, place: Place) -> Iterator[Candidate]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import os
 import re
 import textwrap
 from collections.abc import Iterator
@@ -347,6 +348,12 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
         own = place.value(of)
         if callee(call) != "load_state_dict" or not isinstance(own, nn.Module) or not call.args:
             continue
+        given = place.value(call.args[0])
+        if isinstance(given, (str, os.PathLike)) or callee(call.args[0]) == "Path":
+            yield place.replaced(0.3, (call.args[0], f"torch.load({place.text(call.args[0])})"))
+        elif isinstance(given, nn.Module):
+            text = f"{place.text(call.args[0])}.state_dict()"
+            yield place.replaced(0.3, (call.args[0], text))
         loading = [f for f in site.inner if f.f_code.co_name == "load_state_dict"]
         state: Any = loading[-1].f_locals.get("state_dict") if loading else None
         for name, inner in own.named_modules() if isinstance(state, dict) else ():
@@ -357,13 +364,26 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.3, (call.args[0], text))
         for source, old, prefix in _prefixes(site, state):
             yield Candidate(-0.05, spliced(source, [(old, f'"{prefix}"')]))
+        computed = {name for name, _ in own.named_buffers()}
+        if wrong and {*wrong} <= computed:
+            yield from _not_saved(site, {name.rpartition(".")[2] for name in wrong})
         if wrong and "key(s)" not in site.text:
             last = list(own.state_dict())[-1].rpartition(".")[0]
             if {name.rpartition(".")[0] for name in wrong} == {last}:
-                given, model = place.text(call.args[0]), place.text(call.func)[: -len(callee(call))]
+                text, model = place.text(call.args[0]), place.text(call.func)[: -len(callee(call))]
                 fits = f"v.shape == {model}state_dict()[n].shape"
-                part = f"{{n: v for n, v in {given}.items() if {fits}}}"
+                part = f"{{n: v for n, v in {text}.items() if {fits}}}"
                 yield place.replaced(0.5, (call, f"{place.text(call.func)}({part}, strict=False)"))
+
+
+def _not_saved(site: Site, names: set[str]) -> Iterator[Candidate]:
+    """Buffers that a module computes for its own size, left out of its state."""
+    edits: list[Edit] = []
+    for place in site.statements():
+        for call in (c for c in place.calls() if callee(c) == "register_buffer"):
+            if getattr(call.args[0], "value", None) in names and len(call.args) == 2:
+                edits += place.added(0.0, call, "persistent=False").edits
+    yield Candidate(0.25, tuple(edits))
 
 
 def _states(text: str, state: Any, wanted: dict[str, Tensor]) -> Iterator[str]:

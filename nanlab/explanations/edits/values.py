@@ -30,7 +30,6 @@ from nanlab.explanations.site import (
     function_around,
     is_whole,
     names_in,
-    signature,
     spelled,
     unread,
 )
@@ -170,44 +169,6 @@ def _with_fractions(site: Site, place: Place, name: ast.expr) -> Iterator[Candid
         yield own.replaced(0.3, (made, f"{bound.whole(made)}.float()"))
 
 
-def allowed(site: Site, place: Place) -> Iterator[Candidate]:
-    """A parameter of a distribution mapped into what the distribution takes."""
-    drawn = [c for c in place.calls() if callee(c) == "multinomial" and c.args]
-    for node in (c.args[0] for c in drawn if "probability tensor" in site.text):
-        scores, logs = place.value(node), callee(node) == "log_softmax"
-        if logs or (isinstance(scores, Tensor) and bool((scores < math.inf).all())):
-            left = scores[scores > -math.inf] if isinstance(scores, Tensor) else None
-            if left is not None and len(left) < scores.numel() and bool((left >= 0).all()):
-                yield from _left_out(site, place)
-            logs = logs or bool((scores <= 0).all())
-            form = "exp()" if logs else "softmax(-1)"
-            loose = place.whole(node)
-            yield place.replaced(0.3, (node, f"{loose}.{form}"))
-    refused = re.search(r"Expected parameter (\w+) (?s:.*)the constraint (\w+)", site.text)
-    refused = refused or re.search(r"(\w+) has (negative) entr", site.text)
-    whole = "\n".join(source.text for source in site.program.texts)
-    logarithms = re.search(r"(?i)log_?\w*(std|sigma|scale|dev|var|rate)", whole)  # by their names
-    half = logarithms is not None and "var" in logarithms[1].lower() and "stddev" not in whole
-    for call in place.calls() if refused is not None else ():
-        keywords = {id(each.value): each for each in call.keywords}
-        others = signature(place.value(call.func))
-        for node in (*call.args, *(each.value for each in call.keywords)):
-            name, text = site.roles.get(id(node)), place.text(node)
-            if refused is None or name != refused[1]:
-                continue
-            if refused[2].startswith(("Greater", "negative")):
-                squared = half and name == "scale"
-                new = f"(0.5 * {text}).exp()" if squared else f"{text}.exp()"
-                yield place.replaced(0.3 if logarithms or "log" in text else 0.5, (node, new))
-                yield place.replaced(0.4, (node, f"torch.nn.functional.softplus({text})"))
-            elif name == "probs" and "logits" in others:
-                yield place.replaced(0.3, (keywords.get(id(node), node), f"logits={text}"))
-        if refused is not None and refused[1] not in others and "Greater" in site.text:
-            texts = [f"torch.nn.functional.softplus({place.text(node)})" for node in call.args]
-            if any(isinstance(place.value(node), Tensor) for node in call.args):
-                yield place.replaced(0.5, *zip(call.args, texts, strict=True))
-
-
 def values_of(site: Site) -> Iterator[Candidate]:
     """The values alone where a name was bound to these with their indices, as by ``max``: one, or
     all of them."""
@@ -235,20 +196,6 @@ def shortened(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.3, (node, f"{place.text(node)} // {times}"))
 
 
-def as_diagonal(site: Site, place: Place) -> Iterator[Candidate]:
-    """A number for each dimension as the diagonal of the matrix that a distribution takes."""
-    for call in place.calls():
-        for node in (*call.args, *(k.value for k in call.keywords)):
-            value = place.value(node)
-            matrix = site.roles.get(id(node), "") in _MATRICES and site.roles[id(node)] in site.text
-            plain = not isinstance(value, Tensor) or value.shape[-2:-1] != value.shape[-1:]
-            if matrix and plain:
-                yield place.replaced(0.3, (node, f"torch.diag_embed({place.text(node)})"))
-
-
-_MATRICES = ("covariance_matrix", "precision_matrix", "scale_tril")
-
-
 def of_both_directions(site: Site, place: Place) -> Iterator[Candidate]:
     """The last states of both directions, where one was taken."""
     rnns = [m for m in site.modules if isinstance(m, nn.RNNBase) and m.bidirectional]
@@ -267,56 +214,6 @@ def as_kernel(site: Site, place: Place) -> Iterator[Candidate]:
             value = place.value(node)
             if kind is not None and (value is MISSING or value.ndim == int(kind[1])):
                 yield place.replaced(0.4, (node, f"{place.text(node)}[None, None]"))
-
-
-def as_one_event(site: Site, place: Place) -> Iterator[Candidate]:
-    """The distributions that a divergence is computed of, or a mixture of, each of events of the
-    same dimensions."""
-    made = [f.f_locals for f in site.inner if "component_distribution" in f.f_locals]
-    for node in (n for c in place.calls() if made for n in (*c.args[1:2], *c.keywords)):
-        mixed, component = (made[-1][f"{n}_distribution"] for n in ("mixture", "component"))
-        more = len(component.batch_shape) - len(mixed.batch_shape) - 1
-        value = getattr(node, "value", node)
-        if more > 0 and getattr(node, "arg", "component_distribution")[0] == "c":
-            yield place.replaced(
-                0.3, (value, f"{_kind(place, 'Independent')}({place.text(value)}, {more})")
-            )
-    known = [f.f_locals for f in site.inner if f.f_code.co_name == "kl_divergence"]
-    kinds = torch.distributions
-    for call in (c for c in place.calls() if known and callee(c) == "kl_divergence"):
-        own = [(node, known[-1].get(name)) for node, name in zip(call.args, "pq", strict=False)]
-        for (node, plain), (_, other) in (own, own[::-1]) if len(own) == 2 else ():
-            text, base = place.text(node), getattr(plain, "base_dist", plain)
-            if isinstance(other, kinds.MultivariateNormal) and isinstance(base, kinds.Normal):
-                name, given = (
-                    "MultivariateNormal",
-                    f"{text}.mean, torch.diag_embed({text}.variance)",
-                )
-            elif isinstance(other, kinds.Independent) and type(base) is type(other.base_dist):
-                count = other.reinterpreted_batch_ndims
-                if getattr(plain, "reinterpreted_batch_ndims", 0) > count:
-                    continue
-                inner = text if base is plain else f"{text}.base_dist"
-                name, given = "Independent", f"{inner}, {count}"
-            else:
-                continue
-            yield place.replaced(0.3, (node, f"{_kind(place, name)}({given})"))
-
-
-def _kind(place: Place, name: str) -> str:
-    """A class of distributions, as the program names it."""
-    return name if name in place.names() else f"torch.distributions.{name}"
-
-
-def _left_out(site: Site, place: Place) -> Iterator[Candidate]:
-    """What is left out of probabilities, as 0: minus infinity leaves it out of scores."""
-    for other in (p for p in site.statements() if p.function is place.function):
-        for node in other.parts():
-            if isinstance(node, ast.expr) and _MINUS_INFINITY.fullmatch(other.text(node)):
-                yield replace(other, distance=0.0).replaced(0.25, (node, "0.0"))
-
-
-_MINUS_INFINITY = re.compile(r"""-float\(['"]inf['"]\)|float\(['"]-inf['"]\)|-\w+\.inf""")
 
 
 def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> Iterator[Candidate]:
@@ -526,6 +423,8 @@ def _of_syntax(own: _Operand) -> Forms:
 def _of_objects(own: _Operand) -> Forms:
     """By the type of what is no tensor; another of the program's objects."""
     value, old, site, place = own.value, own.text, own.site, own.place
+    if isinstance(value, torch.device) and "of type `str`" in site.text:
+        yield 0.3, f"{old}.type"
     if isinstance(value, nn.Module) and re.search("not iterable|can only optim", site.text):
         yield 0.4, f"{old}.parameters()"
     if isinstance(value, dict):
@@ -880,6 +779,8 @@ def _ranked(own: _Operand, more: float) -> Forms:
             yield 0.4, f"{old}.sum(0, keepdim=True)"
     if rank > 2 and shape is not None and math.prod(shape[1:]) in site.told:
         yield more + 0.6, f"{old}.flatten(1)"
+    if rank == 2 and "spatial dimensions of []" in site.text:
+        yield 0.4, f"{old}[None, None]"
     for wanted in re.findall(r"\b(\d)D\b", site.text) if shape is not None else ():
         if int(wanted) == rank + 2:  # one that is lacking alone was added above
             yield more + 1.0, f"{old}[..., None, None]"

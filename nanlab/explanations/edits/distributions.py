@@ -1,0 +1,200 @@
+"""Distributions and matrices: parameters, values and events that they take."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from nanlab.explanations.site import (
+    Candidate,
+    Place,
+    Site,
+    Tensor,
+    bound_by,
+    bound_value,
+    callee,
+    signature,
+    spelled,
+)
+
+
+def allowed(site: Site, place: Place) -> Iterator[Candidate]:
+    """A parameter of a distribution mapped into what the distribution takes."""
+    drawn = [c for c in place.calls() if callee(c) == "multinomial" and c.args]
+    for node in (c.args[0] for c in drawn if "probability tensor" in site.text):
+        scores, logs = place.value(node), callee(node) == "log_softmax"
+        if logs or (isinstance(scores, Tensor) and bool((scores < math.inf).all())):
+            left = scores[scores > -math.inf] if isinstance(scores, Tensor) else None
+            if left is not None and len(left) < scores.numel() and bool((left >= 0).all()):
+                yield from _left_out(site, place)
+            logs = logs or bool((scores <= 0).all())
+            form = "exp()" if logs else "softmax(-1)"
+            loose = place.whole(node)
+            yield place.replaced(0.3, (node, f"{loose}.{form}"))
+    refused = re.search(r"Expected parameter (\w+) (?s:.*)the constraint (\w+)", site.text)
+    refused = refused or re.search(r"(\w+) has (negative) entr", site.text)
+    whole = "\n".join(source.text for source in site.program.texts)
+    logarithms = re.search(r"(?i)log_?\w*(std|sigma|scale|dev|var|rate)", whole)  # by their names
+    half = logarithms is not None and "var" in logarithms[1].lower() and "stddev" not in whole
+    for call in place.calls() if refused is not None else ():
+        keywords = {id(each.value): each for each in call.keywords}
+        others = signature(place.value(call.func))
+        for node in (*call.args, *(each.value for each in call.keywords)):
+            name, text = site.roles.get(id(node)), place.text(node)
+            if refused is None or name != refused[1]:
+                continue
+            if refused[2].startswith(("Greater", "negative")):
+                squared = half and name == "scale"
+                new = f"(0.5 * {text}).exp()" if squared else f"{text}.exp()"
+                yield place.replaced(0.3 if logarithms or "log" in text else 0.5, (node, new))
+                yield place.replaced(0.4, (node, f"torch.nn.functional.softplus({text})"))
+            elif name == "probs" and "logits" in others:
+                yield place.replaced(0.3, (keywords.get(id(node), node), f"logits={text}"))
+        if refused is not None and refused[1] not in others and "Greater" in site.text:
+            texts = [f"torch.nn.functional.softplus({place.text(node)})" for node in call.args]
+            if any(isinstance(place.value(node), Tensor) for node in call.args):
+                yield place.replaced(0.5, *zip(call.args, texts, strict=True))
+
+
+def with_jitter(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """A little on the diagonal of a matrix that is to be positive-definite: the noise that the
+    module learns and nothing reads, else as little as lets the program run."""
+    if not re.search("not positive-definite|PositiveDefinite|singular|invertible", site.text):
+        return
+    factors = ("cholesky", "inv", "inverse", "solve", "logdet", "slogdet", "cholesky_inverse")
+    given: list[Any] = [k.value for k in call.keywords if k.arg in _MATRICES]
+    plain = isinstance(place.value(getattr(call.func, "value", call)), Tensor)
+    if callee(call) in factors:
+        given += [call.func.value] if plain else call.args[:1]  # type: ignore[attr-defined]
+    elif callee(call) == "MultivariateNormal":
+        given += call.args[1:2]
+    for node in given:
+        value, name = place.value(node), spelled(node)
+        single = not isinstance(value, Tensor) or value.dtype == torch.float32
+        own, matrix = replace(place, distance=min(place.distance, 0.3)), name or "matrix"
+        eye = f"torch.eye({matrix}.shape[-1]{'' if single else f', dtype={matrix}.dtype'})"
+        for at, noise in enumerate((*_noises(site), *(f"1e-{n}" for n in (5, 4, 3, 2)))):
+            new, cost = f"{matrix} + {noise} * {eye}", 0.2 + 0.03 * at
+            new = f"({new})" if plain and callee(call) in factors else new
+            if name:
+                yield own.replaced(cost, (node, new))
+            else:  # it is computed once
+                row = place.text(place.statement).replace(place.text(node), new, 1)
+                yield own.written(cost, f"{matrix} = {place.text(node)}\n{row}")
+
+
+_MATRICES = ("covariance_matrix", "precision_matrix", "scale_tril")
+
+
+def _noises(site: Site) -> Iterator[str]:
+    """The parameters of running modules that nothing reads and whose names speak of noise."""
+    for module in site.modules:
+        for name, value in module.named_parameters(recurse=False):
+            uses = (source.text.count(f"self.{name}") for source in site.program.texts)
+            if sum(uses) == 1 and value.numel() == 1 and _OF_NOISE.search(name):
+                log = "exp() ** 2" if re.search("(?i)s(td|ig|d|n)", name) else "exp()"
+                yield f"self.{name}" + f".{log}" * ("log" in name)
+
+
+_OF_NOISE = re.compile("(?i)noise|jitter|nugget|sn|sigma|std|eps|lik")
+
+
+def unscaled(site: Site) -> Iterator[Candidate]:
+    """A column of a table as it was, where the whole table was standardised: a distribution of
+    counts, or a loss of classes, takes no other."""
+    if not re.search("support|between 0 and 1|Long|class|Target", site.text):
+        return
+    places = {id(place.statement): place for place in (*site.bindings, *site.statements())}
+    for place in places.values():
+        for node in (n for n in place.parts() if isinstance(n, ast.Subscript)):
+            table = spelled(node.value)
+            made = site.binding(place, node.value)
+            raw = _standardised(bound_value(made, table)) if made is not None else None
+            column = isinstance(node.ctx, ast.Load) and not isinstance(node.slice, ast.Slice)
+            if made is None or raw is None or not column:
+                continue
+            if spelled(raw) and spelled(raw) != table:
+                yield replace(place, distance=0.0).replaced(0.3, (node.value, spelled(raw)))
+            elif spelled(raw) and bound_by(made.statement) == [table]:
+                value = made.text(bound_value(made, table))
+                kept = replace(made, distance=0.0).written(0.3, f"raw, {table} = {table}, {value}")
+                read = replace(place, distance=0.0).replaced(0.3, (node.value, "raw"))
+                yield Candidate(0.3, (*kept.edits, *read.edits))
+
+
+def _standardised(value: Any) -> Any:
+    """What an expression standardises, ``x`` of ``(x - mean) / std``; None: it does not."""
+    if callee(value) in ("fit_transform", "normalize", "zscore", "scale") and value.args:
+        return value.args[0]
+    inner = value.left if isinstance(value, ast.BinOp) else None
+    divided = inner is not None and isinstance(value.op, ast.Div)
+    if divided and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub):
+        return inner.left
+    return None
+
+
+def as_diagonal(site: Site, place: Place) -> Iterator[Candidate]:
+    """A number for each dimension as the diagonal of the matrix that a distribution takes."""
+    for call in place.calls():
+        for node in (*call.args, *(k.value for k in call.keywords)):
+            value = place.value(node)
+            matrix = site.roles.get(id(node), "") in _MATRICES and site.roles[id(node)] in site.text
+            plain = not isinstance(value, Tensor) or value.shape[-2:-1] != value.shape[-1:]
+            if matrix and plain:
+                yield place.replaced(0.3, (node, f"torch.diag_embed({place.text(node)})"))
+
+
+def as_one_event(site: Site, place: Place) -> Iterator[Candidate]:
+    """The distributions that a divergence is computed of, or a mixture of, each of events of the
+    same dimensions."""
+    made = [f.f_locals for f in site.inner if "component_distribution" in f.f_locals]
+    for node in (n for c in place.calls() if made for n in (*c.args[1:2], *c.keywords)):
+        mixed, component = (made[-1][f"{n}_distribution"] for n in ("mixture", "component"))
+        more = len(component.batch_shape) - len(mixed.batch_shape) - 1
+        value = getattr(node, "value", node)
+        if more > 0 and getattr(node, "arg", "component_distribution")[0] == "c":
+            yield place.replaced(
+                0.3, (value, f"{_kind(place, 'Independent')}({place.text(value)}, {more})")
+            )
+    known = [f.f_locals for f in site.inner if f.f_code.co_name == "kl_divergence"]
+    kinds = torch.distributions
+    for call in (c for c in place.calls() if known and callee(c) == "kl_divergence"):
+        own = [(node, known[-1].get(name)) for node, name in zip(call.args, "pq", strict=False)]
+        for (node, plain), (_, other) in (own, own[::-1]) if len(own) == 2 else ():
+            text, base = place.text(node), getattr(plain, "base_dist", plain)
+            if isinstance(other, kinds.MultivariateNormal) and isinstance(base, kinds.Normal):
+                name, given = (
+                    "MultivariateNormal",
+                    f"{text}.mean, torch.diag_embed({text}.variance)",
+                )
+            elif isinstance(other, kinds.Independent) and type(base) is type(other.base_dist):
+                count = other.reinterpreted_batch_ndims
+                if getattr(plain, "reinterpreted_batch_ndims", 0) > count:
+                    continue
+                inner = text if base is plain else f"{text}.base_dist"
+                name, given = "Independent", f"{inner}, {count}"
+            else:
+                continue
+            yield place.replaced(0.3, (node, f"{_kind(place, name)}({given})"))
+
+
+def _kind(place: Place, name: str) -> str:
+    """A class of distributions, as the program names it."""
+    return name if name in place.names() else f"torch.distributions.{name}"
+
+
+def _left_out(site: Site, place: Place) -> Iterator[Candidate]:
+    """What is left out of probabilities, as 0: minus infinity leaves it out of scores."""
+    for other in (p for p in site.statements() if p.function is place.function):
+        for node in other.parts():
+            if isinstance(node, ast.expr) and _MINUS_INFINITY.fullmatch(other.text(node)):
+                yield replace(other, distance=0.0).replaced(0.25, (node, "0.0"))
+
+
+_MINUS_INFINITY = re.compile(r"""-float\(['"]inf['"]\)|float\(['"]-inf['"]\)|-\w+\.inf""")

@@ -1,0 +1,168 @@
+"""What an optimizer and its schedule are given: parameters, their groups and gradients, a state."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from nanlab.explanations.site import (
+    Candidate,
+    Place,
+    Site,
+    callee,
+    rows_of,
+    spelled,
+    spliced,
+)
+from nanlab.explanations.trial import Source
+
+
+def in_one_group(site: Site) -> Iterator[Candidate]:
+    """The parameters of a whole model without those of its parts that have a group of their own."""
+    if "more than one parameter group" not in site.text:
+        return
+    nodes = [(p, n) for p in site.statements() for n in p.parts()]
+    owners = [(p, n) for p, n in nodes if callee(n) == "parameters"]
+    modules = [(p, n, p.value(n.func.value)) for p, n in owners]  # type: ignore[attr-defined]
+    for place, node, whole in modules:
+        others = {id(module) for _, _, module in modules if module is not whole}
+        parts = [*whole.named_children()] if isinstance(whole, nn.Module) else []
+        parts = [(name, part) for name, part in parts if any(True for _ in part.parameters())]
+        left = [name for name, part in parts if id(part) not in others]
+        if len(left) < len(parts):
+            head = place.text(node)[: -len(".parameters()")]
+            heads = (f"{head}[{n}]" if n.isdigit() else f"{head}.{n}" for n in left)
+            lists = (f"*{text}.parameters()" for text in heads)
+            many = f"[{', '.join(lists)}]"
+            yield place.replaced(0.4, (node, many if len(left) != 1 else many[2:-1]))
+
+
+def without_others(site: Site) -> Iterator[Candidate]:
+    """The parameters of a group without those that another has too: those that a test chooses, by
+    that of the other; a list, by the list of the other."""
+    if "more than one parameter group" not in site.text:
+        return
+    for source in site.program.texts:
+        tests = list(_choosing(source))
+        for (names, a), (same, b) in itertools.combinations(tests, 2):
+            if names != same:
+                continue
+            first, second = (source.part(each) for each in (a, b))
+            open_ = [each for each in (a, b) if _is_negated(each)]
+            if len(open_) == 1:  # the exceptions are written out in the other
+                rest = first if open_[0] is b else second
+                yield Candidate(0.25, spliced(source, [(open_[0], _negated(rest))]))
+            text = f"{_loose(b, second)} and {_negated(first)}"
+            yield Candidate(0.35, spliced(source, [(b, text)]))
+        dicts = [n for n in source.nodes if isinstance(n, ast.Dict)]
+        chosen = [n for n in source.nodes if isinstance(n, ast.ListComp) and n.generators[0].ifs]
+        keys = [pair for n in dicts for pair in zip(n.keys, n.values, strict=True)]
+        lists = [v for key, v in keys if getattr(key, "value", "") == "params" and spelled(v)]
+        whole = [v for key, v in keys if getattr(key, "value", "") == "params" and _is_whole(v)]
+        for own, listed in itertools.product(whole, chosen):
+            old = source.part(listed.generators[0].ifs[0])
+            text = source.part(listed).replace(f"if {old}", f"if {_negated(old)}")
+            yield Candidate(0.3, spliced(source, [(own, text)]))
+        for own, other in itertools.combinations(lists, 2):
+            apart = f"all(p is not q for q in {source.part(other)})"
+            kept = f"[p for p in {source.part(own)} if {apart}]"
+            yield Candidate(0.4, spliced(source, [(own, kept)]))
+
+
+def _choosing(source: Source) -> Iterator[tuple[str, ast.expr]]:
+    """The tests by which parameters are put into lists, with the names that they choose among."""
+    for node in source.nodes:
+        if isinstance(node, ast.ListComp) and "parameters()" in source.part(node):
+            (head, *more) = node.generators
+            if len(head.ifs) == 1 and not more:
+                yield ast.unparse(head.target), head.ifs[0]
+        if isinstance(node, ast.For) and "parameters()" in source.part(node.iter):
+            for row in rows_of(node):
+                if isinstance(row, ast.If) and not row.orelse and ".append(" in ast.unparse(row):
+                    yield ast.unparse(node.target), row.test
+
+
+def _is_whole(node: ast.expr) -> bool:
+    """Whether an expression names all parameters of a module."""
+    comprehension = isinstance(node, ast.ListComp) and not node.generators[0].ifs
+    return comprehension or callee(node) == "parameters"
+
+
+def _is_negated(test: ast.expr) -> bool:
+    inner = isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.NotIn, ast.IsNot))
+    return inner or (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not))
+
+
+def _negated(text: str) -> str:
+    return f"not {_loose(ast.parse(text, mode='eval').body, text)}"
+
+
+def _loose(test: ast.expr, text: str) -> str:
+    return f"({text})" if isinstance(test, (ast.BoolOp, ast.Compare, ast.IfExp)) else text
+
+
+def without_groups(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """The parameters of all groups in one list, for an optimizer that takes no groups."""
+    for given in call.args[:1] if "per-parameter options" in site.text else ():
+        dicts = [n for n in getattr(given, "elts", []) if isinstance(n, ast.Dict)]
+        pairs = [pair for each in dicts for pair in zip(each.keys, each.values, strict=True)]
+        own = [v for key, v in pairs if getattr(key, "value", "") == "params"]
+        text = ", ".join(f"*{place.text(each)}" for each in own)
+        yield place.replaced(0.3, (given, f"[{text}]"))
+
+
+def in_single_precision(site: Site) -> Iterator[Candidate]:
+    """Models and data left in single precision, where a scaler refuses half of it."""
+    for source in site.program.texts if "unscale FP16" in site.text else ():
+        calls = [n for n in source.nodes if callee(n) == "half" and isinstance(n, ast.Call)]
+        pairs = [(n, source.part(n.func)[: -len(".half")]) for n in calls]
+        yield Candidate(0.3, spliced(source, [*pairs]))
+
+
+def that_have_one(site: Site, place: Place) -> Iterator[Candidate]:
+    """Gradients read where there are some: of each parameter that has one."""
+    owners = [n.value for n in place.parts() if isinstance(n, ast.Attribute) and n.attr == "grad"]
+    for node in owners if "'NoneType'" in site.text else ():
+        test, row = f"{place.text(node)}.grad is not None", place.statement
+        heads = [n for p in place.parts() for n in getattr(p, "generators", [])]
+        own = [n for n in heads if spelled(n.target) == spelled(node)]
+        some = any(p.grad is not None for m in site.modules for p in m.parameters())
+        if own and not own[-1].ifs and some:  # else the loss has not reached the model
+            text = f"{place.text(own[-1].iter)} if {test}"
+            yield replace(place, distance=0.0).replaced(0.6, (own[-1].iter, text))
+        elif "zero_()" in place.text(row) and isinstance(row, ast.Expr):
+            yield place.written(0.45, f"if {test}:\n    {place.text(row)}")
+
+
+def resumed(site: Site) -> Iterator[Candidate]:
+    """The state of an optimizer, loaded before a schedule goes on with it; without one, the rate
+    that the schedule begins with."""
+    place = site.raising[0]
+    for call in place.calls() if "'initial_lr' is not specified" in site.text else ():
+        given = [*call.args, *(k.value for k in call.keywords if k.arg == "optimizer")][:1]
+        optimizer = place.text(given[0]) if given else "optimizer"
+        for text in _states_in(place):
+            yield place.written(0.25, f"{optimizer}.load_state_dict({text})\n{{}}")
+        rates = 'group.setdefault("initial_lr", group["lr"])'
+        yield place.written(0.45, f"for group in {optimizer}.param_groups:\n    {rates}\n{{}}")
+
+
+def _states_in(place: Place) -> Iterator[str]:
+    """The states of optimizers among the names that a statement sees, and in their dicts."""
+
+    def seen(text: str, value: Any, depth: int) -> Iterator[str]:
+        if isinstance(value, dict) and {"state", "param_groups"} <= value.keys():
+            yield text
+        elif isinstance(value, dict) and depth:
+            for key, inner in value.items():
+                quoted = f'"{key}"' if isinstance(key, str) else repr(key)
+                yield from seen(f"{text}[{quoted}]", inner, depth - 1)
+
+    for name, value in place.names().items():
+        if name[0] != "_":
+            yield from seen(name, value, 2)
