@@ -22,6 +22,7 @@ from nanlab.explanations.site import (
     signature,
     spelled,
 )
+from nanlab.operators import having
 
 
 def allowed(site: Site, place: Place) -> Iterator[Candidate]:
@@ -62,15 +63,18 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.5, *zip(call.args, texts, strict=True))
 
 
+# functions of a matrix, by their last names
+_TAKEN_APART = {name.removeprefix("linalg_") for name in having("matrix_function")}
+
+
 def with_jitter(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """A little on the diagonal of a matrix that is to be positive-definite: the noise that the
     module learns and nothing reads, else as little as lets the program run."""
     if not re.search("not positive-definite|PositiveDefinite|singular|invertible", site.text):
         return
-    factors = ("cholesky", "inv", "inverse", "solve", "logdet", "slogdet", "cholesky_inverse")
     given: list[Any] = [k.value for k in call.keywords if k.arg in _MATRICES]
     plain = isinstance(place.value(getattr(call.func, "value", call)), Tensor)
-    if callee(call) in factors:
+    if callee(call) in _TAKEN_APART:
         given += [call.func.value] if plain else call.args[:1]  # type: ignore[attr-defined]
     elif callee(call) == "MultivariateNormal":
         given += call.args[1:2]
@@ -81,7 +85,7 @@ def with_jitter(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]
         eye = f"torch.eye({matrix}.shape[-1]{'' if single else f', dtype={matrix}.dtype'})"
         for at, noise in enumerate((*_noises(site), *(f"1e-{n}" for n in (5, 4, 3, 2)))):
             new, cost = f"{matrix} + {noise} * {eye}", 0.2 + 0.03 * at
-            new = f"({new})" if plain and callee(call) in factors else new
+            new = f"({new})" if plain and callee(call) in _TAKEN_APART else new
             if name:
                 yield own.replaced(cost, (node, new))
             else:  # it is computed once
