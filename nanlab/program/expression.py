@@ -30,7 +30,7 @@ from nanlab.trace.program import Call, Ref, refs_in
 Tensor = torch.Tensor
 # assignments of values to names that are tried until one gives the recorded result
 MOST_TRIES = 800
-MOST_LENGTHS = 3  # of a first run that are given up
+MOST_LENGTHS = 3  # of a first run that are given up, and by which it may be longer
 MOST_CHOICES = 20_000  # of which most are seen to give something else as soon as a few are
 MOST_MAPS = 2  # vmaps inside of each other
 _SHAPES = frozenset(
@@ -447,7 +447,10 @@ class Expression:
             if isinstance(node, ast.Call):
                 if span_of(node) in spans and self._is_unknown(node):
                     self.callees[key_of(node.func)] = span_of(node)
-                elif isinstance(node.func, ast.Attribute) and _root(node.func) not in self.names:
+                elif isinstance(node.func, ast.Attribute) and _root(node.func) not in (
+                    *self.names,
+                    *self.imported,
+                ):
                     visit(node.func.value)
                 for each in (*node.args, *node.keywords):
                     visit(each)
@@ -687,10 +690,10 @@ def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[B
                 found.append(run(before, maps))
                 break
         else:
-            length = len(found[0].calls) if found else 0
+            length = len(found[0].calls) if found and not found[0].maps else 0
             if length and length not in tried and len(tried) < MOST_LENGTHS:
-                tried.add(length)  # it was cut too short, or too long
-                found, rest = [], list(made)
+                tried.add(length)  # it was cut too short
+                orders, found, rest = [0], [], list(made)
                 continue
             text = ast.unparse(leaves[0]) if leaves else "the expression"
             raise NotReplayable(f"nanlab could not tell which recorded values `{text}` stands for")
@@ -716,7 +719,8 @@ def _first_run(
     if before is None:
         length = _guess(expression, made)
         lengths = sorted(range(1, min(len(made), 64) + 1), key=lambda n: (n != length, n))
-        lengths = [n for n in lengths if n not in tried]
+        if tried:
+            lengths = [n for n in lengths if 0 < n - max(tried) <= MOST_LENGTHS]
     else:  # as many calls, apart from those that autograd makes where it keeps a result
         counts = list(itertools.accumulate(int(not is_silent(m.call.func)) for m in made))
         alike = counts.index(before.computing) + 1 if before.computing in counts else 0
@@ -953,7 +957,7 @@ def _mapped(
         every = forms(value.size, sizes) if value.__class__ is Ref else ()
         return [*(Mapped(value, dims) for dims in every if any(d is not None for d in dims)), value]
 
-    for chosen in choices if len(sizes) == maps else ():
+    for chosen in itertools.islice(choices, MOST_CHOICES // 8) if len(sizes) == maps else ():
         for each in itertools.product(*map(mapped, chosen)):
             dims = zip(*(v.dims for v in each if isinstance(v, Mapped)), strict=True)
             if sum(any(d is not None for d in level) for level in dims) == maps:
