@@ -1,4 +1,5 @@
-"""The same recursion with the transition from the second observation on."""
+"""Forward recursion of a hidden Markov model that moves on from the second observation: the
+probability of 120 observations underflows."""
 import math
 
 import torch

@@ -252,7 +252,9 @@ def tends(at: Callable[[float], Evaluation]) -> Truth | None:
         scale = TOGETHER * value.abs().max() if value.numel() else 0.0
         same = (after - before).abs() <= TOGETHER * (value.abs() + scale)
         known = same & value.isfinite()
-        return Limit(torch.where(known, value, math.nan), ~known, value.abs(), known & ~known)
+        return Limit(
+            torch.where(known, value, math.nan), ~known, value.abs(), torch.zeros_like(known)
+        )
 
     pairs = [*near, *far]
     values = tuple(limit(*each) for each in zip(*(e.values for e in pairs), strict=True))

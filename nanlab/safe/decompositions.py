@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from nanlab.errors import TypeMismatchError
+from nanlab.safe.series import is_mapped
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> tuple[Tensor, Tensor]:
@@ -23,9 +24,11 @@ def eigh(A: Tensor, UPLO: str = "L") -> tuple[Tensor, Tensor]:
     large.
     Raises TypeMismatchError (a TypeError) for what is no tensor; what torch raises for others.
     """
-    plain = torch.linalg.eigh(_as_matrix(A).detach(), UPLO)
-    shift = _apart(plain[0]) - plain[0]
-    found = torch.linalg.eigh(A + (plain[1] * shift.unsqueeze(-2)) @ plain[1].mH, UPLO)
+    found = torch.linalg.eigh(_as_matrix(A), UPLO)
+    values, vectors = (each.detach() for each in found)
+    shift = _apart(values) - values
+    if not _is_nothing(shift):
+        found = torch.linalg.eigh(A + (vectors * shift.unsqueeze(-2)) @ vectors.mH, UPLO)
     return found[0], found[1]
 
 
@@ -38,10 +41,14 @@ def svd(A: Tensor, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     not depend on the choice of vectors, as the nearest rotation ``U @ Vh``.
     Raises TypeMismatchError (a TypeError) for what is no tensor; what torch raises for others.
     """
-    u, s, vh = torch.linalg.svd(_as_matrix(A).detach(), full_matrices=False)
+    found = torch.linalg.svd(_as_matrix(A), full_matrices)
+    u, s, vh = (each.detach() for each in found)
     moved = _apart(s.flip(-1)).flip(-1)
     shift = moved - moved[..., -1:].clamp_max(0.0) - s  # none below 0
-    found = torch.linalg.svd(A + (u * shift.unsqueeze(-2)) @ vh, full_matrices)
+    if not _is_nothing(shift):
+        count = s.shape[-1]
+        step = (u[..., :count] * shift.unsqueeze(-2)) @ vh[..., :count, :]
+        found = torch.linalg.svd(A + step, full_matrices)
     return found[0], found[1], found[2]
 
 
@@ -51,6 +58,14 @@ def _as_matrix(A: Tensor) -> Tensor:
             f"expected a tensor for A, got {type(A).__name__}; wrap it in torch.as_tensor"
         )
     return A
+
+
+def _is_nothing(shift: Tensor) -> bool:
+    """Whether no value is moved, where a program may look at its numbers: one decomposition is
+    enough then."""
+    if torch.compiler.is_compiling() or is_mapped():
+        return False
+    return not bool(shift.any())
 
 
 def _apart(values: Tensor) -> Tensor:

@@ -247,7 +247,7 @@ def removable(
     radius: float | Tensor
     place = torch.as_tensor(at, dtype=torch.float64, device=x.device)
     point = place.detach()
-    if _is_mapped():
+    if is_mapped():
         ahead = (1,) * max(x.dim() - place.dim(), dims - place.dim(), 0)
         called = _one_by_one(fn) if x.dim() == 0 == place.dim() else fn
         worst = WORST if x.dtype == torch.float64 else ROUNDED
@@ -312,7 +312,7 @@ def _check_apart(fn: Callable[[Tensor], Tensor], one: Tensor, other: Tensor, eac
             )
 
 
-def _is_mapped() -> bool:
+def is_mapped() -> bool:
     """Whether torch.vmap is running: no sample may decide what is computed."""
     functorch = torch._C._functorch  # of torch 2.6 to 2.13
     stack = functorch.get_interpreter_stack() or ()
@@ -377,7 +377,7 @@ def _inside(fn: Callable[[Tensor], Tensor], point: Tensor, distance: float | Ten
     above, below = point + distance, point - distance
     with torch.no_grad(), torch.autocast(point.device.type, enabled=False), _Double():
         found = fn(above)
-    if _is_mapped():
+    if is_mapped():
         return torch.where(found.isfinite(), above, below)
     if bool(found.isfinite().all()):
         return above
