@@ -24,9 +24,10 @@ LAYERS = [  # from the top; those in one line may not import each other
     {"analysis"},
     {"program"},
     {"capture"},
+    {"safe"},
+    {"exact"},
     {"trace"},
     {"stats"},
-    {"safe"},
     {"formats", "operators"},
     {"errors"},
 ]

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanlab.analysis import limits
-from nanlab.analysis.exact import AllExact, digits, lift, rounded
-from nanlab.analysis.limits import Truth, agrees, truth
+from nanlab.exact import limits
+from nanlab.exact.limits import Truth, agrees, truth
+from nanlab.exact.numbers import AllExact, digits, lift, rounded
 
 INF = math.inf
 NONE = math.nan
@@ -588,3 +588,25 @@ def test_what_is_drawn_next_to_the_singular_point_is_the_same_at_all_distances()
     expected = float((torch.randint(0, 4, (16,)) + 1).sum())
     limit = truth(fn, [torch.zeros(4)]).values[0]
     assert float(limit.value) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda x, a: x @ a,
+        lambda x, a: a @ x,
+        lambda x, a: x @ x,
+        lambda x, a: torch.nn.functional.linear(x, a, x),
+        lambda x, a: torch.mv(a, x),
+    ],
+)
+def test_products_with_vectors_are_exact(product: Callable[..., Tensor]) -> None:
+    x, a = torch.tensor([1.0, 2.0]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    with digits(30), AllExact(math.inf):
+        exact = lift(x).requires_grad_()
+        found = product(exact, lift(a))
+        (gradient,) = torch.autograd.grad(found.sum(), exact)
+    x.requires_grad_()
+    known = product(x, a)
+    assert torch.equal(rounded(found), known.double())
+    assert torch.equal(rounded(gradient), torch.autograd.grad(known.sum(), x)[0].double())

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nanlab.analysis.exact import AllExact, digits, lift, rounded
+from nanlab.exact.numbers import AllExact, digits, lift, rounded
 from nanlab.fixes import CATALOGUE, Rule, candidates, removables, rewritings
 from nanlab.fixes.candidates import carried_over
 from nanlab.fixes.catalogue import ALTERNATIVES

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nanlab import safe
-from nanlab.analysis.limits import agrees
 from nanlab.errors import TypeMismatchError
+from nanlab.exact.limits import agrees
 
 Function = Callable[..., Tensor]
 ZERO = torch.tensor([0.0, 0.5])

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import nanlab
-from nanlab.analysis.limits import agrees
-from nanlab.analysis.slices import cut, narrowed
 from nanlab.analysis.verdict import Judge
+from nanlab.exact.limits import agrees
 from nanlab.findings.rule import Edit
 from nanlab.program.rebuild import Beginning, same_bits
 from nanlab.program.replay import Change, FiniteGate, gradient_runs, patched, replay_step
 from nanlab.program.rerun import window
+from nanlab.program.slices import cut, narrowed
 from nanlab.program.values import Values
 from nanlab.rules.remedies import judge_for
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from nanlab.analysis.exact import Comparisons, unmoved
-from nanlab.analysis.limits import Evaluation, Limit, Truth, Wide, evaluate, truth
-from nanlab.analysis.slices import Slice, Stop, calls_of, cut, narrowed, numel
+from nanlab.exact.limits import Evaluation, Limit, Truth, Wide, evaluate, truth
+from nanlab.exact.numbers import Comparisons, unmoved
 from nanlab.program.edit import Region, is_sum
 from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get
+from nanlab.program.slices import Slice, Stop, calls_of, cut, narrowed, numel
 from nanlab.program.values import Results, Values
 from nanlab.trace.program import Call, EngineRun, Ref, Segment, refs_in
 

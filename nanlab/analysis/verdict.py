@@ -11,18 +11,6 @@ from typing import Any, Literal
 
 import torch
 
-from nanlab.analysis.exact import count_work
-from nanlab.analysis.limits import (
-    Agreement,
-    Evaluation,
-    Truth,
-    Wide,
-    agrees,
-    compared,
-    evaluate,
-    longer,
-    tolerance,
-)
 from nanlab.analysis.parts import (
     FEW,
     WHOLE,
@@ -36,9 +24,20 @@ from nanlab.analysis.parts import (
     tends,
     widened,
 )
-from nanlab.analysis.slices import Slice, calls_of, cut, numel
 from nanlab.capture.state import are_finite, values_of
 from nanlab.errors import NotReplayable
+from nanlab.exact.limits import (
+    Agreement,
+    Evaluation,
+    Truth,
+    Wide,
+    agrees,
+    compared,
+    evaluate,
+    longer,
+    tolerance,
+)
+from nanlab.exact.numbers import count_work
 from nanlab.program.beginnings import Beginnings
 from nanlab.program.edit import Edited, Region, apply
 from nanlab.program.edit_text import EditLike
@@ -55,6 +54,7 @@ from nanlab.program.replay import (
     place_of,
 )
 from nanlab.program.rerun import Get, Window
+from nanlab.program.slices import Slice, calls_of, cut, numel
 from nanlab.program.values import Values
 from nanlab.trace import Trace
 from nanlab.trace.op import CARRIED, INTENDED, OK, location
@@ -314,6 +314,10 @@ class Judge:
                 found = self._compared(whole, edited, true)
             if true is None or found.kind == "unknown":
                 found = self._other_loss(whole, edited) or self._locally(edited)
+                if found.holds and whole.differentiates:
+                    found = Agreement(
+                        "unknown", NOT_COMPUTED
+                    )  # of second derivatives it tells none
             elif found.kind == "agrees" and all(bool(v.unknown.all()) for v in true.values):
                 near = self._locally(edited)  # a loss without a limit tells no sign
                 found = near if near.kind == "sign" else found

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from nanlab.analysis.limits import Evaluation, evaluate
 from nanlab.errors import NotReplayable
+from nanlab.exact.limits import Evaluation, evaluate
 from nanlab.operators import having
 from nanlab.program.rebuild import (
     Functions,
@@ -56,6 +56,21 @@ class Slice:
         """Elements of all results, or of the largest tensor that is read, whichever is more."""
         read = (numel(ref) for each in self.reads.values() for ref in each)
         return max(self.size, max(read, default=0))
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether derivatives are computed in it."""
+        segments = self.values.segments
+        windows = [
+            {(at, i) for i in range(run.first, run.last)}
+            for at, segment in enumerate(segments)
+            for run in segment.engine
+            if run.unrolled
+        ]
+        return any(
+            isinstance(item, EngineRun) or any((at, index) in own for own in windows)
+            for at, index, item in self.items
+        )
 
     @cached_property
     def evaluated(self) -> Evaluation:

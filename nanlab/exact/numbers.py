@@ -119,8 +119,15 @@ class Exact(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call one function; of a number's power the derivative has a rounded logarithm."""
+        """Call one function; of a number's power the derivative has a rounded logarithm, and what
+        would change the shape of a tensor in its place gives another."""
         name = getattr(func, "__name__", "")
+        if torch.Tag.inplace_view in getattr(func, "tags", ()):
+            view = getattr(torch.Tensor, name.partition(".")[0].removesuffix("_"))
+            return view(*args, **(kwargs or {}))
+        if name.strip("_") in ("matmul", "rmatmul", "linear") and len(args) > 1:
+            if args[0].dim() == 1 or (name != "linear" and args[1].dim() == 1):
+                return _vector_product(func, name, *args, **(kwargs or {}))
         if name in ("__rpow__", "pow", "pow.Scalar") and len(args) == 2:
             x, y = args if name != "__rpow__" else args[::-1]
             if isinstance(x, int | float):
@@ -161,6 +168,19 @@ class Exact(Tensor):
         if made is NotImplemented:
             raise NotExact(f"{name} is not known for exact numbers")
         return made
+
+
+def _vector_product(func: Any, name: str, a: Any, b: Any, *more: Any, **kw: Any) -> Any:
+    """A product with a vector, which torch makes with a matrix whose shape it then changes."""
+    if name == "linear":
+        return func(a.unsqueeze(0), b, *more, **kw).squeeze(0)
+    if name == "__rmatmul__":
+        a, b = b, a
+    if a.dim() == 1 == b.dim():
+        return (a * b).sum()
+    if a.dim() == 1:
+        return torch.matmul(a.unsqueeze(-2), b).squeeze(-2)
+    return torch.matmul(a, b.unsqueeze(-1)).squeeze(-1)
 
 
 @cache

@@ -1,6 +1,6 @@
 """The limit of an expression, and of its derivatives, where the expression itself is singular.
 
-The true value is the expression in exact arithmetic (:mod:`nanlab.analysis.exact`); where that is
+The true value is the expression in exact arithmetic (:mod:`nanlab.exact.numbers`); where that is
 singular too, the limit along healthy neighbours. Every question takes the expression as a function
 of *all* that it depends on, as far up as it can be followed: of ``sin(x / 2)`` and ``x`` as two
 independent operands the quotient has no limit; of ``x`` alone it has.
@@ -25,7 +25,8 @@ from mpmath import mpf
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from nanlab.analysis.exact import (
+from nanlab.errors import NotReplayable
+from nanlab.exact.numbers import (
     MOST_DIGITS,
     AllExact,
     Comparisons,
@@ -41,7 +42,6 @@ from nanlab.analysis.exact import (
     unmoved,
     work,
 )
-from nanlab.errors import NotReplayable
 from nanlab.trace.mode import DispatchMode
 
 Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
