@@ -30,14 +30,11 @@ def is_watched(mode: TorchDispatchMode) -> bool:
     """Whether the calling thread runs the watched program: the main thread, or one of torch's
     engine that works for it.
 
-    torch's hooks are global, so they run in the threads of a prefetcher or of another training as
-    well, while the dispatch mode of the watch is on only where the watch began and in the engine's
-    threads.
+    torch's hooks are global, so they run in the threads of a prefetcher or of another training, and
+    in what is hidden from modes, as well, while the dispatch mode of the watch is on only where the
+    watch began and in the engine's threads.
     """
-    return (
-        threading.get_ident() == threading.main_thread().ident
-        or mode in _get_current_dispatch_mode_stack()
-    )
+    return mode in _get_current_dispatch_mode_stack()
 
 
 def run_in_thread(function: Callable[[], _T]) -> _T:

@@ -505,7 +505,10 @@ def _has_hook(node: Any, name: str, copied: bool) -> bool:
     """
     if not hasattr(SavedTensor, "unpack_hook"):
         return True
-    raw = getattr(node, "_raw" + name if name.startswith("_") else "_raw_" + name, None)
+    try:
+        raw = getattr(node, "_raw" + name if name.startswith("_") else "_raw_" + name, None)
+    except RuntimeError:  # of a list of tensors, once the graph is freed
+        return True
     hooks = [
         getattr(r, "unpack_hook", None) for r in (raw if isinstance(raw, (tuple, list)) else (raw,))
     ]
