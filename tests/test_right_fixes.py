@@ -18,6 +18,12 @@ sys.modules["right_fixes_judge"] = judge
 spec.loader.exec_module(judge)
 
 WRITTEN = {
+    "a function under its limit, of a network that it is given": "l086",
+    "the same, of an object's method": "l087",
+    "the same, with a list that it fills": "l088",
+    "the same, with layers": "l089",
+    "the same, of the function around, in half precision": "l090",
+    "the same, of a function that it is given": "l091",
     "an augmented division": "l169",
     "keyword arguments": "l171",
     "an assignment expression": "l175",
@@ -164,3 +170,15 @@ def test_an_untried_fix_does_not_hide_the_fault_of_the_next_line() -> None:
     cure = judge.watched(module).cure
     assert {edit.first for edit in cure.edits} == {39, 40}
     assert judge.judged(path, cure, module) == ("right", "")
+
+
+@pytest.mark.parametrize("name", ["l092", "l094"])  # products with vectors; lists that were freed
+def test_a_right_fix_is_known(name: str) -> None:
+    test_the_first_verified_fix_is_right(name)
+
+
+def test_a_form_whose_second_derivative_is_another_is_not_verified() -> None:
+    (path,) = judge.programs(["l093"])  # |x| for sqrt(x**2), in a kernel's mixed derivative
+    module = judge.load(path)
+    verified = [fix for fix in judge.watched(module).culprit.fixes if fix.verified]
+    assert [judge.judged(path, fix, module) for fix in verified] == [("right", "")] * len(verified)

@@ -74,6 +74,7 @@ from nanlab.program.expression import (
     span_of,
     transformed,
 )
+from nanlab.program.limited import decorated, patches_of
 from nanlab.program.readings import Readings, device_of, text_of
 from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get, operate
@@ -136,6 +137,10 @@ def apply(
             continue  # the others compute with the number
         if named[edit] and _only_names(texts[edit], edit, named[edit]):
             continue  # the rest computes what it did
+        if (function := decorated(texts[edit], edit)) is not None:
+            runs = patches_of(recording, values, texts[edit], edit.file, function)
+            found += [(Region(at, (last, out)), patch) for at, last, out, patch in runs]
+            continue
         found += _Rewrite(recording, edit, values, parts, numbers).found()
     patches = [patch for _, patch in found]
     taken: set[tuple[int, int]] = set()

@@ -10,11 +10,11 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from nanlab.analysis.exact import work
 from nanlab.analysis.verdict import Judge, Judgement
+from nanlab.exact.numbers import work
 from nanlab.findings.rule import Edit, Finding, Fix, Verdict, diff_of
 from nanlab.program.replay import Replay
-from nanlab.rules.remedies import FORMS, file_text, judge_for, nearest_first, proposed
+from nanlab.rules.remedies import FORMS, LIMIT, file_text, judge_for, nearest_first, proposed
 from nanlab.trace import Trace
 from nanlab.trace.frames import ops_frame
 from nanlab.trace.op import location
@@ -88,6 +88,8 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
     judge = judge_for(trace, culprit, first)
     with nullcontext() if isinstance(judge, str) else judge.sharing():
         told = [fix for fix in culprit.fixes if fix.edits and not fix.is_setting]
+        limit = next((fix for fix in told if fix.verified and fix.title == LIMIT), None)
+        told = [fix for fix in told if fix.title != LIMIT]
         best = next((fix for fix in told if fix.verified), None)
         told = [fix for fix in told if fix.verdict != "untried" or isinstance(judge, str)]
         # what fails alone is told of few, and may yet show the next fault
@@ -95,7 +97,13 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
         more = [fix for fix in more if fix.edits]
         known = {fix.edits for fix in told}
         found = Chain([culprit], [[*told, *(fix for fix in more if fix.edits not in known)]])
-        return found if isinstance(judge, str) else _completed(trace, judge, found, best)
+        if isinstance(judge, str):
+            return found
+        found = _completed(trace, judge, found, best)
+        if limit is not None and not (found.cure is not None and found.cure.verified):
+            alone = _cure([limit], limit.edits, judge.judge(limit.edits))
+            return Chain([culprit], [[limit]], _with_replay(judge, alone))
+        return found
 
 
 def _completed(trace: Trace, judge: Judge, found: Chain, best: Fix | None) -> Chain:

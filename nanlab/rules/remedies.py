@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from nanlab.analysis.exact import work
 from nanlab.analysis.libraries import PASS, is_told_elsewhere, patch, rewritings, text_of_library
 from nanlab.analysis.verdict import RAISES, ROUNDED, Judge, Move
 from nanlab.errors import NanlabError
+from nanlab.exact.numbers import work
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
 from nanlab.fixes.example import Place
@@ -36,6 +36,7 @@ from nanlab.fixes.proposals import (
 )
 from nanlab.fixes.removable import Removable, removables
 from nanlab.program.edit import CHANGES_NOTHING
+from nanlab.program.limited import DECORATOR, under_limit
 from nanlab.program.readings import text_of as source_text
 from nanlab.program.rerun import grouped, step_that_shows, window
 from nanlab.rules.advice import advised
@@ -90,6 +91,7 @@ def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     groups = [_named(trace, finding, pages), *guarded(trace, finding, pages)]
     if finding.cause in _MASKS:
         groups.insert(0, groups.pop())
+    groups.append(_under_limit(finding, pages))
     clock.left -= work() - started
     found: list[Fix] = []
     for i, group in enumerate(groups):
@@ -340,6 +342,20 @@ def guarded(trace: Trace, finding: Finding, pages: Pages) -> list[list[Fix]]:
     return found
 
 
+def _under_limit(finding: Finding, pages: Pages) -> list[Fix]:
+    """The functions that compute the line under ``nanlab.safe.limit``, the innermost first."""
+    if not finding.file or not finding.line or finding.cause in BEYOND_ONE_OPERATION:
+        return []
+    rows = pages.text.splitlines()
+    found = [
+        Candidate(LIMIT, f.lineno, f.lineno, f"{DECORATOR}\n{rows[f.lineno - 1].strip()}", True)
+        for f in under_limit(pages.text, pages.line(finding.file, finding.line))
+    ]
+    return _as_fixes(found[:MOST_FUNCTIONS], pages)
+
+
+LIMIT = "its limit where the function has no value, by nanlab.safe.limit"
+MOST_FUNCTIONS = 3
 _PATCH = "patch "
 REWRITTEN = "rewritten with "  # how a form begins that computes the same
 FORMS = (REWRITTEN, "the series", "nanlab.safe.removable")  # such forms, and series of them
