@@ -98,6 +98,9 @@ def _of_domain(one: Card) -> Iterator[Guard]:
         if low == -high:
             title = "the argument drawn EDGE into its domain, which keeps the gradient's sign"
             yield Guard(title, plain, f"{home}((1 - EDGE) * $x)", last_resort=True)
+            title = "the same by one rounding of its dtype"  # the value moves by the root of it
+            inside = "(1 - torch.finfo($x.dtype).eps) * $x"
+            yield Guard(title, plain, f"{home}({inside})", last_resort=True)
         title = "clamp the argument to the edge itself"
         yield Guard(title, whole, f"{home}($x.clamp({low:g}, {high:g}), ...)")
         return

@@ -354,7 +354,7 @@ def _under_limit(finding: Finding, pages: Pages) -> list[Fix]:
     return _as_fixes(found[:MOST_FUNCTIONS], pages)
 
 
-LIMIT = "its limit where the function has no value, by nanlab.safe.limit"
+LIMIT = "the exact value or limit of the function where it is not finite (slow there)"
 MOST_FUNCTIONS = 3
 _PATCH = "patch "
 REWRITTEN = "rewritten with "  # how a form begins that computes the same
