@@ -24,6 +24,7 @@ WRITTEN = {
     "the same, with layers": "l089",
     "the same, of the function around, in half precision": "l090",
     "the same, of a function that it is given": "l091",
+    "the same, with derivatives in it": "l095",
     "an augmented division": "l169",
     "keyword arguments": "l171",
     "an assignment expression": "l175",

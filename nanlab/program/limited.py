@@ -30,7 +30,7 @@ from nanlab.program.slices import Slice, cut
 from nanlab.program.values import Values
 from nanlab.safe.limit import Memory, limited
 from nanlab.trace.chunk import Span
-from nanlab.trace.program import Call, Ref, Segment, refs_in
+from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
 DECORATOR = "@nanlab.safe.limit"
@@ -160,6 +160,8 @@ class _Functions:
             own = {*stored_in(body), *(f.name for f in inner)}
             for call in (call for f in (body, *inner) for call in self.calls[f]):
                 name, callee = last_name(call.func), self.callee(call, body)
+                if ast.unparse(call.func).endswith("autograd.grad"):
+                    continue
                 if name in _ACTS or (name in _WRITES and root_of(call.func) not in own):
                     raise NotReplayable(f"{body.name} does more than compute")
                 new = [callee] if isinstance(callee, ast.FunctionDef) else []
@@ -232,12 +234,34 @@ def patches_of(
     loops = {line for n in ast.walk(parsed(text)) if isinstance(n, _LOOPS) for line in _lines_in(n)}
     for at, segment in enumerate(values.segments):
         calls = _calls_at(recording, segment, places)
-        for part in _runs(values, at, segment, calls):
+
+        def enter(run: EngineRun, segment: Segment = segment) -> bool:
+            return _place_of(recording, segment, run) in places
+
+        for part in _runs(values, at, segment, calls, enter):
             _check(recording, part, calls, loops)
-            indices = {index for _, index, _ in part.items}
+            indices = {index for _, index, item in part.items if isinstance(item, Call)}
+            runs = [item for _, _, item in part.items if isinstance(item, EngineRun)]
+            last = max(indices)
+            if any(run.last > last for run in runs):
+                raise NotReplayable("it gives a gradient itself")
+            gone = indices | _unread(segment, calls, indices, part)
+            gone |= {index for run in runs for index in range(run.first, run.last)}
+            firsts = frozenset(run.first for run in runs)
             out = part.targets[0] if len(part.targets) == 1 else part.targets
-            last, gone = max(indices), frozenset(indices | _unread(segment, calls, indices, part))
-            yield at, last, part.targets[-1], Patch(at, last, gone, out, _under_limit(part, calls))
+            made = _under_limit(part, calls)
+            patch = Patch(at, last, frozenset(gone), out, made, runs=firsts)
+            yield at, last, part.targets[-1], patch
+
+
+def _place_of(recording: Recording, segment: Segment, run: EngineRun) -> int:
+    """The number of the place that called the engine; -1 where that made no call."""
+    if run.last == run.first:
+        return -1
+    position = segment.calls[run.first].position
+    return max(
+        (p for p in recording.passes if p.position <= position), key=lambda p: p.position
+    ).line
 
 
 def _not_run(function: ast.AST, ran: Collection[int]) -> set[int]:
@@ -293,8 +317,17 @@ def _calls_at(recording: Recording, segment: Segment, places: Collection[int]) -
     return found
 
 
-def _runs(values: Values, at: int, segment: Segment, own: dict[int, Call]) -> Iterator[Slice]:
-    """What is computed in a function and read outside, run by run."""
+def _runs(
+    values: Values,
+    at: int,
+    segment: Segment,
+    own: dict[int, Call],
+    enter: Callable[[EngineRun], bool],
+) -> Iterator[Slice]:
+    """What is computed in a function and read outside, run by run.
+
+    enter: whether a run of the engine is a part of it.
+    """
     calls = {id(call) for call in own.values()}
 
     def outside(call: Call) -> bool:
@@ -306,7 +339,7 @@ def _runs(values: Values, at: int, segment: Segment, own: dict[int, Call]) -> It
             raise NotReplayable("it gives complex numbers, of which no limits are known")
         if not ref.dtype.is_floating_point:
             continue
-        items = {i for _, i, _ in cut(values, (ref,), (at, index + 1), outside).items}
+        items = {i for _, i, _ in cut(values, (ref,), (at, index + 1), outside, enter=enter).items}
         shared = [group for group in groups if group[0] & items]
         for group in shared:
             groups.remove(group)
@@ -315,7 +348,7 @@ def _runs(values: Values, at: int, segment: Segment, own: dict[int, Call]) -> It
         groups.append((items, [*outs, (index, ref)]))
     for items, outs in (group for group in groups if group[0]):
         refs = tuple(ref for _, ref in sorted(outs, key=lambda out: out[0]))
-        yield cut(values, refs, (at, max(items) + 1), outside)
+        yield cut(values, refs, (at, max(items) + 1), outside, enter=enter)
 
 
 def _unread(segment: Segment, own: dict[int, Call], made: Collection[int], part: Slice) -> set[int]:
@@ -359,8 +392,10 @@ def _check(recording: Recording, part: Slice, own: dict[int, Call], loops: Colle
             raise NotReplayable("it writes a tensor of others, and would be called again")
     counts: Counter[Any] = Counter()
     for _, _, item in part.items:
+        if isinstance(item, FunctionUse):
+            raise NotReplayable("a Function is applied in it")
         if not isinstance(item, Call):
-            raise NotReplayable("a Function, or the engine, runs in the function")
+            continue
         op = recording.at(item.position)
         if op.line not in loops:
             counts[op.place, item.func] += 1

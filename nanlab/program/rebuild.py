@@ -407,6 +407,7 @@ class Patch:
     run: Callable[[Get], Any]  # from the values of references to the new result
     ahead: bool = False  # before the call at ``at``, not in its place or after it
     follows: bool = False  # it converts what an edit elsewhere changes; None: nothing to convert
+    runs: frozenset[int] = frozenset()  # first calls of the engine's runs that are not made
 
 
 @dataclass
@@ -1025,6 +1026,7 @@ class _Building:
         self.instead = instead or {}
         self.by_call = grouped(patches, lambda patch: (patch.segment, patch.at))
         self.skipped = {(p.segment, i) for p in patches for i in p.skipped}
+        self.not_run = {(p.segment, first) for p in patches for first in p.runs}
         self.graph, self.result = Graph(None if rows is None else rows.leaf), Rebuilt()
         self.number, self.running = 0, Segment(0)
         self.done: dict[tuple[int, int], list[int]] = {}  # storages after their last use
@@ -1086,6 +1088,9 @@ class _Building:
                         " edited"
                     )
                 run = run if edited else None  # its calls are run as they are
+            if run is not None and (number, index) in self.not_run:
+                index = run.last
+                continue
             if self.about_to_call is not None and index < len(calls):
                 self.about_to_call(number, index, calls[index], graph)
             if run is not None:

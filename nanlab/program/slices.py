@@ -100,6 +100,7 @@ class Slice:
             at = patch.at if patch.at in own else max(own, default=patch.at)
             by_call.setdefault((patch.segment, at), []).append(patch)
         skipped = {(p.segment, i) for p in patches for i in p.skipped}
+        not_run = {(p.segment, first) for p in patches for first in p.runs}
 
         def run(*values: Any) -> Any:
             graph = Graph()
@@ -132,6 +133,8 @@ class Slice:
             functions.enter(self.values.segments[last])
             for segment, index, item in self.items:
                 if isinstance(item, EngineRun):
+                    if (segment, index) in not_run:
+                        continue
                     functions.running.append(item)
                     differentiate(item, graph)
                     functions.running.pop()
@@ -151,11 +154,13 @@ def cut(
     before: tuple[int, int],
     stop: Stop | None = None,
     most: int = 1 << 62,
+    enter: Callable[[EngineRun], bool] | None = None,
 ) -> Slice:
     """The slice that makes these tensors, from the calls before (segment, index).
 
     stop: calls that are not followed further; their results become operands, as constants that the
-    program makes do. most: elements of its results, at most.
+    program makes do. most: elements of its results, at most. enter: the runs of the engine that are
+    followed; None: all.
     """
     segments = values.segments
     needed = {ref.storage for target in targets for ref in refs_in(target)}
@@ -180,7 +185,8 @@ def cut(
             if run is not None and run.first <= index < run.last:
                 if index == run.last - 1 or index == last - 1:
                     given = {ref.storage for ref in refs_in(run.results)}
-                    if given & needed and not run.accumulates and run.last <= last:
+                    entered = run.last <= last and (enter is None or enter(run))
+                    if given & needed and not run.accumulates and entered:
                         items.append((at, run.first, run))
                         needed |= {
                             r.storage for r in refs_in((*run.roots, *run.inputs, *run.gradients))

@@ -66,7 +66,7 @@ def limit(fn: F) -> F:
 
         def constants() -> list[Tensor]:
             seen = _Reads(operands)
-            with torch.no_grad():
+            with torch.set_grad_enabled(call_.grad):
                 with_others({}, seen)
             return [*seen.read.values()]
 
@@ -115,6 +115,7 @@ class _Call:
     mended: bool = False  # whether limits stand in the place of some results
 
     def __post_init__(self) -> None:
+        self.grad = torch.is_grad_enabled()
         self.values = [y.detach() for y in self.results]
 
     @cached_property
@@ -216,8 +217,8 @@ class _Call:
 
     def _is_pure(self) -> bool:
         """Whether the function gives the same when it is called again."""
-        unseen = _disable_current_modes()
-        with unseen, torch.no_grad(), torch.random.fork_rng(devices=[]), suppress(Exception):
+        unseen, grad = _disable_current_modes(), torch.set_grad_enabled(self.grad)
+        with unseen, grad, torch.random.fork_rng(devices=[]), suppress(Exception):
             before = torch.get_rng_state()
             again = self.fn(*self.operands, *self.constants)
             pairs = zip(again, self.results, strict=True)
