@@ -327,6 +327,9 @@ def switched(site: Site) -> Iterator[Candidate]:
             if line <= place.statement.lineno <= last:
                 for part in parts:
                     if GRADIENTS_OFF.search(place.text(part)):
+                        if part in getattr(node, "decorator_list", []):  # the caller may want it
+                            edit = lines_as(place.source, part.lineno, part.end_lineno or 0, "")
+                            yield Candidate(0.43, (edit,))
                         own = Place(place.source, place.statement, place.frame, 0.0)
                         yield own.replaced(0.45, (part, "torch.enable_grad()"))
     for place in site.statements():

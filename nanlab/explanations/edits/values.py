@@ -416,6 +416,9 @@ def _of_syntax(own: _Operand) -> Forms:
     if shaped and isinstance(turn, ast.Attribute) and turn.attr in _TURNS:
         if not isinstance(place.value(turn.value), ModuleType):  # it was turned already
             yield 0.3, place.text(turn.value)
+    inner = getattr(turn, "value", None)
+    if "as parameter" in own.site.text and isinstance(place.value(inner), nn.Parameter):
+        yield -0.05, place.text(inner)
     if isinstance(node, ast.Subscript) and "0-dim" in own.site.text:
         yield 0.4, place.text(node.value)
 
@@ -474,6 +477,8 @@ def _of_numbers_and_texts(own: _Operand) -> Forms:
         yield 0.7, f"torch.from_numpy({old})"
         yield 0.8, f"{old}.copy()"
         yield 1.0, f'{old}.astype("float32")'
+        if value.ndim == 2 and own.site.met == {*value.shape}:
+            yield 0.4, f"{old}.T"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield 1.2, f"torch.tensor({old})"
     if isinstance(value, list) and value and (of := _of_numbers(value)):
@@ -640,9 +645,15 @@ def _moved(old: str, value: Tensor, site: Site) -> Forms:
         for d in range(1, value.dim()):
             if bool((value.sum(d) == 1).all()):
                 yield 0.6, f"{old}.argmax({d})"
-    if value.dtype == torch.int64 and value.dim() and "dtype" in site.text:
-        for number in (n for n in site.sizes if n > max(1, *numbers)):
-            yield 1.0, f"torch.nn.functional.one_hot({old}, {number}).float()"
+    joined = "same number of dimensions" in site.text
+    if value.dtype == torch.int64 and value.dim() and (joined or "dtype" in site.text):
+        most = max(1, *numbers)
+        known = site.raising[-1].names().items()
+        named = {n: v for n, v in known if type(v) is int and most < v <= 2 * most + 4}
+        sizes: dict[Any, Any] = named if joined and min(numbers) >= 0 else {}
+        for name in (*sizes, *(n for n in site.sizes if n > most)):
+            cost = 0.45 if name in sizes else 1.0
+            yield cost, f"torch.nn.functional.one_hot({old}, {name}).float()"
 
 
 def _inside_bounds(old: str, value: Tensor, numbers: set[Any], site: Site) -> Forms:
@@ -652,6 +663,9 @@ def _inside_bounds(old: str, value: Tensor, numbers: set[Any], site: Site) -> Fo
     if whole and beyond and re.search(r"out of|outside", site.text):
         yield 0.4, f"({old} - {int(low)})"
     if whole and low < 0 and re.search(r"out of|outside", site.text):
+        half = site.rows // 2
+        if -half <= low < 0 < high < site.rows - half:  # they count from the middle
+            yield 0.4, f"({old} + {site.raising[0].named_number(half)})"
         yield 1.3, f"{old}.clamp(min=0)"
     if re.search(r"between 0 and 1|support \(Boolean", site.text) and len(numbers) == 2:
         shifted = f"{old} {'-' if low > 0 else '+'} {abs(low):g}"
@@ -746,6 +760,8 @@ def _ranked(own: _Operand, more: float) -> Forms:
     """With fewer dimensions, or with more."""
     old, shape, rank, site = own.text, own.shape, own.rank, own.site
     apart = re.search(r"must match the size of .* dimension ([2-9])", site.text)
+    if apart is not None and shape and 1 < rank < 4 and shape[0] in site.met and len({*shape}) > 1:
+        yield more + 0.5, f"{old}[:{int(apart[1]) * ', None'}]"  # the samples come first
     if apart is not None and (shape is None or rank == 1):  # a number for each sample
         for name in unread(function_around(own.place.source, own.node)):
             count = f"len({name})" if re.search("shape|size", name) else f"{name}.dim()"
@@ -822,6 +838,8 @@ def _turned(own: _Operand, more: float) -> Forms:
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
         yield 0.65, f"{old}.transpose(-2, -1)"
     layered = rank > 2 and "must match" not in site.text
+    if rank == 2 and shape and shape[0] != shape[1] and site.met == {*shape}:
+        yield 0.6, f"{old}.t()"
     if layered and shape and shape[-1] > 1 and (shape[-2], shape[-1]) in site.refused:
         yield 0.4, f"{old}.transpose(-2, -1)"
     scored = next((v for n, v in own.others.items() if n != old and v.dim() == 4), None)
