@@ -80,6 +80,7 @@ _OF_PLACES = (
     ("raising", batches.starts_of_bags),
     ("raising", batches.begun_anew),
     ("raising", values.turned_masks),
+    ("raising", values.one_for_each_class),
     ("raising", values.as_kernel),
     ("raising", values.of_both_directions),
     ("raising", distributions.as_one_event),
@@ -106,6 +107,7 @@ _OF_PLACES = (
     ("calls", sizes.of_groups),
     ("calls", distributions.with_jitter),
     ("calls", optimizers.without_groups),
+    ("calls", optimizers.one_after_the_other),
     ("calls", calls.options),
     ("calls", calls.counted),
     ("calls", calls.told_by_data),
@@ -145,6 +147,7 @@ _OF_PLACES = (
     ("bound", gradients.scores),
     ("bound", gradients.out_of_place),
     ("at_error", gradients.counts_copied),
+    ("at_error", gradients.idle_for_now),
     ("bindings", gradients.with_gradient),
 )
 # Those that look for their statements themselves.
@@ -192,6 +195,7 @@ _OF_PROGRAM = (
     sizes.of_all_parts,
     sizes.exchanged_sizes,
     sizes.outputs_padded,
+    sizes.of_one_size,
     sizes.of_one_channel,
     sizes.other_numbers,
     gradients.switched,

@@ -204,7 +204,8 @@ class Place:
     def named_number(self, number: int) -> str:
         """A whole number by a name or an attribute that the function has for it, or as it is."""
         own = getattr(self.frame.f_locals.get("self"), "__dict__", {}).items()
-        known = [*self.frame.f_locals.items(), *((f"self.{name}", n) for name, n in own)]
+        known = [(n, v) for n, v in self.frame.f_globals.items() if n.isupper() or n[:2] == "n_"]
+        known += [*self.frame.f_locals.items(), *((f"self.{name}", n) for name, n in own)]
         names = [name for name, n in known if type(n) is int and n == number]
         names = names or [f"{name} - 1" for name, n in known if type(n) is int and n == number + 1]
         return names[-1] if names else str(number)

@@ -617,6 +617,23 @@ def differentiated(site: Site) -> Iterator[Candidate]:
             yield other.written(0.3, f"{{}}\n{loss}.backward()")
 
 
+_LEARNS = re.compile(r"detach|no_grad|requires_grad|backward\(|loss")
+
+
+def idle_for_now(site: Site, place: Place) -> Iterator[Candidate]:
+    """A step of a scaler taken where its optimizer has gradients, as in one phase of a training."""
+    for call in place.calls() if "No inf checks" in site.text else ():
+        given = place.text(call.args[0]) if callee(call) == "step" and call.args else ""
+        choices = [n for n in place.source.nodes if isinstance(n, (ast.If, ast.IfExp))]
+        asked = [n for n in place.source.nodes if callee(n) == "requires_grad_"]
+        asked = [a for each in asked for a in each.args if not isinstance(a, ast.Constant)]  # type: ignore[attr-defined]
+        varies = asked or any(_LEARNS.search(place.text(n)) for n in choices)
+        if given:  # else its parameters may be those of another model
+            some = f'p.grad is not None for group in {given}.param_groups for p in group["params"]'
+            row = place.text(place.statement)
+            yield place.written(0.35 if varies else 1.2, f"if any({some}):\n    {row}")
+
+
 def fitting_argument(site: Site) -> Iterator[Candidate]:
     """The gradient that a function of its own gives for an argument, in the shape of that: a
     product the other way round, or with another one."""

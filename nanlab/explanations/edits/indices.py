@@ -90,8 +90,8 @@ def in_the_whole(site: Site, place: Place) -> Iterator[Candidate]:
             names = [n for n, v in place.names().items() if v is part.dataset and n[0] != "_"]
             for name in names[:1]:
                 yield own.replaced(0.35, (node, name))
-        elif isinstance(made, ast.Subscript) and isinstance(part, (Tensor, np.ndarray, list)):
-            index = place.value(made.slice)
-            several = isinstance(index, (Tensor, np.ndarray, list))
-            if several and bound is not None and spelled(made.value) != spelled(node):
-                yield own.replaced(0.45, (node, bound.text(made.value)))
+        made = made.elt if isinstance(made, ast.ListComp) else made  # of one by one
+        if isinstance(made, ast.Subscript) and isinstance(part, (Tensor, np.ndarray, list)):
+            if bound is not None and not isinstance(made.slice, (ast.Slice, ast.Constant)):
+                if spelled(made.value) != spelled(node):
+                    yield own.replaced(0.45, (node, bound.text(made.value)))

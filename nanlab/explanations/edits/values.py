@@ -206,6 +206,33 @@ def of_both_directions(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.3, (node, f"torch.cat([{of}[-2], {of}[-1]], dim=-1)"))
 
 
+_FORMS = having("sized") | {"float", "long", "to", "type", "view", "reshape", "unsqueeze"}
+
+
+def one_for_each_class(site: Site, place: Place) -> Iterator[Candidate]:
+    """Class numbers among features as one number for each class, where a layer takes so many."""
+    joined = "same number of dimensions" in site.text
+    known = {own - got + 1 for own, got in site.refused} | {own for own, _ in site.refused}
+    for node, _ in place.operands if joined or known else ():
+        inner: Any = node
+        while callee(inner) in _FORMS or isinstance(inner, ast.Subscript):
+            inner = getattr(inner, "value", getattr(getattr(inner, "func", None), "value", None))
+        value, text = place.value(inner) if inner is not None else MISSING, place.text(inner)
+        numbers = elements(value) if isinstance(value, Tensor) and is_whole(value) else set()
+        most = max(numbers, default=0)
+        if not numbers or value.dtype == torch.bool or min(numbers) < 0 or most < 1:
+            continue
+        text = f"{text}.squeeze(-1)" if value.dim() > 1 and value.shape[-1] == 1 else text
+        text = text if value.dtype == torch.int64 else f"{text}.long()"
+        sizes = range(most + 1, 2 * most + 5) if joined else [n for n in known if n > most]
+        named = [(size, place.named_number(size)) for size in sizes]
+        for size, name in named:
+            if size == most + 1 or not name.isdigit() or not joined:
+                form = f"torch.nn.functional.one_hot({text}, {name}).float()"
+                cost = 0.4 + 0.05 * name.isdigit()
+                yield replace(place, distance=0.5 * place.distance).replaced(cost, (node, form))
+
+
 def as_kernel(site: Site, place: Place) -> Iterator[Candidate]:
     """A kernel with the two dimensions of channels that a convolution looks for."""
     for call in place.calls() if "weight should have at least" in site.text else ():
@@ -645,15 +672,9 @@ def _moved(old: str, value: Tensor, site: Site) -> Forms:
         for d in range(1, value.dim()):
             if bool((value.sum(d) == 1).all()):
                 yield 0.6, f"{old}.argmax({d})"
-    joined = "same number of dimensions" in site.text
-    if value.dtype == torch.int64 and value.dim() and (joined or "dtype" in site.text):
-        most = max(1, *numbers)
-        known = site.raising[-1].names().items()
-        named = {n: v for n, v in known if type(v) is int and most < v <= 2 * most + 4}
-        sizes: dict[Any, Any] = named if joined and min(numbers) >= 0 else {}
-        for name in (*sizes, *(n for n in site.sizes if n > most)):
-            cost = 0.45 if name in sizes else 1.0
-            yield cost, f"torch.nn.functional.one_hot({old}, {name}).float()"
+    if value.dtype == torch.int64 and value.dim() and "dtype" in site.text:
+        for number in (n for n in site.sizes if n > max(1, *numbers)):
+            yield 1.0, f"torch.nn.functional.one_hot({old}, {number}).float()"
 
 
 def _inside_bounds(old: str, value: Tensor, numbers: set[Any], site: Site) -> Forms:
