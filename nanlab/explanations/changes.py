@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from nanlab.capture.places import display_name, is_user
 from nanlab.explanations.explanation import Explanation, operands_frame
+from nanlab.explanations.reading import as_read
 from nanlab.explanations.search import mend
 from nanlab.findings.rule import Edit, Fix
 from nanlab.trace.escapes import Failure
@@ -37,6 +38,8 @@ def with_change(
     if edits is None and suggested:
         edits = suggested[0]
     if not edits:
+        if explanation is None and error is not None:
+            return as_read(failure, error, _title(failure, failure.file, failure.line, error))
         return explanation
     explanation = explanation or _unknown(failure, edits[0], error)
     fixes = [fix for fix in explanation.fixes if fix.edits != edits]
@@ -59,14 +62,9 @@ def _line(edit: Edit, file: str) -> str:
 
 def _unknown(failure: Failure, edit: Edit, error: BaseException | None) -> Explanation:
     """What is said of a message that has no meaning here, where an edit was found."""
-    place = "" if (edit.file, edit.first) == (failure.file, failure.line) else " raised here"
-    steps = traceback.walk_tb(error.__traceback__) if error is not None else ()
-    functions = [frame.f_code.co_qualname for frame, _ in steps if is_user(frame)]
-    if functions and "<" not in functions[-1]:
-        place += f", in {functions[-1]}"
     return Explanation(
         "wrong-argument",
-        ": ".join([f"{failure.kind}{place}", *failure.text.splitlines()[:1]]),
+        _title(failure, edit.file, edit.first, error),
         "The program was run again with small changes, without writing files; with this one it"
         " raises no more.",
         failure.file,
@@ -75,6 +73,16 @@ def _unknown(failure: Failure, edit: Edit, error: BaseException | None) -> Expla
         operands_frame(failure.operands),
         module=failure.module,
     )
+
+
+def _title(failure: Failure, file: str, line: int, error: BaseException | None) -> str:
+    """What was raised, and in which function: here, where another line is to be changed."""
+    place = "" if (file, line) == (failure.file, failure.line) else " raised here"
+    steps = traceback.walk_tb(error.__traceback__) if error is not None else ()
+    functions = [frame.f_code.co_qualname for frame, _ in steps if is_user(frame)]
+    if functions and "<" not in functions[-1]:
+        place += f", in {functions[-1]}"
+    return ": ".join([f"{failure.kind}{place}", *failure.text.splitlines()[:1]])
 
 
 def _rewritten(explanation: Explanation) -> list[Edit]:

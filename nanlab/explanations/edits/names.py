@@ -86,7 +86,8 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                 keys = [k for k in owner if isinstance(k, str)]
                 alike = difflib.get_close_matches(str(node.slice.value), keys, 3, 0.5)
                 quote = place.text(node.slice)[-1]
-                for at, other in enumerate(dict.fromkeys([*alike, *keys[:_KEYS]])):
+                apart = [k for k in keys if not isinstance(owner[k], (int, float, str))]
+                for at, other in enumerate(dict.fromkeys([*alike, *apart[:_KEYS]])):
                     yield place.replaced(0.4 + 0.02 * at, (node.slice, f"{quote}{other}{quote}"))
 
 
@@ -183,6 +184,8 @@ def _of_another_type(place: Place, node: ast.Attribute, owner: Any) -> Iterator[
             yield place.replaced(0.3, (node, f"[{whole}[i] for i in {text}.indices]"))
         else:
             yield place.replaced(0.3, (node, whole))
+    if callable(owner) and not isinstance(owner, (nn.Module, type)):  # it was only named
+        yield place.replaced(0.3, (node.value, f"{text}()"))
     if name in getattr(owner, "defaults", ()):  # of an optimizer, for each of its groups
         yield place.replaced(0.3, (node, f'{text}.param_groups[0]["{name}"]'))
     if name == "lr" and hasattr(owner, "get_last_lr"):

@@ -859,7 +859,8 @@ def _turned(own: _Operand, more: float) -> Forms:
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
         yield 0.65, f"{old}.transpose(-2, -1)"
     layered = rank > 2 and "must match" not in site.text
-    if rank == 2 and shape and shape[0] != shape[1] and site.met == {*shape}:
+    met_shapes = [tuple(v.shape) for n, v in own.others.items() if n != old]
+    if rank == 2 and shape and site.met == {*shape} and shape[::-1] in (met_shapes or [shape[::-1]]):
         yield 0.6, f"{old}.t()"
     if layered and shape and shape[-1] > 1 and (shape[-2], shape[-1]) in site.refused:
         yield 0.4, f"{old}.transpose(-2, -1)"
