@@ -1,4 +1,4 @@
-"""What the line that raised an unknown exception read: what each name stood for, and where that was made."""
+"""What the line that raised read: what each name stood for, and where that was made."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def as_read(failure: Failure, error: BaseException, title: str) -> Explanation |
     )
 
 
-def _rows(site: Site, place: Place, error: Exception) -> Iterator[dict[str, str]]:
+def _rows(site: Site, place: Place, error: BaseException) -> Iterator[dict[str, str]]:
     """The names that the line read, those of the part that raised first."""
     owner = getattr(error, "obj", MISSING)
     failed = [part for whole in site.failed for part in ast.walk(whole)]
@@ -91,5 +91,5 @@ def described(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    return f"{type(value).__name__} {shape_text(shape)}" if shape is not None else type(value).__name__
+    name, shape = type(value).__name__, getattr(value, "shape", None)
+    return name if shape is None else f"{name} {shape_text(shape)}"

@@ -1,4 +1,4 @@
-"""Elements looked up in another way: one by one, in the whole, or with what comes after the last."""
+"""Elements looked up in another way: one by one, in the whole, with what comes after the last."""
 
 from __future__ import annotations
 

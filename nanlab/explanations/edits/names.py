@@ -588,9 +588,9 @@ def hidden(site: Site, place: Place) -> Iterator[Candidate]:
             own = [n for n in place.source.nodes if spelled(n) == f"self.{name}"]
             yield place.replaced(0.3, *((n, f"self.{name}_layer") for n in own))
     for node in (n for n in place.parts() if isinstance(n, (ast.Call, ast.Attribute))):
-        name: Any = node.func if isinstance(node, ast.Call) else node.value
-        if isinstance(name, ast.Name):
-            yield from _unhidden(place, name.id, node)
+        used = node.func if isinstance(node, ast.Call) else node.value
+        if isinstance(used, ast.Name):
+            yield from _unhidden(place, used.id, node)
 
 
 def _unhidden(place: Place, name: str, use: ast.Call | ast.Attribute) -> Iterator[Candidate]:

@@ -150,7 +150,9 @@ def one_after_the_other(site: Site, place: Place, call: ast.Call) -> Iterator[Ca
         return
     given = [k.value for k in call.keywords if k.arg == "schedulers"] or call.args[1:2]
     for whole in given:
-        parts = getattr(bound_value(site.binding(place, whole), spelled(whole)) or whole, "elts", [])
+        parts = getattr(
+            bound_value(site.binding(place, whole), spelled(whole)) or whole, "elts", []
+        )
         made = [bound_value(site.binding(place, n), spelled(n)) or n for n in parts]
         told = [{k.arg: k.value for k in getattr(n, "keywords", [])} for n in made]
         steps = [next((k[n] for n in _LENGTHS if n in k), None) for k in told[:-1]]

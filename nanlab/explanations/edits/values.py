@@ -216,8 +216,12 @@ def one_for_each_class(site: Site, place: Place) -> Iterator[Candidate]:
     for node, _ in place.operands if joined or known else ():
         inner: Any = node
         while callee(inner) in _FORMS or isinstance(inner, ast.Subscript):
-            inner = getattr(inner, "value", getattr(getattr(inner, "func", None), "value", None))
-        value, text = place.value(inner) if inner is not None else MISSING, place.text(inner)
+            outer = getattr(inner, "func", inner)
+            if not isinstance(outer, (ast.Attribute, ast.Subscript)):
+                break
+            inner = outer.value
+        value: Any = place.value(inner)
+        text = place.text(inner)
         numbers = elements(value) if isinstance(value, Tensor) and is_whole(value) else set()
         most = max(numbers, default=0)
         if not numbers or value.dtype == torch.bool or min(numbers) < 0 or most < 1:
@@ -444,8 +448,9 @@ def _of_syntax(own: _Operand) -> Forms:
         if not isinstance(place.value(turn.value), ModuleType):  # it was turned already
             yield 0.3, place.text(turn.value)
     inner = getattr(turn, "value", None)
-    if "as parameter" in own.site.text and isinstance(place.value(inner), nn.Parameter):
-        yield -0.05, place.text(inner)
+    if inner is not None and "as parameter" in own.site.text:  # it is one as it is
+        if isinstance(place.value(inner), nn.Parameter):
+            yield -0.05, place.text(inner)
     if isinstance(node, ast.Subscript) and "0-dim" in own.site.text:
         yield 0.4, place.text(node.value)
 
@@ -859,8 +864,8 @@ def _turned(own: _Operand, more: float) -> Forms:
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
         yield 0.65, f"{old}.transpose(-2, -1)"
     layered = rank > 2 and "must match" not in site.text
-    met_shapes = [tuple(v.shape) for n, v in own.others.items() if n != old]
-    if rank == 2 and shape and site.met == {*shape} and shape[::-1] in (met_shapes or [shape[::-1]]):
+    flipped = [tuple(v.shape) == (shape or ())[::-1] for n, v in own.others.items() if n != old]
+    if rank == 2 and shape and site.met == {*shape} and (any(flipped) or not flipped):
         yield 0.6, f"{old}.t()"
     if layered and shape and shape[-1] > 1 and (shape[-2], shape[-1]) in site.refused:
         yield 0.4, f"{old}.transpose(-2, -1)"
