@@ -230,7 +230,7 @@ def of_first_part(site: Site, place: Place) -> Iterator[Candidate]:
             pairs = [(n, f"{place.text(n)}[0]") for n in same if id(n) not in taken]
             if isinstance(value[0], (Tensor, np.ndarray)) and pairs:
                 more = 0.02 * (whole is not place.statement) + 0.5 * several
-                yield place.replaced(0.3 + more - place.distance, *pairs)
+                yield place.replaced(0.25 + more - place.distance, *pairs)
 
 
 def lists(site: Site, place: Place) -> Iterator[Candidate]:
