@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import linecache
-import re
 import traceback
-from contextlib import suppress
 from dataclasses import replace
 
-from nanlab.capture.places import display_name, is_user
+from nanlab.capture.places import is_user
 from nanlab.explanations.explanation import Explanation, operands_frame
 from nanlab.explanations.reading import as_read
 from nanlab.explanations.search import mend
@@ -32,7 +28,6 @@ def with_change(
     line = ("", 0)
     if explanation is not None:
         suggested = [fix.edits for fix in explanation.fixes if fix.edits]
-        suggested += [(edit,) for edit in _rewritten(explanation)]
         line = (explanation.file, explanation.line)
     edits = mend(error, line, suggested) if error is not None else None
     if edits is None and suggested:
@@ -83,19 +78,3 @@ def _title(failure: Failure, file: str, line: int, error: BaseException | None) 
     if functions and "<" not in functions[-1]:
         place += f", in {functions[-1]}"
     return ": ".join([f"{failure.kind}{place}", *failure.text.splitlines()[:1]])
-
-
-def _rewritten(explanation: Explanation) -> list[Edit]:
-    """The line that raised, as the meaning of the message would have it."""
-    shown, line = explanation.file, explanation.line
-    names = [shown, *(name for name in list(linecache.cache) if display_name(name) == shown)]
-    old = next((found for name in names if (found := linecache.getline(name, line))), "")
-    text = old.strip()
-    for pattern, new in explanation.rewrite:
-        if re.search(pattern, text):
-            changed = re.sub(pattern, new, text, count=1)
-            for body in ("", "\n    pass"):
-                with suppress(SyntaxError):
-                    ast.parse(changed + body)
-                    return [Edit(shown, line, line, changed, old.rstrip("\n"))]
-    return []

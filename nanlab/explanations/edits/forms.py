@@ -649,6 +649,13 @@ def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
         if any(a > 1 for a, _ in pairs) and all(a in (1, b) for a, b in pairs):
             index = ", ".join(":" if d in kept else "None" for d in range(other.dim()))
             yield more + 0.95 + 0.05 * (other.dim() - 1 - kept[-1]), f"{old}[{index}]"
+    if (
+        rank == 1
+        and other.dim() == 2
+        and shape == other.shape[:1]
+        and own.site.met == {*other.shape}
+    ):
+        yield 0.4, f"{old}[:, None]"  # a number for each row
     if shape is not None and other.dim() > rank:
         nones = ", None" * (other.dim() - rank)
         yield more + 1.05, f"{old}[:{nones}]" if rank == 1 else f"{old}[..., None]"

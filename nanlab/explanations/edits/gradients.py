@@ -634,44 +634,6 @@ def idle_for_now(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.written(0.35 if varies else 1.2, f"if any({some}):\n    {row}")
 
 
-def fitting_argument(site: Site) -> Iterator[Candidate]:
-    """The gradient that a function of its own gives for an argument, in the shape of that: a
-    product the other way round, or with another one."""
-    told = re.search(r"gradient at index (\d+) - got \[(.*?)\] .*with \[(.*?)\]", site.text)
-    for place in site.mentioned if told is not None else ():
-        whole: Any = getattr(place.statement, "value", None)
-        parts = getattr(whole, "elts", [whole])
-        own = getattr(place.function, "name", "") == "backward"
-        if told is None or not own or int(told[1]) >= len(parts):
-            continue
-        part, (got, wanted) = parts[int(told[1])], (each.split(", ") for each in told.groups()[1:])
-        bound = site.binding(place, part)
-        near = replace(bound or place, distance=0.0)
-        node = bound_value(bound, spelled(part)) or part
-        if got == wanted[::-1]:
-            for turned in _turned_product(near, node):
-                yield near.replaced(0.3, (node, turned))
-            loose = near.whole(node)
-            yield near.replaced(0.4, (node, f"{loose}.t()"))
-        for other in (each for each in parts if each is not part):
-            pairs = (part, place.text(other)), (other, place.text(part))
-            yield replace(place, distance=0.0).replaced(0.5, *pairs)
-
-
-def _turned_product(place: Place, node: Any) -> Iterator[str]:
-    """A matrix product with its operands and its result turned: ``b.t() @ a`` of ``a.t() @ b``."""
-    method = callee(node) in ("mm", "matmul") and isinstance(node.func, ast.Attribute)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-        left, right, form = node.left, node.right, "{} @ {}"
-    elif method and len(node.args) == 1:
-        left, right, form = node.func.value, node.args[0], f"{{}}.{callee(node)}({{}})"
-    else:
-        return
-    texts = [place.text(each) for each in (right, left)]
-    turned = (re.sub(r"\.(t\(\)|T|mT)$", "", text) for text in texts)
-    yield form.format(*(f"{a}.t()" if a == b else b for a, b in zip(texts, turned, strict=True)))
-
-
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 
 

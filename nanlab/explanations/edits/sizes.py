@@ -582,22 +582,6 @@ def _width(place: Place) -> ast.expr | None:
     return None
 
 
-def resized(site: Site, place: Place) -> Iterator[Candidate]:
-    """What is made larger by a factor, made as large as what it then meets."""
-    pairs = [(n.left, n.right) for n in place.parts() if isinstance(n, ast.BinOp)]
-    lists = [n.elts for n in place.parts() if isinstance(n, (ast.List, ast.Tuple))]
-    pairs += [pair for each in lists for pair in itertools.permutations(each, 2)]
-    for own, other in (*pairs, *((b, a) for a, b in pairs)) if "must match" in site.text else ():
-        bound, met = site.binding(place, own), place.value(other)
-        made = own if bound is None else bound_value(bound, spelled(own))
-        factor = [k for k in getattr(made, "keywords", []) if k.arg == "scale_factor"]
-        if callee(made) == "interpolate" and factor and isinstance(met, Tensor) and met.dim() > 2:
-            if bound is None or bound.function is place.function:
-                text = f"size={place.text(other)}.shape[2:]"
-                at = replace(bound or place, distance=0.0)
-                yield at.replaced(0.3, (factor[0], text))
-
-
 def _steps(block: ast.AST, item: str) -> Iterator[str]:
     """How many parts of a length there are that begin a step apart, as a block reads them."""
     for whole, part, end in _read(block, item):
@@ -801,22 +785,6 @@ def kept_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
             if type(at) is int:
                 new = f"{at}:" if at == -1 else f"{at}:{at + 1}"
                 yield place.replaced(0.6 - 0.1 * known, (part, new))
-
-
-def in_turn(site: Site, place: Place) -> Iterator[Candidate]:
-    """The part of a sequence whose turn it is, in a loop that does not read what it counts."""
-    function = place.function or place.source.tree
-    loops = [n for n in ast.walk(function) if isinstance(n, ast.For) and spelled(n.target)]
-    loops = [n for n in loops if n.lineno < place.statement.lineno <= (n.end_lineno or 0)]
-    for loop in loops if re.search(r"\d-?D\b", site.text) else ():
-        name, count = spelled(loop.target), callee(loop.iter) == "range"
-        if not count or any(name in names_in(row) for row in loop.body):
-            continue
-        for node, role in place.operands:
-            value = place.value(node)
-            for d in range(getattr(value, "ndim", 0)) if role == "argument" else ():
-                part = f"{place.text(node)}[{d * ':, '}{name}]"
-                yield place.replaced(0.4 + 0.1 * d, (node, part))
 
 
 def _instead_of(dimension: Any) -> Iterator[tuple[float, str]]:

@@ -55,25 +55,6 @@ def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.45 + 0.3 * named, (same, text))
 
 
-def other_part(site: Site, place: Place) -> Iterator[Candidate]:
-    """The part of a sequence that is left where the program reads ``x[:, :-1]``: ``x[:, 1:]``."""
-    own = {ast.dump(e): e for e, _ in place.operands if isinstance(e, ast.Name)}
-    for source in site.program.texts if re.search("size|shape", site.text) else ():
-        for node in source.nodes:
-            same = own.get(ast.dump(node.value)) if isinstance(node, ast.Subscript) else None
-            for part in ast.walk(node.slice) if isinstance(node, ast.Subscript) else ():
-                if same is not None and isinstance(part, ast.Slice) and not part.step:
-                    text = source.part(node)
-                    old = source.part(part)
-                    cut = re.fullmatch(r":\s*-(\w+)|(\w+)\s*:", old)
-                    if cut is not None:
-                        other = f"{cut[1]}:" if cut[1] else f":-{cut[2]}"
-                        start = text.rindex(old)
-                        new = text[:start] + other + text[start + len(old) :]
-                        yield place.replaced(0.6, (same, new))
-                        yield place.replaced(0.75, (same, text))
-
-
 def cut_alike(site: Site, place: Place) -> Iterator[Candidate]:
     """A tensor cut as data of its shape is: a mask as the labels, ``x[:, 1:]``."""
     for node in place.source.nodes if re.search("size|shape", site.text) else ():
@@ -231,16 +212,6 @@ def one_for_each_class(site: Site, place: Place) -> Iterator[Candidate]:
                 form = f"torch.nn.functional.one_hot({text}, {name}).float()"
                 cost = 0.4 + 0.05 * name.isdigit()
                 yield replace(place, distance=0.5 * place.distance).replaced(cost, (node, form))
-
-
-def as_kernel(site: Site, place: Place) -> Iterator[Candidate]:
-    """A kernel with the two dimensions of channels that a convolution looks for."""
-    for call in place.calls() if "weight should have at least" in site.text else ():
-        kind = re.fullmatch(r"conv(\d)d", callee(call))
-        for node in [k.value for k in call.keywords if k.arg == "weight"] or call.args[1:2]:
-            value = place.value(node)
-            if kind is not None and (value is MISSING or value.ndim == int(kind[1])):
-                yield place.replaced(0.4, (node, f"{place.text(node)}[None, None]"))
 
 
 def not_eaten(site: Site) -> Iterator[Candidate]:
