@@ -649,12 +649,9 @@ def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
         if any(a > 1 for a, _ in pairs) and all(a in (1, b) for a, b in pairs):
             index = ", ".join(":" if d in kept else "None" for d in range(other.dim()))
             yield more + 0.95 + 0.05 * (other.dim() - 1 - kept[-1]), f"{old}[{index}]"
-    if (
-        rank == 1
-        and other.dim() == 2
-        and shape == other.shape[:1]
-        and own.site.met == {*other.shape}
-    ):
+    once = sum(own.place.text(n) == old for n in own.place.parts()) == 1
+    once = once and shape is not None and not is_whole(own.value)
+    if once and other.dim() == 2 and (shape, own.site.met) == (other.shape[:1], {*other.shape}):
         yield 0.4, f"{old}[:, None]"  # a number for each row
     if shape is not None and other.dim() > rank:
         nones = ", None" * (other.dim() - rank)
