@@ -626,8 +626,9 @@ def idle_for_now(site: Site, place: Place) -> Iterator[Candidate]:
         given = place.text(call.args[0]) if callee(call) == "step" and call.args else ""
         choices = [n for n in place.source.nodes if isinstance(n, (ast.If, ast.IfExp))]
         asked = [n for n in place.source.nodes if callee(n) == "requires_grad_"]
-        asked = [a for each in asked for a in each.args if not isinstance(a, ast.Constant)]  # type: ignore[attr-defined]
-        varies = asked or any(_LEARNS.search(place.text(n)) for n in choices)
+        given_to = [a for each in asked for a in getattr(each, "args", [])]
+        varying = [a for a in given_to if not isinstance(a, ast.Constant)]
+        varies = varying or any(_LEARNS.search(place.text(n)) for n in choices)
         if given:  # else its parameters may be those of another model
             some = f'p.grad is not None for group in {given}.param_groups for p in group["params"]'
             row = place.text(place.statement)

@@ -75,7 +75,8 @@ def _of_instances(source: Source, kind: ast.ClassDef) -> list[tuple[ast.AST, str
     if not own or first is None:
         return []
     indent = "\n" + " " * first.col_offset
-    rows = [f"self.{name} = {source.part(made[name].value)}" for name in own]  # type: ignore[attr-defined]
+    values = {name: source.part(getattr(made[name], "value", None)) for name in own}
+    rows = [f"self.{name} = {value}" for name, value in values.items()]
     return [(first, indent.join((*rows, source.part(first))))]
 
 
