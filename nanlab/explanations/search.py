@@ -132,6 +132,7 @@ _OF_PLACES = (
     ("bound", values.in_torch),
     ("places", values.in_single_precision),
     ("places", values.as_elsewhere),
+    ("places", values.other_part),
     ("at_error", values.cut_alike),
     ("places", sizes.other_dimensions),
     ("raising", sizes.other_axes),

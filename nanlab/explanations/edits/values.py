@@ -55,6 +55,25 @@ def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.45 + 0.3 * named, (same, text))
 
 
+def other_part(site: Site, place: Place) -> Iterator[Candidate]:
+    """The part of a sequence that is left where the program reads ``x[:, :-1]``: ``x[:, 1:]``."""
+    own = {ast.dump(e): e for e, _ in place.operands if isinstance(e, ast.Name)}
+    for source in site.program.texts if re.search("size|shape", site.text) else ():
+        for node in source.nodes:
+            same = own.get(ast.dump(node.value)) if isinstance(node, ast.Subscript) else None
+            for part in ast.walk(node.slice) if isinstance(node, ast.Subscript) else ():
+                if same is not None and isinstance(part, ast.Slice) and not part.step:
+                    text = source.part(node)
+                    old = source.part(part)
+                    cut = re.fullmatch(r":\s*-(\w+)|(\w+)\s*:", old)
+                    if cut is not None:
+                        other = f"{cut[1]}:" if cut[1] else f":-{cut[2]}"
+                        start = text.rindex(old)
+                        new = text[:start] + other + text[start + len(old) :]
+                        yield place.replaced(0.6, (same, new))
+                        yield place.replaced(0.75, (same, text))
+
+
 def cut_alike(site: Site, place: Place) -> Iterator[Candidate]:
     """A tensor cut as data of its shape is: a mask as the labels, ``x[:, 1:]``."""
     for node in place.source.nodes if re.search("size|shape", site.text) else ():
