@@ -533,6 +533,12 @@ PROGRAMS = {
 }
 
 
+def failed(path: Path, text: str) -> Exception:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        run(path / "program.py", textwrap.dedent(text).strip() + "\n")
+    return caught.value
+
+
 def run(path: Path, text: str) -> None:
     path.write_text(text)
     linecache.checkcache(str(path))
@@ -591,3 +597,41 @@ table(tokens)
     assert "50 of the 50 indices" in told.explanation
     assert "18, 19 and 30 more" in told.explanation
     assert told.fixes[0].code == "table = nn.Embedding(60, 4)"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value", "made"),
+    [
+        (
+            """
+        def loss(out):
+            return out.no_such_thing
+        loss({"logits": 1})
+        """,
+            "out",
+            "a dict with 1 keys: 'logits'",
+            "an argument of loss",
+        ),
+        (
+            """
+        import json
+        rows = ["'a'", 2]
+        json.loads(rows[0])
+        """,
+            "rows",
+            "a list of 2 (str, int)",
+            "bound at program.py:2",
+        ),
+    ],
+)
+def test_names_that_the_line_of_an_unknown_exception_read_are_told(
+    text: str, name: str, value: str, made: str, tmp_path: Path
+) -> None:
+    told = nanlab.explain(failed(tmp_path, text))
+    assert told is not None and told.change is None and not told.fixes
+    assert told.evidence.to_dict("records") == [{"name": name, "value": value, "made": made}]
+
+
+def test_exception_that_the_program_raises_itself_is_not_told_anew(tmp_path: Path) -> None:
+    text = "rows = []\nif not rows:\n    raise KeyError('x')\n"
+    assert nanlab.explain(failed(tmp_path, text)) is None

@@ -1505,6 +1505,17 @@ def test_edit_that_others_of_its_kind_contradict_gives_way() -> None:
     assert search._likeliest(found, outcomes) is found[2]
 
 
+def test_edits_of_lines_of_several_depths_write_each_as_deep_as_it_stands() -> None:
+    text = "def f(x):\n    return x.a\nf(1)\n"
+    for new in (
+        text.replace("x.a", "x.b").replace("f(1)", "f(2)"),
+        text.replace("    return x.a\nf(1)", "    y = x.b\n    return y\n\nf(2)"),
+        text + "f(3)\n",
+    ):
+        source = trial.Source("train.py", text, ast.parse(text))
+        assert trial.edited(source, trial.difference(source, new)) == new
+
+
 def test_trying_leaves_files_and_names_as_they_were(tmp_path: Path) -> None:
     kept, made = tmp_path / "kept.pt", tmp_path / "made.txt"
     text = f"""
@@ -1553,7 +1564,7 @@ while x.summ() == 0:
     pass
 """
     told = nanlab.explain(failed(tmp_path / "program.py", text))
-    assert told is None
+    assert told is not None and not told.fixes
 
 
 def test_errors_that_the_program_raises_itself_are_not_searched(tmp_path: Path) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import linecache
-import re
 import traceback
-from contextlib import suppress
 from dataclasses import replace
 
-from nanlab.capture.places import display_name, is_user
+from nanlab.capture.places import is_user
 from nanlab.explanations.explanation import Explanation, operands_frame
+from nanlab.explanations.reading import as_read
 from nanlab.explanations.search import mend
 from nanlab.findings.rule import Edit, Fix
 from nanlab.trace.escapes import Failure
@@ -31,12 +28,13 @@ def with_change(
     line = ("", 0)
     if explanation is not None:
         suggested = [fix.edits for fix in explanation.fixes if fix.edits]
-        suggested += [(edit,) for edit in _rewritten(explanation)]
         line = (explanation.file, explanation.line)
     edits = mend(error, line, suggested) if error is not None else None
     if edits is None and suggested:
         edits = suggested[0]
     if not edits:
+        if explanation is None and error is not None:
+            return as_read(failure, error, _title(failure, failure.file, failure.line, error))
         return explanation
     explanation = explanation or _unknown(failure, edits[0], error)
     fixes = [fix for fix in explanation.fixes if fix.edits != edits]
@@ -59,14 +57,9 @@ def _line(edit: Edit, file: str) -> str:
 
 def _unknown(failure: Failure, edit: Edit, error: BaseException | None) -> Explanation:
     """What is said of a message that has no meaning here, where an edit was found."""
-    place = "" if (edit.file, edit.first) == (failure.file, failure.line) else " raised here"
-    steps = traceback.walk_tb(error.__traceback__) if error is not None else ()
-    functions = [frame.f_code.co_qualname for frame, _ in steps if is_user(frame)]
-    if functions and "<" not in functions[-1]:
-        place += f", in {functions[-1]}"
     return Explanation(
         "wrong-argument",
-        ": ".join([f"{failure.kind}{place}", *failure.text.splitlines()[:1]]),
+        _title(failure, edit.file, edit.first, error),
         "The program was run again with small changes, without writing files; with this one it"
         " raises no more.",
         failure.file,
@@ -77,17 +70,11 @@ def _unknown(failure: Failure, edit: Edit, error: BaseException | None) -> Expla
     )
 
 
-def _rewritten(explanation: Explanation) -> list[Edit]:
-    """The line that raised, as the meaning of the message would have it."""
-    shown, line = explanation.file, explanation.line
-    names = [shown, *(name for name in list(linecache.cache) if display_name(name) == shown)]
-    old = next((found for name in names if (found := linecache.getline(name, line))), "")
-    text = old.strip()
-    for pattern, new in explanation.rewrite:
-        if re.search(pattern, text):
-            changed = re.sub(pattern, new, text, count=1)
-            for body in ("", "\n    pass"):
-                with suppress(SyntaxError):
-                    ast.parse(changed + body)
-                    return [Edit(shown, line, line, changed, old.rstrip("\n"))]
-    return []
+def _title(failure: Failure, file: str, line: int, error: BaseException | None) -> str:
+    """What was raised, and in which function: here, where another line is to be changed."""
+    place = "" if (file, line) == (failure.file, failure.line) else " raised here"
+    steps = traceback.walk_tb(error.__traceback__) if error is not None else ()
+    functions = [frame.f_code.co_qualname for frame, _ in steps if is_user(frame)]
+    if functions and "<" not in functions[-1]:
+        place += f", in {functions[-1]}"
+    return ": ".join([f"{failure.kind}{place}", *failure.text.splitlines()[:1]])

@@ -30,8 +30,6 @@ class Explanation:
     module: str = ""
     # file, line and text of the line to change, where it is another
     change: tuple[str, int, str] | None = None
-    # (pattern, replacement): how the line is written anew, by the first that is found in it
-    rewrite: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         from nanlab.views.explanation import as_text
@@ -104,9 +102,8 @@ def says(
     title: str,
     why: str,
     *fixes: tuple[str, str],
-    rewrite: tuple[tuple[str, str], ...] = (),
 ) -> Meaning:
-    """A message of one meaning; ``{1}``: group, ``{inside}``: module. rewrite: the new line."""
+    """A message of one meaning; ``{1}``: group, ``{inside}``: module."""
 
     def explained(case: Case) -> Explanation:
         words = ("", *(group or "" for group in case.match.groups()))
@@ -117,7 +114,6 @@ def says(
             *told,
             evidence=operands_frame(case.failure.operands),
             fixes=advice(*zip((name for name, _ in fixes), codes, strict=True)),
-            rewrite=rewrite,
         )
 
     return Meaning(re.compile(pattern), explained)

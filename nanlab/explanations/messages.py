@@ -13,7 +13,6 @@ MESSAGES: list[Meaning] = [
         " {3}{inside}",
         "A reflection leaves the element of the edge itself out.",
         ("repeat the edge instead", 'x = F.pad(x, pad, mode="replicate")'),
-        rewrite=((r"""mode=(['"])reflect['"]""", r"""mode=\1replicate\1"""),),
     ),
     says(
         r"view size is not compatible with input tensor's size and stride",
@@ -21,7 +20,6 @@ MESSAGES: list[Meaning] = [
         "view cannot join dimensions that do not lie next to each other in memory{inside}",
         "transpose, permute and slices leave the memory as it is.",
         ("let it copy where it must", "x = x.reshape(...)"),
-        rewrite=((r"\.view\(", ".reshape("),),
     ),
     says(
         r"Expected more than 1 value per channel when training, got input size torch\.Size\(\[([\d,"
@@ -51,10 +49,6 @@ MESSAGES: list[Meaning] = [
             "take the scores as they are",
             "loss = F.binary_cross_entropy_with_logits(scores, target)",
         ),
-        rewrite=(
-            (r"binary_cross_entropy\(", "binary_cross_entropy_with_logits("),
-            (r"BCELoss\(", "BCEWithLogitsLoss("),
-        ),
     ),
     says(
         r"(a (?:view of a )?leaf Variable that requires grad) is being used in an in-place"
@@ -65,7 +59,6 @@ MESSAGES: list[Meaning] = [
         " model.",
         ("update it without gradient", "with torch.no_grad():\n    weight -= lr * weight.grad"),
         ("or compute a new tensor", "scaled = weight * 2"),
-        rewrite=((r"^([^\n]+)$", r"with torch.no_grad():\n    \1"),),
     ),
     says(
         r"(?:One of the differentiated Tensors|The differentiated Tensor at index \d+) appears to"
@@ -90,7 +83,6 @@ MESSAGES: list[Meaning] = [
         " state as attributes holds some.",
         ("copy the values alone", "copied = x.detach().clone()"),
         ("or keep them detached in the module", "self.hidden = hidden.detach()"),
-        rewrite=((r"(?:copy\.)?deepcopy\((\w[\w.]*)\)", r"\1.detach().clone()"),),
     ),
     says(
         r"optimizer got an empty parameter list",
@@ -826,9 +818,5 @@ MESSAGES: list[Meaning] = [
         "requires_grad was set on a tensor that was computed{inside}",
         "Whether a result has a gradient follows from its operands.",
         ("cut it from the graph", "h = h.detach()"),
-        rewrite=(
-            (r"^(\S+)\.requires_grad = False$", r"\1 = \1.detach()"),
-            (r"^(\S+)\.requires_grad_\(False\)$", r"\1 = \1.detach()"),
-        ),
     ),
 ]

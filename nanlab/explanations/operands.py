@@ -389,16 +389,7 @@ def broadcast_mismatch(case: Case) -> Explanation | None:
                 "x * weight[:, None]  # or weight.unsqueeze(1)",
             )
         ),
-        rewrite=_rows_first(case),
     )
-
-
-def _rows_first(case: Case) -> tuple[tuple[str, str], ...]:
-    """A vector with one number for each row of a matrix, as a column."""
-    shapes = [tuple(o.shape) for o in case.failure.operands[:2]]
-    if [len(s) for s in shapes] == [2, 1] and shapes[0][0] == shapes[1][0]:
-        return ((r"(\w+\s*[-+*/]\s*)([A-Za-z_][\w.]*)(?![\w.(\[])", r"\1\2[:, None]"),)
-    return ()
 
 
 @means(r"expected input\[([\d, ]+)\] to have (\d+) channels, but got (\d+) channels instead")
@@ -456,7 +447,6 @@ def state_dict_mismatch(case: Case) -> Explanation | None:
         ),
         evidence=pd.DataFrame(rows),
         fixes=advice(*prefix[1], *_state_fixes([name for name, _, _ in sizes])),
-        rewrite=prefix[2],
     )
 
 
@@ -465,9 +455,7 @@ def _keys(text: str, which: str) -> list[str]:
     return re.findall(r'"([^"]+)"', found[1]) if found else []
 
 
-def _prefix(
-    missing: list[str], unexpected: list[str]
-) -> tuple[str, list[tuple[str, str]], tuple[tuple[str, str], ...]]:
+def _prefix(missing: list[str], unexpected: list[str]) -> tuple[str, list[tuple[str, str]]]:
     """Names that differ by a prefix alone: DataParallel's ``module.``, ``_orig_mod.``."""
     for prefix in ("module.", "_orig_mod.", "model."):
         if (
@@ -480,13 +468,11 @@ def _prefix(
                 f'state = {{n.removeprefix("{prefix}"): value for n, value in state.items()}}\n'
                 "model.load_state_dict(state)"
             )
-            state = rf'{{n.removeprefix("{prefix}"): v for n, v in \1.items()}}'
             return (
                 f"The names in the checkpoint begin with {prefix!r}, put there by a wrapper.",
                 [("take the prefix off", code)],
-                ((r"load_state_dict\(([^,]+)\)", f"load_state_dict({state})"),),
             )
-    return "", [], ()
+    return "", []
 
 
 def _state_fixes(sizes: list[str]) -> list[tuple[str, str]]:
@@ -527,7 +513,6 @@ def impossible_shape(case: Case) -> Explanation | None:
         fixes=advice(
             ("let the batch be what it is", "x = x.flatten(1)  # or x.view(x.shape[0], -1)")
         ),
-        rewrite=((r"((?:view|reshape)\([^()]*?)-?\b[\w.]+\s*\)", r"\1-1)"),),
     )
 
 
@@ -547,7 +532,6 @@ def mask_of_another_shape(case: Case) -> Explanation | None:
         "A mask covers the first dimensions, each at its full size.",
         evidence=operands_frame(case.failure.operands),
         fixes=advice(("put the mask in the place of its dimension", f"x[{colons}mask]")),
-        rewrite=((r"(\w)\[(\w[\w.]*)\]", rf"\1[{colons}\2]"),) if known and colons else (),
     )
 
 
@@ -594,7 +578,7 @@ def _born(case: Case, cause: str, title: str, why: str, **more: Any) -> Explanat
     if culprit is None or not culprit.line:
         return case.explain(cause, title, why, **more)
     place = {"file": culprit.file, "line": culprit.line, "source": culprit.source}
-    more |= {"module": culprit.module, "fixes": [*culprit.fixes, *more["fixes"]], "rewrite": ()}
+    more |= {"module": culprit.module, "fixes": [*culprit.fixes, *more["fixes"]]}
     return case.explain(cause, title, f"{why} It was born before: {culprit}.", **place, **more)
 
 
@@ -648,9 +632,6 @@ def outside_of_support(case: Case) -> Explanation | None:
         "The distribution gives such a value no probability, so its log-likelihood would be -inf."
         " Rounding does this at the edges, as with an action that tanh has rounded to 1.",
         fixes=advice(("keep the value inside", "value = value.clamp(1e-6, 1 - 1e-6)")),
-        rewrite=((r"log_prob\((\w[\w.]*)\)", r"log_prob(\1.clamp(1e-6, 1 - 1e-6))"),)
-        if support.startswith("Interval(lower_bound=0.0, upper_bound=1.0")
-        else (),
     )
 
 
@@ -672,7 +653,6 @@ def refused_probabilities(case: Case) -> Explanation | None:
                     "torch.distributions.Categorical(logits=logits)",
                 )
             ),
-            rewrite=((r"(multinomial\(\s*\w[\w.]*)", r"\1 + 1e-6"),),
         )
     return _born(
         case,

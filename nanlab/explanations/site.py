@@ -204,8 +204,10 @@ class Place:
     def named_number(self, number: int) -> str:
         """A whole number by a name or an attribute that the function has for it, or as it is."""
         own = getattr(self.frame.f_locals.get("self"), "__dict__", {}).items()
-        known = [*self.frame.f_locals.items(), *((f"self.{name}", n) for name, n in own)]
+        known = [(n, v) for n, v in self.frame.f_globals.items() if n.isupper() or n[:2] == "n_"]
+        known += [*self.frame.f_locals.items(), *((f"self.{name}", n) for name, n in own)]
         names = [name for name, n in known if type(n) is int and n == number]
+        names = names or [f"{name} - 1" for name, n in known if type(n) is int and n == number + 1]
         return names[-1] if names else str(number)
 
     def names(self) -> dict[str, Any]:
@@ -668,6 +670,18 @@ class Site:
         pair = (int(met[1]), int(met[2])) if met is not None else (0, 0)
         both = {pair, pair[::-1]} if abs(pair[0] - pair[1]) == 1 else set()  # as with a class token
         return {(int(each["own"]), int(each["got"])) for each in named} | both
+
+    @cached_property
+    def met(self) -> set[int]:
+        """The two sizes of which the message says that they must be the same."""
+        told = re.search(r"size of tensor a \((\d+)\) must match .* tensor b \((\d+)\)", self.text)
+        return {int(size) for size in told.groups()} if told is not None else set()
+
+    @cached_property
+    def rows(self) -> int:
+        """The rows of the table in which something was looked up; 0: nothing was."""
+        tables = [f.f_locals.get("weight") for f in self.inner if f.f_code.co_name == "embedding"]
+        return next((len(table) for table in tables if isinstance(table, Tensor)), 0)
 
     @cached_property
     def looked_up(self) -> set[tuple[int, int]]:

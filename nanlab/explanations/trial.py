@@ -433,12 +433,26 @@ def difference(source: Source, text: str) -> list[Edit]:
             b, d = b + 1, d + 1
         elif kind == "insert":
             a, c = a - 1, c - 1
-        if kind != "equal":
-            first = old[a]
-            indent = first[: len(first) - len(first.lstrip())]
-            rows = "\n".join(row.removeprefix(indent) for row in new[c:d])
-            found.append(Edit(source.shown, a + 1, b, rows, "\n".join(old[a:b])))
+        parts = [(a, b, new[c:d])]
+        if b - a == d - c:  # as many lines: each by itself
+            parts = [(at, at + 1, [new[c + at - a]]) for at in range(a, b)]
+        found += [_written(source, *part) for part in parts if kind != "equal"]
     return found
+
+
+def _written(source: Source, first: int, last: int, rows: list[str]) -> Edit:
+    """The edit that writes these rows for lines, and for those before them up to the one that is
+    indented least."""
+    old, least = source.lines, min((_indent(row) for row in rows if row), default=0)
+    while first and rows and _indent(old[first]) > least:
+        first -= 1
+        rows = [old[first], *rows]
+    text = "\n".join(row[_indent(old[first]) :] for row in rows)
+    return Edit(source.shown, first + 1, last, text, "\n".join(old[first:last]))
+
+
+def _indent(row: str) -> int:
+    return len(row) - len(row.lstrip())
 
 
 def _unedited(line: int, source: Source, edits: Sequence[Edit]) -> int:

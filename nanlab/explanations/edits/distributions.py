@@ -28,6 +28,8 @@ from nanlab.operators import having
 def allowed(site: Site, place: Place) -> Iterator[Candidate]:
     """A parameter of a distribution mapped into what the distribution takes."""
     drawn = [c for c in place.calls() if callee(c) == "multinomial" and c.args]
+    for node in (c.args[0] for c in drawn if "invalid multinomial" in site.text):
+        yield place.replaced(0.3, (node, f"{place.text(node)} + 1e-6"))
     for node in (c.args[0] for c in drawn if "probability tensor" in site.text):
         scores, logs = place.value(node), callee(node) == "log_softmax"
         if logs or (isinstance(scores, Tensor) and bool((scores < math.inf).all())):

@@ -327,6 +327,9 @@ def switched(site: Site) -> Iterator[Candidate]:
             if line <= place.statement.lineno <= last:
                 for part in parts:
                     if GRADIENTS_OFF.search(place.text(part)):
+                        if part in getattr(node, "decorator_list", []):  # the caller may want it
+                            edit = lines_as(place.source, part.lineno, part.end_lineno or 0, "")
+                            yield Candidate(0.43, (edit,))
                         own = Place(place.source, place.statement, place.frame, 0.0)
                         yield own.replaced(0.45, (part, "torch.enable_grad()"))
     for place in site.statements():
@@ -614,42 +617,22 @@ def differentiated(site: Site) -> Iterator[Candidate]:
             yield other.written(0.3, f"{{}}\n{loss}.backward()")
 
 
-def fitting_argument(site: Site) -> Iterator[Candidate]:
-    """The gradient that a function of its own gives for an argument, in the shape of that: a
-    product the other way round, or with another one."""
-    told = re.search(r"gradient at index (\d+) - got \[(.*?)\] .*with \[(.*?)\]", site.text)
-    for place in site.mentioned if told is not None else ():
-        whole: Any = getattr(place.statement, "value", None)
-        parts = getattr(whole, "elts", [whole])
-        own = getattr(place.function, "name", "") == "backward"
-        if told is None or not own or int(told[1]) >= len(parts):
-            continue
-        part, (got, wanted) = parts[int(told[1])], (each.split(", ") for each in told.groups()[1:])
-        bound = site.binding(place, part)
-        near = replace(bound or place, distance=0.0)
-        node = bound_value(bound, spelled(part)) or part
-        if got == wanted[::-1]:
-            for turned in _turned_product(near, node):
-                yield near.replaced(0.3, (node, turned))
-            loose = near.whole(node)
-            yield near.replaced(0.4, (node, f"{loose}.t()"))
-        for other in (each for each in parts if each is not part):
-            pairs = (part, place.text(other)), (other, place.text(part))
-            yield replace(place, distance=0.0).replaced(0.5, *pairs)
+_LEARNS = re.compile(r"detach|no_grad|requires_grad|backward\(|loss")
 
 
-def _turned_product(place: Place, node: Any) -> Iterator[str]:
-    """A matrix product with its operands and its result turned: ``b.t() @ a`` of ``a.t() @ b``."""
-    method = callee(node) in ("mm", "matmul") and isinstance(node.func, ast.Attribute)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-        left, right, form = node.left, node.right, "{} @ {}"
-    elif method and len(node.args) == 1:
-        left, right, form = node.func.value, node.args[0], f"{{}}.{callee(node)}({{}})"
-    else:
-        return
-    texts = [place.text(each) for each in (right, left)]
-    turned = (re.sub(r"\.(t\(\)|T|mT)$", "", text) for text in texts)
-    yield form.format(*(f"{a}.t()" if a == b else b for a, b in zip(texts, turned, strict=True)))
+def idle_for_now(site: Site, place: Place) -> Iterator[Candidate]:
+    """A step of a scaler taken where its optimizer has gradients, as in one phase of a training."""
+    for call in place.calls() if "No inf checks" in site.text else ():
+        given = place.text(call.args[0]) if callee(call) == "step" and call.args else ""
+        choices = [n for n in place.source.nodes if isinstance(n, (ast.If, ast.IfExp))]
+        asked = [n for n in place.source.nodes if callee(n) == "requires_grad_"]
+        given_to = [a for each in asked for a in getattr(each, "args", [])]
+        varying = [a for a in given_to if not isinstance(a, ast.Constant)]
+        varies = varying or any(_LEARNS.search(place.text(n)) for n in choices)
+        if given:  # else its parameters may be those of another model
+            some = f'p.grad is not None for group in {given}.param_groups for p in group["params"]'
+            row = place.text(place.statement)
+            yield place.written(0.35 if varies else 1.2, f"if any({some}):\n    {row}")
 
 
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}

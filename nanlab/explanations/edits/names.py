@@ -6,6 +6,7 @@ import ast
 import builtins
 import difflib
 import re
+import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
@@ -85,7 +86,8 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                 keys = [k for k in owner if isinstance(k, str)]
                 alike = difflib.get_close_matches(str(node.slice.value), keys, 3, 0.5)
                 quote = place.text(node.slice)[-1]
-                for at, other in enumerate(dict.fromkeys([*alike, *keys[:_KEYS]])):
+                apart = [k for k in keys if not isinstance(owner[k], (int, float, str))]
+                for at, other in enumerate(dict.fromkeys([*alike, *apart[:_KEYS]])):
                     yield place.replaced(0.4 + 0.02 * at, (node.slice, f"{quote}{other}{quote}"))
 
 
@@ -182,6 +184,8 @@ def _of_another_type(place: Place, node: ast.Attribute, owner: Any) -> Iterator[
             yield place.replaced(0.3, (node, f"[{whole}[i] for i in {text}.indices]"))
         else:
             yield place.replaced(0.3, (node, whole))
+    if callable(owner) and not isinstance(owner, (nn.Module, type)):  # it was only named
+        yield place.replaced(0.3, (node.value, f"{text}()"))
     if name in getattr(owner, "defaults", ()):  # of an optimizer, for each of its groups
         yield place.replaced(0.3, (node, f'{text}.param_groups[0]["{name}"]'))
     if name == "lr" and hasattr(owner, "get_last_lr"):
@@ -198,8 +202,6 @@ def _of_another_type(place: Place, node: ast.Attribute, owner: Any) -> Iterator[
             yield place.replaced(0.3, (call, text))
         parts = [*owner.values()] if isinstance(owner, dict) else owner
         known = [hasattr(each, name) for each in parts] if isinstance(parts, (list, tuple)) else []
-        if known == [True, False] and isinstance(owner, tuple):  # of an RNN, and its state
-            yield place.replaced(0.25, (node.value, f"{text}[0]"))
         if any(known) and name in _FOR_EACH:
             own = f"each.{name}{given}" + f' if hasattr(each, "{name}") else each' * (
                 not all(known)
@@ -208,6 +210,27 @@ def _of_another_type(place: Place, node: ast.Attribute, owner: Any) -> Iterator[
             if isinstance(owner, dict):
                 new = f"{{key: {own} for key, each in {text}.items()}}"
             yield place.replaced(0.3, (call, new))
+
+
+def of_first_part(site: Site, place: Place) -> Iterator[Candidate]:
+    """The first of several parts, as of what an RNN gives or a hook is given, wherever a function
+    reads it."""
+    for node in place.parts() if re.search("tuple|list", site.text) else ():
+        value = place.value(node) if spelled(node) else MISSING
+        read = [n for n in place.parts() if isinstance(n, ast.Attribute) and n.value is node]
+        if not isinstance(value, (tuple, list)) or not value or hasattr(value, "_fields"):
+            continue
+        if not all(hasattr(value[0], each.attr) for each in read):
+            continue
+        several = len(value) > 1 and all(type(each) is type(value[0]) for each in value)
+        for whole in (place.statement, *([place.function] if place.function is not None else [])):
+            same = [n for n in ast.walk(whole) if place.text(n) == place.text(node)]
+            same = [n for n in same if isinstance(getattr(n, "ctx", None), ast.Load)]
+            taken = {id(n.value) for n in ast.walk(whole) if isinstance(n, ast.Subscript)}
+            pairs = [(n, f"{place.text(n)}[0]") for n in same if id(n) not in taken]
+            if isinstance(value[0], (Tensor, np.ndarray)) and pairs:
+                more = 0.02 * (whole is not place.statement) + 0.5 * several
+                yield place.replaced(0.25 + more - place.distance, *pairs)
 
 
 def lists(site: Site, place: Place) -> Iterator[Candidate]:
@@ -564,14 +587,50 @@ def hidden(site: Site, place: Place) -> Iterator[Candidate]:
         for name in (n for n in vars(module)["_modules"] if hasattr(nn.Module, n)):
             own = [n for n in place.source.nodes if spelled(n) == f"self.{name}"]
             yield place.replaced(0.3, *((n, f"self.{name}_layer") for n in own))
-    called = {id(n.func): n.func for n in place.calls() if isinstance(n.func, ast.Name)}
-    for function in called.values() if "not callable" in site.text else ():
-        name = getattr(function, "id", "")
-        if hasattr(builtins, name) and not callable(place.value(function)):
-            nodes = [n for n in place.source.nodes if isinstance(n, ast.Name) and n.id == name]
-            calls = (n for n in place.source.nodes if isinstance(n, ast.Call))
-            kept = {id(call.func) for call in calls}
-            yield place.replaced(0.35, *((n, f"{name}_value") for n in nodes if id(n) not in kept))
+    for node in (n for n in place.parts() if isinstance(n, (ast.Call, ast.Attribute))):
+        used = node.func if isinstance(node, ast.Call) else node.value
+        if isinstance(used, ast.Name):
+            yield from _unhidden(place, used.id, node)
+
+
+def _unhidden(place: Place, name: str, use: ast.Call | ast.Attribute) -> Iterator[Candidate]:
+    """A name under which a module, a function or a class was known, under another one where it
+    stands for something else."""
+
+    def fits(value: Any, node: ast.AST) -> bool:
+        read = isinstance(node, ast.Attribute)
+        return hasattr(value, node.attr) if read else callable(value)  # type: ignore[attr-defined]
+
+    own, block = place.value(ast.Name(name)), place.function or place.source.tree
+    local = place.function is not None and name in place.frame.f_locals
+    known: list[Any] = [vars(builtins)[name]] if hasattr(builtins, name) else []
+    known += [place.frame.f_globals[name]] if local and name in place.frame.f_globals else []
+    known += [] if local else _first_bound(place.source.tree, name)
+    if not known or own is MISSING or fits(own, use) or not fits(known[-1], use):
+        return
+    nodes = [n for n in ast.walk(block) if isinstance(n, ast.Name) and n.id == name]
+    users = [n for n in ast.walk(block) if isinstance(n, (ast.Call, ast.Attribute))]
+    users = [n for n in users if fits(known[-1], n) and not fits(own, n)]
+    kept = {id(getattr(n, "func", getattr(n, "value", None))) for n in users}
+    pairs: list[tuple[ast.AST, str]] = [(n, f"{name}_value") for n in nodes if id(n) not in kept]
+    given = place.function.args if local and place.function is not None else None
+    for each in (*given.posonlyargs, *given.args, *given.kwonlyargs) if given is not None else ():
+        if each.arg == name:
+            pairs.append((each, f"{name}_value{place.text(each)[len(name) :]}"))
+    yield place.replaced(0.35, *pairs)
+
+
+def _first_bound(tree: ast.Module, name: str) -> list[Any]:
+    """The modules, or what they have, that a program imports under a name."""
+    found = []
+    for row in tree.body:
+        for alias in row.names if isinstance(row, (ast.Import, ast.ImportFrom)) else ():
+            if name == (alias.asname or alias.name):
+                module = getattr(row, "module", None) or alias.name
+                whole = sys.modules.get(module)
+                part = getattr(whole, alias.name, sys.modules.get(f"{module}.{alias.name}"))
+                found.append(part if isinstance(row, ast.ImportFrom) else whole)
+    return [each for each in found if each is not None]
 
 
 def named_parts(site: Site) -> Iterator[Candidate]:

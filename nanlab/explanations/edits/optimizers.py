@@ -14,6 +14,7 @@ from nanlab.explanations.site import (
     Candidate,
     Place,
     Site,
+    bound_value,
     callee,
     rows_of,
     spelled,
@@ -137,6 +138,28 @@ def that_have_one(site: Site, place: Place) -> Iterator[Candidate]:
             yield replace(place, distance=0.0).replaced(0.6, (own[-1].iter, text))
         elif "zero_()" in place.text(row) and isinstance(row, ast.Expr):
             yield place.written(0.45, f"if {test}:\n    {place.text(row)}")
+
+
+_LENGTHS = ("total_iters", "T_max", "T_0")  # how many steps a schedule takes
+
+
+def one_after_the_other(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """The steps at which each of several schedules ends, by how many it takes."""
+    ends = [k.value for k in call.keywords if k.arg == "milestones"] or call.args[2:3]
+    if "milestone" not in site.text or callee(call) != "SequentialLR" or not ends:
+        return
+    given = [k.value for k in call.keywords if k.arg == "schedulers"] or call.args[1:2]
+    for whole in given:
+        parts = getattr(
+            bound_value(site.binding(place, whole), spelled(whole)) or whole, "elts", []
+        )
+        made = [bound_value(site.binding(place, n), spelled(n)) or n for n in parts]
+        told = [{k.arg: k.value for k in getattr(n, "keywords", [])} for n in made]
+        steps = [next((k[n] for n in _LENGTHS if n in k), None) for k in told[:-1]]
+        texts = [place.text(n) for n in steps if n is not None]
+        if texts and len(texts) == len(steps):
+            sums = (" + ".join(texts[: at + 1]) for at in range(len(texts)))
+            yield place.replaced(0.3, (ends[0], f"[{', '.join(sums)}]"))
 
 
 def resumed(site: Site) -> Iterator[Candidate]:

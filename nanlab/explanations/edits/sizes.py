@@ -575,29 +575,11 @@ def _width(place: Place) -> ast.expr | None:
     """How many features the last layer that a statement builds gives."""
     calls = [n for n in place.calls() if hasattr(nn, callee(n))]
     for call in sorted(calls, key=lambda n: (n.lineno, n.col_offset), reverse=True):
-        names = list(signature(getattr(nn, callee(call))))
-        given = dict(zip(names, call.args, strict=False))
-        given |= {k.arg: k.value for k in call.keywords if k.arg}
+        given = _layer(call)
         own = [n for n in ("out_features", "out_channels") if n in given]
         if own:
             return given[own[0]]
     return None
-
-
-def resized(site: Site, place: Place) -> Iterator[Candidate]:
-    """What is made larger by a factor, made as large as what it then meets."""
-    pairs = [(n.left, n.right) for n in place.parts() if isinstance(n, ast.BinOp)]
-    lists = [n.elts for n in place.parts() if isinstance(n, (ast.List, ast.Tuple))]
-    pairs += [pair for each in lists for pair in itertools.permutations(each, 2)]
-    for own, other in (*pairs, *((b, a) for a, b in pairs)) if "must match" in site.text else ():
-        bound, met = site.binding(place, own), place.value(other)
-        made = own if bound is None else bound_value(bound, spelled(own))
-        factor = [k for k in getattr(made, "keywords", []) if k.arg == "scale_factor"]
-        if callee(made) == "interpolate" and factor and isinstance(met, Tensor) and met.dim() > 2:
-            if bound is None or bound.function is place.function:
-                text = f"size={place.text(other)}.shape[2:]"
-                at = replace(bound or place, distance=0.0)
-                yield at.replaced(0.3, (factor[0], text))
 
 
 def _steps(block: ast.AST, item: str) -> Iterator[str]:
@@ -630,6 +612,48 @@ def _inlined(node: ast.expr, item: str, names: dict[str, ast.expr]) -> str:
     terms.sort(key=lambda term: item not in re.findall(r"\w+", term[1]))
     text = "".join(f" {'+' if sign > 0 else '-'} {term}" for sign, term in terms)
     return text.removeprefix(" + ")
+
+
+def of_one_size(site: Site) -> Iterator[Candidate]:
+    """Convolutions, or pools without steps, padded so that they keep the size: all, or one."""
+    if not re.search("must match (the size|except)|size mismatch|same size", site.text):
+        return
+    for source in site.program.texts:
+        pairs, likely = list[tuple[ast.AST, str]](), list[tuple[ast.AST, str]]()
+        for call in (n for n in source.nodes if isinstance(n, ast.Call)):
+            known = _layer(call) if re.fullmatch(r"Conv\dd|(Max|Avg)Pool\dd", callee(call)) else {}
+            kernel, given = known.get("kernel_size"), known.get("padding")
+            steps = number_of(known.get("stride", ast.Constant("Conv" in callee(call) or 2)))
+            size, far = map(number_of, (kernel or call, known.get("dilation", ast.Constant(1))))
+            if kernel is None or type(far) is not int or steps != 1:
+                continue
+            text = f"{far} * ({source.part(kernel)} - 1) // 2" if far > 1 else ""
+            text = text or f"{source.part(kernel)} // 2"
+            if type(size) is int:
+                text = str(far * (size - 1) // 2)
+            if size == 1 or (given is not None and source.part(given) == text):
+                continue
+            node = (given, text) if given is not None else _added(source, call, f"padding={text}")
+            pairs.append(node)
+            now = number_of(given) if given is not None else 0
+            if type(size) is type(now) is int:
+                lacks = abs(far * (size - 1) - 2 * now)
+                differ = {abs(a - b) for a, b in itertools.combinations(site.told, 2)} - {0}
+                likely += [node] * bool(lacks and differ and any(n % lacks == 0 for n in differ))
+        for at, some in enumerate([likely, pairs, *([pair] for pair in likely)]):
+            yield Candidate(0.42 + 0.02 * at + 0.4 * (at == 1), spliced(source, some))
+
+
+def _layer(call: ast.Call) -> dict[str, ast.expr]:
+    """What a layer is built with, by the names of its parameters."""
+    given = dict(zip(signature(getattr(nn, callee(call), None)), call.args, strict=False))
+    return given | {k.arg: k.value for k in call.keywords if k.arg}
+
+
+def _added(source: Source, call: ast.Call, more: str) -> tuple[ast.AST, str]:
+    """A call with one more argument."""
+    head = source.part(call)[:-1].rstrip().rstrip(",")
+    return call, f"{head}{', ' * bool(call.args or call.keywords)}{more})"
 
 
 def outputs_padded(site: Site) -> Iterator[Candidate]:
@@ -761,22 +785,6 @@ def kept_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
             if type(at) is int:
                 new = f"{at}:" if at == -1 else f"{at}:{at + 1}"
                 yield place.replaced(0.6 - 0.1 * known, (part, new))
-
-
-def in_turn(site: Site, place: Place) -> Iterator[Candidate]:
-    """The part of a sequence whose turn it is, in a loop that does not read what it counts."""
-    function = place.function or place.source.tree
-    loops = [n for n in ast.walk(function) if isinstance(n, ast.For) and spelled(n.target)]
-    loops = [n for n in loops if n.lineno < place.statement.lineno <= (n.end_lineno or 0)]
-    for loop in loops if re.search(r"\d-?D\b", site.text) else ():
-        name, count = spelled(loop.target), callee(loop.iter) == "range"
-        if not count or any(name in names_in(row) for row in loop.body):
-            continue
-        for node, role in place.operands:
-            value = place.value(node)
-            for d in range(getattr(value, "ndim", 0)) if role == "argument" else ():
-                part = f"{place.text(node)}[{d * ':, '}{name}]"
-                yield place.replaced(0.4 + 0.1 * d, (node, part))
 
 
 def _instead_of(dimension: Any) -> Iterator[tuple[float, str]]:

@@ -360,6 +360,9 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
             if name and inner.state_dict().keys() == state.keys():
                 text = f"{place.text(of)}.{name}.load_state_dict"
                 yield place.replaced(0.4, (call.func, text))
+        if wrong and _is_turned(state, own.state_dict()):  # as another library has them
+            text = f"v.t() if v.ndim == 2 else v for n, v in {place.text(call.args[0])}.items()"
+            yield place.replaced(0.3, (call.args[0], f"{{n: {text}}}"))
         for text in _states(place.text(call.args[0]), state, own.state_dict()):
             yield place.replaced(0.3, (call.args[0], text))
         for source, old, prefix in _prefixes(site, state):
@@ -374,6 +377,12 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
                 fits = f"v.shape == {model}state_dict()[n].shape"
                 part = f"{{n: v for n, v in {text}.items() if {fits}}}"
                 yield place.replaced(0.5, (call, f"{place.text(call.func)}({part}, strict=False)"))
+
+
+def _is_turned(state: Any, wanted: dict[str, Tensor]) -> bool:
+    """Whether the matrices of a checkpoint have their rows and columns the other way round."""
+    shapes = {n: getattr(v, "shape", ()) for n, v in state.items()} if state else {}
+    return shapes == {n: v.shape[::-1] if v.ndim == 2 else v.shape for n, v in wanted.items()}
 
 
 def _not_saved(site: Site, names: set[str]) -> Iterator[Candidate]:

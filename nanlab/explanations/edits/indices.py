@@ -1,0 +1,97 @@
+"""Elements looked up in another way: one by one, in the whole, with what comes after the last."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Subset
+
+from nanlab.explanations.site import (
+    MISSING,
+    Candidate,
+    Place,
+    Site,
+    Tensor,
+    bound_value,
+    names_in,
+    spelled,
+    unread,
+)
+
+_BEYOND = re.compile("(?i)out of (range|bounds)|is outside")
+
+
+def one_by_one(site: Site, place: Place) -> Iterator[Candidate]:
+    """The elements of a list that several indices choose, each by its own index."""
+    if not isinstance(site.error, TypeError):
+        return
+    for node in (n for n in place.parts() if isinstance(n, ast.Subscript)):
+        rows, index = place.value(node.value), place.value(node.slice)
+        whole, at = place.text(node.value), place.text(node.slice)
+        if not isinstance(rows, (list, tuple, range)) or isinstance(node.slice, ast.Slice):
+            continue
+        if isinstance(node.slice, ast.Tuple):
+            first, *rest = node.slice.elts
+            inner = "".join(f"[{place.text(each)}]" for each in rest)
+            if not isinstance(first, ast.Slice):
+                yield place.replaced(0.3, (node, f"{whole}[{place.text(first)}]{inner}"))
+            else:
+                part = "" if place.text(first) == ":" else f"[{place.text(first)}]"
+                yield place.replaced(0.3, (node, f"[row{inner} for row in {whole}{part}]"))
+        elif index is MISSING or isinstance(index, (Tensor, np.ndarray, list, tuple, range)):
+            name = next(n for n in ("i", "j", "k", "each") if n not in names_in(place.statement))
+            chosen = f"[{whole}[{name}] for {name} in {at}]"
+            if str(getattr(index, "dtype", "")) in ("torch.bool", "bool"):
+                chosen = f"[each for each, kept in zip({whole}, {at}) if kept]"
+            yield place.replaced(0.3, (node, chosen))
+            made = "stack" if isinstance([*rows, 0][0], Tensor) else "tensor"
+            yield place.replaced(0.35, (node, f"torch.{made}({whole})[{at}]"))
+
+
+def after_the_last(site: Site, place: Place) -> Iterator[Candidate]:
+    """What comes after the last element, where a function that is given it never reads it."""
+    given = unread(place.function) if isinstance(site.error, IndexError) else []
+    for node in (n for n in place.parts() if isinstance(n, ast.Subscript)):
+        whole, at = place.text(node.value), place.text(node.slice)
+        index: Any = place.value(node.slice)
+        if index is MISSING and isinstance(node.slice, ast.BinOp):
+            index = _sum(place, node.slice)
+        rows = place.value(node.value)
+        if type(index) is int and hasattr(rows, "__len__") and index == len(rows):
+            for far, name in enumerate(given):
+                text = f"({whole}[{at}] if {at} < len({whole}) else {name})"
+                yield place.replaced(0.3 + 0.02 * far, (node, text))
+
+
+def _sum(place: Place, node: ast.BinOp) -> Any:
+    """The value of a sum of numbers that are known; MISSING for another."""
+    left, right = place.value(node.left), place.value(node.right)
+    if type(left) is not int or type(right) is not int:
+        return MISSING
+    signs = {ast.Add: 1, ast.Sub: -1}
+    return left + signs[type(node.op)] * right if type(node.op) in signs else MISSING
+
+
+def in_the_whole(site: Site, place: Place) -> Iterator[Candidate]:
+    """The whole of the data for a part of it, where the indices count in the whole; the numbers
+    of a part for those of the whole."""
+    for node in place.parts() if _BEYOND.search(site.text) else ():
+        if not isinstance(node, (ast.Name, ast.Attribute)) or not spelled(node):
+            continue
+        part, bound = place.value(node), site.binding(place, node)
+        made = bound_value(bound, spelled(node))
+        own = replace(place, distance=0.0)
+        if isinstance(part, Subset):
+            names = [n for n, v in place.names().items() if v is part.dataset and n[0] != "_"]
+            for name in names[:1]:
+                yield own.replaced(0.35, (node, name))
+        made = made.elt if isinstance(made, ast.ListComp) else made  # of one by one
+        if isinstance(made, ast.Subscript) and isinstance(part, (Tensor, np.ndarray, list)):
+            if bound is not None and not isinstance(made.slice, (ast.Slice, ast.Constant)):
+                if spelled(made.value) != spelled(node):
+                    yield own.replaced(0.45, (node, bound.text(made.value)))
