@@ -167,3 +167,13 @@ def test_a_watched_program_with_it_is_replayed_and_accused_of_nothing(tmp_path: 
     assert trace.replay().identical
     trace.save(tmp_path / "run.nanlab")
     assert nanlab.load(tmp_path / "run.nanlab").replay().identical
+
+
+def test_an_operand_that_is_written_later_stops_no_backward_pass() -> None:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    a = x * 1
+    y = limit(lambda t: t + 1)(a)
+    a.mul_(2)
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 1.0]

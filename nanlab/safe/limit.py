@@ -35,7 +35,8 @@ def limit(fn: F) -> F:
     must be pure: where something is not finite it is called again, a few dozen times, with numbers
     of any size and as many digits as it takes. Nothing is mended where it gives other numbers then,
     as with dropout, calls operators that these numbers do not know, or where operands have more
-    than some thousand elements; nor under ``torch.vmap``, ``torch.func`` and ``torch.compile``.
+    than some thousand elements or were written before the backward pass; nor under ``torch.vmap``,
+    ``torch.func`` and ``torch.compile``.
     Returns a function that is called as fn is.
     Raises TypeMismatchError where fn cannot be called.
     Guarantees: where value and gradient are finite they have fn's own bits. Elsewhere each element
@@ -116,7 +117,17 @@ class _Call:
 
     def __post_init__(self) -> None:
         self.grad = torch.is_grad_enabled()
+        self.versions = self._versions()
         self.values = [y.detach() for y in self.results]
+        followed = self.grad and any(y.requires_grad for y in self.results)
+        wanted = [x for x, w in zip(self.operands, self.wanted, strict=True) if w and followed]
+        # what is written later has another place in the graph
+        self.sources = [torch.autograd.graph.get_gradient_edge(x) for x in wanted]
+
+    def _versions(self) -> list[int]:
+        """How often each operand was written."""
+        tensors = (x for x in self.operands if isinstance(x, Tensor) and not x.is_inference())
+        return [x._version for x in tensors]
 
     @cached_property
     def constants(self) -> list[Tensor]:
@@ -138,11 +149,10 @@ class _Call:
 
     def gradients(self, arriving: Sequence[Tensor]) -> list[Tensor | None]:
         """The vector-Jacobian product; arriving: the gradients of the results."""
-        sources = [x for x, w in zip(self.operands, self.wanted, strict=True) if w]
         pairs = [(y, g) for y, g in zip(self.results, arriving, strict=True) if y.requires_grad]
         own: Iterable[Tensor | None] = torch.autograd.grad(
             [y for y, _ in pairs],
-            sources,
+            self.sources,
             [g for _, g in pairs],
             retain_graph=True,
             create_graph=torch.is_grad_enabled(),
@@ -216,7 +226,9 @@ class _Call:
         return found
 
     def _is_pure(self) -> bool:
-        """Whether the function gives the same when it is called again."""
+        """Whether the function gives the same when it is called again, of the same operands."""
+        if self._versions() != self.versions:
+            return False
         unseen, grad = _disable_current_modes(), torch.set_grad_enabled(self.grad)
         with unseen, grad, torch.random.fork_rng(devices=[]), suppress(Exception):
             before = torch.get_rng_state()
@@ -234,12 +246,10 @@ class _Limited(torch.autograd.Function):
     def forward(ctx: Any, call: _Call, *operands: Any) -> tuple[Tensor, ...]:
         ctx.call = call
         ctx.set_materialize_grads(True)
-        ctx.save_for_backward(*(x for x in operands if isinstance(x, Tensor)))
         return tuple(y.clone() for y in call.values)
 
     @staticmethod
     def backward(ctx: Any, *arriving: Tensor) -> Any:
-        assert ctx.saved_tensors is not None  # raises where an operand was written since
         return None, *ctx.call.gradients(arriving)
 
 
