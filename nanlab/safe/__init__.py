@@ -48,9 +48,9 @@ finite.
 All keep torch's signature, work in float16, bfloat16, float32 and float64 with limits taken from
 the dtype, are differentiable in both modes and twice, can be compiled and vmapped, and run under
 activation checkpointing and autocast. Cost on a CPU, forward and backward together, on a million
-float32 numbers: 1.5 to 3 times the operator where all is well, 2 to 9 times where a thousandth of
-the numbers must be mended (most for the cheapest, log and sqrt); 0.15 to 0.4 ms on few numbers.
-``limit`` tells its own.
+float32 numbers (``benchmarks/safe.py``): 1.5 to 5 times the operator where all is well, 2 to 14
+times where a thousandth of the numbers must be mended (most for the cheapest); 0.15 to 0.4 ms on
+few numbers. ``limit`` tells its own.
 """
 
 from __future__ import annotations
