@@ -96,6 +96,27 @@ RIGHT = {
         def loss():
             return ratio(sine, w).sum()
         """,
+    "a helper that others call, too": """
+        def top(x):
+            return torch.sin(x)
+
+        def ratio(x):
+            return top(x) / x
+
+        def loss():
+            y = 2 * w
+            other = top(y)
+            return (ratio(w) + other).sum()
+        """,
+    "a derivative": """
+        def ratio(x):
+            y = torch.cos(x)
+            slope = torch.autograd.grad(y.sum(), x, create_graph=True)[0]
+            return slope / x
+
+        def loss():
+            return ratio(w).sum()
+        """,
     "a layer": """
         layer = nn.Linear(2, 2, bias=False)
         with torch.no_grad():
@@ -172,6 +193,17 @@ REFUSED = {
 
         def loss():
             return ratio(w).sum()
+        """,
+    "ratio computes itself ran": """
+        def other(x):
+            return x / x
+
+        def ratio(x):
+            if len(x) > 2:
+                return other(x) + 1
+
+        def loss():
+            return other(w).sum()
         """,
     "complex numbers": """
         def ratio(x):

@@ -895,14 +895,18 @@ def _path_exact(seen: Tensor) -> _Path:
     vanishes |= (size[-2:] == 0).all(0)
     # a power of the distance grows by the same factor each time, its logarithm by the same amount
     factor, even = size[1:] / size[:-1], change[1:] / change[:-1]
-    same_sign = (seen.sign() == last.sign()).all(0)
+    signs = seen.sign() == last.sign()
+    same_sign = signs.all(0)
     power = (factor >= 1.3).all(0) & (factor.amax(0) <= 3 * factor.amin(0)) & same_sign
+    # what is added to it may be larger far off
+    near = factor[1:]
+    steep = (near >= 10).all(0) & (near.amax(0) <= 1.5 * near.amin(0)) & signs[1:].all(0)
     logarithm = (
         ((even >= 0.7) & (even <= 1.5)).all(0) & (size[-1] > size[-2]) & (size[-2] > size[-3])
     )
     beyond = last.isinf() & seen[0].isfinite() & same_sign
     value = torch.full_like(last, math.nan)
-    value = torch.where(power | logarithm | beyond, last.sign() * math.inf, value)
+    value = torch.where(power | steep | logarithm | beyond, last.sign() * math.inf, value)
     value = torch.where(settled, last, value)
     value = torch.where(vanishes, torch.zeros_like(last), value)
     outside = ~seen[-2:].isfinite().all(0) & ~beyond

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -17,8 +17,10 @@ from nanlab.errors import NotReplayable
 from nanlab.program.edit_text import EditLike, assignments_in, root_of, whole_spans
 from nanlab.program.expression import (
     assigned_pairs,
+    imports_of,
     last_name,
     lines_of,
+    names_in,
     nodes_of,
     parsed,
     span_of,
@@ -89,6 +91,7 @@ class _Functions:
         tree = parsed(text)
         self.all = [n for n in nodes_of(tree) if isinstance(n, ast.FunctionDef)]
         self.known = _known(tree, self.all)
+        self.imported = {given for given, *_ in imports_of(text)}
         self.calls: dict[ast.AST, list[ast.Call]] = {f: [] for f in (tree, *self.all)}
         called: set[int] = set()
         for call in (n for n in nodes_of(tree) if isinstance(n, ast.Call)):
@@ -116,11 +119,7 @@ class _Functions:
             if isinstance(n, ast.Name | ast.Attribute) and id(n) not in called | returned
         }
         # functions that somebody is given, alone or as an object's
-        self.given = [
-            f
-            for f in self.all
-            if f.name in ("forward", "__call__") or (f.name in names and f in self.known.values())
-        ]
+        self.given = [f for f in self.all if f.name in ("forward", "__call__") or (f.name in names)]
 
     @classmethod
     @lru_cache(maxsize=16)
@@ -128,29 +127,40 @@ class _Functions:
         """Those of a text."""
         return cls(text)
 
-    def callee(self, call: ast.Call, around: ast.AST) -> ast.FunctionDef | Literal[True] | None:
-        """The function of the file that is called; None: not known; True: none of the program's."""
-        name = last_name(call.func)
-        if not isinstance(call.func, ast.Name) and root_of(call.func) != "self":
-            return True  # of torch, or of a tensor
+    def callees(self, call: ast.Call, around: ast.AST) -> list[ast.FunctionDef] | None:
+        """The functions of the file that may be called, none for one of torch's, of a tensor or of
+        Python; None: not known."""
+        name, root = last_name(call.func), root_of(call.func)
+        if root in self.imported:
+            return []
         if name in self.known:
             return self.known[name]
+        if not isinstance(call.func, ast.Name) and root != "self":
+            return []  # of a tensor
         local = isinstance(call.func, ast.Name) and _is_lambda(around, name)
         local |= name in self.classes  # makes an object
-        return local or hasattr(builtins, name) or hasattr(torch.Tensor, name) or None
+        return [] if local or hasattr(builtins, name) or hasattr(torch.Tensor, name) else None
 
     def callers(self, function: ast.FunctionDef) -> list[ast.FunctionDef]:
         """The functions that call one, or may where it was given to them."""
         found = []
         for other in (f for f in self.all if f is not function and f.name != "__init__"):
-            callees = [self.callee(call, other) for call in self.calls[other]]
-            if function in callees or (None in callees and function in self.given):
+            each = [self.callees(call, other) for call in self.calls[other]]
+            known = any(c is not None and function in c for c in each)
+            if known or (None in each and function in self.given):
                 found.append(other)
         return found
 
-    def behind(self, function: ast.FunctionDef, ran: _Ran | None = None) -> list[ast.FunctionDef]:
-        """The functions that run in one, itself first. ran: what the step computed; None: what the
-        text alone tells. Raises NotReplayable where it does more than compute."""
+    def behind(
+        self, function: ast.FunctionDef, ran: _Ran | None = None
+    ) -> tuple[list[ast.FunctionDef], list[ast.FunctionDef]]:
+        """The functions that run in one, itself first, and those of them that others call, too.
+
+        ran: what the step computed; None: what the text alone tells. Raises NotReplayable where it
+        does more than compute.
+        """
+        if ran is not None and not ran.reached(function, self.all):
+            raise NotReplayable(f"nothing that {function.name} computes itself ran in the step")
         if self.transforms:
             raise NotReplayable("it may be run under a transform of torch.func")
         found, todo, asked = [function], [function], False
@@ -159,45 +169,88 @@ class _Functions:
             inner = [f for f in self.all if f is not body and f.lineno in lines_of(body)]
             own = {*stored_in(body), *(f.name for f in inner)}
             for call in (call for f in (body, *inner) for call in self.calls[f]):
-                name, callee = last_name(call.func), self.callee(call, body)
+                name, callees = last_name(call.func), self.callees(call, body)
                 if ast.unparse(call.func).endswith("autograd.grad"):
                     continue
                 if name in _ACTS or (name in _WRITES and root_of(call.func) not in own):
                     raise NotReplayable(f"{body.name} does more than compute")
-                new = [callee] if isinstance(callee, ast.FunctionDef) else []
-                if callee is None and ran is not None and not ran.explains(call, body):
-                    new, asked = [f for f in self.given if ran.reached(f, self.all)], True
-                    if not new:
+                new = callees or []
+                if callees is None and ran is not None and not ran.explains(call, body):
+                    new, asked = self.given, True
+                    if not any(ran.reached(f, self.all) for f in new):
                         raise NotReplayable(f"{body.name} calls what may do more than compute")
+                if ran is not None and span_of(call) in ran.spans:
+                    new = []  # a method of a tensor, or a layer
+                elif ran is not None and len(new) > 1:
+                    new = [f for f in new if ran.reached(f, self.all)]
                 more = [f for f in new if f not in found and f not in inner]
                 found += more
                 todo += more
-        if ran is not None:
-            self._check_alone(found, asked, ran)
-        return found
+        return found, [] if ran is None else self._shared(found, asked, ran)
 
-    def _check_alone(self, found: Sequence[ast.FunctionDef], asked: bool, ran: _Ran) -> None:
-        """Raise NotReplayable where others ran that call some of the functions behind one, too.
+    def _shared(
+        self, found: Sequence[ast.FunctionDef], asked: bool, ran: _Ran
+    ) -> list[ast.FunctionDef]:
+        """The functions behind one that others that ran call, too. Raises NotReplayable where what
+        these make may be what the one is given: then it is not known where it begins.
 
         asked: whether some of them are known by having run alone.
         """
-        behind = found[1:]
-        for other in (f for f in (self.whole, *self.all) if f not in found):
-            if not ran.reached(other, self.all):
-                continue
+        others = [f for f in (self.whole, *self.all) if f not in found and ran.reached(f, self.all)]
+        sharing: list[ast.AST] = []
+        for _ in others:  # those that call some, and those that call these
+            for other in (f for f in others if f not in sharing):
+                for call in self.calls[other]:
+                    callees = self.callees(call, other)
+                    unclear = callees is None and asked and not ran.explains(call, other)
+                    if unclear or any(f in (*found[1:], *sharing) for f in callees or ()):
+                        sharing.append(other)
+                        break
+        for other in sharing:
             for call in self.calls[other]:
-                callee = self.callee(call, other)
-                unclear = callee is None and asked and not ran.explains(call, other)
-                if callee in behind or unclear:
-                    name = getattr(other, "name", "the file")
-                    raise NotReplayable(f"{name} runs a part of {found[0].name}, too")
+                callees = self.callees(call, other)
+                if callees is None or found[0] in callees:
+                    if self._is_fed(call, other, [*found[1:], *sharing], callees is None and asked):
+                        name = getattr(other, "name", "the file")
+                        raise NotReplayable(f"{name} runs a part of {found[0].name}, too")
+        called = [c for other in sharing for c in self.calls[other]]
+        known = [f for call in called for f in self.callees(call, self.whole) or ()]
+        todo = [f for f in found[1:] if f in known]
+        for function in todo:  # and what these call
+            for call in self.calls[function]:
+                more = self.callees(call, function) or ()
+                todo += [f for f in more if f in found[1:] and f not in todo]
+        return todo
+
+    def _is_fed(
+        self, call: ast.Call, around: ast.AST, shared: Sequence[ast.AST], unclear: bool
+    ) -> bool:
+        """Whether a call is given what one of some functions has made, as far as names tell."""
+        if unclear:
+            return True
+        read, known = names_in(*call.args, *(k.value for k in call.keywords)), set[str]()
+        values: list[ast.AST] = [*call.args, *call.keywords]
+        while read - known:
+            name = (read - known).pop()
+            known.add(name)
+            for statement in (n for n in ast.walk(around) if isinstance(n, ast.stmt)):
+                if name in stored_in(statement) and not hasattr(statement, "body"):
+                    values.append(statement)
+                    read |= names_in(statement)
+        calls = {id(n): n for v in values for n in ast.walk(v) if isinstance(n, ast.Call)}
+        calls.pop(id(call), None)
+        return any(
+            callees is None or any(f in shared for f in callees)
+            for callees in (self.callees(each, around) for each in calls.values())
+        )
 
 
-def _known(tree: ast.AST, functions: Sequence[ast.FunctionDef]) -> dict[str, ast.FunctionDef]:
+def _known(tree: ast.AST, functions: Sequence[ast.FunctionDef]) -> dict[str, list[ast.FunctionDef]]:
     """By the names that they are called by; of an object of a class of the file, its ``forward`` or
     ``__call__`` by the object's name."""
-    counts = Counter(f.name for f in functions)
-    found = {f.name: f for f in functions if counts[f.name] == 1 and f.name != "forward"}
+    found: dict[str, list[ast.FunctionDef]] = {}
+    for function in (f for f in functions if f.name not in ("forward", "__call__")):
+        found.setdefault(function.name, []).append(function)
     called = {
         each.name: method
         for each in nodes_of(tree)
@@ -208,7 +261,7 @@ def _known(tree: ast.AST, functions: Sequence[ast.FunctionDef]) -> dict[str, ast
     for statement in (n for n in nodes_of(tree) if isinstance(n, ast.Assign)):
         for name, value in assigned_pairs(statement):
             if isinstance(value, ast.Call) and last_name(value.func) in called:
-                found.setdefault(last_name(name), called[last_name(value.func)])
+                found.setdefault(last_name(name), []).append(called[last_name(value.func)])
     return found
 
 
@@ -228,8 +281,9 @@ def patches_of(
     whole = whole_spans(text)
     spans = {whole.get(span, span) for span in (recording.spans[number] for number in numbers)}
     ran = _Ran({in_file[number] for number in numbers}, spans)
-    functions = _Functions.of(text).behind(function, ran)
+    functions, shared = _Functions.of(text).behind(function, ran)
     lines = {line for f in functions for line in lines_of(f)}
+    alone = lines - {line for f in shared for line in lines_of(f)}
     places = {number for number, line in in_file.items() if line in lines}
     loops = {line for n in ast.walk(parsed(text)) if isinstance(n, _LOOPS) for line in _lines_in(n)}
     for at, segment in enumerate(values.segments):
@@ -239,6 +293,9 @@ def patches_of(
             return _place_of(recording, segment, run) in places
 
         for part in _runs(values, at, segment, calls, enter):
+            made = [item for _, _, item in part.items if isinstance(item, Call)]
+            if not any(recording.at(call.position).line in alone for call in made):
+                continue  # somebody else ran it
             _check(recording, part, calls, loops)
             indices = {index for _, index, item in part.items if isinstance(item, Call)}
             runs = [item for _, _, item in part.items if isinstance(item, EngineRun)]
@@ -249,8 +306,8 @@ def patches_of(
             gone |= {index for run in runs for index in range(run.first, run.last)}
             firsts = frozenset(run.first for run in runs)
             out = part.targets[0] if len(part.targets) == 1 else part.targets
-            made = _under_limit(part, calls)
-            patch = Patch(at, last, frozenset(gone), out, made, runs=firsts)
+            run = _under_limit(part, calls)
+            patch = Patch(at, last, frozenset(gone), out, run, runs=firsts)
             yield at, last, part.targets[-1], patch
 
 
