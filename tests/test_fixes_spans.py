@@ -179,7 +179,8 @@ def test_the_expression_that_failed_is_rewritten(name: str) -> None:
 def test_a_call_that_does_more_than_the_operation_is_not_replaced_by_it(
     forward: Forward, callee: str
 ) -> None:
-    assert all(callee in fix.code for fix in told(forward).fixes)
+    fixes = (fix for fix in told(forward).fixes if not fix.code.startswith("@nanlab.safe.limit"))
+    assert all(callee in fix.code for fix in fixes)
 
 
 def test_a_layer_is_not_taken_for_the_one_operation_that_failed_in_it() -> None:

@@ -26,6 +26,7 @@ HEAD = """
 def verdict(folder: Path, body: str, name: str = "ratio") -> tuple[str, str]:
     """What becomes of a step with a function under the decorator; the step's loss is ``loss()``."""
     path = folder / "program.py"
+    (folder / "helpers_of_ratio.py").write_text("def sine(x):\n    return x.sin()\n")
     path.write_text(textwrap.dedent(HEAD) + textwrap.dedent(body))
     spec = importlib.util.spec_from_file_location("program", path)
     assert spec is not None
@@ -184,6 +185,15 @@ REFUSED = {
         def loss():
             return ratio(w).sum()
         """,
+    "ratio calls what may": """
+        import helpers_of_ratio
+
+        def ratio(x):
+            return helpers_of_ratio.sine(x) / x
+
+        def loss():
+            return ratio(w).sum()
+        """,
     "does more than compute": """
         log = []
 
@@ -221,7 +231,10 @@ def test_a_function_is_tried_under_its_limit(body: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("why", "body"), REFUSED.items(), ids=REFUSED)
-def test_what_cannot_be_told_is_not_tried(why: str, body: str, tmp_path: Path) -> None:
+def test_what_cannot_be_told_is_not_tried(
+    why: str, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
     found, reason = verdict(tmp_path, body)
     assert found == "untried"
     assert why in reason

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # private; as in torch 2.6 to 2.13
 
 from nanlab.capture.dispatch import OpRecorder
+from nanlab.trace.mode import is_hidden
 from nanlab.trace.recording import Recording
 
 # Which threads run the watched program, and a thread for our own work.
@@ -31,10 +32,13 @@ def is_watched(mode: TorchDispatchMode) -> bool:
     engine that works for it.
 
     torch's hooks are global, so they run in the threads of a prefetcher or of another training, and
-    in what is hidden from modes, as well, while the dispatch mode of the watch is on only where the
-    watch began and in the engine's threads.
+    in what nanlab computes itself, as well, while the dispatch mode of the watch is on only where
+    the watch began and in the engine's threads.
     """
-    return mode in _get_current_dispatch_mode_stack()
+    return not is_hidden() and (
+        threading.get_ident() == threading.main_thread().ident
+        or mode in _get_current_dispatch_mode_stack()
+    )
 
 
 def run_in_thread(function: Callable[[], _T]) -> _T:

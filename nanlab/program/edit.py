@@ -138,7 +138,9 @@ def apply(
         if named[edit] and _only_names(texts[edit], edit, named[edit]):
             continue  # the rest computes what it did
         if (function := decorated(texts[edit], edit)) is not None:
-            runs = patches_of(recording, values, texts[edit], edit.file, function)
+            runs = [*patches_of(recording, values, texts[edit], edit.file, function)]
+            if not runs:
+                raise NotReplayable(CHANGES_NOTHING)
             found += [(Region(at, (last, out)), patch) for at, last, out, patch in runs]
             continue
         found += _Rewrite(recording, edit, values, parts, numbers).found()

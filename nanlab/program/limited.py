@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 import ast
-import builtins
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from nanlab.errors import NotReplayable
-from nanlab.program.edit_text import EditLike, assignments_in, root_of, whole_spans
+from nanlab.program.edit_text import EditLike, whole_spans
 from nanlab.program.expression import (
-    assigned_pairs,
-    imports_of,
-    last_name,
     lines_of,
-    names_in,
     nodes_of,
     parsed,
-    span_of,
-    stored_in,
 )
+from nanlab.program.functions import Functions, Ran
 from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get
 from nanlab.program.slices import Slice, cut
 from nanlab.program.values import Values
 from nanlab.safe.limit import Memory, limited
-from nanlab.trace.chunk import Span
 from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
 DECORATOR = "@nanlab.safe.limit"
 _LOOPS = (ast.For, ast.While, ast.comprehension, ast.ListComp, ast.GeneratorExp)
-_ACTS = frozenset({"backward", "grad", "step", "zero_grad", "print"})
-_TRANSFORMS = frozenset({"vmap", "jvp", "vjp", "jacrev", "jacfwd", "hessian", "compile", "script"})
-_WRITES = frozenset({"append", "extend", "insert", "update", "pop", "add", "setdefault"})
 
 
 def decorated(text: str, edit: EditLike) -> ast.FunctionDef | None:
@@ -52,7 +40,7 @@ def decorated(text: str, edit: EditLike) -> ast.FunctionDef | None:
 
 def under_limit(text: str, line: int) -> Iterator[ast.FunctionDef]:
     """The functions that compute a line and may be called again, the innermost first."""
-    functions, seen = _Functions.of(text), list[ast.FunctionDef]()
+    functions, seen = Functions.of(text), list[ast.FunctionDef]()
     todo = sorted((f for f in functions.all if line in lines_of(f)), key=lambda f: -f.lineno)
     while todo:
         function = todo.pop(0)
@@ -65,212 +53,6 @@ def under_limit(text: str, line: int) -> Iterator[ast.FunctionDef]:
         todo += functions.callers(function)
 
 
-@dataclass(frozen=True)
-class _Ran:
-    """Where the step computed something, in one file."""
-
-    lines: Set[int]
-    spans: Set[Span | None]  # of the calls and operators that did
-
-    def explains(self, call: ast.Call, around: ast.AST) -> bool:
-        """Whether a call computed at its own place, or was not made."""
-        return span_of(call) in self.spans or call.lineno in _not_run(around, self.lines)
-
-    def reached(self, function: ast.AST, functions: Sequence[ast.FunctionDef]) -> bool:
-        """Whether lines of its own computed something."""
-        whole = not hasattr(function, "lineno")  # the file
-        inner = (f for f in functions if whole or f.lineno in lines_of(function)[1:])
-        own = {*lines_of(function)} if not whole else self.lines
-        return not self.lines.isdisjoint(own - {line for f in inner for line in lines_of(f)})
-
-
-class _Functions:
-    """The functions of a file, and who calls whom."""
-
-    def __init__(self, text: str) -> None:
-        tree = parsed(text)
-        self.all = [n for n in nodes_of(tree) if isinstance(n, ast.FunctionDef)]
-        self.known = _known(tree, self.all)
-        self.imported = {given for given, *_ in imports_of(text)}
-        self.calls: dict[ast.AST, list[ast.Call]] = {f: [] for f in (tree, *self.all)}
-        called: set[int] = set()
-        for call in (n for n in nodes_of(tree) if isinstance(n, ast.Call)):
-            called.add(id(call.func))
-            around = (f for f in self.all if call.lineno in lines_of(f))
-            self.calls[max(around, key=lambda f: f.lineno, default=tree)].append(call)
-        every = (
-            last_name(call.func)
-            for calls in self.calls.values()
-            for call in calls
-            if not (isinstance(call.func, ast.Name) and hasattr(builtins, call.func.id))
-        )
-        self.transforms = not _TRANSFORMS.isdisjoint(every)
-        self.classes = {n.name for n in nodes_of(tree) if isinstance(n, ast.ClassDef)}
-        self.whole = tree
-        returned = {
-            id(n)
-            for r in nodes_of(tree)
-            if isinstance(r, ast.Return)
-            for n in getattr(r.value, "elts", [r.value])
-        }
-        names = {
-            last_name(n)
-            for n in nodes_of(tree)
-            if isinstance(n, ast.Name | ast.Attribute) and id(n) not in called | returned
-        }
-        # functions that somebody is given, alone or as an object's
-        self.given = [f for f in self.all if f.name in ("forward", "__call__") or (f.name in names)]
-
-    @classmethod
-    @lru_cache(maxsize=16)
-    def of(cls, text: str) -> _Functions:
-        """Those of a text."""
-        return cls(text)
-
-    def callees(self, call: ast.Call, around: ast.AST) -> list[ast.FunctionDef] | None:
-        """The functions of the file that may be called, none for one of torch's, of a tensor or of
-        Python; None: not known."""
-        name, root = last_name(call.func), root_of(call.func)
-        if root in self.imported:
-            return []
-        if name in self.known:
-            return self.known[name]
-        if not isinstance(call.func, ast.Name) and root != "self":
-            return []  # of a tensor
-        local = isinstance(call.func, ast.Name) and _is_lambda(around, name)
-        local |= name in self.classes  # makes an object
-        return [] if local or hasattr(builtins, name) or hasattr(torch.Tensor, name) else None
-
-    def callers(self, function: ast.FunctionDef) -> list[ast.FunctionDef]:
-        """The functions that call one, or may where it was given to them."""
-        found = []
-        for other in (f for f in self.all if f is not function and f.name != "__init__"):
-            each = [self.callees(call, other) for call in self.calls[other]]
-            known = any(c is not None and function in c for c in each)
-            if known or (None in each and function in self.given):
-                found.append(other)
-        return found
-
-    def behind(
-        self, function: ast.FunctionDef, ran: _Ran | None = None
-    ) -> tuple[list[ast.FunctionDef], list[ast.FunctionDef]]:
-        """The functions that run in one, itself first, and those of them that others call, too.
-
-        ran: what the step computed; None: what the text alone tells. Raises NotReplayable where it
-        does more than compute.
-        """
-        if ran is not None and not ran.reached(function, self.all):
-            raise NotReplayable(f"nothing that {function.name} computes itself ran in the step")
-        if self.transforms:
-            raise NotReplayable("it may be run under a transform of torch.func")
-        found, todo, asked = [function], [function], False
-        while todo:
-            body = todo.pop()
-            inner = [f for f in self.all if f is not body and f.lineno in lines_of(body)]
-            own = {*stored_in(body), *(f.name for f in inner)}
-            for call in (call for f in (body, *inner) for call in self.calls[f]):
-                name, callees = last_name(call.func), self.callees(call, body)
-                if ast.unparse(call.func).endswith("autograd.grad"):
-                    continue
-                if name in _ACTS or (name in _WRITES and root_of(call.func) not in own):
-                    raise NotReplayable(f"{body.name} does more than compute")
-                new = callees or []
-                if callees is None and ran is not None and not ran.explains(call, body):
-                    new, asked = self.given, True
-                    if not any(ran.reached(f, self.all) for f in new):
-                        raise NotReplayable(f"{body.name} calls what may do more than compute")
-                if ran is not None and span_of(call) in ran.spans:
-                    new = []  # a method of a tensor, or a layer
-                elif ran is not None and len(new) > 1:
-                    new = [f for f in new if ran.reached(f, self.all)]
-                more = [f for f in new if f not in found and f not in inner]
-                found += more
-                todo += more
-        return found, [] if ran is None else self._shared(found, asked, ran)
-
-    def _shared(
-        self, found: Sequence[ast.FunctionDef], asked: bool, ran: _Ran
-    ) -> list[ast.FunctionDef]:
-        """The functions behind one that others that ran call, too. Raises NotReplayable where what
-        these make may be what the one is given: then it is not known where it begins.
-
-        asked: whether some of them are known by having run alone.
-        """
-        others = [f for f in (self.whole, *self.all) if f not in found and ran.reached(f, self.all)]
-        sharing: list[ast.AST] = []
-        for _ in others:  # those that call some, and those that call these
-            for other in (f for f in others if f not in sharing):
-                for call in self.calls[other]:
-                    callees = self.callees(call, other)
-                    unclear = callees is None and asked and not ran.explains(call, other)
-                    if unclear or any(f in (*found[1:], *sharing) for f in callees or ()):
-                        sharing.append(other)
-                        break
-        for other in sharing:
-            for call in self.calls[other]:
-                callees = self.callees(call, other)
-                if callees is None or found[0] in callees:
-                    if self._is_fed(call, other, [*found[1:], *sharing], callees is None and asked):
-                        name = getattr(other, "name", "the file")
-                        raise NotReplayable(f"{name} runs a part of {found[0].name}, too")
-        called = [c for other in sharing for c in self.calls[other]]
-        known = [f for call in called for f in self.callees(call, self.whole) or ()]
-        todo = [f for f in found[1:] if f in known]
-        for function in todo:  # and what these call
-            for call in self.calls[function]:
-                more = self.callees(call, function) or ()
-                todo += [f for f in more if f in found[1:] and f not in todo]
-        return todo
-
-    def _is_fed(
-        self, call: ast.Call, around: ast.AST, shared: Sequence[ast.AST], unclear: bool
-    ) -> bool:
-        """Whether a call is given what one of some functions has made, as far as names tell."""
-        if unclear:
-            return True
-        read, known = names_in(*call.args, *(k.value for k in call.keywords)), set[str]()
-        values: list[ast.AST] = [*call.args, *call.keywords]
-        while read - known:
-            name = (read - known).pop()
-            known.add(name)
-            for statement in (n for n in ast.walk(around) if isinstance(n, ast.stmt)):
-                if name in stored_in(statement) and not hasattr(statement, "body"):
-                    values.append(statement)
-                    read |= names_in(statement)
-        calls = {id(n): n for v in values for n in ast.walk(v) if isinstance(n, ast.Call)}
-        calls.pop(id(call), None)
-        return any(
-            callees is None or any(f in shared for f in callees)
-            for callees in (self.callees(each, around) for each in calls.values())
-        )
-
-
-def _known(tree: ast.AST, functions: Sequence[ast.FunctionDef]) -> dict[str, list[ast.FunctionDef]]:
-    """By the names that they are called by; of an object of a class of the file, its ``forward`` or
-    ``__call__`` by the object's name."""
-    found: dict[str, list[ast.FunctionDef]] = {}
-    for function in (f for f in functions if f.name not in ("forward", "__call__")):
-        found.setdefault(function.name, []).append(function)
-    called = {
-        each.name: method
-        for each in nodes_of(tree)
-        if isinstance(each, ast.ClassDef)
-        for method in each.body
-        if isinstance(method, ast.FunctionDef) and method.name in ("forward", "__call__")
-    }
-    for statement in (n for n in nodes_of(tree) if isinstance(n, ast.Assign)):
-        for name, value in assigned_pairs(statement):
-            if isinstance(value, ast.Call) and last_name(value.func) in called:
-                found.setdefault(last_name(name), []).append(called[last_name(value.func)])
-    return found
-
-
-def _is_lambda(body: ast.AST, name: str) -> bool:
-    """Whether a name is that of a lambda of the function's own."""
-    given = [v for n in ast.walk(body) for t, v in assignments_in(n) if last_name(t) == name]
-    return bool(given) and all(isinstance(value, ast.Lambda) for value in given)
-
-
 def patches_of(
     recording: Recording, values: Values, text: str, file: str, function: ast.FunctionDef
 ) -> Iterator[tuple[int, int, Any, Patch]]:
@@ -280,8 +62,8 @@ def patches_of(
     numbers = {recording.at(call.position).place for calls in own for call in calls.values()}
     whole = whole_spans(text)
     spans = {whole.get(span, span) for span in (recording.spans[number] for number in numbers)}
-    ran = _Ran({in_file[number] for number in numbers}, spans)
-    functions, shared = _Functions.of(text).behind(function, ran)
+    ran = Ran({in_file[number] for number in numbers}, spans)
+    functions, shared = Functions.of(text).behind(function, ran)
     lines = {line for f in functions for line in lines_of(f)}
     alone = lines - {line for f in shared for line in lines_of(f)}
     places = {number for number, line in in_file.items() if line in lines}
@@ -319,21 +101,6 @@ def _place_of(recording: Recording, segment: Segment, run: EngineRun) -> int:
     return max(
         (p for p in recording.passes if p.position <= position), key=lambda p: p.position
     ).line
-
-
-def _not_run(function: ast.AST, ran: Collection[int]) -> set[int]:
-    """Lines of the sides of conditions that computed nothing where the other side did."""
-    found: set[int] = set()
-    for node in ast.walk(function):
-        if isinstance(node, ast.If):
-            sides = [
-                {line for each in side for line in lines_of(each)}
-                for side in (node.body, node.orelse)
-            ]
-            did = [not side.isdisjoint(ran) for side in sides]
-            if did[0] != did[1]:
-                found |= sides[did[0]]
-    return found
 
 
 def _lines_in(node: ast.AST) -> Iterator[int]:

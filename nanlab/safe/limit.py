@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nanlab.errors import TypeMismatchError
 from nanlab.exact.limits import Limit, truth
+from nanlab.trace.mode import hidden
 
 F = TypeVar("F", bound=Callable[..., Any])
 Function = Callable[..., Sequence[Tensor]]  # of tensors, to tensors
@@ -132,7 +132,7 @@ class _Call:
     @cached_property
     def constants(self) -> list[Tensor]:
         """What it reads beside the operands."""
-        with _disable_current_modes(), torch.random.fork_rng(devices=[]), suppress(Exception):
+        with hidden(), torch.random.fork_rng(devices=[]), suppress(Exception):
             return self.read()
         return []
 
@@ -214,7 +214,7 @@ class _Call:
         if self.memory is not None and key in self.memory:
             return self.memory[key]
         found: list[Limit | None] = [None] * (len(self.results) if of_values else sum(wanted))
-        with _disable_current_modes(), suppress(Exception):
+        with hidden(), suppress(Exception):
             operands = (*self.operands, *self.constants, *more)
             own = [x.detach() if isinstance(x, Tensor) else x for x in operands]
             if not any(_is_real(x) and bool(x.isnan().any()) for x in own) and self._is_pure():
@@ -229,7 +229,7 @@ class _Call:
         """Whether the function gives the same when it is called again, of the same operands."""
         if self._versions() != self.versions:
             return False
-        unseen, grad = _disable_current_modes(), torch.set_grad_enabled(self.grad)
+        unseen, grad = hidden(), torch.set_grad_enabled(self.grad)
         with unseen, grad, torch.random.fork_rng(devices=[]), suppress(Exception):
             before = torch.get_rng_state()
             again = self.fn(*self.operands, *self.constants)
@@ -319,7 +319,7 @@ def _bits(x: Any) -> Any:
     """What tells a tensor from others."""
     if not isinstance(x, Tensor):
         return x
-    with _disable_current_modes():
+    with hidden():
         return (
             x.dtype,
             x.shape,

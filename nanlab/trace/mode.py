@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from torch.utils._python_dispatch import TorchDispatchMode
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 
 class DispatchMode(TorchDispatchMode):
@@ -12,3 +16,26 @@ class DispatchMode(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+
+class _Hidden(threading.local):
+    depth = 0
+
+
+_hidden = _Hidden()
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """What is computed in here is none of the program's: no mode sees it, nor a watch's hooks."""
+    _hidden.depth += 1
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        _hidden.depth -= 1
+
+
+def is_hidden() -> bool:
+    """Whether this thread is inside of :func:`hidden`."""
+    return _hidden.depth > 0
