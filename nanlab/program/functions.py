@@ -26,7 +26,7 @@ from nanlab.program.expression import (
 )
 from nanlab.trace.chunk import Span
 
-_ACTS = frozenset({"backward", "grad", "step", "zero_grad", "print"})
+_ACTS = frozenset({"backward", "checkpoint", "grad", "step", "zero_grad", "print"})
 _TRANSFORMS = frozenset({"vmap", "jvp", "vjp", "jacrev", "jacfwd", "hessian", "compile", "script"})
 _WRITES = frozenset({"append", "extend", "insert", "update", "pop", "add", "setdefault"})
 _LIBRARIES = frozenset({"torch", "numpy", "nanlab"}) | sys.stdlib_module_names
@@ -143,6 +143,8 @@ class Functions:
                 name, callees = last_name(call.func), self.callees(call, body)
                 if ast.unparse(call.func).endswith("autograd.grad"):
                     continue
+                if any(keyword.arg == "requires_grad" for keyword in call.keywords):
+                    raise NotReplayable(f"{body.name} makes a tensor that requires a gradient")
                 if name in _ACTS or (name in _WRITES and root_of(call.func) not in own):
                     raise NotReplayable(f"{body.name} does more than compute")
                 new = callees or []

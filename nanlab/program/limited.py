@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Set
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from nanlab.errors import NotReplayable
 from nanlab.program.edit_text import EditLike, whole_spans
 from nanlab.program.expression import (
+    last_name,
     lines_of,
     nodes_of,
     parsed,
@@ -67,6 +68,8 @@ def patches_of(
     lines = {line for f in functions for line in lines_of(f)}
     alone = lines - {line for f in shared for line in lines_of(f)}
     places = {number for number, line in in_file.items() if line in lines}
+    called = (n for f in functions for n in ast.walk(f) if isinstance(n, ast.Call))
+    tensors = any(last_name(n.func) in ("tensor", "as_tensor", "from_numpy") for n in called)
     loops = {line for n in ast.walk(parsed(text)) if isinstance(n, _LOOPS) for line in _lines_in(n)}
     for at, segment in enumerate(values.segments):
         calls = _calls_at(recording, segment, places)
@@ -88,7 +91,8 @@ def patches_of(
             gone |= {index for run in runs for index in range(run.first, run.last)}
             firsts = frozenset(run.first for run in runs)
             out = part.targets[0] if len(part.targets) == 1 else part.targets
-            run = _under_limit(part, calls)
+            fixed = _made_inside(recording, segment, part, calls, tensors)
+            run = _under_limit(part, fixed)
             patch = Patch(at, last, frozenset(gone), out, run, runs=firsts)
             yield at, last, part.targets[-1], patch
 
@@ -109,18 +113,18 @@ def _lines_in(node: ast.AST) -> Iterator[int]:
             yield each.lineno
 
 
-def _under_limit(part: Slice, own: dict[int, Call]) -> Callable[[Get], Any]:
-    """The run under limits; what it makes of numbers alone stays as it is."""
-    made = {ref.view for call in own.values() for ref in refs_in(call.out)}
-    given = [ref for ref in part.operands if ref.view not in made]
+def _under_limit(part: Slice, fixed: Set[Ref]) -> Callable[[Get], Any]:
+    """The run under limits. fixed: operands that it makes itself, of numbers alone."""
+    given = [ref for ref in part.operands if ref not in fixed]
     known: Memory = {}
 
     def run(get: Get) -> Any:
-        fixed = {ref: get(ref) for ref in part.operands if ref.view in made}
+        held = {ref: get(ref) for ref in part.operands if ref in fixed}
         whole = part.function()
 
         def fn(*values: Any) -> Any:
-            each = {ref: t.clone() for ref, t in fixed.items()}  # it may write into them
+            # it may write into them, and differentiate with respect to them
+            each = {r: t.detach().clone().requires_grad_(t.requires_grad) for r, t in held.items()}
             each |= dict(zip(given, values, strict=True))
             return whole(*(each[ref] for ref in part.operands))
 
@@ -128,6 +132,22 @@ def _under_limit(part: Slice, own: dict[int, Call]) -> Callable[[Get], Any]:
         return found[0] if len(found) == 1 else tuple(found)
 
     return run
+
+
+def _made_inside(
+    recording: Recording, segment: Segment, part: Slice, own: dict[int, Call], tensors: bool
+) -> set[Ref]:
+    """The operands of a run that it makes of numbers. tensors: of numbers of Python, too, which no
+    call tells."""
+    made = {ref.view for call in own.values() for ref in refs_in(call.out)}
+    found = {ref for ref in part.operands if ref.view in made}
+    if tensors:
+        first = min(index for _, index, _ in part.items)
+        before = segment.calls[:first]
+        seen = {r.storage for call in before for r in (*call.read, *refs_in(call.out))}
+        seen |= recording.program.names.keys()
+        found |= {ref for ref in part.operands if ref.storage not in seen}
+    return found
 
 
 def _calls_at(recording: Recording, segment: Segment, places: Collection[int]) -> dict[int, Call]:
