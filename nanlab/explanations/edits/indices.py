@@ -53,6 +53,19 @@ def one_by_one(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.35, (node, f"torch.{made}({whole})[{at}]"))
 
 
+def by_position(site: Site, place: Place) -> Iterator[Candidate]:
+    """Rows of a table by their position, where they kept the labels that they had in another."""
+    asked = (str(frame.f_globals.get("__name__")).startswith("pandas.") for frame in site.inner)
+    if not isinstance(site.error, KeyError) or not any(asked):
+        return
+    for node in (n for n in place.parts() if isinstance(n, ast.Subscript)):
+        rows: list[ast.expr] = getattr(node.slice, "elts", [node.slice])
+        if not isinstance(getattr(rows[0], "value", 0), str):
+            of = re.sub(r"\.(loc|at)$", "", place.text(node.value))
+            columns = "".join(f"[{place.text(each)}]" for each in rows[1:] if place.text(each) != ":")
+            yield place.replaced(0.3, (node, f"{of}{columns}.iloc[{place.text(rows[0])}]"))
+
+
 def after_the_last(site: Site, place: Place) -> Iterator[Candidate]:
     """What comes after the last element, where a function that is given it never reads it."""
     given = unread(place.function) if isinstance(site.error, IndexError) else []
