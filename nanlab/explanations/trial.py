@@ -351,8 +351,8 @@ class _Learning:
 
     def step_ended(self, optimizer: Optimizer, *_: Any) -> None:
         own = (p.grad for group in optimizer.param_groups for p in group["params"])
-        given = (grad.detach().abs().sum() != 0 for grad in own if grad is not None)
-        self.learns[optimizer] = self.learns.get(optimizer, False) or any(given)
+        given = any(_is_given(grad) for grad in own if grad is not None)
+        self.learns[optimizer] = self.learns.get(optimizer, False) or given
 
     @property
     def idle(self) -> int:
@@ -362,6 +362,13 @@ class _Learning:
         torch.autograd.backward, torch.autograd.grad = self.functions
         for hook in self.hooks:
             hook.remove()
+
+
+def _is_given(grad: torch.Tensor) -> bool:
+    """Whether a gradient is other than 0, as far as it can be read."""
+    with suppress(Exception):
+        return bool(grad.detach().abs().sum() != 0)
+    return True
 
 
 def _numbers(names: dict[str, Any]) -> str:
