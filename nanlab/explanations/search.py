@@ -152,93 +152,23 @@ _OF_PLACES = (
     ("at_error", gradients.idle_for_now),
     ("bindings", gradients.with_gradient),
 )
-# Those that look for their statements themselves.
-_OF_PROGRAM = (
-    batches.collated,
-    batches.taken_by_key,
-    batches.batch_first,
-    batches.channels_first,
-    batches.broadcast_samples,
-    batches.without_one_left,
-    batches.converted,
-    batches.evaluated,
-    arguments.given_by_key,
-    functions.parametrized,
-    functions.by_sample,
-    functions.told_instead,
-    arguments.near_words,
-    calls.without_options,
-    arguments.told_counts,
-    arguments.weighted,
-    names.bound_late,
-    names.near_methods,
-    names.without_length,
-    names.methods_without_self,
-    names.more_parameters,
-    names.fewer_parameters,
-    names.named_parts,
-    names.near_choices,
-    sharing.unshared,
-    statements.called,
-    statements.state_kept,
-    statements.returned,
-    statements.in_its_place,
-    statements.gradient_for_each,
-    statements.module_initialised,
-    statements.built_alike,
-    statements.of_functions,
-    statements.also_branched,
-    statements.kept,
-    values.not_eaten,
-    values.values_of,
-    sizes.numbered,
-    sizes.counted_from_one,
-    sizes.of_all_parts,
-    sizes.exchanged_sizes,
-    sizes.outputs_padded,
-    sizes.of_one_size,
-    sizes.of_one_channel,
-    sizes.other_numbers,
-    gradients.switched,
-    gradients.switched_for_rest,
-    gradients.leaves,
-    gradients.in_place,
-    gradients.update_ended,
-    gradients.with_memory,
-    gradients.as_probabilities,
-    gradients.derivative,
-    gradients.all_uncut,
-    gradients.before_it_was_kept,
-    gradients.differentiated,
-    gradients.ordered,
-    gradients.carried_on,
-    gradients.with_graph_kept,
-    gradients.saved_numbers,
-    optimizers.in_one_group,
-    optimizers.without_others,
-    gradients.transformed,
-    optimizers.resumed,
-    optimizers.in_single_precision,
-    distributions.unscaled,
-    devices.on_device_here,
-    batches.counted_before,
-    batches.named_otherwise,
-    sizes.of_shortcuts,
-    names.prefixed,
-    sizes.whole_samples,
-    sizes.shorter_data,
-)
+_FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
+_FILES += [gradients, optimizers, distributions, devices]
+# Those that look for their statements themselves: each that takes a site alone.
+_ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
+_OF_PROGRAM = [
+    kind
+    for file in _FILES
+    for name, kind in vars(file).items()
+    if getattr(kind, "__annotations__", {}) == _ALONE and name[0] != "_"
+]
 
 
-def mend(
-    error: BaseException,
-    line: tuple[str, int] = ("", 0),
-    first: Sequence[tuple[Edit, ...]] = (),
-) -> tuple[Edit, ...] | None:
+def mend(error: BaseException, line: tuple[str, int] = ("", 0)) -> tuple[Edit, ...] | None:
     """The smallest edits with which the program no longer raises; none where none was found;
     None where nothing could be tried.
 
-    line: that is known to be at fault. first: edits that are tried before all others.
+    line: that is known to be at fault.
     """
     site = Site.of(error, line)
     if site is None or not site.raising:
@@ -246,7 +176,7 @@ def mend(
     kinds = (ast.Raise, ast.Assert) if isinstance(error, AssertionError) else ast.Raise
     if isinstance(site.raising[0].statement, kinds):
         return None  # the program's own judgement
-    found = _tried([Candidate(0.0, edits) for edits in first], site)
+    found = _tried(site)
     program = site.program
     at = program.first([each.edits for each in found], partial(_near, found))
     chosen, compared = found[at] if at is not None else None, program.compared
@@ -299,8 +229,9 @@ def _moving(found: Sequence[Candidate], program: Program) -> list[Candidate]:
     return sorted(least, key=lambda each: each.cost)[:_MOVED]
 
 
-def _tried(found: list[Candidate], site: Site) -> list[Candidate]:
-    """Those edits and all others that can be read, the cheapest first, each once."""
+def _tried(site: Site) -> list[Candidate]:
+    """All edits, the cheapest first, each once."""
+    found: list[Candidate] = []
     alike = {lines: rows for source in site.program.texts for lines, rows in _alike(source).items()}
     for candidate in _candidates(site):
         found.append(candidate)
@@ -322,7 +253,7 @@ def _onward(site: Site, first: Candidate) -> list[Candidate]:
         if onward is None or not onward.raising:
             return []
         found = []
-        for each in _tried([], onward)[:_SECOND]:
+        for each in _tried(onward)[:_SECOND]:
             both: list[Edit] = []
             for source in onward.program.texts:
                 old = site.program.source(source.shown)

@@ -33,10 +33,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -115,14 +112,14 @@ class Outcome:
     seconds: float = 0.0
     seen: list[Any] = field(default_factory=list)  # by who looked at the exception
     result: str = ""  # the numbers that the program ended with
-    begun: tuple[int, int] = (0, 0)  # derivatives and steps of optimizers
+    begun: Sequence[int] = ()  # derivatives, and steps of optimizers
     idle: int = 0  # optimizers whose parameters never had a gradient other than 0
 
     def judged(self, other: Outcome, edits: Sequence[Edit]) -> Outcome:
         """The outcome, as one that evades what raised if the program differentiates less often
         than before it did, or nothing that an optimizer changes."""
         named = any(_DERIVES.search(edit.old + edit.text) for edit in edits)
-        fewer = any(a < b for a, b in zip(self.begun, other.begun, strict=True)) and not named
+        fewer = any(a < b for a, b in zip(self.begun, other.begun, strict=False)) and not named
         evades = self.kind == "ran" and (fewer or self.idle > other.idle)
         return replace(self, kind="evades") if evades else self
 
@@ -321,8 +318,8 @@ class Program:
         else:
             outcome = Outcome("ran", result=_numbers(names))
         finally:
-            learning.end()
-        return replace(outcome, begun=(learning.derived, learning.steps), idle=learning.idle)
+            *begun, idle = learning.end()
+        return replace(outcome, begun=begun, idle=idle)
 
 
 class _Learning:
@@ -332,10 +329,7 @@ class _Learning:
         self.derived = self.steps = 0
         self.learns: dict[Optimizer, bool] = {}
         self.functions = torch.autograd.backward, torch.autograd.grad
-        self.hooks = [
-            register_optimizer_step_pre_hook(self.step_begins),
-            register_optimizer_step_post_hook(self.step_ended),
-        ]
+        self.hook = register_optimizer_step_pre_hook(self.step_begins)
         torch.autograd.backward, torch.autograd.grad = map(self.counted, self.functions)
 
     def counted(self, function: Any) -> Any:
@@ -346,28 +340,24 @@ class _Learning:
 
         return called
 
-    def step_begins(self, *_: Any) -> None:
+    def step_begins(self, optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> None:
         self.steps += 1
-
-    def step_ended(self, optimizer: Optimizer, *_: Any) -> None:
         own = (p.grad for group in optimizer.param_groups for p in group["params"])
-        given = any(_is_given(grad) for grad in own if grad is not None)
-        self.learns[optimizer] = self.learns.get(optimizer, False) or given
+        known = self.learns.get(optimizer, len(args) + len(kwargs) > 1)  # with a closure
+        self.learns[optimizer] = known or any(map(_is_given, own))
 
-    @property
-    def idle(self) -> int:
-        return sum(not each for each in self.learns.values())
-
-    def end(self) -> None:
+    def end(self) -> tuple[int, int, int]:
+        """How often the run differentiated, how many steps there were, and for how many
+        optimizers no parameter ever had a gradient other than 0."""
         torch.autograd.backward, torch.autograd.grad = self.functions
-        for hook in self.hooks:
-            hook.remove()
+        self.hook.remove()
+        return self.derived, self.steps, sum(not each for each in self.learns.values())
 
 
-def _is_given(grad: torch.Tensor) -> bool:
-    """Whether a gradient is other than 0, as far as it can be read."""
+def _is_given(grad: torch.Tensor | None) -> bool:
+    """Whether there is a gradient other than 0, as far as it can be read."""
     with suppress(Exception):
-        return bool(grad.detach().abs().sum() != 0)
+        return grad is not None and bool(grad.detach().abs().sum() != 0)
     return True
 
 

@@ -347,9 +347,9 @@ def switched(site: Site) -> Iterator[Candidate]:
                     yield place.replaced(0.8, (node, "True"))
         made, known = place.result(), place.names().values()
         if isinstance(made, torch.optim.Optimizer):  # the rest is to stay as it is
-            own = {p for group in made.param_groups for p in group["params"]}
-            others = {p for v in known if isinstance(v, nn.Module) for p in v.parameters()} - own
-            if others and not any(p.requires_grad for p in own):
+            learned = {p for group in made.param_groups for p in group["params"]}
+            whole = {p for v in known if isinstance(v, nn.Module) for p in v.parameters()}
+            if whole - learned and not any(p.requires_grad for p in learned):
                 rows = f"for group in {bound_by(place.statement)[0]}.param_groups:\n"
                 rows += '    for p in group["params"]:\n        p.requires_grad = True'
                 yield place.written(0.6, f"{{}}\n{rows}")
@@ -367,7 +367,7 @@ def switched_for_rest(site: Site) -> Iterator[Candidate]:
             test = place.text(choice.test)
             first, last = choice.lineno, whole.block[-1].end_lineno or 0
             lines = place.source.lines[first - 1 : last]
-            at, end = place.statement.lineno - first, choice.end_lineno - first + 1
+            at, end = place.statement.lineno - first, (choice.end_lineno or 0) - first + 1
             lines[at] = "" if len(place.block) > 1 else lines[at].replace(lines[at].strip(), "pass")
             flag = negated(test) if place.block is choice.body else test
             head = " " * choice.col_offset + f"with torch.set_grad_enabled({flag}):"
@@ -376,12 +376,13 @@ def switched_for_rest(site: Site) -> Iterator[Candidate]:
             yield Candidate(0.35, (lines_as(place.source, first, last, text),))
         rows = place.block[place.block.index(place.statement) + 1 :]
         rows = list(itertools.takewhile(lambda row: ".backward(" not in ast.unparse(row), rows))
-        if rows and isinstance(place.statement, ast.Expr):
-            first, last = place.statement.lineno, rows[-1].end_lineno or 0
+        for count in range(len(rows), 0, -1) if isinstance(place.statement, ast.Expr) else ():
+            first, last = place.statement.lineno, rows[count - 1].end_lineno or 0
             lines = place.source.lines[rows[0].lineno - 1 : last]
             head = " " * place.statement.col_offset + "with torch.no_grad():"
             text = "\n".join((head, *(" " * 4 + line for line in lines)))
-            yield Candidate(0.35, (lines_as(place.source, first, last, text),))
+            cost = 0.36 - 0.01 * count / len(rows)
+            yield Candidate(cost, (lines_as(place.source, first, last, text),))
 
 
 def ordered(site: Site) -> Iterator[Candidate]:
@@ -424,7 +425,7 @@ def out_of_place(site: Site, place: Place) -> Iterator[Candidate]:
     rows = [n for n in ast.walk(around) if isinstance(n, (ast.Assign, ast.AugAssign, ast.Expr))]
     written = {id(row): _new_tensor(replace(place, statement=row)) for row in rows}
     own = written.get(id(place.statement))
-    if own is not None:
+    if own is not None and not ("leaf" in site.text and ".clone()" in own.edits[0].text):
         yield own
         edits = [edit for each in written.values() if each is not None for edit in each.edits]
         if len(edits) > 1:

@@ -65,7 +65,9 @@ def by_position(site: Site, place: Place) -> Iterator[Candidate]:
         table = whole is MISSING or type(whole).__module__[:6] == "pandas"
         if table and not isinstance(getattr(rows[0], "value", 0), str):
             of = re.sub(r"\.(loc|at)$", "", place.text(node.value))
-            columns = "".join(f"[{place.text(each)}]" for each in rows[1:] if place.text(each) != ":")
+            columns = "".join(
+                f"[{place.text(each)}]" for each in rows[1:] if place.text(each) != ":"
+            )
             pairs.append((node, f"{of}{columns}.iloc[{place.text(rows[0])}]"))
     yield from (place.replaced(0.3, pair) for pair in pairs)
     if len(pairs) > 1:
