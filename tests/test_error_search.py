@@ -1723,7 +1723,7 @@ y = x @ w
         yield
 
     kinds = search._OF_PLACES
-    monkeypatch.setattr(search, "_OF_PLACES", (("places", fails), *kinds))
+    monkeypatch.setattr(search, "_OF_PLACES", (("places", (fails,)), *kinds))
     error = failed(tmp_path / "program.py", text)
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError.*not every edit was tried"):
         told = nanlab.explain(error)

@@ -120,7 +120,8 @@ class Outcome:
         than before it did, or nothing that an optimizer changes."""
         named = any(_DERIVES.search(edit.old + edit.text) for edit in edits)
         fewer = any(a < b for a, b in zip(self.begun, other.begun, strict=False)) and not named
-        evades = self.kind == "ran" and (fewer or self.idle > other.idle)
+        idle = self.idle > other.idle and self.begun[0] > 0
+        evades = self.kind == "ran" and (fewer or idle)
         return replace(self, kind="evades") if evades else self
 
     def moved_on(self, other: Outcome) -> float | None:
