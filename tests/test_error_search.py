@@ -1505,6 +1505,20 @@ def test_edit_that_others_of_its_kind_contradict_gives_way() -> None:
     assert search._likeliest(found, outcomes) is found[2]
 
 
+def test_edit_by_which_less_is_differentiated_is_no_cure() -> None:
+    raised = trial.Outcome("raised", begun=(3, 2))
+    edits = (Edit("train.py", 1, 1, "epoch(train=False)", "epoch(train=True)"),)
+    later = (Edit("train.py", 1, 1, "loss.mean().backward()", "loss.backward()"),)
+    for begun, idle, tried, kind in (
+        ((3, 2), 0, edits, "ran"),
+        ((2, 2), 0, edits, "evades"),
+        ((2, 2), 0, later, "ran"),  # of the call itself
+        ((3, 2), 1, later, "evades"),  # nothing has a gradient
+    ):
+        ran = trial.Outcome("ran", begun=begun, idle=idle)
+        assert ran.judged(raised, tried).kind == kind
+
+
 def test_edits_of_lines_of_several_depths_write_each_as_deep_as_it_stands() -> None:
     text = "def f(x):\n    return x.a\nf(1)\n"
     for new in (
@@ -1709,7 +1723,7 @@ y = x @ w
         yield
 
     kinds = search._OF_PLACES
-    monkeypatch.setattr(search, "_OF_PLACES", (("places", fails), *kinds))
+    monkeypatch.setattr(search, "_OF_PLACES", (("places", (fails,)), *kinds))
     error = failed(tmp_path / "program.py", text)
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError.*not every edit was tried"):
         told = nanlab.explain(error)

@@ -12,12 +12,7 @@ from nanlab.explanations.explanation import Case, Explanation, Meaning, advice, 
 from nanlab.trace.escapes import Failure
 from nanlab.trace.recording import Recording
 
-TOPICS = (
-    messages,
-    graph,
-    devices,
-    operands,
-)
+TOPICS = (messages, graph, devices, operands)
 MEANINGS: list[Meaning] = [one for topic in TOPICS for one in meanings_of(topic)]
 
 

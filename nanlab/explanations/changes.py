@@ -18,31 +18,22 @@ def with_change(
 ) -> Explanation | None:
     """The explanation, with the line to change written anew as its first fix where known.
 
-    What the message suggests is tried first, then other small edits; where nothing can be tried,
-    the suggestion stands untried. Where the message has no meaning, what was found by trying
-    explains it.
+    Where the message has no meaning, what was found by trying explains it.
     """
     if "returned nan values" in failure.text:  # an edit that computes something else helps nobody
         return explanation
-    suggested: list[tuple[Edit, ...]] = []
-    line = ("", 0)
-    if explanation is not None:
-        suggested = [fix.edits for fix in explanation.fixes if fix.edits]
-        line = (explanation.file, explanation.line)
-    edits = mend(error, line, suggested) if error is not None else None
-    if edits is None and suggested:
-        edits = suggested[0]
+    line = (explanation.file, explanation.line) if explanation is not None else ("", 0)
+    edits = mend(error, line) if error is not None else None
     if not edits:
         if explanation is None and error is not None:
             return as_read(failure, error, _title(failure, failure.file, failure.line, error))
         return explanation
     explanation = explanation or _unknown(failure, edits[0], error)
-    fixes = [fix for fix in explanation.fixes if fix.edits != edits]
-    if edits in suggested:  # which says better what was left open
-        fixes = [fix for fix in fixes if "=..." not in fix.code]
     lines = ", ".join(_line(each, explanation.file) for each in edits)
     text = "\n".join(each.text for each in edits)
-    fixes = [fix for fix in fixes if not text or fix.code not in text]  # it is said once
+    fixes = [
+        fix for fix in explanation.fixes if not text or fix.code not in text
+    ]  # it is said once
     title = f"change {lines}" if text else f"leave out {lines}"
     fixes.insert(0, Fix(title, text, edits=edits))
     change = (edits[0].file, edits[0].first, edits[0].old.split("\n")[0].strip())

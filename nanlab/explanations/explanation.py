@@ -96,13 +96,7 @@ def meanings_of(module: ModuleType) -> list[Meaning]:
     return sorted(own, key=lambda one: not one.first)
 
 
-def says(
-    pattern: str,
-    cause: str,
-    title: str,
-    why: str,
-    *fixes: tuple[str, str],
-) -> Meaning:
+def says(pattern: str, cause: str, title: str, why: str, *fixes: tuple[str, str]) -> Meaning:
     """A message of one meaning; ``{1}``: group, ``{inside}``: module."""
 
     def explained(case: Case) -> Explanation:
@@ -131,36 +125,14 @@ def advice(*pairs: tuple[str, str]) -> list[Fix]:
 
 def places_frame(recording: Recording, rows: Iterable[tuple[str, int]]) -> pd.DataFrame:
     """A table of rows, each with what it has to do with the error: (role, position)."""
-    table = []
+    table: list[tuple[Any, ...]] = []
     for role, position in rows:
-        row = recording.op(position)
-        if row is None:
-            source = recording.sources.get(position)
-            name = source.name or source.kind if source is not None else ""
-            table.append(
-                {
-                    "role": role,
-                    "op": "",
-                    "module": name,
-                    "file": "",
-                    "line": pd.NA,
-                    "position": position,
-                }
-            )
-            continue
-        file, line = row.file, row.line
-        op, module = row.name, row.module
-        table.append(
-            {
-                "role": role,
-                "op": op,
-                "module": module,
-                "file": file,
-                "line": line,
-                "position": position,
-            }
-        )
-    return pd.DataFrame(table)
+        row, source = recording.op(position), recording.sources.get(position)
+        place: tuple[Any, ...] = ("", source.name or source.kind if source else "", "", pd.NA)
+        if row is not None:
+            place = row.name, row.module, row.file, row.line
+        table.append((role, *place, position))
+    return pd.DataFrame(table, columns=["role", "op", "module", "file", "line", "position"])
 
 
 def operands_frame(operands: Iterable[Operand]) -> pd.DataFrame:

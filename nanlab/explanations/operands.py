@@ -27,10 +27,7 @@ _RESIZE = (
     "tokens were added to the tokenizer: resize the embedding",
     "model.resize_token_embeddings(len(tokenizer))",
 )
-_LARGER = (
-    "a larger embedding",
-    "nn.Embedding(num_embeddings=len(vocabulary), embedding_dim=...)",
-)
+_LARGER = ("a larger embedding", "nn.Embedding(num_embeddings=len(vocabulary), embedding_dim=...)")
 _CHECK = "assert 0 <= {name}.min() and {name}.max() < {size}, ({name}.min(), {name}.max())"
 _LABELS = [
     ("count labels from 0", "target = target - 1  # where they are 1 to C"),

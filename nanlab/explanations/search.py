@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from nanlab.explanations.edits import (
     arguments,
@@ -48,195 +49,80 @@ _AGAIN = 0.5  # how unusual it is that a program has two mistakes
 
 
 # Generators of edits, by the statements that they are asked for: a property of Site.
-_OF_PLACES = (
-    ("at_error", names.near_names),
-    ("at_error", names.without_dots),
-    ("at_error", names.those_that_have_it),
-    ("at_error", names.without_gradient),
-    ("at_error", names.where_it_is_given),
-    ("at_error", names.lists),
-    ("raising", names.of_first_part),
-    ("at_error", names.of_first),
-    ("bindings", names.of_all_data),
-    ("at_error", names.of_texts),
-    ("at_error", names.hidden),
-    ("at_error", names.of_function_around),
-    ("at_error", names.shadowed),
-    ("at_error", indices.one_by_one),
-    ("at_error", indices.after_the_last),
-    ("bound", indices.in_the_whole),
-    ("at_error", values.written_in_part),
-    ("at_error", values.written_as),
-    ("bound", values.compared),
-    ("at_error", statements.chosen),
-    ("at_error", statements.without_repeated),
-    ("at_error", gradients.in_graph),
-    ("bound", statements.earlier),
-    ("raising", distributions.allowed),
-    ("at_error", statements.with_closure),
-    ("raising", statements.fitting),
-    ("raising", statements.within_sequence),
-    ("raising", batches.whole_batches),
-    ("raising", batches.without_none),
-    ("raising", batches.as_many),
-    ("raising", batches.of_one_at_least),
-    ("raising", batches.starts_of_bags),
-    ("raising", batches.begun_anew),
-    ("raising", values.turned_masks),
-    ("raising", values.one_for_each_class),
-    ("raising", values.of_both_directions),
-    ("raising", distributions.as_one_event),
-    ("raising", distributions.as_diagonal),
-    ("raising", values.shortened),
-    ("raising", gradients.as_the_result),
-    ("at_error", statements.with_none),
-    ("raising", gradients.on_last_round),
-    ("bound", sizes.size_of_argument),
-    ("bound", sizes.size_of_other),
-    ("bound", sizes.whole),
-    ("raising", sizes.left_open),
-    ("at_error", sizes.all_dimensions),
-    ("at_error", optimizers.that_have_one),
-    ("raising", sizes.rest_of_parts),
-    ("places", statements.joined_lists),
-    ("places", statements.unpacked),
-    ("bindings", statements.exchanged_names),
-    ("at_error", statements.listed),
-    ("places", statements.registered),
-    ("places", batches.loaded),
-    ("calls", sizes.of_groups),
-    ("calls", distributions.with_jitter),
-    ("calls", optimizers.without_groups),
-    ("calls", optimizers.one_after_the_other),
-    ("calls", calls.options),
-    ("calls", calls.counted),
-    ("calls", calls.told_by_data),
-    ("calls", arguments.exchanged),
-    ("calls", functions.reduced),
-    ("calls", calls.near_options),
-    ("calls", calls.mapped_axes),
-    ("calls", functions.siblings),
-    ("calls", functions.equations),
-    ("calls", arguments.told_shapes),
-    ("calls", functions.picked),
-    ("calls", calls.alone),
-    ("calls", functions.uncalled),
-    ("calls", arguments.by_name),
-    ("calls", arguments.arguments),
-    ("calls", arguments.tensors),
-    ("calls", arguments.whole_numbers),
-    ("calls", functions.of_one_number),
-    ("calls", arguments.of_other_widths),
-    ("bound", arguments.in_bounds),
-    ("operands", forms.other_forms),
-    ("bound", values.in_torch),
-    ("places", values.in_single_precision),
-    ("places", values.as_elsewhere),
-    ("places", values.other_part),
-    ("at_error", values.cut_alike),
-    ("places", sizes.other_dimensions),
-    ("raising", sizes.other_axes),
-    ("places", sizes.kept_dimensions),
-    ("sized", sizes.other_sizes),
-    ("at_error", statements.computed_anew),
-    ("raising", statements.other_products),
-    ("bound", gradients.uncut),
-    ("at_error", gradients.mapped),
-    ("bindings", gradients.mapped_memory),
-    ("at_error", gradients.held_results),
-    ("bound", gradients.scores),
-    ("bound", gradients.out_of_place),
-    ("at_error", gradients.counts_copied),
-    ("at_error", gradients.idle_for_now),
-    ("bindings", gradients.with_gradient),
+_OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("at_error", (names.near_names, names.without_dots, names.those_that_have_it)),
+    ("at_error", (names.without_gradient, names.where_it_is_given, names.lists)),
+    ("raising", (names.of_first_part,)),
+    ("at_error", (names.of_first,)),
+    ("bindings", (names.of_all_data,)),
+    ("at_error", (names.of_texts, names.hidden, names.of_function_around, names.shadowed)),
+    ("at_error", (indices.one_by_one, indices.by_position, indices.after_the_last)),
+    ("bound", (indices.in_the_whole,)),
+    ("at_error", (values.written_in_part, values.written_as)),
+    ("bound", (values.compared,)),
+    ("at_error", (statements.chosen, statements.without_repeated, gradients.in_graph)),
+    ("bound", (statements.earlier,)),
+    ("raising", (distributions.allowed,)),
+    ("at_error", (statements.with_closure,)),
+    ("raising", (statements.fitting, statements.within_sequence, batches.whole_batches)),
+    ("raising", (batches.without_none, batches.as_many, batches.of_one_at_least)),
+    ("raising", (batches.starts_of_bags, batches.begun_anew, values.turned_masks)),
+    ("raising", (values.one_for_each_class, values.of_both_directions, distributions.as_one_event)),
+    ("raising", (distributions.as_diagonal, values.shortened, gradients.as_the_result)),
+    ("at_error", (statements.with_none,)),
+    ("raising", (gradients.on_last_round,)),
+    ("bound", (sizes.size_of_argument, sizes.size_of_other, sizes.whole)),
+    ("raising", (sizes.left_open,)),
+    ("at_error", (sizes.all_dimensions, optimizers.that_have_one)),
+    ("raising", (sizes.rest_of_parts,)),
+    ("places", (statements.joined_lists, statements.unpacked)),
+    ("bindings", (statements.exchanged_names,)),
+    ("at_error", (statements.listed,)),
+    ("places", (statements.registered, batches.loaded)),
+    ("calls", (sizes.of_groups, distributions.with_jitter)),
+    ("at_error", (optimizers.of_other_groups,)),
+    ("calls", (optimizers.without_groups, optimizers.one_after_the_other, calls.options)),
+    ("calls", (calls.counted, calls.told_by_data, arguments.exchanged, functions.reduced)),
+    ("calls", (calls.near_options, calls.mapped_axes, functions.siblings, functions.equations)),
+    ("calls", (arguments.told_shapes, functions.picked, calls.alone, functions.uncalled)),
+    ("calls", (arguments.by_name, arguments.arguments, arguments.tensors, arguments.whole_numbers)),
+    ("calls", (functions.of_one_number, arguments.of_other_widths)),
+    ("bound", (arguments.in_bounds,)),
+    ("operands", (forms.other_forms,)),
+    ("bound", (values.in_torch,)),
+    ("places", (values.in_single_precision, values.as_elsewhere, values.other_part)),
+    ("at_error", (values.cut_alike,)),
+    ("places", (sizes.other_dimensions,)),
+    ("raising", (sizes.other_axes,)),
+    ("places", (sizes.kept_dimensions,)),
+    ("sized", (sizes.other_sizes,)),
+    ("at_error", (statements.computed_anew,)),
+    ("raising", (statements.other_products,)),
+    ("bound", (gradients.uncut,)),
+    ("at_error", (gradients.mapped,)),
+    ("bindings", (gradients.mapped_memory,)),
+    ("at_error", (gradients.held_results,)),
+    ("bound", (gradients.scores, gradients.out_of_place)),
+    ("at_error", (gradients.counts_copied, gradients.idle_for_now)),
+    ("bindings", (gradients.with_gradient,)),
 )
-# Those that look for their statements themselves.
-_OF_PROGRAM = (
-    batches.collated,
-    batches.taken_by_key,
-    batches.batch_first,
-    batches.channels_first,
-    batches.broadcast_samples,
-    batches.without_one_left,
-    batches.converted,
-    batches.evaluated,
-    arguments.given_by_key,
-    functions.parametrized,
-    functions.by_sample,
-    functions.told_instead,
-    arguments.near_words,
-    calls.without_options,
-    arguments.told_counts,
-    arguments.weighted,
-    names.bound_late,
-    names.near_methods,
-    names.without_length,
-    names.methods_without_self,
-    names.more_parameters,
-    names.fewer_parameters,
-    names.named_parts,
-    names.near_choices,
-    sharing.unshared,
-    statements.called,
-    statements.state_kept,
-    statements.returned,
-    statements.in_its_place,
-    statements.gradient_for_each,
-    statements.module_initialised,
-    statements.built_alike,
-    statements.of_functions,
-    statements.also_branched,
-    statements.kept,
-    values.not_eaten,
-    values.values_of,
-    sizes.numbered,
-    sizes.counted_from_one,
-    sizes.of_all_parts,
-    sizes.exchanged_sizes,
-    sizes.outputs_padded,
-    sizes.of_one_size,
-    sizes.of_one_channel,
-    sizes.other_numbers,
-    gradients.switched,
-    gradients.switched_for_rest,
-    gradients.leaves,
-    gradients.in_place,
-    gradients.update_ended,
-    gradients.with_memory,
-    gradients.as_probabilities,
-    gradients.derivative,
-    gradients.all_uncut,
-    gradients.before_it_was_kept,
-    gradients.differentiated,
-    gradients.ordered,
-    gradients.carried_on,
-    gradients.with_graph_kept,
-    gradients.saved_numbers,
-    optimizers.in_one_group,
-    optimizers.without_others,
-    gradients.transformed,
-    optimizers.resumed,
-    optimizers.in_single_precision,
-    distributions.unscaled,
-    devices.on_device_here,
-    batches.counted_before,
-    batches.named_otherwise,
-    sizes.of_shortcuts,
-    names.prefixed,
-    sizes.whole_samples,
-    sizes.shorter_data,
-)
+_FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
+_FILES += [gradients, optimizers, distributions, devices]
+# Those that look for their statements themselves: each that takes a site alone.
+_ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
+_OF_PROGRAM = [
+    kind
+    for file in _FILES
+    for name, kind in vars(file).items()
+    if getattr(kind, "__annotations__", {}) == _ALONE and name[0] != "_"
+]
 
 
-def mend(
-    error: BaseException,
-    line: tuple[str, int] = ("", 0),
-    first: Sequence[tuple[Edit, ...]] = (),
-) -> tuple[Edit, ...] | None:
+def mend(error: BaseException, line: tuple[str, int] = ("", 0)) -> tuple[Edit, ...] | None:
     """The smallest edits with which the program no longer raises; none where none was found;
     None where nothing could be tried.
 
-    line: that is known to be at fault. first: edits that are tried before all others.
+    line: that is known to be at fault.
     """
     site = Site.of(error, line)
     if site is None or not site.raising:
@@ -244,7 +130,7 @@ def mend(
     kinds = (ast.Raise, ast.Assert) if isinstance(error, AssertionError) else ast.Raise
     if isinstance(site.raising[0].statement, kinds):
         return None  # the program's own judgement
-    found = _tried([Candidate(0.0, edits) for edits in first], site)
+    found = _tried(site)
     program = site.program
     at = program.first([each.edits for each in found], partial(_near, found))
     chosen, compared = found[at] if at is not None else None, program.compared
@@ -297,8 +183,9 @@ def _moving(found: Sequence[Candidate], program: Program) -> list[Candidate]:
     return sorted(least, key=lambda each: each.cost)[:_MOVED]
 
 
-def _tried(found: list[Candidate], site: Site) -> list[Candidate]:
-    """Those edits and all others that can be read, the cheapest first, each once."""
+def _tried(site: Site) -> list[Candidate]:
+    """All edits, the cheapest first, each once."""
+    found: list[Candidate] = []
     alike = {lines: rows for source in site.program.texts for lines, rows in _alike(source).items()}
     for candidate in _candidates(site):
         found.append(candidate)
@@ -320,7 +207,7 @@ def _onward(site: Site, first: Candidate) -> list[Candidate]:
         if onward is None or not onward.raising:
             return []
         found = []
-        for each in _tried([], onward)[:_SECOND]:
+        for each in _tried(onward)[:_SECOND]:
             both: list[Edit] = []
             for source in onward.program.texts:
                 old = site.program.source(source.shown)
@@ -338,9 +225,9 @@ def _candidates(site: Site) -> Iterator[Candidate]:
     """All edits; a kind that fails at one part of a statement says so, and costs no other."""
     by_zero = isinstance(site.error, ZeroDivisionError)  # any other number ends it
     asked = [partial(kind, site) for kind in ([batches.never_empty] if by_zero else _OF_PROGRAM)]
-    for name, kind in _OF_PLACES if not by_zero else ():
+    for name, kinds in _OF_PLACES if not by_zero else ():
         places = [at if isinstance(at, tuple) else (at,) for at in getattr(site, name)]
-        asked += [partial(kind, site, *at) for at in places]
+        asked += [partial(kind, site, *at) for kind in kinds for at in places]
     for kind in asked:
         try:
             for each in kind():

@@ -25,13 +25,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NoReturn
 
 import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -53,6 +55,7 @@ _WARNED = "(?s).*(target size .* different to the input size|discards the imagin
 # written is passed, and so is what cannot be sent by a function of the program's own.
 _SENT = re.compile(r"(^|_)(export|upload|push|log|show|nanwatch)|^run_line_magic$|^system$")
 _WRITTEN = re.compile(r"(^|_)(save|dump|write)|^to_")
+_DERIVES = re.compile(r"\b(backward|grad|step|update)\(")
 Step = tuple[FrameType, int]  # a frame of the traceback, and the line in it
 Look = Callable[[BaseException], list[Any]]  # what is to be known of an exception
 # What the process may not do: audit events of Python.
@@ -100,7 +103,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run: ``ran``, ``raised``, ``late`` (it was still running), ``refused``."""
+    """What became of a run: ``ran``, ``raised``, ``late`` (it was still running), ``refused``,
+    ``evades`` (it ran without what had raised)."""
 
     kind: str
     error: str = ""  # type and text
@@ -108,6 +112,17 @@ class Outcome:
     seconds: float = 0.0
     seen: list[Any] = field(default_factory=list)  # by who looked at the exception
     result: str = ""  # the numbers that the program ended with
+    begun: Sequence[int] = ()  # derivatives, and steps of optimizers
+    idle: int = 0  # optimizers whose parameters never had a gradient other than 0
+
+    def judged(self, other: Outcome, edits: Sequence[Edit]) -> Outcome:
+        """The outcome, as one that evades what raised if the program differentiates less often
+        than before it did, or nothing that an optimizer changes."""
+        named = any(_DERIVES.search(edit.old + edit.text) for edit in edits)
+        fewer = any(a < b for a, b in zip(self.begun, other.begun, strict=False)) and not named
+        idle = self.idle > other.idle and self.begun[0] > 0
+        evades = self.kind == "ran" and (fewer or idle)
+        return replace(self, kind="evades") if evades else self
 
     def moved_on(self, other: Outcome) -> float | None:
         """How doubtful it is that the program came further than where the other run raised;
@@ -191,7 +206,8 @@ class Program:
                 runs = [partial(self._execute, tries[n], start) for n in order[turn:]]
                 for ended in apart(runs, limit):
                     self.left -= ended.seconds
-                    if ended.kind != "raised" or self.is_over:
+                    ended = ended.judged(own, tries[order[turn]])
+                    if ended.kind not in ("raised", "evades") or self.is_over:
                         break
                     if (doubt := ended.moved_on(own)) is not None:
                         self.onward[order[turn]] = doubt, ended
@@ -200,7 +216,8 @@ class Program:
                 at = order[turn]
                 again = [tries[n] for n in (at, *near(at))] if control is not None else [tries[at]]
                 if ended is None or ended.kind != "late":  # in a process of its own
-                    self.compared = self._outcomes(again, start, limit)
+                    found = zip(self._outcomes(again, start, limit), again, strict=False)
+                    self.compared = [each.judged(own, edits) for each, edits in found]
                     ended = self.compared[0]
                 outcome = ended
                 if outcome.kind == "ran":
@@ -275,6 +292,7 @@ class Program:
         if start == (0, 0):  # Python's own names are what they were
             names = {n: v for n, v in names.items() if n[:2] == "__" or not hasattr(builtins, n)}
         torch.default_generator.manual_seed(0)
+        learning = _Learning()
         try:
             for file, source in self.modules.items():
                 if any(edit.file == source.shown for edit in edits):
@@ -297,8 +315,51 @@ class Program:
                 if (known := self.source(frame.f_code.co_filename)) is not None
             ]
             seen = look(error) if look is not None else []
-            return Outcome(kind, told[:300], tuple(lines), seen=seen)
-        return Outcome("ran", result=_numbers(names))
+            outcome = Outcome(kind, told[:300], tuple(lines), seen=seen)
+        else:
+            outcome = Outcome("ran", result=_numbers(names))
+        finally:
+            *begun, idle = learning.end()
+        return replace(outcome, begun=begun, idle=idle)
+
+
+class _Learning:
+    """What a run differentiates, and which of its optimizers change something."""
+
+    def __init__(self) -> None:
+        self.derived = self.steps = 0
+        self.learns: dict[Optimizer, bool] = {}
+        self.functions = torch.autograd.backward, torch.autograd.grad
+        self.hook = register_optimizer_step_pre_hook(self.step_begins)
+        torch.autograd.backward, torch.autograd.grad = map(self.counted, self.functions)
+
+    def counted(self, function: Any) -> Any:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            self.derived += 1
+            return function(*args, **kwargs)
+
+        return called
+
+    def step_begins(self, optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> None:
+        self.steps += 1
+        own = (p.grad for group in optimizer.param_groups for p in group["params"])
+        known = self.learns.get(optimizer, len(args) + len(kwargs) > 1)  # with a closure
+        self.learns[optimizer] = known or any(map(_is_given, own))
+
+    def end(self) -> tuple[int, int, int]:
+        """How often the run differentiated, how many steps there were, and for how many
+        optimizers no parameter ever had a gradient other than 0."""
+        torch.autograd.backward, torch.autograd.grad = self.functions
+        self.hook.remove()
+        return self.derived, self.steps, sum(not each for each in self.learns.values())
+
+
+def _is_given(grad: torch.Tensor | None) -> bool:
+    """Whether there is a gradient other than 0, as far as it can be read."""
+    with suppress(Exception):
+        return grad is not None and bool(grad.detach().abs().sum() != 0)
+    return True
 
 
 def _numbers(names: dict[str, Any]) -> str:

@@ -340,8 +340,8 @@ def _of_graph(own: _Operand) -> Forms:
         yield 0.5 - 0.3 * (whole or summed), f"{old}.{'sum' if summed else 'mean'}()"
     elif _GRAPH.search(site.text):
         if not re.search("does not require grad|second time|non-leaf", site.text):
-            yield 0.8, f"{old}.detach()"
-            yield 1.0, f"{old}.clone()"
+            yield 0.85, f"{old}.detach()"
+            yield 0.8, f"{old}.clone()"
 
 
 def _asks_of_data(value: Any) -> bool:
@@ -643,6 +643,9 @@ def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
         yield 0.55, f"{old}.expand(len({name}){', -1' * (rank - 1)})"
     if shape and other.dim() == rank + 1 and "same number of dimensions" in own.site.text:
         yield 0.5, f"{old}.expand(len({name}){', -1' * rank})"
+        for d, sizes in ((0, other.shape[1:]), (rank, other.shape[:-1])):  # one more of its rows
+            if shape == sizes:
+                yield 0.38, f"{old}.unsqueeze({d})"
     axes = itertools.combinations(range(other.dim()), rank)
     for kept in reversed(list(axes)) if other.dim() > rank + 1 else ():
         pairs = [(a, other.shape[d]) for a, d in zip(shape or (), kept, strict=False)]

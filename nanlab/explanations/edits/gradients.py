@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nanlab.explanations.edits.optimizers import negated
 from nanlab.explanations.site import (
     MISSING,
     Candidate,
@@ -344,21 +345,44 @@ def switched(site: Site) -> Iterator[Candidate]:
             if isinstance(node, ast.Constant) and node.value is False:
                 if "requires_grad" in place.text(place.statement):
                     yield place.replaced(0.8, (node, "True"))
+        made, known = place.result(), place.names().values()
+        if isinstance(made, torch.optim.Optimizer):  # the rest is to stay as it is
+            learned = {p for group in made.param_groups for p in group["params"]}
+            whole = {p for v in known if isinstance(v, nn.Module) for p in v.parameters()}
+            if whole - learned and not any(p.requires_grad for p in learned):
+                rows = f"for group in {bound_by(place.statement)[0]}.param_groups:\n"
+                rows += '    for p in group["params"]:\n        p.requires_grad = True'
+                yield place.written(0.6, f"{{}}\n{rows}")
 
 
 def switched_for_rest(site: Site) -> Iterator[Candidate]:
-    """Gradients off for the rest of a block alone, where a call switched them off for good."""
+    """Gradients off for the rest of a block alone, where a call switched them off for good; where
+    it did so in one case, for what follows in that case."""
     for place in site.statements() if is_cut(site) else ():
         if not re.search(r"set_grad_enabled\(False\)$", place.text(place.statement)):
             continue
+        choices = (n for n in place.source.nodes if isinstance(n, ast.If))
+        for choice in (n for n in choices if place.block in (n.body, n.orelse)):
+            whole = replace(place, statement=choice)
+            test = place.text(choice.test)
+            first, last = choice.lineno, whole.block[-1].end_lineno or 0
+            lines = place.source.lines[first - 1 : last]
+            at, end = place.statement.lineno - first, (choice.end_lineno or 0) - first + 1
+            lines[at] = "" if len(place.block) > 1 else lines[at].replace(lines[at].strip(), "pass")
+            flag = negated(test) if place.block is choice.body else test
+            head = " " * choice.col_offset + f"with torch.set_grad_enabled({flag}):"
+            kept = lines[:end] if len(choice.body + choice.orelse) > 1 else []
+            text = "\n".join((*filter(None, kept), head, *(" " * 4 + line for line in lines[end:])))
+            yield Candidate(0.35, (lines_as(place.source, first, last, text),))
         rows = place.block[place.block.index(place.statement) + 1 :]
         rows = list(itertools.takewhile(lambda row: ".backward(" not in ast.unparse(row), rows))
-        if rows and isinstance(place.statement, ast.Expr):
-            first, last = place.statement.lineno, rows[-1].end_lineno or 0
+        for count in range(len(rows), 0, -1) if isinstance(place.statement, ast.Expr) else ():
+            first, last = place.statement.lineno, rows[count - 1].end_lineno or 0
             lines = place.source.lines[rows[0].lineno - 1 : last]
             head = " " * place.statement.col_offset + "with torch.no_grad():"
             text = "\n".join((head, *(" " * 4 + line for line in lines)))
-            yield Candidate(0.35, (lines_as(place.source, first, last, text),))
+            cost = 0.36 - 0.01 * count / len(rows)
+            yield Candidate(cost, (lines_as(place.source, first, last, text),))
 
 
 def ordered(site: Site) -> Iterator[Candidate]:
@@ -369,7 +393,7 @@ def ordered(site: Site) -> Iterator[Candidate]:
             for a, first in enumerate(rows):
                 for later in rows[a + 1 :]:
                     pair = [(first, later), (later, first)]
-                    if any(_names_parameters(x) & _gives_layers(y) for x, y in pair):
+                    if any(_names_parameters(x) & _gives_layers(source, y) for x, y in pair):
                         middle, last = (first.end_lineno or 0) + 1, later.end_lineno or 0
                         yield Candidate(0.3, (swapped(source, first.lineno, middle, last),))
 
@@ -381,7 +405,12 @@ def _names_parameters(statement: ast.stmt) -> set[str]:
     )
 
 
-def _gives_layers(statement: ast.stmt) -> set[str]:
+def _gives_layers(source: Source, statement: ast.stmt) -> set[str]:
+    """What a statement gives layers, itself or by a function of the program."""
+    call: Any = getattr(statement, "value", None)
+    function = next((n for n in source.nodes if getattr(n, "name", "") == callee(call)), None)
+    if function is not None and callee(call) and "setattr(" in source.part(function):
+        return {spelled(each) for each in call.args}
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     return {
         ast.unparse(t.value) for t in targets if isinstance(t, (ast.Attribute, ast.Subscript))
@@ -396,7 +425,7 @@ def out_of_place(site: Site, place: Place) -> Iterator[Candidate]:
     rows = [n for n in ast.walk(around) if isinstance(n, (ast.Assign, ast.AugAssign, ast.Expr))]
     written = {id(row): _new_tensor(replace(place, statement=row)) for row in rows}
     own = written.get(id(place.statement))
-    if own is not None:
+    if own is not None and not ("leaf" in site.text and ".clone()" in own.edits[0].text):
         yield own
         edits = [edit for each in written.values() if each is not None for edit in each.edits]
         if len(edits) > 1:
@@ -419,6 +448,13 @@ def _new_tensor(place: Place) -> Candidate | None:
     elif isinstance(statement, ast.Expr) and callee(statement.value).endswith("_"):
         call = place.text(statement.value)
         name, _, method = call.partition("(")[0].rpartition(".")
+        root: Any = statement.value
+        while not spelled(root) and isinstance(root, (ast.Call, ast.Attribute, ast.Subscript)):
+            root = root.func if isinstance(root, ast.Call) else root.value
+        own = spelled(root)
+        other = own == name and hasattr(Tensor, method[:-1])
+        if not other:  # it writes into a part, or there is no such function
+            return place.written(0.4, f"{own} = {own}.clone()\n{{}}") if own else None
         new = call.replace(f"{name}.{method}", f"{name}.{method[:-1]}", 1)
         return place.written(0.4, f"{name} = {new}")
     return None

@@ -53,6 +53,27 @@ def one_by_one(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.35, (node, f"torch.{made}({whole})[{at}]"))
 
 
+def by_position(site: Site, place: Place) -> Iterator[Candidate]:
+    """Rows of a table by their position, where they kept the labels that they had in another."""
+    asked = (str(frame.f_globals.get("__name__"))[:6] == "pandas" for frame in site.inner)
+    if not isinstance(site.error, KeyError) or not any(asked):
+        return
+    pairs: list[tuple[ast.AST, str]] = []
+    for node in (n for n in place.parts() if isinstance(n, ast.Subscript)):
+        rows: list[ast.expr] = getattr(node.slice, "elts", [node.slice])
+        whole = place.value(node.value)
+        table = whole is MISSING or type(whole).__module__[:6] == "pandas"
+        if table and not isinstance(getattr(rows[0], "value", 0), str):
+            of = re.sub(r"\.(loc|at)$", "", place.text(node.value))
+            columns = "".join(
+                f"[{place.text(each)}]" for each in rows[1:] if place.text(each) != ":"
+            )
+            pairs.append((node, f"{of}{columns}.iloc[{place.text(rows[0])}]"))
+    yield from (place.replaced(0.3, pair) for pair in pairs)
+    if len(pairs) > 1:
+        yield place.replaced(0.32, *pairs)
+
+
 def after_the_last(site: Site, place: Place) -> Iterator[Candidate]:
     """What comes after the last element, where a function that is given it never reads it."""
     given = unread(place.function) if isinstance(site.error, IndexError) else []

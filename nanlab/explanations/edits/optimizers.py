@@ -54,11 +54,11 @@ def without_others(site: Site) -> Iterator[Candidate]:
             if names != same:
                 continue
             first, second = (source.part(each) for each in (a, b))
-            open_ = [each for each in (a, b) if _is_negated(each)]
+            open_ = [each for each in (a, b) if _isnegated(each)]
             if len(open_) == 1:  # the exceptions are written out in the other
                 rest = first if open_[0] is b else second
-                yield Candidate(0.25, spliced(source, [(open_[0], _negated(rest))]))
-            text = f"{_loose(b, second)} and {_negated(first)}"
+                yield Candidate(0.25, spliced(source, [(open_[0], negated(rest))]))
+            text = f"{_loose(b, second)} and {negated(first)}"
             yield Candidate(0.35, spliced(source, [(b, text)]))
         dicts = [n for n in source.nodes if isinstance(n, ast.Dict)]
         chosen = [n for n in source.nodes if isinstance(n, ast.ListComp) and n.generators[0].ifs]
@@ -67,7 +67,7 @@ def without_others(site: Site) -> Iterator[Candidate]:
         whole = [v for key, v in keys if getattr(key, "value", "") == "params" and _is_whole(v)]
         for own, listed in itertools.product(whole, chosen):
             old = source.part(listed.generators[0].ifs[0])
-            text = source.part(listed).replace(f"if {old}", f"if {_negated(old)}")
+            text = source.part(listed).replace(f"if {old}", f"if {negated(old)}")
             yield Candidate(0.3, spliced(source, [(own, text)]))
         for own, other in itertools.combinations(lists, 2):
             apart = f"all(p is not q for q in {source.part(other)})"
@@ -94,12 +94,15 @@ def _is_whole(node: ast.expr) -> bool:
     return comprehension or callee(node) == "parameters"
 
 
-def _is_negated(test: ast.expr) -> bool:
+def _isnegated(test: ast.expr) -> bool:
     inner = isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.NotIn, ast.IsNot))
     return inner or (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not))
 
 
-def _negated(text: str) -> str:
+def negated(text: str) -> str:
+    """The opposite of a test."""
+    if text[:4] == "not ":
+        return text[4:]
     return f"not {_loose(ast.parse(text, mode='eval').body, text)}"
 
 
@@ -173,6 +176,13 @@ def resumed(site: Site) -> Iterator[Candidate]:
             yield place.written(0.25, f"{optimizer}.load_state_dict({text})\n{{}}")
         rates = 'group.setdefault("initial_lr", group["lr"])'
         yield place.written(0.45, f"for group in {optimizer}.param_groups:\n    {rates}\n{{}}")
+
+
+def of_other_groups(site: Site, place: Place) -> Iterator[Candidate]:
+    """A state of other parameters left out: it says nothing of those that there are."""
+    called = callee(getattr(place.statement, "value", place.statement))
+    if "loaded state dict" in site.text and called == "load_state_dict":
+        yield place.written(1.2, "pass" if len(place.block) == 1 else "")
 
 
 def _states_in(place: Place) -> Iterator[str]:
