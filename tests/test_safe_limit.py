@@ -177,3 +177,17 @@ def test_an_operand_that_is_written_later_stops_no_backward_pass() -> None:
     y.sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [1.0, 1.0]
+
+
+def test_where_nothing_can_be_found_out_gradients_stay_what_they_are() -> None:
+    @limit
+    def root(x: Tensor, y: Tensor) -> Tensor:
+        return torch.linalg.eigvalsh(torch.diag(x)).sqrt().sum() + y.sum()
+
+    x = torch.zeros(2, requires_grad=True)
+    y, label = torch.ones(2, requires_grad=True), torch.arange(2)
+    root(x, y[label]).backward()
+    assert x.grad is not None
+    assert not bool(x.grad.isfinite().any())
+    assert y.grad is not None
+    assert y.grad.tolist() == [1.0, 1.0]

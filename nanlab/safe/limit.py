@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from typing import Any, TypeVar
 
 import torch
@@ -117,6 +117,13 @@ class _Call:
 
     def __post_init__(self) -> None:
         self.grad = torch.is_grad_enabled()
+        device = self.results[0].device.type if self.results else "cpu"
+        self.autocast = partial(
+            torch.autocast,
+            device,
+            dtype=torch.get_autocast_dtype(device),
+            enabled=torch.is_autocast_enabled(device),
+        )
         self.versions = self._versions()
         self.values = [y.detach() for y in self.results]
         followed = self.grad and any(y.requires_grad for y in self.results)
@@ -132,7 +139,7 @@ class _Call:
     @cached_property
     def constants(self) -> list[Tensor]:
         """What it reads beside the operands."""
-        with hidden(), torch.random.fork_rng(devices=[]), suppress(Exception):
+        with hidden(), self.autocast(), torch.random.fork_rng(devices=[]), suppress(Exception):
             return self.read()
         return []
 
@@ -213,7 +220,7 @@ class _Call:
         key = of_values, *wanted, *map(_bits, (*self.operands, *more))
         if self.memory is not None and key in self.memory:
             return self.memory[key]
-        found: list[Limit | None] = [None] * (len(self.results) if of_values else sum(wanted))
+        found: list[Limit | None] = [None] * len(self.results if of_values else wanted)
         with hidden(), suppress(Exception):
             operands = (*self.operands, *self.constants, *more)
             own = [x.detach() if isinstance(x, Tensor) else x for x in operands]
@@ -230,7 +237,7 @@ class _Call:
         if self._versions() != self.versions:
             return False
         unseen, grad = hidden(), torch.set_grad_enabled(self.grad)
-        with unseen, grad, torch.random.fork_rng(devices=[]), suppress(Exception):
+        with unseen, grad, self.autocast(), torch.random.fork_rng(devices=[]), suppress(Exception):
             before = torch.get_rng_state()
             again = self.fn(*self.operands, *self.constants)
             pairs = zip(again, self.results, strict=True)
