@@ -461,7 +461,7 @@ def whole_batches(site: Site, place: Place) -> Iterator[Candidate]:
 def padded(rows: list[Any], name: str) -> str:
     """An expression of a batch of ``rows``, those of unequal size padded."""
     first = rows[0]
-    if isinstance(first, tuple):
+    if isinstance(first, tuple) and all(isinstance(r, tuple) for r in rows):
         parts = (
             padded([r[i] for r in rows], f"[r[{i}] for r in {name}]") for i in range(len(first))
         )

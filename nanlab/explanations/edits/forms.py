@@ -358,7 +358,8 @@ def _of_numbers(rows: Any) -> type | None:
             return None
         rows = [each for row in rows for each in row]
     kinds = set(map(type, rows))
-    return max(kinds, key=(bool, int, float).index) if kinds <= {bool, int, float} else None
+    known = bool(kinds) and kinds <= {bool, int, float}
+    return max(kinds, key=(bool, int, float).index) if known else None
 
 
 def _in_parts(place: Place, name: str) -> bool:

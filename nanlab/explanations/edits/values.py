@@ -202,7 +202,7 @@ def of_both_directions(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.3, (node, f"torch.cat([{of}[-2], {of}[-1]], dim=-1)"))
 
 
-_FORMS = having("sized") | {"float", "long", "to", "type", "view", "reshape", "unsqueeze"}
+_FORMS = having("sized", "moves") | {"float", "long"}
 
 
 def one_for_each_class(site: Site, place: Place) -> Iterator[Candidate]:
