@@ -898,9 +898,10 @@ def _path_exact(seen: Tensor) -> _Path:
     signs = seen.sign() == last.sign()
     same_sign = signs.all(0)
     power = (factor >= 1.3).all(0) & (factor.amax(0) <= 3 * factor.amin(0)) & same_sign
-    # what is added to it may be larger far off
+    # what is added to it may be larger far off; what cancels grows faster
     near = factor[1:]
-    steep = (near >= 10).all(0) & (near.amax(0) <= 1.5 * near.amin(0)) & signs[1:].all(0)
+    even_factor = (near >= 10).all(0) & (near <= 1000).all(0) & (near.amax(0) <= 1.5 * near.amin(0))
+    steep = even_factor & signs[1:].all(0)
     logarithm = (
         ((even >= 0.7) & (even <= 1.5)).all(0) & (size[-1] > size[-2]) & (size[-2] > size[-3])
     )
