@@ -191,3 +191,13 @@ def test_where_nothing_can_be_found_out_gradients_stay_what_they_are() -> None:
     assert not bool(x.grad.isfinite().any())
     assert y.grad is not None
     assert y.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "x", [torch.ones(2, device="meta"), torch.eye(2).to_sparse(), torch.ones(2, dtype=torch.cfloat)]
+)
+def test_tensors_that_cannot_be_looked_at_are_left_to_the_function(x: Tensor) -> None:
+    made = limit(lambda t: t * 2)(x)
+    assert made.shape == x.shape
+    assert made.device == x.device
+    assert made.layout == x.layout

@@ -314,10 +314,8 @@ class Judge:
                 found = self._compared(whole, edited, true)
             if true is None or found.kind == "unknown":
                 found = self._other_loss(whole, edited) or self._locally(edited)
-                if found.holds and whole.differentiates:
-                    found = Agreement(
-                        "unknown", NOT_COMPUTED
-                    )  # of second derivatives it tells none
+                if found.holds and whole.differentiates:  # it tells none of second derivatives
+                    found = Agreement("unknown", NOT_COMPUTED)
             elif found.kind == "agrees" and all(bool(v.unknown.all()) for v in true.values):
                 near = self._locally(edited)  # a loss without a limit tells no sign
                 found = near if near.kind == "sign" else found

@@ -62,14 +62,15 @@ class Functions:
         self.imported = {given for given, module in modules.items() if module in _LIBRARIES}
         self.elsewhere = modules.keys() - self.imported
         self.calls: dict[ast.AST, list[ast.Call]] = {f: [] for f in (tree, *self.all)}
-        called: set[int] = set()
-        for call in (n for n in nodes_of(tree) if isinstance(n, ast.Call)):
-            called.add(id(call.func))
-            around = (f for f in self.all if call.lineno in lines_of(f))
-            self.calls[max(around, key=lambda f: f.lineno, default=tree)].append(call)
+        innermost = {
+            line: f for f in sorted(self.all, key=lambda f: f.lineno) for line in lines_of(f)
+        }
+        calls = [n for n in nodes_of(tree) if isinstance(n, ast.Call)]
+        called = {id(call.func) for call in calls}
+        for call in calls:
+            self.calls[innermost.get(call.lineno, tree)].append(call)
         every = (
             last_name(call.func)
-            for calls in self.calls.values()
             for call in calls
             if not (isinstance(call.func, ast.Name) and hasattr(builtins, call.func.id))
         )
@@ -88,7 +89,7 @@ class Functions:
             if isinstance(n, ast.Name | ast.Attribute) and id(n) not in called | returned
         }
         # functions that somebody is given, alone or as an object's
-        self.given = [f for f in self.all if f.name in ("forward", "__call__") or (f.name in names)]
+        self.given = [f for f in self.all if f.name in ("forward", "__call__", *names)]
 
     @classmethod
     @lru_cache(maxsize=16)

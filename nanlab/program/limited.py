@@ -28,7 +28,7 @@ from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, ref
 from nanlab.trace.recording import Recording
 
 DECORATOR = "@nanlab.safe.limit"
-_LOOPS = (ast.For, ast.While, ast.comprehension, ast.ListComp, ast.GeneratorExp)
+_LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def decorated(text: str, edit: EditLike) -> ast.FunctionDef | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import math
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
@@ -91,7 +92,6 @@ def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     groups = [_named(trace, finding, pages), *guarded(trace, finding, pages)]
     if finding.cause in _MASKS:
         groups.insert(0, groups.pop())
-    groups.append(_under_limit(finding, pages))
     clock.left -= work() - started
     found: list[Fix] = []
     for i, group in enumerate(groups):
@@ -103,6 +103,8 @@ def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
                 if not (cured and fix.last_resort):
                     tried.append(_judged(trace, finding, fix, clock))
             found += tried if not i else _worth_telling(tried, any(f.verified for f in found))
+    if not any(f.verified for f in found):
+        found += _worth_telling(_limited(trace, finding, pages, clock), False)
     found = _distinct([*_helpful(found, finding), *_beyond(trace, finding)])
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.edits and not fix.title.startswith(_PATCH))
@@ -342,16 +344,31 @@ def guarded(trace: Trace, finding: Finding, pages: Pages) -> list[list[Fix]]:
     return found
 
 
-def _under_limit(finding: Finding, pages: Pages) -> list[Fix]:
-    """The functions that compute the line under ``nanlab.safe.limit``, the innermost first."""
+def _limited(trace: Trace, finding: Finding, pages: Pages, clock: Clock) -> list[Fix]:
+    """The functions that compute the line, the innermost first, each tried under
+    ``nanlab.safe.limit`` until one is right."""
+    tried: list[Fix] = []
+    try:
+        for fix in under_limits(finding, pages):
+            tried.append(_judged(trace, finding, fix, clock))
+            if tried[-1].verified:
+                break
+    except Exception as error:
+        _note(trace, f"no limits for {finding.cause} ({type(error).__name__}: {error})")
+    return tried
+
+
+def under_limits(finding: Finding, pages: Pages) -> list[Fix]:
+    """The functions that compute the line under ``nanlab.safe.limit``, untried."""
     if not finding.file or not finding.line or finding.cause in BEYOND_ONE_OPERATION:
         return []
     rows = pages.text.splitlines()
+    functions = under_limit(pages.text, pages.line(finding.file, finding.line))
     found = [
         Candidate(LIMIT, f.lineno, f.lineno, f"{DECORATOR}\n{rows[f.lineno - 1].strip()}", True)
-        for f in under_limit(pages.text, pages.line(finding.file, finding.line))
+        for f in itertools.islice(functions, MOST_FUNCTIONS)
     ]
-    return _as_fixes(found[:MOST_FUNCTIONS], pages)
+    return _as_fixes(found, pages)
 
 
 LIMIT = "the exact value or limit of the function where it is not finite (slow there)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial, wraps
 from typing import Any, TypeVar
@@ -67,17 +67,17 @@ def limit(fn: F) -> F:
 
         def constants() -> list[Tensor]:
             seen = _Reads(operands)
-            with torch.set_grad_enabled(call_.grad):
+            with torch.set_grad_enabled(state.grad):
                 with_others({}, seen)
             return [*seen.read.values()]
 
         def again(*values: Tensor) -> list[Tensor]:
-            pairs = zip([*operands, *call_.constants], values, strict=False)
+            pairs = zip([*operands, *state.constants], values, strict=False)
             other = {id(x): value for x, value in pairs}
             return with_others(other, _Instead(other))
 
-        call_ = _Call(again, tuple(operands), tuple(found), constants)
-        for place, value in zip(places, _limited(call_), strict=True):
+        state = _Call(again, tuple(operands), tuple(found), constants)
+        for place, value in zip(places, _limited(state), strict=True):
             results[place] = value
         return tree_unflatten(results, shape)
 
@@ -117,13 +117,7 @@ class _Call:
 
     def __post_init__(self) -> None:
         self.grad = torch.is_grad_enabled()
-        device = self.results[0].device.type if self.results else "cpu"
-        self.autocast = partial(
-            torch.autocast,
-            device,
-            dtype=torch.get_autocast_dtype(device),
-            enabled=torch.is_autocast_enabled(device),
-        )
+        self.autocast = _autocast(self.results[0].device.type if self.results else "cpu")
         self.versions = self._versions()
         self.values = [y.detach() for y in self.results]
         followed = self.grad and any(y.requires_grad for y in self.results)
@@ -200,8 +194,8 @@ class _Call:
             return whole
 
         limits = self._limits(total, [g.detach() for g in arriving], wanted)
-        for gradient, limit_ in zip(own, limits, strict=True):
-            yield None if gradient is None else _filled(gradient, limit_, everywhere=True)
+        for gradient, found in zip(own, limits, strict=True):
+            yield None if gradient is None else _filled(gradient, found, everywhere=True)
 
     def _wanted_or_real(self) -> list[bool]:
         return self.wanted if any(self.wanted) else [_is_real(x) for x in self.operands]
@@ -217,9 +211,11 @@ class _Call:
 
         more: what it takes after the operands and constants.
         """
-        key = of_values, *wanted, *map(_bits, (*self.operands, *more))
-        if self.memory is not None and key in self.memory:
-            return self.memory[key]
+        key: tuple[Any, ...] = ()
+        if self.memory is not None:
+            key = of_values, *wanted, *map(_bits, (*self.operands, *more))
+            if key in self.memory:
+                return self.memory[key]
         found: list[Limit | None] = [None] * len(self.results if of_values else wanted)
         with hidden(), suppress(Exception):
             operands = (*self.operands, *self.constants, *more)
@@ -317,6 +313,14 @@ def _filled(x: Tensor, known: Limit | None, everywhere: bool = False) -> Tensor:
     return torch.where(where, known.value.to(x.device, x.dtype), x)
 
 
+def _autocast(device: str) -> Callable[[], AbstractContextManager[Any]]:
+    """Makes the autocast that is on for a device."""
+    if not torch.amp.is_autocast_available(device):
+        return nullcontext
+    dtype, enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+    return partial(torch.autocast, device, dtype=dtype, enabled=enabled)
+
+
 def _is_transformed() -> bool:
     """Whether torch.vmap or a function of torch.func is running: no sample may be looked at."""
     return bool(torch._C._functorch.get_interpreter_stack())  # of torch 2.6 to 2.13
@@ -335,7 +339,9 @@ def _bits(x: Any) -> Any:
 
 
 def _is_real(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point()
+    """Whether it is a tensor of real numbers that can be looked at."""
+    real = isinstance(x, Tensor) and x.is_floating_point()
+    return real and x.layout is torch.strided and not x.is_meta
 
 
 def _is_finite(x: Tensor) -> bool:
