@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import nanlab
+from nanlab.errors import NotReplayable
 from nanlab.rules import Edit, Fix
 
 
@@ -226,6 +227,70 @@ def test_a_step_with_an_edit_is_that_of_the_program_written_so(
         assert torch.equal(
             again.parameters[name].nan_to_num(7.0), parameter.detach().nan_to_num(7.0)
         ), name
+
+
+SHARED = """
+import torch
+
+
+def window(t):
+    return torch.sin(t) / t
+
+
+def both(t):
+    s = torch.cos(t)
+    return s + slope(t)
+
+
+def slope(t):
+    return torch.log1p(t) / t
+
+
+def build():
+    w = torch.nn.Parameter(torch.tensor([0.5, 0.25, 0.125]))
+
+    def step(i):
+        t = 2 * w
+        made = window(t)
+        made = made + both(t) + window(t) * t
+        made.sum().backward()
+        return made.sum()
+
+    return w, step
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "new", "told"),
+    [
+        (6, "t = t + 0.25\nreturn torch.sin(t) / t", True),
+        (15, "t = t.clamp(min=0.75)\nreturn torch.log1p(t) / t", True),
+        # which calls of a function that is given the name read it is not known
+        (10, "t = t * 0.5\ns = torch.cos(t)", False),
+        (11, "t = t + 0.25\nreturn s + slope(t)", False),
+        (23, "t = t.clamp(min=0.75)\nmade = window(t)", False),
+        (24, "t = t.clamp(min=0.75)\nmade = made + both(t) + window(t) * t", False),
+    ],
+)
+def test_a_name_bound_anew_is_another_for_those_alone_that_read_this_name(
+    tmp_path: Any, line: int, new: str, told: bool
+) -> None:
+    _, step = built(SHARED, tmp_path / "shared.py")
+    with nanlab.watch(on_fault="record") as trace:
+        step(0)
+    edit = Edit(str(tmp_path / "shared.py"), line, line, new)
+    fix = Fix("another value", new, edits=(edit,))
+    if not told:
+        with pytest.raises(NotReplayable):
+            trace.replay(fix)
+        return
+    again = trace.replay(fix)
+    rows = SHARED.splitlines()
+    rows[line - 1 : line] = ["    " + row for row in new.splitlines()]
+    w, step = built("\n".join(rows), tmp_path / "written.py")
+    assert again.loss == step(0).item()
+    (gradient,) = again.gradients.values()
+    assert torch.equal(gradient, w.grad)
 
 
 def test_a_value_that_the_program_looked_at_and_that_is_another_now_is_told(tmp_path: Any) -> None:

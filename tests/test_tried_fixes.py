@@ -473,3 +473,39 @@ def test_of_fixes_alike_the_one_at_the_line_of_the_fault_comes_first() -> None:
     assert all(fix.verified for fix in alike)
     assert alike[0].edits[0].first == trace.culprit.line
     assert sorted(alike[1:], key=lambda fix: len(fix.code)) == alike[1:]
+
+
+class Encoder(torch.nn.Module):
+    """One layer gives mean and log-variance; functions of their own exponentiate it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = torch.nn.Linear(6, 4), torch.nn.Linear(2, 6)
+        with torch.no_grad():
+            self.enc.bias[2] = 300.0
+
+    def sample(self, mu: torch.Tensor, logvar: torch.Tensor) -> torch.Tensor:
+        std = torch.exp(0.5 * logvar)
+        return mu + std * torch.randn_like(std)
+
+    def divergence(self, mu: torch.Tensor, logvar: torch.Tensor) -> torch.Tensor:
+        return -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp(), 1).mean()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mu, logvar = self.enc(x).chunk(2, -1)
+        z = self.sample(mu, logvar)
+        return (self.dec(z) - x).square().mean() + self.divergence(mu, logvar)
+
+
+def test_a_name_that_functions_are_given_is_bounded_once_where_it_is_taken_apart() -> None:
+    torch.manual_seed(0)
+    net = Encoder()
+    with nanlab.watch(net, on_fault="record") as trace:
+        net(torch.rand(4, 6)).backward()
+    assert trace.cure is not None and trace.cure.replay is not None
+    (edit,) = trace.cure.edits
+    assert edit.text.splitlines() == [
+        "mu, logvar = self.enc(x).chunk(2, -1)",
+        "logvar = logvar.clamp(max=20)",
+    ]
+    assert all(bool(g.isfinite().all()) for g in trace.cure.replay.gradients.values())

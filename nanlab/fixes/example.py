@@ -366,6 +366,33 @@ def guarded(
     return list({**made, **late}.values())
 
 
+def renamed_behind(
+    text: str, place: Place, part: int, guards: Sequence[Guard], numbers: Mapping[str, str]
+) -> list[Candidate]:
+    """A statement that takes apart what the operation gives, and behind it one part guarded.
+
+    part: which of its results.
+    """
+    page = _Page.around(text, place)
+    match page and page.statement:
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=value):
+            pass
+        case _:
+            return []
+    if page is None or not page.stands(value) or any(isinstance(n, ast.Starred) for n in names):
+        return []
+    name = names[part] if part < len(names) else None
+    if not isinstance(name, ast.Name):
+        return []
+    made = []
+    for guard in guards:
+        new = filled(_with(guard.after, numbers), {"x": name}, page.source)
+        if new is not None:
+            both = f"{page.scope.replaced(page.statement, [])}\n{new}"
+            made.append(page.candidate(_with(guard.title, numbers), both, guard.last_resort))
+    return made
+
+
 def _is_whole(exponent: object) -> bool:
     """Whether a power has a derivative everywhere: of a whole number that the program writes."""
     number = exponent.value if isinstance(exponent, ast.Constant) else None

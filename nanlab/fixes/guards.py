@@ -446,6 +446,15 @@ clamp the exponent for all that read it [ahead]
 """)
 ]
 
+# where it is one of several results
+BEHIND = [
+    *_read("""
+clamp the exponent for all that read it
+    exp($x) -> $x = $x.clamp(max=GROWTH)
+    exp($x) -> $x = $x.clamp(-FALL, GROWTH)
+""")
+]
+
 # data that is bad before the program computes with it
 GAPS = [
     *_read("""

@@ -21,8 +21,8 @@ from nanlab.fixes.candidates import (
     spelled_out,
     takes_all_but_last,
 )
-from nanlab.fixes.example import Place, guarded, masked
-from nanlab.fixes.guards import AHEAD, GAPS, GUARDS, IN_FLOAT32, MAKERS, Guard, numbers
+from nanlab.fixes.example import Place, guarded, masked, renamed_behind
+from nanlab.fixes.guards import AHEAD, BEHIND, GAPS, GUARDS, IN_FLOAT32, MAKERS, Guard, numbers
 from nanlab.fixes.pages import Pages
 from nanlab.operators import card, having
 from nanlab.program.readings import text_of
@@ -115,6 +115,8 @@ def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candida
         own = {"vanishes"} if _vanishes(recording, maker.position) else set()
         guards, place = _fitting(MAKERS, facts | own), _place(recording, maker, pages)
         found += guarded(pages.text, place, guards, number, alone=grows)
+        if grows:
+            found += renamed_behind(pages.text, place, maker.output, BEHIND, number)
     if grows and not found:
         found = guarded(pages.text, _place(recording, op, pages), AHEAD, number)
     return found

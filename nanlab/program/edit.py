@@ -72,6 +72,7 @@ from nanlab.program.expression import (
     replaced,
     sides_taken,
     span_of,
+    stored_in,
     transformed,
 )
 from nanlab.program.limited import decorated, patches_of
@@ -88,6 +89,7 @@ Tensor = torch.Tensor
 
 
 HALF = (torch.float16, torch.bfloat16)
+_HANDED = "other functions read the value that the edit names anew"
 CHANGES_NOTHING = "the edit changes nothing that the step computed"  # why one is not tried
 MOST_HANDED = 2  # functions through which a value goes on
 MOST_AROUND = 4  # expressions around a part of a line that are tried in its place
@@ -287,6 +289,9 @@ class _Rewrite:
         extra = len(new) - len(self.old)
         if extra < 0:
             raise NotReplayable("the edit removes a statement")
+        self.behind: list[ast.stmt] = []  # statements put behind, where those in the place stay
+        if extra and [key_of(s) for s in new[:-extra]] == [key_of(s) for s in self.old]:
+            new, self.behind, extra = new[:-extra], new[-extra:], 0
         self.before, self.new = new[:extra], new[extra:]  # statements put before, and in the place
 
     def found(self) -> list[_Found]:
@@ -301,6 +306,8 @@ class _Rewrite:
                 raise NotReplayable(
                     f"{sorted(read & inner)[0]} has no value where the edit reads it"
                 )
+        if self.behind:
+            return list(self._parts_renamed())
         found: list[_Found] = []
         changed = False
         for was, now in zip(self.old, self.new, strict=True):
@@ -736,9 +743,14 @@ class _Rewrite:
             made = [(at, [m for m in g if inside(m.span, span)]) for at, g in self.made(span)]
             if not any(m.span == span for _, group in made for m in group):
                 continue
+            name = ast.parse(text, mode="eval").body
+            given = name if self._is_given(target) else None
+            if self._hands_on((n for each in self.old for n in ast.walk(each)), name):
+                raise NotReplayable(_HANDED)
             for at, group in made:
                 _, runs = self.readings.bound(reader, span, group, at) if group else (None, ())
-                for bound in runs:
+                ends = [*(bound.calls[0] for bound in runs[1:]), len(self.segments[at].calls)]
+                for bound, end in zip(runs, ends, strict=False):
                     ref = bound.parts.get(key)
                     if ref.__class__ is not Ref:
                         raise NotReplayable(f"the value of {text} is not known")
@@ -746,11 +758,92 @@ class _Rewrite:
                     region = Region(at, _outermost(bound.calls[-1], bound.out, span, group))
                     first, exchange = bound.calls[0], _Exchange(code, key, ref)
                     yield region, Patch(at, first, frozenset(), ref, exchange.enter, ahead=True)
+                    last = None
                     if ref.storage in self.recording.program.names:  # elsewhere it is as it was
                         last = self._last_reader(at, ref, first, len(runs))
+                    elif given is not None:
+                        last = self._last_in_function(at, ref, given, first, end)
+                    if last is not None:
                         yield region, Patch(at, last, frozenset(), ref, exchange.leave)
             return
         raise NotReplayable(f"{text} is not read by the lines that follow")
+
+    def _parts_renamed(self) -> Iterator[_Found]:
+        """A name that a statement gives to one of several results has another value behind it."""
+        match self.old[-1], self.behind:
+            case (
+                ast.Assign(targets=[ast.Tuple(elts=names)], value=maker),
+                [ast.Assign(targets=[ast.Name() as target], value=value)],
+            ) if [n.id for n in names if isinstance(n, ast.Name)].count(target.id) == 1:
+                part = [key_of(name) for name in names].index(key_of(target))
+            case _:
+                raise NotReplayable("the edit adds statements whose effect cannot be followed")
+        key = key_of(ast.Name(target.id, ast.Load()))
+        code = Code(value, [key], self.readings.names)
+        code.check(" at this line")
+        found = False
+        for at, group in self.made(span_of(maker)):
+            for each in (m for m in group if m.span == span_of(maker)):
+                outs = list(refs_in(each.call.out))
+                if len(outs) != len(names):
+                    continue
+                ref, found = outs[part], True
+                run = _over(code, key, ref)
+                yield Region(at, (each.index, ref)), Patch(at, each.index, frozenset(), ref, run)
+        if not found:
+            raise NotReplayable(f"the call that gives {target.id} its value is not known")
+
+    def _is_given(self, target: ast.Name | ast.Attribute) -> bool:
+        """Whether a name is an argument of the function around the edit: who gave the value has it
+        by another name, which stays what it was. Raises NotReplayable for a name of outside, which
+        an assignment would hide from the lines before."""
+        around = function_around(self.text, self.readings.line)
+        if not isinstance(target, ast.Name) or not isinstance(around, ast.FunctionDef):
+            return False
+        before = [n for n in nodes_of(around) if getattr(n, "lineno", 0) < self.old[0].lineno]
+        values = [
+            n.value
+            for n in before
+            if isinstance(n, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr)
+            if target.id in stored_in(n)
+        ]
+        if any(not isinstance(v, ast.Name | ast.Attribute | ast.Subscript) for v in values):
+            return False  # made here
+        arguments = {n.arg for n in ast.walk(around.args) if isinstance(n, ast.arg)}
+        if target.id in arguments or any(target.id in stored_in(n) for n in before):
+            return True
+        raise NotReplayable(f"{target.id} is no name of the function that the edit is in")
+
+    def _last_in_function(
+        self, at: int, ref: Ref, name: ast.expr, first: int, end: int
+    ) -> int | None:
+        """The last of some calls that reads a value in the function around the edit; None where no
+        others read it after that. Raises NotReplayable where the function may have handed it to
+        those."""
+        around = function_around(self.text, self.readings.line)
+        segment, found, others = self.segments[at], first, False
+        end = min((end, *(r.first for r in segment.engine if r.first > first)))
+        for index, call in enumerate(segment.calls[first:end], first):
+            if any(r.storage == ref.storage for r in refs_in(call.args)):
+                op = self.recording.at(call.position)
+                if op.file == self.readings.file and op.line in lines_of(around):
+                    found, others = index, False
+                else:
+                    others = True
+        behind = (n for n in nodes_of(around) if getattr(n, "lineno", 0) >= self.old[0].lineno)
+        if others and self._hands_on(behind, name):
+            raise NotReplayable(_HANDED)
+        return found if others else None
+
+    def _hands_on(self, code: Iterable[ast.AST], name: ast.expr) -> bool:
+        """Whether some code gives a value to functions of the program."""
+        key = key_of(name)
+        return any(
+            isinstance(node, ast.Call)
+            and any(key_of(a) == key for a in (*node.args, *(k.value for k in node.keywords)))
+            and not any(m.span == span_of(node) for _, g in self.made(span_of(node)) for m in g)
+            for node in code
+        )
 
     def _last_reader(self, at: int, ref: Ref, first: int, runs: int) -> int:
         """The last call that reads a parameter in the function around the edit, from a call on;

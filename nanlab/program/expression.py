@@ -620,8 +620,8 @@ class Code:
             name = known.get(key_of(node))
             if name is None or isinstance(getattr(node, "ctx", None), ast.Store):
                 return None
-            if isinstance(node, ast.Name) and node.id in self._assigned:
-                return None
+            if self._assigned and not self._assigned.isdisjoint(names_in(node)):
+                return None  # of what was assigned it is another value
             return ast.copy_location(ast.Name(name, ast.Load()), node)
 
         return replaced(tree, other)

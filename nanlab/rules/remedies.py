@@ -104,7 +104,8 @@ def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
                     tried.append(_judged(trace, finding, fix, clock))
             found += tried if not i else _worth_telling(tried, any(f.verified for f in found))
     if not any(f.verified for f in found):
-        found += _worth_telling(_limited(trace, finding, pages, clock), False)
+        limited = _limited(trace, finding, pages, clock)
+        found += [fix for fix in limited if fix.verdict in ("verified", "finite")]
     found = _distinct([*_helpful(found, finding), *_beyond(trace, finding)])
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.edits and not fix.title.startswith(_PATCH))
