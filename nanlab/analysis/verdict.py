@@ -576,6 +576,16 @@ class Judge:
     def _what_fails(self, replay: Replay, graph: Any, edited: Edited) -> str:
         """Where the step is still not finite."""
         first = min((p.segment, min(p.skipped, default=p.at)) for p in edited.patches)
+        skipped = {(p.segment, index) for p in edited.patches for index in p.skipped}
+        read = {  # what a rewritten line alone has read does no harm
+            ref.storage
+            for at, segment in enumerate(self.where.segments)
+            for index, call in enumerate(segment.calls)
+            if (at, index) not in skipped
+            and not call.func.is_view
+            and not any(r.first <= index < r.last for r in segment.engine)
+            for ref in refs_in((call.args, (*call.kwargs.values(),)))
+        }
         calls = (
             ((at, index) < first, call)
             for at, segment in enumerate(self.where.segments)
@@ -588,6 +598,8 @@ class Judge:
             if op.status == OK and before:  # what was finite, and is as it was
                 continue
             slot = graph.live.get(call.out.view) if hasattr(call.out, "view") else None
+            if slot and call.out.storage not in read:
+                continue
             result = next((t for t in slot if t is not None), None) if slot else None
             if result is None or not (result.is_floating_point() or result.is_complex()):
                 continue
