@@ -744,7 +744,7 @@ class _Rewrite:
             if not any(m.span == span for _, group in made for m in group):
                 continue
             name = ast.parse(text, mode="eval").body
-            given = name if self._is_given(target) else None
+            given = self._is_given(target)
             if self._hands_on((n for each in self.old for n in ast.walk(each)), name):
                 raise NotReplayable(_HANDED)
             for at, group in made:
@@ -761,8 +761,8 @@ class _Rewrite:
                     last = None
                     if ref.storage in self.recording.program.names:  # elsewhere it is as it was
                         last = self._last_reader(at, ref, first, len(runs))
-                    elif given is not None:
-                        last = self._last_in_function(at, ref, given, first, end)
+                    elif isinstance(name, ast.Name):
+                        last = self._last_in_function(at, ref, name, (first, end), given)
                     if last is not None:
                         yield region, Patch(at, last, frozenset(), ref, exchange.leave)
             return
@@ -815,25 +815,35 @@ class _Rewrite:
         raise NotReplayable(f"{target.id} is no name of the function that the edit is in")
 
     def _last_in_function(
-        self, at: int, ref: Ref, name: ast.expr, first: int, end: int
+        self, at: int, ref: Ref, name: ast.Name, calls: tuple[int, int], given: bool
     ) -> int | None:
         """The last of some calls that reads a value in the function around the edit; None where no
-        others read it after that. Raises NotReplayable where the function may have handed it to
-        those."""
-        around = function_around(self.text, self.readings.line)
-        segment, found, others = self.segments[at], first, False
+        others read it after that by a name of their own. Raises NotReplayable where the function
+        may have handed it to those, or reads it by another name.
+
+        given: whether others have a name for it.
+        """
+        around, whole = function_around(self.text, self.readings.line), whole_spans(self.text)
+        (first, end), segment, others = calls, self.segments[at], False
+        found = first
         end = min((end, *(r.first for r in segment.engine if r.first > first)))
         for index, call in enumerate(segment.calls[first:end], first):
-            if any(r.storage == ref.storage for r in refs_in(call.args)):
-                op = self.recording.at(call.position)
-                if op.file == self.readings.file and op.line in lines_of(around):
-                    found, others = index, False
-                else:
-                    others = True
+            if not any(r.storage == ref.storage for r in refs_in(call.args)):
+                continue
+            op = self.recording.at(call.position)
+            if op.file != self.readings.file or function_around(self.text, op.line) is not around:
+                others = True
+                continue
+            span = self.recording.spans[op.place]
+            span = whole.get(span, span)
+            code = (n for n in nodes_of(around) if isinstance(n, ast.expr) and span_of(n) == span)
+            if name.id not in names_in(*code):
+                raise NotReplayable(f"the value of {name.id} has another name, too")
+            found, others = index, False
         behind = (n for n in nodes_of(around) if getattr(n, "lineno", 0) >= self.old[0].lineno)
-        if others and self._hands_on(behind, name):
+        if given and others and self._hands_on(behind, name):
             raise NotReplayable(_HANDED)
-        return found if others else None
+        return found if given and others else None
 
     def _hands_on(self, code: Iterable[ast.AST], name: ast.expr) -> bool:
         """Whether some code gives a value to functions of the program."""

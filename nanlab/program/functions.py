@@ -86,7 +86,8 @@ class Functions:
         names = {
             last_name(n)
             for n in nodes_of(tree)
-            if isinstance(n, ast.Name | ast.Attribute) and id(n) not in called | returned
+            if isinstance(n, ast.Name | ast.Attribute)
+            if isinstance(n.ctx, ast.Load) and id(n) not in called | returned
         }
         # functions that somebody is given, alone or as an object's
         self.given = [f for f in self.all if f.name in ("forward", "__call__", *names)]

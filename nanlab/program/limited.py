@@ -77,21 +77,21 @@ def patches_of(
         def enter(run: EngineRun, segment: Segment = segment) -> bool:
             return _place_of(recording, segment, run) in places
 
-        for part in _runs(values, at, segment, calls, enter):
+        for part, own_calls in _one_by_one(recording, values, at, segment, calls, enter, loops):
             made = [item for _, _, item in part.items if isinstance(item, Call)]
             if not any(recording.at(call.position).line in alone for call in made):
                 continue  # somebody else ran it
-            _check(recording, part, calls, loops)
+            _check(part, own_calls)
             indices = {index for _, index, item in part.items if isinstance(item, Call)}
             runs = [item for _, _, item in part.items if isinstance(item, EngineRun)]
             last = max(indices)
             if any(run.last > last for run in runs):
                 raise NotReplayable("it gives a gradient itself")
-            gone = indices | _unread(segment, calls, indices, part)
+            gone = indices | _unread(segment, own_calls, indices, part)
             gone |= {index for run in runs for index in range(run.first, run.last)}
             firsts = frozenset(run.first for run in runs)
             out = part.targets[0] if len(part.targets) == 1 else part.targets
-            fixed = _made_inside(recording, segment, part, calls, tensors)
+            fixed = _made_inside(recording, segment, part, own_calls, tensors)
             run = _under_limit(part, fixed)
             patch = Patch(at, last, frozenset(gone), out, run, runs=firsts)
             yield at, last, part.targets[-1], patch
@@ -224,8 +224,44 @@ def _handed_on(segment: Segment, own: dict[int, Call]) -> list[tuple[int, Ref]]:
     return list(found.values())
 
 
-def _check(recording: Recording, part: Slice, own: dict[int, Call], loops: Collection[int]) -> None:
-    """Raise NotReplayable where a run does more than compute, or is several."""
+def _one_by_one(
+    recording: Recording,
+    values: Values,
+    at: int,
+    segment: Segment,
+    own: dict[int, Call],
+    enter: Callable[[EngineRun], bool],
+    loops: Collection[int],
+) -> Iterator[tuple[Slice, dict[int, Call]]]:
+    """Each run of a function, and its calls. Raises NotReplayable where several follow each other
+    that do not compute alike."""
+    for part in _runs(values, at, segment, own, enter):
+        indices = sorted(index for _, index, item in part.items if isinstance(item, Call))
+        keys = {}
+        for index in indices:
+            op = recording.at(own[index].position)
+            if op.line not in loops:
+                keys[index] = op.place, own[index].func
+        counts = Counter(keys.values())
+        if not counts or min(counts.values()) == 1:
+            yield part, own
+            continue
+        turns: list[list[int]] = []  # what one run gives the next one reads
+        for index in indices:
+            if not turns or keys.get(index) == keys.get(indices[0]):
+                turns.append([])
+            turns[-1].append(index)
+        alike = {tuple(keys.get(index) for index in turn) for turn in turns}
+        if len(alike) > 1 or indices[0] not in keys:
+            raise NotReplayable("several runs of the function follow each other")
+        for turn in turns:
+            calls = {index: own[index] for index in turn}
+            for each in _runs(values, at, segment, calls, enter):
+                yield each, calls
+
+
+def _check(part: Slice, own: dict[int, Call]) -> None:
+    """Raise NotReplayable where a run does more than compute."""
     makers = (c for c in own.values() if not (c.func.is_view or c.func._schema.is_mutable))
     created = {ref.storage for call in makers for ref in refs_in(call.out)}
     for call in own.values():
@@ -234,14 +270,5 @@ def _check(recording: Recording, part: Slice, own: dict[int, Call], loops: Colle
         written = {ref.storage for ref in refs_in(call.args[:1])}
         if call.func._schema.is_mutable and not written <= created:
             raise NotReplayable("it writes a tensor of others, and would be called again")
-    counts: Counter[Any] = Counter()
-    for _, _, item in part.items:
-        if isinstance(item, FunctionUse):
-            raise NotReplayable("a Function is applied in it")
-        if not isinstance(item, Call):
-            continue
-        op = recording.at(item.position)
-        if op.line not in loops:
-            counts[op.place, item.func] += 1
-    if counts and min(counts.values()) > 1:
-        raise NotReplayable("several runs of the function follow each other")
+    if any(isinstance(item, FunctionUse) for _, _, item in part.items):
+        raise NotReplayable("a Function is applied in it")
