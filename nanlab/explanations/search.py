@@ -38,7 +38,7 @@ from nanlab.explanations.edits import (
     texts,
     values,
 )
-from nanlab.explanations.site import Candidate, Site, bound_by, rows_of
+from nanlab.explanations.site import Candidate, Site, Tensor, bound_by, names_in, rows_of
 from nanlab.explanations.trial import Outcome, Program, Source, difference, edited
 from nanlab.findings.rule import Edit
 
@@ -214,13 +214,26 @@ def _evades(site: Site, candidate: Candidate) -> bool:
         old, new = (_DERIVED.findall(text) for text in (edit.old, edit.text))
         for before, after in zip(old, new, strict=False):
             kept = set(re.findall(r"[A-Za-z_]\w*", before)) & set(re.findall(r"\w+", after))
-            if len(old) == len(new) and not kept and not isinstance(site.error, NameError):
+            other = len(old) == len(new) and not kept and _is_loss(site, before)
+            if other and not _are_related(site, before, after):
                 return True
         if again and edit.text.count("detach(") > edit.old.count("detach("):
             return True
         if _DIRECTIONS.findall(edit.old) != _DIRECTIONS.findall(edit.text):
             return True
     return False
+
+
+def _is_loss(site: Site, text: str) -> bool:
+    """Whether a name stands for something that can be differentiated."""
+    known = (place.names().get(text) for place in site.raising)
+    return any(isinstance(v, Tensor) and v.requires_grad for v in known)
+
+
+def _are_related(site: Site, one: str, other: str) -> bool:
+    """Whether one of two names is computed from the other, as a sum is from its parts."""
+    rows = [place.statement for place in site.statements()]
+    return any({one, other} <= names_in(row) and {one, other} & {*bound_by(row)} for row in rows)
 
 
 _DIRECTIONS = re.compile(r"\b(?:descending|largest|reverse) ?= ?(True|False)")

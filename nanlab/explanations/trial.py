@@ -295,10 +295,10 @@ class Program:
         torch.default_generator.manual_seed(0)
         learning, reached = _Learning(), list[int]()
         names[_REACHED] = reached.append
-        own, top = self.sources[-1], self.top
-        known = [e for e in edits if e.file == own.shown and e.first <= top <= e.last]
-        skips = start[0] == len(self.sources) - 1 and _begun(own, top) < start[1]
-        line = 0 if known or skips else _now(top, own, edits)
+        raised, top = self.sources[-1], self.top
+        covered = [e for e in edits if e.file == raised.shown and e.first <= top <= e.last]
+        skips = start[0] == len(self.sources) - 1 and _begun(raised, top) < start[1]
+        line = 0 if covered or skips else _now(top, raised, edits)
         try:
             for file, source in self.modules.items():
                 if any(edit.file == source.shown for edit in edits):

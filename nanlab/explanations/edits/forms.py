@@ -259,8 +259,13 @@ def _of_numbers_and_texts(own: _Operand) -> Forms:
             number = f"{name}[each]" if isinstance(known, dict) else f"{name}.index(each)"
             numbers = f"[{number} for each in {old}]"
             yield 0.3, f"torch.tensor({numbers})" if "Tensor" in own.site.text else numbers
-    if "'str'" in own.site.text and (texts or isinstance(own.node, ast.ListComp)):
+    numbers_as_text = texts and value and all(re.fullmatch(_NUMBER, each) for each in value)
+    words = (texts and not numbers_as_text) or isinstance(own.node, ast.ListComp)
+    if "'str'" in own.site.text and words:
         yield 0.4, f"[sorted(set({old})).index(each) for each in {old}]"
+
+
+_NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 
 
 def _of_sequences(own: _Operand) -> Forms:

@@ -13,6 +13,7 @@ from nanlab.explanations.site import (
     Place,
     Site,
     Tensor,
+    bound_by,
     callee,
     elements,
     is_whole,
@@ -26,7 +27,8 @@ _SHAPED = ("view", "reshape", "flatten", "ravel")
 
 def left_out(site: Site) -> Iterator[Candidate]:
     """The samples without a class left out of a statement that looks up or counts classes."""
-    if not _BEYOND.search(site.text):
+    tokens = any(f.f_code.co_name == "embedding" for f in site.inner)  # they are no labels
+    if not _BEYOND.search(site.text) or tokens:
         return
     places = {id(p.statement): p for p in (*site.raising, *site.bindings)}
     for place in places.values():
@@ -82,6 +84,33 @@ def _without(
     stored = isinstance(place.statement, ast.Assign) and name in _stored(place.statement)
     if pairs and not stored:
         yield replace(place, distance=0.05 * bool(place.distance)).replaced(0.27, *pairs)
+    yield from _before_all(place, name, number)
+
+
+def _before_all(place: Place, name: str, number: str) -> Iterator[Candidate]:
+    """A function that goes on with the labels of classes alone, and what else it has of these."""
+    function = place.function
+    rows = function.body if function is not None else []
+    own = [each.arg for each in function.args.args] if function is not None else []
+    if name not in own:
+        return
+    shape = place.frame.f_locals[name].shape
+    own += [n for row in rows for n in bound_by(row) if "." not in n]
+    values = ((n, place.frame.f_locals.get(n)) for n in dict.fromkeys(own))
+    alike = {n for n, v in values if isinstance(v, Tensor) and v.shape == shape}
+    at = next((n for n, row in enumerate(rows) if alike & _read(row)), None)
+    if at is None or {n for row in rows[at:] for n in bound_by(row)} & alike:
+        return
+    whole = sorted(alike & {n for row in rows[at:] for n in _read(row)})
+    keep = next(n for n in ("keep", "kept", "counted") if n not in place.names())
+    both = f"{', '.join(whole)} = {', '.join(f'{n}[{keep}]' for n in whole)}"
+    first = replace(place, statement=rows[at], distance=0.0)
+    yield first.written(0.3, f"{keep} = {name} != {number}\n{both}\n{{}}")
+
+
+def _read(row: ast.stmt) -> set[str]:
+    """The names that a statement reads."""
+    return {n.id for n in ast.walk(row) if isinstance(n, ast.Name) and _is_loaded(n)}
 
 
 def _names_of(site: Site, place: Place, number: int) -> Iterator[str]:

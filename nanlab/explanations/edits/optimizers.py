@@ -83,7 +83,7 @@ def without_tied(site: Site) -> Iterator[Candidate]:
     raised = site.raising[-1]
     for source in site.program.texts if "more than one parameter group" in site.text else ():
         for whole in (n for n in source.nodes if isinstance(n, ast.List)):
-            rows = [n for n in whole.elts if isinstance(n, ast.Dict)]
+            rows = [n for n in whole.elts if isinstance(n, ast.Dict) or callee(n) == "dict"]
             own = [next((v for k, v in _items(n) if k == "params"), None) for n in rows]
             known = [_module_of(raised, n) for n in own]
             for (_, a, x), (row, b, y) in itertools.combinations(
@@ -92,7 +92,7 @@ def without_tied(site: Site) -> Iterator[Candidate]:
                 if x is None or y is None or a is None or b is None:
                     continue
                 first, second = ({id(p) for p in m.parameters()} for m in (x, y))
-                nested = {x} & {*y.modules()} or {y} & {*x.modules()}
+                nested = x is not y and ({x} & {*y.modules()} or {y} & {*x.modules()})
                 if nested or not first & second:
                     continue
                 if second <= first:
@@ -107,7 +107,10 @@ def without_tied(site: Site) -> Iterator[Candidate]:
                     yield Candidate(0.25, spliced(source, [(b, kept_of)]))
 
 
-def _items(node: ast.Dict) -> list[tuple[Any, ast.expr]]:
+def _items(node: ast.expr) -> list[tuple[Any, ast.expr]]:
+    """The keys of a dict as it is written, with their values."""
+    if not isinstance(node, ast.Dict):
+        return [(k.arg, k.value) for k in getattr(node, "keywords", [])]
     pairs = zip(node.keys, node.values, strict=True)
     return [(getattr(key, "value", None), value) for key, value in pairs]
 

@@ -52,9 +52,11 @@ def with_inverse(site: Site) -> Iterator[Candidate]:
             continue
         rows = [row for row in forward.body if not isinstance(row, ast.Expr)]
         names = [each.arg for each in forward.args.args]
-        if len(rows) != 1 or not is_return(rows[0]) or len(names) != 2:
+        if not rows or not is_return(rows[-1]) or len(names) != 2:
             continue
-        value: Any = rows[0].value  # type: ignore[attr-defined]
+        value = _in_one(rows)
+        if value is None:
+            continue
         undone = _undone(value, names[1], names[1])
         for own in dict.fromkeys(filter(None, (undone, names[1]))):
             if not _comes_back(site, value, names, own, given[-1]):
@@ -65,6 +67,29 @@ def with_inverse(site: Site) -> Iterator[Candidate]:
             whole = "\n".join(source.lines[first - 1 : last])
             yield Candidate(0.2, (lines_as(source, first, last, f"{whole}\n\n{text}"),))
             return
+
+
+class _Inlined(ast.NodeTransformer):
+    """Names in an expression, as what they were bound to."""
+
+    def __init__(self, bound: dict[str, ast.expr]) -> None:
+        self.bound = bound
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.bound.get(node.id, node)
+
+
+def _in_one(rows: list[ast.stmt]) -> Any:
+    """What a function returns, as one expression; None where its statements are others."""
+    bound: dict[str, ast.expr] = {}
+    for row in rows[:-1]:
+        target = row.targets[0] if isinstance(row, ast.Assign) else None
+        if not isinstance(row, ast.Assign) or not isinstance(target, ast.Name):
+            return None
+        value = ast.parse(ast.unparse(row.value), mode="eval").body
+        bound[target.id] = _Inlined(bound).visit(value)
+    last: Any = rows[-1]
+    return _Inlined(bound).visit(ast.parse(ast.unparse(last.value), mode="eval").body)
 
 
 def _undone(node: Any, name: str, value: str) -> str | None:

@@ -35,13 +35,27 @@ def as_numbers(site: Site) -> Iterator[Candidate]:
         far = 0.1 * (place.distance > 0 and place not in site.raising)
         for node in place.parts():
             texts = _texts(_value(place, node)) if _is_read(node) else []
-            read = _origin(site, _Read(replace(place, distance=0.0), node)) if texts else None
-            if read is not None and id(read.node) not in seen:
+            first = [_Read(replace(place, distance=0.0), node)] if texts else []
+            for later, read in enumerate(reversed(_chain(site, first))):
+                if id(read.node) in seen:
+                    continue
                 seen.add(id(read.node))
                 for at, kind in enumerate(_kinds(texts)):
                     for more, pairs in enumerate(_written(site, read, kind, texts)):
-                        cost = 0.24 + 0.03 * at + 0.01 * more + far
+                        cost = 0.24 + 0.03 * at + 0.01 * more + 0.07 * later + far
                         yield read.place.replaced(cost, *pairs)
+    yield from _of_comprehensions(site)
+
+
+def _of_comprehensions(site: Site) -> Iterator[Candidate]:
+    """The elements of a list that are text, as numbers."""
+    for place in site.raising if "'str'" in site.text else ():
+        for node in (n for n in place.parts() if isinstance(n, ast.ListComp)):
+            for at, kind in enumerate(("int", "float")):
+                inner = node.elt
+                if not isinstance(inner, (ast.Tuple, ast.List, ast.Dict, ast.ListComp)):
+                    text = f"{kind}({place.text(inner)})"
+                    yield replace(place, distance=0.0).replaced(0.3 + 0.03 * at, (inner, text))
 
 
 @dataclass(frozen=True)
@@ -98,10 +112,11 @@ def _kinds(texts: list[str]) -> list[str]:
     return ["int", "float"] if whole else ["float"]
 
 
-def _origin(site: Site, read: _Read, steps: int = _STEPS) -> _Read:
-    """The expression that reads what another one stands for, as far back as it can be followed."""
-    found = next(_before(site, read), None) if steps else None
-    return _origin(site, found, steps - 1) if found is not None else read
+def _chain(site: Site, reads: list[_Read]) -> list[_Read]:
+    """Expressions, each of which reads what the one before it stands for, as far back as it can
+    be followed."""
+    found = next(_before(site, reads[-1]), None) if 0 < len(reads) <= _STEPS else None
+    return _chain(site, [*reads, found]) if found is not None else reads
 
 
 def _before(site: Site, read: _Read) -> Iterator[_Read]:
@@ -113,9 +128,8 @@ def _before(site: Site, read: _Read) -> Iterator[_Read]:
     elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         key = node.slice.value
         for source in site.program.texts if isinstance(key, str) else ():
-            for each in source.nodes:
-                known = isinstance(each, ast.Dict)
-                for own, value in zip(each.keys, each.values, strict=True) if known else ():
+            for each in (n for n in source.nodes if isinstance(n, ast.Dict)):
+                for own, value in zip(each.keys, each.values, strict=True):
                     if getattr(own, "value", None) == key and _is_text(value):
                         yield replace(read, place=replace(place, source=source), node=value)
 
@@ -139,6 +153,8 @@ def _bound(site: Site, read: _Read) -> Iterator[_Read]:
                 yield _Read(replace(own, distance=0.0), rows, read.depth + 1)
             return
     made = bound_value(bound, name)
+    if bound is not None and made is bound_value(bound, "") and len(bound_by(bound.statement)) > 1:
+        return  # a part of it
     if bound is not None and isinstance(made, ast.expr):
         own = replace(bound, distance=0.0)
         added = _appended(site, own, name) if _is_empty(made) else None
@@ -310,23 +326,31 @@ def _of_others(read: _Read, call: Any) -> list[tuple[ast.AST, str]]:
 
 
 def _alike(site: Site, read: _Read) -> list[tuple[ast.AST, str]]:
-    """Statements of the same block that read other numbers from the same place as text."""
+    """What else the function, or the program outside of any, reads from the same place as text
+    that says a number."""
     pairs: list[tuple[ast.AST, str]] = []
-    for row in read.place.block:
-        own = replace(read.place, statement=row)
-        made: Any = getattr(row, "value", None)
-        name = "".join(bound_by(row))
-        if row is read.place.statement or not isinstance(made, (ast.Call, ast.Subscript)):
+    whole: Any = read.place.function or read.place.source.tree
+    made = {id(n) for c in ast.walk(whole) if callee(c) in _MADE for n in getattr(c, "args", [])}
+    bound = {id(v): row for row in ast.walk(whole) if (v := getattr(row, "value", None))}
+    for node in ast.walk(whole):
+        kind = isinstance(node, ast.Call) or (isinstance(node, ast.Subscript) and _is_read(node))
+        kind = kind and node is not read.node
+        if not kind or id(node) in made or _reader(read.place, node) != _reader_of(read):
             continue
-        if _reader(own, made) != _reader(read.place, read.node):
-            continue
-        kept = getattr(read.owner, name.removeprefix("self."), None)
-        if not name.startswith("self."):
-            kept = own.names().get(name)
-        texts = _texts(kept) if isinstance(kept, str) else []
-        if texts:
-            pairs.append((made, _form(own, made, _kinds(texts)[0], texts[0])))
+        name = "".join(bound_by(bound[id(node)])) if id(node) in bound else ""
+        kept = getattr(read.owner, name.removeprefix("self."), MISSING)
+        if kept is MISSING:
+            kept = read.place.names().get(name, _value(read.place, node))
+        if texts := _texts(kept) if isinstance(kept, str) else []:
+            pairs.append((node, _form(read.place, node, _kinds(texts)[0], texts[0])))
     return pairs
+
+
+_MADE = ("int", "float", "bool")
+
+
+def _reader_of(read: _Read) -> str:
+    return _reader(read.place, read.node) or "nothing"
 
 
 def _reader(place: Place, node: Any) -> str:
