@@ -233,7 +233,9 @@ def _is_loss(site: Site, text: str) -> bool:
 def _are_related(site: Site, one: str, other: str) -> bool:
     """Whether one of two names is computed from the other, as a sum is from its parts."""
     rows = [place.statement for place in site.statements()]
-    return any({one, other} <= names_in(row) and {one, other} & {*bound_by(row)} for row in rows)
+    pairs = [(bound_by(row), names_in(getattr(row, "value", row))) for row in rows]
+    both = ((one, other), (other, one))
+    return any(a in bound and b in read for bound, read in pairs for a, b in both)
 
 
 _DIRECTIONS = re.compile(r"\b(?:descending|largest|reverse) ?= ?(True|False)")

@@ -19,10 +19,11 @@ from nanlab.explanations.site import (
     is_whole,
     spelled,
 )
+from nanlab.operators import having
 
 _BEYOND = re.compile(r"out of (range|bounds)|non-negative|is invalid for input|Class values")
 _NO_CLASS = (-1, -100, 255)  # labels that stand for none by custom
-_SHAPED = ("view", "reshape", "flatten", "ravel")
+_SHAPED = having("sized") | {"flatten", "ravel"}
 
 
 def left_out(site: Site) -> Iterator[Candidate]:

@@ -22,20 +22,10 @@ from nanlab.explanations.site import (
     names_in,
     spliced,
 )
+from nanlab.operators import card
 
-# How a function of one argument is undone, by its name.
-_UNDONE = {
-    "exp": "{}.log()",
-    "log": "{}.exp()",
-    "expm1": "{}.log1p()",
-    "log1p": "{}.expm1()",
-    "sigmoid": "{}.logit()",
-    "tanh": "{}.atanh()",
-    "softplus": "({0} + (-torch.expm1(-{0})).log())",
-    "square": "{}.sqrt()",
-    "sqrt": "{}.square()",
-    "neg": "(-{})",
-}
+# What undoes functions of which the cards do not say it: a value of theirs may be their bound.
+_UNDONE = {"sigmoid": "result.logit()", "tanh": "result.atanh()"}
 _SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
 _PLAIN = re.compile(r"[a-z]\w*[a-z0-9]$")  # a function that writes into nothing
 
@@ -110,11 +100,12 @@ def _undone(node: Any, name: str, value: str) -> str | None:
         if left and isinstance(node.op, ast.Pow) and getattr(node.right, "value", 0) == 2:
             return _undone(node.left, name, f"{value}.sqrt()")
         return None
-    form = _UNDONE.get(callee(node))
-    if form is None or node.keywords or len(node.args) > 1:
+    form = _UNDONE.get(callee(node)) or card(callee(node)).from_result
+    if not form or node.keywords or len(node.args) > 1:
         return None
     inner = node.args[0] if node.args else node.func.value
-    return _undone(inner, name, form.format(value))
+    text = form.replace("result", value)
+    return _undone(inner, name, text if text[-1] == ")" and " " not in form else f"({text})")
 
 
 def _loose(node: ast.expr) -> str:
