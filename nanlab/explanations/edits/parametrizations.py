@@ -48,7 +48,8 @@ def with_inverse(site: Site) -> Iterator[Candidate]:
         if value is None:
             continue
         undone = _undone(value, names[1], names[1])
-        for own in dict.fromkeys(filter(None, (undone, names[1]))):
+        copied = f"{names[1]}.clone()"  # else the parameter would be the tensor that is given
+        for own in dict.fromkeys(filter(None, (undone, copied))):
             if not _comes_back(site, value, names, own, given[-1]):
                 continue
             pad, more = " " * forward.col_offset, " " * forward.body[0].col_offset
