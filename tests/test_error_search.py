@@ -1483,6 +1483,68 @@ def test_no_edit_ends_an_error_by_chance(text: str, tmp_path: Path) -> None:
     assert told is None or not any(fix.edits for fix in told.fixes)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("loss.backward()", "penalty.backward()"),
+        ("order = x.argsort(descending=True)", "order = x.argsort()"),
+        ("best = max(names, reverse=True)", "best = max(names, reverse=False)"),
+    ],
+)
+def test_an_edit_that_derives_or_sorts_something_else_evades(
+    old: str, new: str, tmp_path: Path
+) -> None:
+    text = """
+w = torch.ones(3, requires_grad=True)
+loss, penalty = (w - 1).square(), w.square().sum()
+loss.backward()
+"""
+    site = Site.of(failed(tmp_path / "program.py", text))
+    assert site is not None
+    assert search._evades(site, Candidate(0.5, (Edit("program.py", 3, 3, new, old),)))
+    assert not search._evades(site, Candidate(0.5, (Edit("program.py", 3, 3, old, old),)))
+
+
+def test_an_edit_after_which_what_raised_is_never_reached_is_no_cure() -> None:
+    raised = trial.Outcome("raised", begun=(0, 0))
+    ran = trial.Outcome("ran", begun=(0, 0), reached=False)
+    assert ran.judged(raised, ()).kind == "evades"
+
+
+def test_data_is_not_cut_so_that_a_loop_has_no_rounds(tmp_path: Path) -> None:
+    text = """
+import csv, io
+
+table = io.StringIO("name,width,rate\\nsmall,eight,0.1\\n")
+for row in csv.DictReader(table):
+    layer = nn.Linear(3, row["width"])
+"""
+    told = nanlab.explain(failed(tmp_path / "program.py", text))
+    assert told is None or not any(fix.edits for fix in told.fixes)
+
+
+def test_what_is_computed_again_is_not_cut_from_the_loss(tmp_path: Path) -> None:
+    text = """
+from torch.utils.checkpoint import checkpoint
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin, self.extra, self.calls = nn.Linear(4, 4), nn.Linear(4, 4), 0
+
+    def forward(self, x):
+        self.calls += 1
+        x = torch.tanh(self.lin(x))
+        return x + torch.sigmoid(self.extra(x)) if self.calls == 1 else x
+
+loss = checkpoint(Gated(), torch.randn(5, 4), use_reentrant=False).square().mean()
+loss.backward()
+"""
+    told = nanlab.explain(failed(tmp_path / "program.py", text))
+    assert told is not None and not any(fix.edits for fix in told.fixes)
+    assert told.line == text.splitlines().index("loss.backward()") + 1
+
+
 def test_every_kind_of_edit_reads_empty_lists_and_slices_of_a_shape(tmp_path: Path) -> None:
     text = """
 rows = []

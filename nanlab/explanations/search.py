@@ -27,14 +27,18 @@ from nanlab.explanations.edits import (
     functions,
     gradients,
     indices,
+    labels,
+    layouts,
     names,
     optimizers,
+    parametrizations,
     sharing,
     sizes,
     statements,
+    texts,
     values,
 )
-from nanlab.explanations.site import Candidate, Site, bound_by, rows_of
+from nanlab.explanations.site import Candidate, Site, Tensor, bound_by, names_in, rows_of
 from nanlab.explanations.trial import Outcome, Program, Source, difference, edited
 from nanlab.findings.rule import Edit
 
@@ -62,7 +66,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("bound", (values.compared,)),
     ("at_error", (statements.chosen, statements.without_repeated, gradients.in_graph)),
     ("bound", (statements.earlier,)),
-    ("raising", (distributions.allowed,)),
+    ("raising", (distributions.allowed, distributions.as_drawn)),
     ("at_error", (statements.with_closure,)),
     ("raising", (statements.fitting, statements.within_sequence, batches.whole_batches)),
     ("raising", (batches.without_none, batches.as_many, batches.of_one_at_least)),
@@ -88,8 +92,10 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("calls", (arguments.by_name, arguments.arguments, arguments.tensors, arguments.whole_numbers)),
     ("calls", (functions.of_one_number, arguments.of_other_widths)),
     ("bound", (arguments.in_bounds,)),
-    ("operands", (forms.other_forms,)),
-    ("bound", (values.in_torch,)),
+    ("raising", (layouts.as_bytes,)),
+    ("calls", (layouts.as_generators,)),
+    ("operands", (layouts.in_other_layouts, forms.other_forms)),
+    ("bound", (values.in_torch, texts.in_columns)),
     ("places", (values.in_single_precision, values.as_elsewhere, values.other_part)),
     ("at_error", (values.cut_alike,)),
     ("places", (sizes.other_dimensions,)),
@@ -107,7 +113,8 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("bindings", (gradients.with_gradient,)),
 )
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
-_FILES += [gradients, optimizers, distributions, devices]
+_FILES += [gradients, optimizers, distributions, devices, texts]
+_FILES += [labels, layouts, parametrizations]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [
@@ -196,7 +203,43 @@ def _tried(site: Site) -> list[Candidate]:
     ordered: dict[tuple[Edit, ...], Candidate] = {}
     for each in sorted(found, key=lambda each: each.cost):
         ordered.setdefault(each.edits, each)
-    return [each for each in ordered.values() if each.edits][:_MOST]
+    return [each for each in ordered.values() if each.edits and not _evades(site, each)][:_MOST]
+
+
+def _evades(site: Site, candidate: Candidate) -> bool:
+    """Whether an edit differentiates something else than the loss that the program has, cuts what
+    is computed again, or sorts the other way round."""
+    again = type(site.error).__name__ == "CheckpointError"
+    for edit in candidate.edits:
+        old, new = (_DERIVED.findall(text) for text in (edit.old, edit.text))
+        for before, after in zip(old, new, strict=False):
+            kept = set(re.findall(r"[A-Za-z_]\w*", before)) & set(re.findall(r"\w+", after))
+            other = len(old) == len(new) and not kept and _is_loss(site, before)
+            if other and not _are_related(site, before, after):
+                return True
+        if again and edit.text.count("detach(") > edit.old.count("detach("):
+            return True
+        if _DIRECTIONS.findall(edit.old) != _DIRECTIONS.findall(edit.text):
+            return True
+    return False
+
+
+def _is_loss(site: Site, text: str) -> bool:
+    """Whether a name stands for something that can be differentiated."""
+    known = (place.names().get(text) for place in site.raising)
+    return any(isinstance(v, Tensor) and v.requires_grad for v in known)
+
+
+def _are_related(site: Site, one: str, other: str) -> bool:
+    """Whether one of two names is computed from the other, as a sum is from its parts."""
+    rows = [place.statement for place in site.statements()]
+    pairs = [(bound_by(row), names_in(getattr(row, "value", row))) for row in rows]
+    both = ((one, other), (other, one))
+    return any(a in bound and b in read for bound, read in pairs for a, b in both)
+
+
+_DIRECTIONS = re.compile(r"\b(?:descending|largest|reverse) ?= ?(True|False)")
+_DERIVED = re.compile(r"([\w.()\[\]]+?)\.backward\(")
 
 
 def _onward(site: Site, first: Candidate) -> list[Candidate]:

@@ -6,8 +6,10 @@ import ast
 import builtins
 import inspect
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
+from configparser import RawConfigParser, SectionProxy
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,7 +33,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 # What an index is looked up in: elsewhere it may run code of the program.
-_INDEXED = (Tensor, np.ndarray, list, tuple, dict, nn.Module)
+_INDEXED = (
+    *(Tensor, np.ndarray, list, tuple, dict, nn.Module),
+    *(RawConfigParser, SectionProxy, type(os.environ)),
+)
 
 
 ASKED = ("size", "dim", "numel", "item", "stride", "parameters", "backward")  # what is asked of it

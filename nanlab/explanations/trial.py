@@ -114,6 +114,7 @@ class Outcome:
     result: str = ""  # the numbers that the program ended with
     begun: Sequence[int] = ()  # derivatives, and steps of optimizers
     idle: int = 0  # optimizers whose parameters never had a gradient other than 0
+    reached: bool = True  # the statement at the top level that had raised
 
     def judged(self, other: Outcome, edits: Sequence[Edit]) -> Outcome:
         """The outcome, as one that evades what raised if the program differentiates less often
@@ -121,7 +122,7 @@ class Outcome:
         named = any(_DERIVES.search(edit.old + edit.text) for edit in edits)
         fewer = any(a < b for a, b in zip(self.begun, other.begun, strict=False)) and not named
         idle = self.idle > other.idle and self.begun[0] > 0
-        evades = self.kind == "ran" and (fewer or idle)
+        evades = self.kind == "ran" and (fewer or idle or not self.reached)
         return replace(self, kind="evades") if evades else self
 
     def moved_on(self, other: Outcome) -> float | None:
@@ -292,7 +293,12 @@ class Program:
         if start == (0, 0):  # Python's own names are what they were
             names = {n: v for n, v in names.items() if n[:2] == "__" or not hasattr(builtins, n)}
         torch.default_generator.manual_seed(0)
-        learning = _Learning()
+        learning, reached = _Learning(), list[int]()
+        names[_REACHED] = reached.append
+        raised, top = self.sources[-1], self.top
+        covered = [e for e in edits if e.file == raised.shown and e.first <= top <= e.last]
+        skips = start[0] == len(self.sources) - 1 and _begun(raised, top) < start[1]
+        line = 0 if covered or skips else _now(top, raised, edits)
         try:
             for file, source in self.modules.items():
                 if any(edit.file == source.shown for edit in edits):
@@ -303,9 +309,10 @@ class Program:
             *before, last = self.sources[start[0] :]
             for at, source in enumerate((*before, last)):
                 # a notebook goes on after a cell that raised
-                own = any(edit.file == source.shown for edit in edits)
-                with nullcontext() if own or source is last else suppress(Exception):
-                    exec(_code(source, edits, start[1] if not at else 0), names)
+                changed = any(edit.file == source.shown for edit in edits)
+                with nullcontext() if changed or source is last else suppress(Exception):
+                    marked = line if source is last else 0
+                    exec(_code(source, edits, start[1] if not at else 0, marked), names)
         except BaseException as error:
             told = f"{type(error).__name__}: {error}"
             kind = "refused" if "nanlab tries" in told else "raised"
@@ -317,7 +324,7 @@ class Program:
             seen = look(error) if look is not None else []
             outcome = Outcome(kind, told[:300], tuple(lines), seen=seen)
         else:
-            outcome = Outcome("ran", result=_numbers(names))
+            outcome = Outcome("ran", result=_numbers(names), reached=bool(reached) or not line)
         finally:
             *begun, idle = learning.end()
         return replace(outcome, begun=begun, idle=idle)
@@ -525,8 +532,39 @@ def _unedited(line: int, source: Source, edits: Sequence[Edit]) -> int:
     return line
 
 
-def _code(source: Source, edits: Sequence[Edit], skipped: int = 0) -> Any:
-    """The code of a source with edits, without its first statements and what has effects."""
+def _now(line: int, source: Source, edits: Sequence[Edit]) -> int:
+    """The number that a line of a source has with edits."""
+    own = [edit for edit in edits if edit.file == source.shown and edit.last < line]
+    return line + sum(len(edit.rows()) - (edit.last - edit.first + 1) for edit in own)
+
+
+_REACHED = "__nanlab_reached__"
+
+
+def _marked(rows: list[Any], line: int) -> list[Any]:
+    """Statements of which the one that holds a line is told to be reached."""
+    for at, row in enumerate(rows):
+        own = [n.lineno for n in getattr(row, "decorator_list", [])]
+        if min([row.lineno, *own]) <= line <= row.end_lineno:
+            inner = any(
+                n.lineno <= line <= n.end_lineno
+                for name in ("body", "orelse", "finalbody", "handlers", "cases")
+                for n in getattr(row, name, [])
+                if hasattr(n, "lineno")
+            )
+            if not inner:
+                mark = ast.parse(f"{_REACHED}({line})").body[0]
+                for node in ast.walk(mark):
+                    ast.copy_location(node, row)
+                return [*rows[:at], mark, *rows[at:]]
+    return rows
+
+
+def _code(source: Source, edits: Sequence[Edit], skipped: int = 0, line: int = 0) -> Any:
+    """The code of a source with edits, without its first statements and what has effects.
+
+    line: of which is told whether it was reached.
+    """
     text = edited(source, edits)
     tree = ast.parse(text)
     del tree.body[:skipped]
@@ -538,6 +576,8 @@ def _code(source: Source, edits: Sequence[Edit], skipped: int = 0) -> Any:
             rows = getattr(block, name, None)
             if isinstance(rows, list):
                 blocks += rows
+                if line and name != "handlers" and name != "cases":
+                    rows[:] = _marked(rows, line)
                 rows[:] = (_quiet(row, own) for row in rows)
     return compile(tree, source.filename, "exec")
 

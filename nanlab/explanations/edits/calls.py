@@ -44,8 +44,12 @@ _NO_CURES = (
     "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
     " retain_graph track_running_stats training is_grads_batched full_graph drop_last"
     " differentiable capturable maximize foreach fused recurse raise_exception groups"
-    " elementwise_affine"
+    " elementwise_affine descending largest sorted reverse stable"
 ).split()
+
+
+# A switch that is on for good: off, it recomputes without looking whether it is the same.
+_ALONE = ("use_reentrant", False)
 
 
 # Sizes that do not fit because one of two tensors has a dimension less.
@@ -89,7 +93,7 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             named = 0.6 if name in site.text else 0.45 * kept
             if given is None:
                 yield place.added(0.9 - named, call, f"{name}={not default}")
-            elif isinstance(given.value, ast.Constant):
+            elif isinstance(given.value, ast.Constant) and (name, given.value.value) != _ALONE:
                 yield place.replaced(1.5 - named, (given.value, repr(not given.value.value)))
         elif isinstance(default, str) and re.search(rf"\b{name}\b", site.text) and name not in own:
             for word in reversed(re.findall(r"'(\w+)'", site.text)):

@@ -6,6 +6,7 @@ import ast
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +64,51 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
             texts = [f"torch.nn.functional.softplus({place.text(node)})" for node in call.args]
             if any(isinstance(place.value(node), Tensor) for node in call.args):
                 yield place.replaced(0.5, *zip(call.args, texts, strict=True))
+
+
+def as_drawn(site: Site, place: Place) -> Iterator[Candidate]:
+    """A sample as it was drawn, where it was scored after it had been scaled, squashed or looked
+    up."""
+    known = [f.f_locals for f in site.inner if f.f_code.co_name == "_validate_sample"]
+    if not known or "support" not in site.text:
+        return
+    scored, own = known[0].get("value"), known[0].get("self")
+    for call in place.calls():
+        for node in (*call.args, *(k.value for k in call.keywords)):
+            if place.value(node) is not scored or not spelled(node):
+                continue
+            seen, todo = {spelled(node)}, [(site.binding(place, node), 0)]
+            while todo:
+                bound, depth = todo.pop(0)
+                value = bound_value(bound, "") if bound is not None else None
+                if bound is None or value is None:
+                    continue
+                drawn = [n for n in ast.walk(value) if callee(n) in ("sample", "rsample")]
+                if drawn and drawn[0] is not value and isinstance(bound.statement, ast.Assign):
+                    yield from _drawn_first(place, node, bound, drawn[0])
+                for part in (n for n in ast.walk(value) if spelled(n) and spelled(n) not in seen):
+                    seen.add(spelled(part))
+                    if _supports(own, found := bound.value(part)) and found.shape == scored.shape:
+                        at = replace(place, distance=0.0)
+                        yield at.replaced(0.2 + 0.02 * depth, (node, spelled(part)))
+                    todo.append((site.binding(bound, part), depth + 1))
+
+
+def _supports(kind: Any, value: Any) -> bool:
+    """Whether all values of a tensor are values of a distribution."""
+    with suppress(Exception):
+        return isinstance(value, Tensor) and bool(kind.support.check(value).all())
+    return False
+
+
+def _drawn_first(place: Place, node: ast.expr, bound: Place, drawn: ast.AST) -> Iterator[Candidate]:
+    """A sample that is drawn within an expression, drawn before it and kept."""
+    name = next(n for n in ("raw", "drawn", "unscaled") if n not in bound.names())
+    row = bound.text(bound.statement).replace(bound.text(drawn), name, 1)
+    kept = replace(bound, distance=0.0).written(0.0, f"{name} = {bound.text(drawn)}\n{row}")
+    if bound.source is place.source and bound.function is place.function:
+        scored = replace(place, distance=0.0).replaced(0.0, (node, name))
+        yield Candidate(0.22, (*kept.edits, *scored.edits))
 
 
 # functions of a matrix, by their last names

@@ -259,8 +259,13 @@ def _of_numbers_and_texts(own: _Operand) -> Forms:
             number = f"{name}[each]" if isinstance(known, dict) else f"{name}.index(each)"
             numbers = f"[{number} for each in {old}]"
             yield 0.3, f"torch.tensor({numbers})" if "Tensor" in own.site.text else numbers
-    if "'str'" in own.site.text and (texts or isinstance(own.node, ast.ListComp)):
+    numbers_as_text = texts and value and all(re.fullmatch(_NUMBER, each) for each in value)
+    words = (texts and not numbers_as_text) or isinstance(own.node, ast.ListComp)
+    if "'str'" in own.site.text and words:
         yield 0.4, f"[sorted(set({old})).index(each) for each in {old}]"
+
+
+_NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 
 
 def _of_sequences(own: _Operand) -> Forms:
@@ -338,7 +343,7 @@ def _of_graph(own: _Operand) -> Forms:
         asked = "grad(" in own.place.text(own.place.statement)
         summed = asked or bool(inputs and read)  # each element by its own
         yield 0.5 - 0.3 * (whole or summed), f"{old}.{'sum' if summed else 'mean'}()"
-    elif _GRAPH.search(site.text):
+    elif _GRAPH.search(site.text) and type(site.error).__name__ != "CheckpointError":
         if not re.search("does not require grad|second time|non-leaf", site.text):
             yield 0.85, f"{old}.detach()"
             yield 0.8, f"{old}.clone()"
@@ -419,7 +424,8 @@ def _inside_bounds(old: str, value: Tensor, numbers: set[Any], site: Site) -> Fo
         half = site.rows // 2
         if -half <= low < 0 < high < site.rows - half:  # they count from the middle
             yield 0.4, f"({old} + {site.raising[0].named_number(half)})"
-        yield 1.3, f"{old}.clamp(min=0)"
+        if low not in (-1, -100):  # labels of no class
+            yield 1.3, f"{old}.clamp(min=0)"
     if re.search(r"between 0 and 1|support \(Boolean", site.text) and len(numbers) == 2:
         shifted = f"{old} {'-' if low > 0 else '+'} {abs(low):g}"
         yield 0.4, shifted if high - low == 1 else f"({shifted}) / {high - low:g}"
@@ -459,6 +465,8 @@ def _cast(own: _Operand, cost: float) -> Forms:
         return
     if dtype != torch.int64:
         loses = floats and not all(map(float.is_integer, elements(value)))
+        if loses and "the support" in site.text:  # it would be the score of another sample
+            return
         yield cost + 0.2 * floats + 0.8 * loses, f"{old}.long()"
         low = min(elements(value), default=0) if floats and not loses else 0
         if low > 0:  # they count from another number than 0
@@ -466,8 +474,9 @@ def _cast(own: _Operand, cost: float) -> Forms:
     if dtype != torch.bool:
         flags = "bool" in site.text.lower() and dtype is not None and elements(value) == {0, 1}
         flagged = (IGNORED.search(own.role) and ignored(own.place, own.node)) or f"{old}.bool()"
-        loses = dtype is not None and is_whole(value) and not elements(value) <= {0, 1}
-        yield cost + (-0.2 if flags else 0.6) + loses, flagged
+        loses = dtype is not None and not elements(value) <= {0, 1}
+        if not loses or "bool" in site.text.lower():
+            yield cost + (-0.2 if flags else 0.6) + loses, flagged
     for name, other in own.others.items():
         if name and name != old and other.dtype != dtype and other.dtype != torch.float32:
             yield cost + 0.4, f"{old}.to({name}.dtype)"

@@ -727,6 +727,57 @@ def update_ended(site: Site) -> Iterator[Candidate]:
                 yield place.written(0.1 + 0.02 * at, f"{{}}\n{owner}.update()")
 
 
+def ended_after_steps(site: Site) -> Iterator[Candidate]:
+    """An update of a scaler right after its step, where it came once after several of them."""
+    told = re.search(r"(unscale_|step)\(\) (is being called|has already been called)", site.text)
+    places = [(p, c) for p in site.statements() for c in p.calls() if told is not None]
+    updates = [(p, c) for p, c in places if callee(c) == "update" and p.statement.value is c]  # type: ignore[attr-defined]
+    for update, call in updates:
+        owner = update.text(call.func)[: -len(".update")]
+        steps = [p for p, c in places if p.text(c.func) == f"{owner}.step"]
+        if len(steps) == 1 and steps[0].block is not update.block:
+            rest = "" if len(update.block) > 1 else "pass"
+            edits = (*steps[0].written(0.0, f"{{}}\n{update.text(call)}").edits,)
+            yield Candidate(0.45, (*edits, *update.written(0.0, rest).edits))
+
+
+def recomputed_alike(site: Site) -> Iterator[Candidate]:
+    """The gradients computed before a module's mode is changed, where a part of it is computed
+    again for them."""
+    if type(site.error).__name__ != "CheckpointError":
+        return
+    for place in site.raising:
+        rows = place.block[: place.block.index(place.statement)]
+        needed = names_in(place.statement)
+        for at in reversed(range(len(rows))):
+            row = rows[at]
+            if not isinstance(place.statement, ast.Expr) or needed & {*bound_by(row)}:
+                break
+            if any(callee(n) in ("eval", "train") for n in ast.walk(row)):
+                first, last = row.lineno, place.statement.end_lineno or 0
+                edit = swapped(place.source, first, place.statement.lineno, last)
+                yield Candidate(0.3, (edit,))
+
+
+def not_reentrant(site: Site) -> Iterator[Candidate]:
+    """All parts that are computed again, in the way in which their parameters learn whatever
+    their input is."""
+    for source in site.program.texts if "does not require grad" in site.text else ():
+        pairs: list[tuple[ast.AST, str]] = []
+        for call in (n for n in source.nodes if isinstance(n, ast.Call)):
+            function = site.raising[-1].value(call.func)
+            known = getattr(function, "__module__", "") == "torch.utils.checkpoint"
+            given = next((k for k in call.keywords if k.arg == "use_reentrant"), None)
+            if not known or getattr(getattr(given, "value", None), "value", 0) is False:
+                continue
+            if given is not None:
+                pairs.append((given, "use_reentrant=False"))
+            else:
+                head = source.part(call)[:-1].rstrip().rstrip(",")
+                pairs.append((call, f"{head}, use_reentrant=False)"))
+        yield Candidate(0.15, spliced(source, pairs))
+
+
 def with_memory(site: Site) -> Iterator[Candidate]:
     """Parameters that were built without memory, given that of the state which is loaded."""
     if not re.search(r"\bmeta\b", site.text):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -73,6 +75,95 @@ def without_others(site: Site) -> Iterator[Candidate]:
             apart = f"all(p is not q for q in {source.part(other)})"
             kept = f"[p for p in {source.part(own)} if {apart}]"
             yield Candidate(0.4, spliced(source, [(own, kept)]))
+
+
+def without_tied(site: Site) -> Iterator[Candidate]:
+    """The parameters that two modules share in the first of their groups alone; without the group
+    of the other where nothing is left of it."""
+    raised = site.raising[-1]
+    for source in site.program.texts if "more than one parameter group" in site.text else ():
+        for whole in (n for n in source.nodes if isinstance(n, ast.List)):
+            rows = [n for n in whole.elts if isinstance(n, ast.Dict) or callee(n) == "dict"]
+            own = [next((v for k, v in _items(n) if k == "params"), None) for n in rows]
+            known = [_module_of(raised, n) for n in own]
+            for (_, a, x), (row, b, y) in itertools.combinations(
+                zip(rows, own, known, strict=True), 2
+            ):
+                if x is None or y is None or a is None or b is None:
+                    continue
+                first, second = ({id(p) for p in m.parameters()} for m in (x, y))
+                nested = x is not y and ({x} & {*y.modules()} or {y} & {*x.modules()})
+                if nested or not first & second:
+                    continue
+                if second <= first:
+                    kept = [n for n in whole.elts if n is not row]
+                    inner = source.part(whole)
+                    text = inner.replace(source.part(row), "", 1)
+                    text = re.sub(r",\s*(?=,)|(?<=\[),\s*", "", text)
+                    yield Candidate(0.25, spliced(source, [(whole, text)] * bool(kept)))
+                else:
+                    apart = f"all(p is not q for q in {source.part(a)})"
+                    kept_of = f"[p for p in {source.part(b)} if {apart}]"
+                    yield Candidate(0.25, spliced(source, [(b, kept_of)]))
+
+
+def _items(node: ast.expr) -> list[tuple[Any, ast.expr]]:
+    """The keys of a dict as it is written, with their values."""
+    if not isinstance(node, ast.Dict):
+        return [(k.arg, k.value) for k in getattr(node, "keywords", [])]
+    pairs = zip(node.keys, node.values, strict=True)
+    return [(getattr(key, "value", None), value) for key, value in pairs]
+
+
+def _module_of(place: Place, node: Any) -> nn.Module | None:
+    """The module whose parameters an expression gives; None: it gives others."""
+    owner = place.value(node.func.value) if callee(node) == "parameters" else None
+    return owner if isinstance(owner, nn.Module) else None
+
+
+def of_those_that_learn(site: Site) -> Iterator[Candidate]:
+    """An optimizer of what is not frozen, where a group of what was frozen is added to it."""
+    place = site.raising[0]
+    if "more than one parameter group" not in site.text:
+        return
+    for call in (c for c in place.calls() if callee(c) == "add_param_group"):
+        owner = getattr(call.func, "value", call)
+        bound = site.binding(place, owner)
+        made: Any = bound_value(bound, spelled(owner))
+        for node in ast.walk(made) if made is not None else ():
+            if (
+                bound is not None
+                and callee(node) == "parameters"
+                and _FROZEN.search(place.source.text)
+            ):
+                text = f"[p for p in {bound.text(node)} if p.requires_grad]"
+                yield replace(bound, distance=0.0).replaced(0.28, (node, text))
+
+
+_FROZEN = re.compile(r"requires_grad(_\(| = )False|requires_grad_\(")
+
+
+def with_key_of_others(site: Site) -> Iterator[Candidate]:
+    """A key that a group lacks and others of its list have: with their value, or as it is nearly
+    written there."""
+    key = site.error.args[0] if isinstance(site.error, KeyError) and site.error.args else None
+    for source in site.program.texts if isinstance(key, str) else ():
+        for whole in (n for n in source.nodes if isinstance(n, (ast.List, ast.Tuple))):
+            rows = [n for n in whole.elts if isinstance(n, ast.Dict)]
+            having = [v for n in rows for k, v in _items(n) if k == key]
+            lacking = [n for n in rows if n.keys and key not in dict(_items(n))]
+            pairs: list[tuple[ast.AST, str]] = []
+            near: list[tuple[ast.AST, str]] = []
+            for row in lacking if having else ():
+                words = [k for k in row.keys if isinstance(getattr(k, "value", None), str)]
+                names = [k.value for k in words]  # type: ignore[union-attr]
+                close = difflib.get_close_matches(str(key), names, 1, 0.6)
+                near += [(k, f'"{key}"') for k in words if k is not None and k.value in close]  # type: ignore[attr-defined]
+                head = source.part(row)[:-1].rstrip().rstrip(",")
+                pairs.append((row, f'{head}, "{key}": {source.part(having[0])}}}'))
+            yield Candidate(0.28, spliced(source, near))
+            if all(isinstance(each, ast.Constant) for each in having):
+                yield Candidate(0.32, spliced(source, pairs))
 
 
 def _choosing(source: Source) -> Iterator[tuple[str, ast.expr]]:

@@ -53,7 +53,8 @@ def joined_lists(site: Site, place: Place) -> Iterator[Candidate]:
 def without_repeated(site: Site, place: Place) -> Iterator[Candidate]:
     """Without a statement that does again what was done, or takes a name that is taken."""
     if "has already been" in site.text:
-        yield place.written(0.6, "")
+        if isinstance(place.statement, ast.Expr):
+            yield place.written(0.6, "" if len(place.block) > 1 else "pass")
         yield from _in_branch(place)
     for other in site.statements() if "already exists" in site.text else ():
         names = (name.removeprefix("self.") for name in bound_by(other.statement))

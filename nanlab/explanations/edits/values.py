@@ -38,7 +38,13 @@ _NO_FORMS = (*ASKED, "detach", "clamp")
 
 def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
     """An expression in the form that the program gives it elsewhere: ``x.sum(1)`` for ``x``."""
-    own = {ast.dump(e): e for e, _ in place.operands}
+    kinds = (Tensor, np.ndarray, list, tuple, dict, str)
+    own = {
+        ast.dump(e): e
+        for e, role in place.operands
+        if role != "receiver" or (v := place.value(e)) is MISSING or isinstance(v, kinds)
+    }
+    own = own if "the support" not in site.text else {}  # it would be another sample
     inside = {id(node) for node in ast.walk(place.statement)}
     for source in site.program.texts:
         alone = {id(row.value) for row in source.nodes if isinstance(row, ast.Expr)}

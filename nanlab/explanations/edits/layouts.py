@@ -1,0 +1,109 @@
+"""Tensors in other layouts: sparse ones whose entries are added up, dense ones, states as bytes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from nanlab.explanations.site import (
+    MISSING,
+    Candidate,
+    Place,
+    Site,
+    Tensor,
+    bound_value,
+    callee,
+    function_around,
+    is_whole,
+    spelled,
+    spliced,
+)
+
+_ENTRIES = ("indices", "values")
+
+
+def added_up(site: Site) -> Iterator[Candidate]:
+    """The entries of a sparse tensor read once those of one place are added up: where it is made,
+    else wherever they are read."""
+    for place in site.raising[:1] if "coalesce" in site.text else ():
+        owners = [n.func.value for n in place.calls() if callee(n) in _ENTRIES]  # type: ignore[attr-defined]
+        for node in owners:
+            text, bound = place.text(node), site.binding(place, node)
+            made = bound_value(bound, spelled(node))
+            if bound is not None and isinstance(made, ast.expr):
+                own = replace(bound, distance=0.0)
+                yield own.replaced(0.2, (made, f"{bound.whole(made)}.coalesce()"))
+            elif isinstance(node, ast.Name) and place.function is not None:
+                first = replace(place, statement=place.function.body[0], distance=0.0)
+                yield first.written(0.22, f"{text} = {text}.coalesce()\n{{}}")
+            same = [n for n in place.source.nodes if callee(n) in _ENTRIES]
+            same = [n.func.value for n in same if place.text(n.func.value) == text]  # type: ignore[attr-defined]
+            inside = [n for n in same if function_around(place.source, n) is place.function]
+            yield Candidate(
+                0.25, spliced(place.source, [(n, f"{place.whole(n)}.coalesce()") for n in inside])
+            )
+
+
+_OF_LAYOUTS = re.compile(r"(?i)sparse|layout|strided|CSR|CSC|BSR")
+
+
+def in_other_layouts(
+    site: Site, place: Place, expression: ast.expr, role: str
+) -> Iterator[Candidate]:
+    """A sparse tensor as a dense one, where an operator takes no other; or the other way round."""
+    if not _OF_LAYOUTS.search(site.text) or isinstance(expression, ast.Tuple):
+        return
+    value: Any = place.value(expression)
+    value = place.result() if value is MISSING and role == "value" else value
+    text = place.whole(expression)
+    if isinstance(value, Tensor) and value.layout != torch.strided:
+        more = 0.2 * (role in ("value", "indexed"))
+        yield place.replaced(0.35 + more, (expression, f"{text}.to_dense()"))
+        if value.layout != torch.sparse_coo:
+            yield place.replaced(0.45 + more, (expression, f"{text}.to_sparse_coo()"))
+        else:
+            yield place.replaced(0.5 + more, (expression, f"{text}.coalesce()"))
+            yield place.replaced(0.55 + more, (expression, f"{text}.to_sparse_csr()"))
+    elif isinstance(value, Tensor) and not value.requires_grad and value.dim() == 2:
+        yield place.replaced(0.75, (expression, f"{text}.to_sparse()"))
+    elif value is MISSING and isinstance(expression, ast.Call):
+        yield place.replaced(0.8, (expression, f"{text}.to_dense()"))
+
+
+def as_bytes(site: Site, place: Place) -> Iterator[Candidate]:
+    """The state of a random generator as the bytes that it was."""
+    if "ByteTensor" not in site.text:
+        return
+    for call in place.calls():
+        for node in call.args[:1]:
+            value, text = place.value(node), place.text(node)
+            value = site.computed(node) if value is MISSING else value
+            made = bound_value(site.binding(place, node), spelled(node)) or node
+            if callee(made) in ("tensor", "as_tensor") and made is node:
+                yield place.added(0.2, node, "dtype=torch.uint8")  # type: ignore[arg-type]
+            elif isinstance(value, Tensor) and value.dtype != torch.uint8:
+                whole = is_whole(value) or bool((value == value.round()).all())
+                yield from [place.replaced(0.25, (node, f"{place.whole(node)}.byte()"))] * whole
+            elif isinstance(value, Tensor):
+                yield place.replaced(0.25, (node, f"{place.whole(node)}.cpu()"))
+            elif value is not MISSING and hasattr(value, "__len__") and not isinstance(value, str):
+                yield place.replaced(0.22, (node, f"torch.tensor({text}, dtype=torch.uint8)"))
+            else:
+                yield place.replaced(0.3, (node, f"{place.whole(node)}.byte()"))
+
+
+def as_generators(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """A generator with a seed, where the seed was given for it or as its device."""
+    for keyword in call.keywords:
+        if keyword.arg == "generator" and type(place.value(keyword.value)) is int:
+            text = f"generator=torch.Generator().manual_seed({place.text(keyword.value)})"
+            yield replace(place, distance=0.0).replaced(0.2, (keyword, text))
+    if place.value(call.func) is torch.Generator and len(call.args) == 1:
+        if type(place.value(call.args[0])) is int:
+            text = f"{place.text(call.func)}().manual_seed({place.text(call.args[0])})"
+            yield replace(place, distance=0.0).replaced(0.2, (call, text))
