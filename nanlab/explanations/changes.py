@@ -36,7 +36,10 @@ def with_change(
     ]  # it is said once
     title = f"change {lines}" if text else f"leave out {lines}"
     fixes.insert(0, Fix(title, text, edits=edits))
-    change = (edits[0].file, edits[0].first, edits[0].old.split("\n")[0].strip())
+    old = edits[0].old.split("\n")
+    same = [a == b for a, b in zip(old, edits[0].rows(), strict=False)]
+    at = min(same.index(False) if False in same else len(same), len(old) - 1)
+    change = (edits[0].file, edits[0].first + at, old[at].strip())
     return replace(explanation, change=change, fixes=fixes)
 
 

@@ -90,6 +90,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("calls", (calls.near_options, calls.mapped_axes, functions.siblings, functions.equations)),
     ("calls", (arguments.told_shapes, functions.picked, calls.alone, functions.uncalled)),
     ("calls", (arguments.by_name, arguments.arguments, arguments.tensors, arguments.whole_numbers)),
+    ("calls", (arguments.by_keyword,)),
     ("calls", (functions.of_one_number, arguments.of_other_widths)),
     ("bound", (arguments.in_bounds,)),
     ("raising", (layouts.as_bytes,)),

@@ -212,6 +212,38 @@ def by_name(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             yield place.replaced(cost, (call.args[at], f"{name}={text}"))
 
 
+def by_keyword(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """The last argument by the name that the message has for a value of its kind, where a function
+    of torch takes it by name alone."""
+    _, behind, told = site.text.partition("*, ")
+    last = call.args[-1] if len(call.args) > 1 else None
+    if not behind or last is None or isinstance(last, ast.Starred) or place.distance:
+        return
+    kind = type(place.value(last)).__name__
+    known = re.findall(r"(?:\w+\.)*(\w+) (\w+)", told.partition(")")[0])
+    for name in (name for each, name in known if each == kind and name != "out"):
+        if name not in {keyword.arg for keyword in call.keywords}:
+            yield place.replaced(0.3, (last, f"{name}={place.text(last)}"))
+
+
+def of_longer_name(site: Site) -> Iterator[Candidate]:
+    """An argument given to another parameter of the call, whose name says more: the batches of a
+    ``batch_sampler``, given as its ``sampler``."""
+    for place in site.statements():
+        for call in place.calls():
+            known = [*signature(place.value(call.func))] if call.keywords else []
+            taken = {keyword.arg for keyword in call.keywords}
+            for keyword in call.keywords:
+                own = keyword.arg or ""
+                for name in known if len(own) > _SHORT else ():
+                    if name.endswith(f"_{own}") and name not in taken:
+                        text = f"{name}={place.text(keyword.value)}"
+                        yield replace(place, distance=0.0).replaced(0.8, (keyword, text))
+
+
+_SHORT = 3  # letters of a name that many others end in
+
+
 _ALIKE = 0.6  # names that have less in common have nothing to do with each other
 
 

@@ -163,6 +163,45 @@ def counted(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             yield place.replaced(0.6, (keyword.value, text))
 
 
+def trusted(site: Site) -> Iterator[Candidate]:
+    """A file that the program itself has written, loaded with all that is in it."""
+    told = "Weights only load failed" in site.text
+    for place in site.raising if told else ():
+        for call in (c for c in place.calls() if callee(c) == "load"):
+            own = [k for k in call.keywords if k.arg == "weights_only"]
+            for keyword in own:
+                yield place.replaced(0.3, (keyword.value, "False"))
+            if not own:
+                yield place.added(0.3, call, "weights_only=False")
+
+
+def of_largest(site: Site) -> Iterator[Candidate]:
+    """One more than the largest index, where the different ones were counted."""
+    for place in site.statements() if _OUTSIDE.search(site.text) else ():
+        pairs = [(n, f"{text} + 1") for n in place.parts() if (text := _largest(place, n))]
+        chosen = [pairs, *([pair] for pair in pairs)] if len(pairs) > 1 else [pairs]
+        for some in chosen if pairs else ():
+            yield replace(place, distance=0.0).replaced(0.35, *some)
+
+
+_OUTSIDE = re.compile("out of range|out of bounds")
+
+
+def _largest(place: Place, node: Any) -> str:
+    """The largest of what an expression counts, each but once; "" where it counts nothing so."""
+    if callee(node) == "nunique" and not node.args:
+        return f"{place.text(node.func.value)}.max()"
+    if callee(node) == "numel" and callee(node.func.value) == "unique":
+        inner = node.func.value
+        return f"int({place.text(inner)}.max())"
+    if callee(node) != "len" or len(node.args) != 1:
+        return ""
+    given = node.args[0]
+    if callee(given) == "set" and len(given.args) == 1:
+        return f"int(max({place.text(given.args[0])}))"
+    return f"int({place.text(given)}.max())" if callee(given) == "unique" else ""
+
+
 def mapped_axes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """An argument of what ``vmap`` gives that is the same for all."""
     function = place.value(call.func)

@@ -80,12 +80,11 @@ def without_others(site: Site) -> Iterator[Candidate]:
 def without_tied(site: Site) -> Iterator[Candidate]:
     """The parameters that two modules share in the first of their groups alone; without the group
     of the other where nothing is left of it."""
-    raised = site.raising[-1]
     for source in site.program.texts if "more than one parameter group" in site.text else ():
         for whole in (n for n in source.nodes if isinstance(n, ast.List)):
             rows = [n for n in whole.elts if isinstance(n, ast.Dict) or callee(n) == "dict"]
             own = [next((v for k, v in _items(n) if k == "params"), None) for n in rows]
-            known = [_module_of(raised, n) for n in own]
+            known = [_module_of(site.raising, n) for n in own]
             for (_, a, x), (row, b, y) in itertools.combinations(
                 zip(rows, own, known, strict=True), 2
             ):
@@ -115,10 +114,12 @@ def _items(node: ast.expr) -> list[tuple[Any, ast.expr]]:
     return [(getattr(key, "value", None), value) for key, value in pairs]
 
 
-def _module_of(place: Place, node: Any) -> nn.Module | None:
-    """The module whose parameters an expression gives; None: it gives others."""
-    owner = place.value(node.func.value) if callee(node) == "parameters" else None
-    return owner if isinstance(owner, nn.Module) else None
+def _module_of(places: list[Place], node: Any) -> nn.Module | None:
+    """The module whose parameters an expression gives, also as a list; None: it gives others."""
+    while callee(node) in ("list", "tuple") and len(node.args) == 1:
+        node = node.args[0]
+    owners = [p.value(node.func.value) for p in places if callee(node) == "parameters"]
+    return next((owner for owner in owners if isinstance(owner, nn.Module)), None)
 
 
 def of_those_that_learn(site: Site) -> Iterator[Candidate]:

@@ -21,6 +21,7 @@ from nanlab.explanations.site import (
     bound_value,
     callee,
     spelled,
+    spliced,
 )
 
 _STEPS = 6  # names from where a text is used back to where it is read
@@ -45,6 +46,36 @@ def as_numbers(site: Site) -> Iterator[Candidate]:
                         cost = 0.24 + 0.03 * at + 0.01 * more + 0.07 * later + far
                         yield read.place.replaced(cost, *pairs)
     yield from _of_comprehensions(site)
+
+
+def of_sections(site: Site) -> Iterator[Candidate]:
+    """What is given as ``**section``, whose values are numbers as text, as numbers."""
+    for place in site.raising:
+        whole = [k.value for call in place.calls() for k in call.keywords if k.arg is None]
+        for node in whole:
+            value, bound = place.value(node), site.binding(place, node)
+            texts = [*value.values()] if isinstance(value, Mapping) else []
+            if not texts or None in [_number(t) if isinstance(t, str) else None for t in texts]:
+                continue
+            made = bound_value(bound, spelled(node)) if bound is not None else None
+            own, at = (bound, made) if bound is not None and made is not None else (place, node)
+            inner: Any = at
+            if callee(inner) == "dict" and len(inner.args) == 1:
+                inner = inner.args[0]
+            text = f"{{key: {_kinds(texts)[0]}(each) for key, each in {own.text(inner)}.items()}}"
+            yield replace(own, distance=0.0).replaced(0.26, (at, text))
+
+
+def of_lists(site: Site) -> Iterator[Candidate]:
+    """A list on a command line: ``type=list`` takes a text apart into letters."""
+    for source in site.program.texts:
+        for call in (n for n in source.nodes if callee(n) == "add_argument"):
+            for keyword in call.keywords:  # type: ignore[attr-defined]
+                if keyword.arg == "type" and spelled(keyword.value) == "list":
+                    for at, kind in enumerate(("int", "float")):
+                        text = f'lambda text: [{kind}(each) for each in text.split(",")]'
+                        edits = spliced(source, [(keyword.value, text)])
+                        yield Candidate(0.26 + 0.03 * at, edits)
 
 
 def _of_comprehensions(site: Site) -> Iterator[Candidate]:

@@ -36,6 +36,17 @@ from nanlab.operators import having
 _NO_FORMS = (*ASKED, "detach", "clamp")
 
 
+def among(site: Site) -> Iterator[Candidate]:
+    """Whether a tensor is one of a list, by what it is and not by its values."""
+    for place in site.raising:
+        for node in (n for n in place.parts() if isinstance(n, ast.Compare)):
+            listed = node.comparators[0]
+            value = place.value(listed)
+            if isinstance(node.ops[0], ast.In | ast.NotIn) and isinstance(value, (list, tuple)):
+                if value and all(isinstance(each, Tensor) for each in value):
+                    yield place.replaced(0.25, (listed, f"set({place.text(listed)})"))
+
+
 def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
     """An expression in the form that the program gives it elsewhere: ``x.sum(1)`` for ``x``."""
     kinds = (Tensor, np.ndarray, list, tuple, dict, str)
