@@ -69,6 +69,24 @@ RIGHT = {
         def loss():
             return ratio(w).sum()
         """,
+    "runs that follow each other": """
+        def ratio(x):
+            return torch.sin(x) / x
+
+        def loss():
+            return ratio(ratio(w)).sum()
+        """,
+    "runs of a loop, of several results": """
+        def ratio(x, y):
+            r = 1 / x
+            return x + 0, y + r * torch.sin(x)
+
+        def loss():
+            x, y = w, w * 0
+            for _ in range(3):
+                x, y = ratio(x, y)
+            return y.sum()
+        """,
     "two runs apart": """
         def ratio(x):
             return torch.sin(x) / x
@@ -156,11 +174,12 @@ REFUSED = {
             return ratio(w).sum()
         """,
     "several runs of the function": """
-        def ratio(x):
-            return torch.sin(x) / x
+        def ratio(x, k):
+            y = torch.sin(x) / x
+            return torch.cos(y) if k else torch.tanh(y)
 
         def loss():
-            return ratio(ratio(w)).sum()
+            return ratio(ratio(ratio(ratio(w, 0), 1), 0), 1).sum()
         """,
     "runs a part of ratio, too": """
         def top(x):

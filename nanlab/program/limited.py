@@ -247,7 +247,10 @@ def _one_by_one(
             yield part, own
             continue
         turns: list[list[int]] = []  # what one run gives the next one reads
-        for index in indices:
+        within = sorted(index for index in own if indices[0] <= index <= indices[-1])
+        places = {index: recording.at(own[index].position) for index in within}
+        keys = {i: (op.place, own[i].func) for i, op in places.items() if op.line not in loops}
+        for index in within:
             if not turns or keys.get(index) == keys.get(indices[0]):
                 turns.append([])
             turns[-1].append(index)
