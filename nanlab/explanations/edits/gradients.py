@@ -731,7 +731,8 @@ def ended_after_steps(site: Site) -> Iterator[Candidate]:
     """An update of a scaler right after its step, where it came once after several of them."""
     told = re.search(r"(unscale_|step)\(\) (is being called|has already been called)", site.text)
     places = [(p, c) for p in site.statements() for c in p.calls() if told is not None]
-    updates = [(p, c) for p, c in places if callee(c) == "update" and p.statement.value is c]  # type: ignore[attr-defined]
+    alone = [(p, c) for p, c in places if getattr(p.statement, "value", None) is c]
+    updates = [(p, c) for p, c in alone if callee(c) == "update"]
     for update, call in updates:
         owner = update.text(call.func)[: -len(".update")]
         steps = [p for p, c in places if p.text(c.func) == f"{owner}.step"]

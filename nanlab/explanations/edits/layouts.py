@@ -31,7 +31,8 @@ def added_up(site: Site) -> Iterator[Candidate]:
     """The entries of a sparse tensor read once those of one place are added up: where it is made,
     else wherever they are read."""
     for place in site.raising[:1] if "coalesce" in site.text else ():
-        owners = [n.func.value for n in place.calls() if callee(n) in _ENTRIES]  # type: ignore[attr-defined]
+        functions: list[Any] = [n.func for n in place.calls() if callee(n) in _ENTRIES]
+        owners = [function.value for function in functions]
         for node in owners:
             text, bound = place.text(node), site.binding(place, node)
             made = bound_value(bound, spelled(node))
@@ -41,8 +42,8 @@ def added_up(site: Site) -> Iterator[Candidate]:
             elif isinstance(node, ast.Name) and place.function is not None:
                 first = replace(place, statement=place.function.body[0], distance=0.0)
                 yield first.written(0.22, f"{text} = {text}.coalesce()\n{{}}")
-            same = [n for n in place.source.nodes if callee(n) in _ENTRIES]
-            same = [n.func.value for n in same if place.text(n.func.value) == text]  # type: ignore[attr-defined]
+            read: list[Any] = [n for n in place.source.nodes if callee(n) in _ENTRIES]
+            same = [n.func.value for n in read if place.text(n.func.value) == text]
             inside = [n for n in same if function_around(place.source, n) is place.function]
             yield Candidate(
                 0.25, spliced(place.source, [(n, f"{place.whole(n)}.coalesce()") for n in inside])

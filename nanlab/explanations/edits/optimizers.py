@@ -159,7 +159,8 @@ def with_key_of_others(site: Site) -> Iterator[Candidate]:
                 words = [k for k in row.keys if isinstance(getattr(k, "value", None), str)]
                 names = [k.value for k in words]  # type: ignore[union-attr]
                 close = difflib.get_close_matches(str(key), names, 1, 0.6)
-                near += [(k, f'"{key}"') for k in words if k is not None and k.value in close]  # type: ignore[attr-defined]
+                known = [k for k in words if getattr(k, "value", None) in close]
+                near += [(k, f'"{key}"') for k in known if k is not None]
                 head = source.part(row)[:-1].rstrip().rstrip(",")
                 pairs.append((row, f'{head}, "{key}": {source.part(having[0])}}}'))
             yield Candidate(0.28, spliced(source, near))

@@ -197,7 +197,8 @@ def loaded_before(site: Site) -> Iterator[Candidate]:
     for at in reversed(range(len(rows))):
         row = rows[at]
         targets = [place.text(t) for t in getattr(row, "targets", [])]
-        if owner in targets and owner not in {place.text(n) for n in ast.walk(row.value)}:  # type: ignore[attr-defined]
+        value: Any = getattr(row, "value", row)
+        if owner in targets and owner not in {place.text(n) for n in ast.walk(value)}:
             return  # it is made there
         bound = {n.id for n in ast.walk(row) if isinstance(n, ast.Name) and not _loads(n)}
         if bound & (needed - {owner}):
