@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Set
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, ref
 from nanlab.trace.recording import Recording
 
 DECORATOR = "@nanlab.safe.limit"
-_LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
 
 
 def decorated(text: str, edit: EditLike) -> ast.FunctionDef | None:
@@ -71,13 +72,16 @@ def patches_of(
     called = (n for f in functions for n in ast.walk(f) if isinstance(n, ast.Call))
     tensors = any(last_name(n.func) in ("tensor", "as_tensor", "from_numpy") for n in called)
     loops = {line for n in ast.walk(parsed(text)) if isinstance(n, _LOOPS) for line in _lines_in(n)}
+    within = (n for n in ast.walk(function) if isinstance(n, ast.FunctionDef) and n is not function)
+    once = {*lines_of(function)} - {line for n in within for line in lines_of(n)} - loops
     for at, segment in enumerate(values.segments):
         calls = _calls_at(recording, segment, places)
 
         def enter(run: EngineRun, segment: Segment = segment) -> bool:
             return _place_of(recording, segment, run) in places
 
-        for part, own_calls in _one_by_one(recording, values, at, segment, calls, enter, loops):
+        runs_of = partial(_one_by_one, recording, values, at, segment, calls, enter)
+        for part, own_calls in runs_of(once, lines - loops):
             made = [item for _, _, item in part.items if isinstance(item, Call)]
             if not any(recording.at(call.position).line in alone for call in made):
                 continue  # somebody else ran it
@@ -231,26 +235,31 @@ def _one_by_one(
     segment: Segment,
     own: dict[int, Call],
     enter: Callable[[EngineRun], bool],
-    loops: Collection[int],
+    once: Collection[int],
+    lines: Collection[int],
 ) -> Iterator[tuple[Slice, dict[int, Call]]]:
     """Each run of a function, and its calls. Raises NotReplayable where several follow each other
-    that do not compute alike."""
+    that do not compute alike.
+
+    lines: in no loop; once: those of them that each run of the function passes at most once.
+    """
+    keys: dict[int, tuple[int, Any]] = {}
+    counted: set[int] = set()
+    for index, call in own.items():
+        op = recording.at(call.position)
+        if op.line in lines:
+            keys[index] = op.place, call.func
+        if op.line in once:
+            counted.add(index)
     for part in _runs(values, at, segment, own, enter):
         indices = sorted(index for _, index, item in part.items if isinstance(item, Call))
-        keys = {}
-        for index in indices:
-            op = recording.at(own[index].position)
-            if op.line not in loops:
-                keys[index] = op.place, own[index].func
-        counts = Counter(keys.values())
-        if not counts or min(counts.values()) == 1:
+        counts = Counter(keys[index] for index in indices if index in keys)
+        repeated = any(counts[keys[index]] > 1 for index in counted.intersection(indices))
+        if not repeated and min(counts.values(), default=1) == 1:
             yield part, own
             continue
         turns: list[list[int]] = []  # what one run gives the next one reads
-        within = sorted(index for index in own if indices[0] <= index <= indices[-1])
-        places = {index: recording.at(own[index].position) for index in within}
-        keys = {i: (op.place, own[i].func) for i, op in places.items() if op.line not in loops}
-        for index in within:
+        for index in (i for i in sorted(own) if indices[0] <= i <= indices[-1]):
             if not turns or keys.get(index) == keys.get(indices[0]):
                 turns.append([])
             turns[-1].append(index)
