@@ -3,15 +3,17 @@
 
 Each program (its seed from FIRST to LAST - 1, by default 0 to 59) has one to three expressions that
 are singular, or out of range, at values of its second step, in a random structure: written inline,
-in functions that are given the same tensor, in methods, lambdas, loops, under a second name. The
-twin has the same structure with the right form of each expression; in float64 it is the truth. Each
-verified fix, and the cure, is written in and compared with it, as by ``judge.py``.
+in functions that are given the same tensor, in methods, modules, closures, lambdas, loops,
+comprehensions, under a second name, differentiated, checkpointed, under vmap. The twin has the same
+structure with the right form of each expression; in float64 it is the truth. Each verified fix, and
+the cure, is written in and compared with it, as by ``judge.py``.
 
 Exit status: how many of these are not right, at most 99.
 """
 
 from __future__ import annotations
 
+import ast
 import random
 import re
 import sys
@@ -39,12 +41,22 @@ EXPRESSIONS = {
         ("torch.sinh(T) / T", "series(T, lambda s: torch.sinh(s) / s, 1, 0, 1/6, 0, 1/120)"),
         ("T**2 / T", "1 * T"),
         ("T**2 * torch.log(T**2)", "T**2 * torch.log(torch.where(T == 0, 1, T) ** 2)"),
+        ("T**3 / T**2", "1 * T"),
+        ("torch.atan(T) / T", "series(T, lambda s: torch.atan(s) / s, 1, 0, -1/3, 0, 1/5)"),
+        ("T / (torch.exp(T) - 1)", "series(T, lambda s: s / torch.expm1(s), 1, -1/2, 1/12, 0)"),
+        ("1 / torch.tanh(T) - 1 / T", "series(T, lambda s: 1 / torch.tanh(s) - 1 / s, 0, 1/3, 0)"),
+        ("torch.exp(-1 / T**2)", "torch.exp(-1 / torch.where(T == 0, 1e-2, T) ** 2)"),
+        ("torch.where(T == 0, 1.0, torch.sin(T) / T)", "torch.sinc(T / torch.pi)"),
+        ("torch.special.xlogy(T**2, T**2)", "T**2 * torch.log(torch.where(T == 0, 1, T) ** 2)"),
     ],
     200.0: [
         ("T.exp() / (1 + T.exp())", "torch.sigmoid(T)"),
         ("torch.log(1 + torch.exp(T))", "F.softplus(T)"),
         ("torch.log(torch.exp(T).sum())", "torch.logsumexp(T, 0)"),
         ("torch.log(torch.sigmoid(-T))", "F.logsigmoid(-T)"),
+        ("torch.log(torch.cosh(T))", "T + F.softplus(-2 * T) - 0.6931471805599453"),
+        ("(T.exp() - (-T).exp()) / (T.exp() + (-T).exp())", "torch.tanh(T)"),
+        ("torch.log(T.exp() + 3 * (0.5 * T).exp())", "torch.logaddexp(T, 0.5 * T + math.log(3))"),
     ],
 }
 VALUES = {0.0: "[0.5, 0.0, 0.75]", 200.0: "[0.5, 200.0, -0.75]"}
@@ -54,9 +66,12 @@ def series(t, f, *coefficients):
     powers = sum(c * t**i for i, c in enumerate(coefficients))
     return torch.where(near, powers, f(torch.where(near, 1.0, t)))
 """
-PROGRAM = """import torch
+PROGRAM = """import math
+
+import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 
 def scaled(a, b):
@@ -127,6 +142,56 @@ STRUCTURES = [
         "y{i}, r{i} = f{i}({u})\ny{i} = y{i} + r{i}", "def f{i}({x}):\n    return {e:x}, {x}.tanh()"
     ),
     Part("y{i} = f{i}({u}) + f{i}({u} * 0.5)", "def f{i}({x}):\n    return {e:x}"),
+    Part("n{i} = {n:u}\nd{i} = {d:u}\ny{i} = n{i} / d{i}"),
+    Part(
+        "y{i} = f{i}({n:u}, {u})", "def f{i}(value, {x}):\n    return value / ({d:x}) + {x}.tanh()"
+    ),
+    Part(
+        "y{i} = f{i}({u}) * 0.5",
+        "def g{i}(k):\n    return lambda {x}: k * ({e:x})\n\n\nf{i} = g{i}(2.0)",
+    ),
+    Part(
+        "y{i} = part{i}({u})",
+        "class Part{i}(nn.Module):\n    def forward(self, {x}):\n        return {e:x}\n\n\n"
+        "part{i} = Part{i}()",
+    ),
+    Part(
+        "y{i} = Part{i}.of({u})",
+        "class Part{i}:\n    @staticmethod\n    def of({x}):\n        return {e:x} + {x}.tanh()",
+    ),
+    Part("y{i} = torch.stack([{e:s} for s in {u}])"),
+    Part("y{i} = torch.stack([f{i}(s) for s in {u}.unbind()])", "def f{i}({x}):\n    return {e:x}"),
+    Part("y{i} = torch.vmap(f{i})({u}[:, None]).reshape(-1)", "def f{i}({x}):\n    return {e:x}"),
+    Part("y{i} = torch.zeros_like({u})\ny{i}[:] = {e:u}"),
+    Part("y{i} = {u}.tanh()\nfor k in range(2):\n    y{i} = y{i} + 0.5 * ({e:u}) * (k + 1)"),
+    Part("y{i} = 0.5 * (v{i} := {u}) + ({e:alias})"),
+    Part("self.kept{i} = {u}\ny{i} = {e:kept}"),
+    Part("parts{i} = dict(a={u}, b=0.5 * {u})\ny{i} = ({e:item}) + parts{i}['b'].tanh()"),
+    Part("a{i}, b{i} = {u}, {u} * 0.5\ny{i} = ({e:first}) + ({e:second})"),
+    Part("y{i} = ({e:u}) if self.training else {u}"),
+    Part("if {u}.sum() > -1e9:\n    y{i} = {e:u}\nelse:\n    y{i} = {u} * 1.0"),
+    Part("with torch.enable_grad():\n    y{i} = {e:u}"),
+    Part("y{i} = checkpoint(f{i}, {u}, use_reentrant=False)", "def f{i}({x}):\n    return {e:x}"),
+    Part("v{i} = {u}.view(3, 1)\ny{i} = ({e:alias}).reshape(-1)"),
+    Part("v{i} = {u}[[2, 0, 1]]\ny{i} = {e:alias}"),
+    Part("v{i} = {u}[:, None] * self.c\ny{i} = ({e:alias}).mean(1)"),
+    Part("y{i} = ({e:u}).sum() * self.c"),
+    Part(
+        "v{i} = {e:u}\n"
+        "(g{i},) = torch.autograd.grad(v{i}.sum(), {u}, create_graph=True)\ny{i} = v{i} + 0.1 * g{i}"
+    ),
+    Part(
+        "y{i} = f{i}({u})",
+        "def f{i}({x}):\n    if {x}.numel() == 0:\n        return {x}\n    return {e:x}",
+    ),
+    Part(
+        "y{i} = f{i}({u})",
+        "def f{i}({x}):\n    {x} = {x} + 0.0\n    out = {e:x}\n    out = out * 2\n    return out - {x}",
+    ),
+    Part(
+        "y{i} = sum(f{i}({u}))",
+        "def f{i}({x}):\n    for c in (0.5, 0.25):\n        yield c * ({e:x})",
+    ),
 ]
 MAKERS = ["x * self.w + self.b", "self.lift(x)", "(x * self.w).clone()", "scaled(x, self.w)"]
 
@@ -142,10 +207,12 @@ def program(seed: int) -> tuple[str, str]:
         u, part = f"u{i}" if i and not shared else "u", choose.choice(STRUCTURES)
         if i == 0 or not shared:
             body.append(f"{u} = {choose.choice(MAKERS)}")
-        names = {"u": u, "x": x, "v": "v", "alias": f"v{i}", "own": f"q{i}"}
+        names = {"u": u, "x": x, "v": "v", "s": "s", "alias": f"v{i}", "own": f"q{i}"}
+        names |= {"kept": f"self.kept{i}", "item": f"parts{i}['a']"}
+        names |= {"first": f"a{i}", "second": f"b{i}"}
 
         def filled(text: str, i: int = i, names: dict[str, str] = names) -> str:
-            text = re.sub(r"\{e:(\w+)\}", lambda m: f"<{i}|{names[m[1]]}>", text)
+            text = re.sub(r"\{([end]):(\w+)\}", lambda m: f"<{i}|{m[1]}|{names[m[2]]}>", text)
             return text.format(i=i, u=names["u"], x=names["x"])
 
         body += filled(part.body).splitlines()
@@ -159,7 +226,10 @@ def program(seed: int) -> tuple[str, str]:
 
     def written(which: int) -> str:
         def expression(found: re.Match[str]) -> str:
-            text = re.sub(r"\bT\b", found[2], picks[int(found[1])][which])
+            text, part = picks[int(found[1])][which], found[2]
+            if part != "e":
+                text = _sides(text)[part == "d"]
+            text = re.sub(r"\bT\b", found[3], text)
             return f"({text})" if which else text
 
         text = PROGRAM.format(
@@ -169,9 +239,17 @@ def program(seed: int) -> tuple[str, str]:
             loss=" + ".join(loss),
             bad=VALUES[special],
         )
-        return re.sub(r"<(\d+)\|(\w+)>", expression, text)
+        return re.sub(r"<(\d+)\|(\w)\|([^>]+)>", expression, text)
 
     return written(0), written(1)
+
+
+def _sides(text: str) -> tuple[str, str]:
+    """Numerator and divisor of an expression; what is no quotient is divided by one."""
+    tree = ast.parse(text, mode="eval").body
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Div):
+        return ast.unparse(tree.left), ast.unparse(tree.right)
+    return text, "1.0"
 
 
 def _indented(text: str, by: int) -> str:
@@ -179,16 +257,17 @@ def _indented(text: str, by: int) -> str:
 
 
 def _at_fault(module: ModuleType, double: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
-    """Loss and gradients of the second step."""
+    """Loss and gradients of the second step, of which float32 has no numbers below its range."""
     net, step = module.build()
     net.to(torch.float64 if double else torch.float32)
     for i in range(2):
         loss = step(i)
-    gradients = {n: p.grad for n, p in net.named_parameters()}
-    zero = torch.zeros(3)
-    return loss.detach().double(), {
-        n: zero if g is None else g.double() for n, g in gradients.items()
+    gradients = {
+        name: torch.zeros(3).double() if parameter.grad is None else parameter.grad.double()
+        for name, parameter in net.named_parameters()
     }
+    tiny = torch.finfo(torch.float32).tiny
+    return loss.detach().double(), {n: g * (g.abs() > tiny) for n, g in gradients.items()}
 
 
 def judged(seed: int, folder: Path) -> list[tuple[object, judge.Verdict]]:

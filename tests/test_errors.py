@@ -787,6 +787,10 @@ GENUINE = {
         "no-process-group",
         'torch.distributed.init_process_group("gloo")',
     ),
+    "Expected to have finished reduction in the prior iteration before starting a new one.": (
+        "unused-parameter",
+        "DistributedDataParallel(model, find_unused_parameters=True)",
+    ),
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method": (
         "device-failure",
         "x = x.to(device)",

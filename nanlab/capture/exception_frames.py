@@ -154,7 +154,9 @@ def _path(modules: list[nn.Module], root: nn.Module | None) -> str:
 
 
 def _name_below(root: nn.Module, module: nn.Module) -> str | None:
-    return next((name for name, each in root.named_modules() if each is module), None)
+    with suppress(TypeError):  # a module that has no hash
+        return next((name for name, each in root.named_modules() if each is module), None)
+    return None
 
 
 def _operation(steps: list[Step]) -> tuple[str, tuple[Operand, ...], BadIndices | None]:

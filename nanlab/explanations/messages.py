@@ -777,6 +777,15 @@ MESSAGES: list[Meaning] = [
         ("in each process, first", 'torch.distributed.init_process_group("gloo")'),
     ),
     says(
+        r"Expected to have finished reduction in the prior iteration",
+        "unused-parameter",
+        "parameters of a model under DistributedDataParallel got no gradient in the step before",
+        "Each process waits for the gradient of each parameter. A part of the model that a step"
+        " does not use has none.",
+        ("find them in each step", "DistributedDataParallel(model, find_unused_parameters=True)"),
+        ("or take what is never used out", "model.auxiliary = None"),
+    ),
+    says(
         r"Cannot re-initialize CUDA in forked subprocess",
         "device-failure",
         "a worker used CUDA after a fork{inside}",

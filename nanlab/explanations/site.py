@@ -17,6 +17,7 @@ from types import FrameType, FunctionType, TracebackType
 from typing import Any, get_overloads
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
@@ -34,7 +35,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # What an index is looked up in: elsewhere it may run code of the program.
 _INDEXED = (
-    *(Tensor, np.ndarray, list, tuple, dict, nn.Module),
+    *(Tensor, np.ndarray, list, tuple, dict, nn.Module, pd.DataFrame),
     *(RawConfigParser, SectionProxy, type(os.environ)),
 )
 
@@ -386,7 +387,9 @@ class Site:
     def modules(self) -> list[nn.Module]:
         known = [v for f, _ in self.frames for v in f.f_locals.values()]
         built = [v for v in known if isinstance(v, nn.Module) and "_modules" in vars(v)]
-        return [each for v in built for each in v.modules()]
+        with suppress(TypeError):  # torch does not walk through those that have no hash
+            return [each for v in built for each in v.modules()]
+        return []
 
     @cached_property
     def raising(self) -> list[Place]:

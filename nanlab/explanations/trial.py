@@ -167,6 +167,16 @@ class Program:
         """The sources, and the modules' after them."""
         return [*self.sources, *self.modules.values()]
 
+    @cached_property
+    def _bound_anew(self) -> set[str]:
+        """The names that the sources bind before they read them."""
+        bound, read = set[str](), set[str]()
+        for source in self.sources:
+            own, needed = _names(source.tree)
+            read |= needed - bound
+            bound |= own
+        return bound - read
+
     def source(self, filename: str) -> Source | None:
         """The source with this file name, as code has it or as it is shown."""
         for one in self.texts:
@@ -290,8 +300,13 @@ class Program:
         self, edits: Sequence[Edit], start: tuple[int, int], look: Look | None = None
     ) -> Outcome:
         names = dict(self.names)
-        if start == (0, 0):  # Python's own names are what they were
-            names = {n: v for n, v in names.items() if n[:2] == "__" or not hasattr(builtins, n)}
+        if start == (0, 0):  # Python's own names are what they were, and its own not yet bound
+            gone = self._bound_anew
+            names = {
+                n: v
+                for n, v in names.items()
+                if n[:2] == "__" or not (n in gone or hasattr(builtins, n))
+            }
         torch.default_generator.manual_seed(0)
         learning, reached = _Learning(), list[int]()
         names[_REACHED] = reached.append

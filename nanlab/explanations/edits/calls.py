@@ -76,7 +76,8 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                 yield place.added(0.6 - 0.2 * asked, call, f"{name}={other}")
         given = own.get(name)
         lacks = name == "create_graph" and "does not require grad" in site.text
-        lacks = lacks or (name == "strict" and _PARTIAL.search(site.text) is not None)
+        partial = _PARTIAL.search(site.text) is not None or "strict=False" in site.text
+        lacks = lacks or (name == "strict" and partial)
         alone = len(call.args) > 1 and isinstance(place.value(call.args[1]), Tensor)
         if name == "allow_unused" and alone:  # of nothing else would there be a gradient
             continue
@@ -190,7 +191,10 @@ _OUTSIDE = re.compile("out of range|out of bounds")
 def _largest(place: Place, node: Any) -> str:
     """The largest of what an expression counts, each but once; "" where it counts nothing so."""
     if callee(node) == "nunique" and not node.args:
-        return f"{place.text(node.func.value)}.max()"
+        counted = place.value(node.func.value)
+        known = counted is not MISSING and {*counted.dropna()}
+        from_one = known and known == {*range(1, len(known) + 1)}  # counted from zero they fit
+        return "" if from_one else f"{place.text(node.func.value)}.max()"
     if callee(node) == "numel" and callee(node.func.value) == "unique":
         inner = node.func.value
         return f"int({place.text(inner)}.max())"

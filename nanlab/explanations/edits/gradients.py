@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
@@ -257,6 +258,17 @@ def before_it_was_kept(site: Site) -> Iterator[Candidate]:
             for node in (n for n in ast.walk(row) if isinstance(n, ast.Subscript)):
                 if place.source.part(node.slice) == "-1" and spelled(whole or node):
                     yield place.replaced(0.3, (node, place.text(whole or node)))
+
+
+def numbers_kept(site: Site) -> Iterator[Candidate]:
+    """The number of a loss, where a list that is later read as an array kept the loss itself."""
+    if not re.search(r"numpy\(\) on Tensor that requires grad", site.text):
+        return
+    for place in site.statements():
+        for call in (c for c in place.calls() if callee(c) == "append" and len(c.args) == 1):
+            value = place.value(call.args[0])
+            if isinstance(value, Tensor) and value.numel() == 1 and value.grad_fn is not None:
+                yield place.replaced(0.3, (call.args[0], f"{place.text(call.args[0])}.item()"))
 
 
 def all_uncut(site: Site) -> Iterator[Candidate]:
@@ -725,6 +737,22 @@ def update_ended(site: Site) -> Iterator[Candidate]:
             ]
             for at, place in enumerate(reversed(steps)):
                 yield place.written(0.1 + 0.02 * at, f"{{}}\n{owner}.update()")
+
+
+def before_its_step(site: Site) -> Iterator[Candidate]:
+    """What is done with the gradients of several rounds, moved under the test for the update."""
+    found = site.raising if "unscale_() has already been called" in site.text else []
+    for place in found[:1]:
+        rows = place.block[place.block.index(place.statement) :] if place.block else []
+        at = next((n for n, row in enumerate(rows) if isinstance(row, ast.If)), 0)
+        test: Any = rows[at] if at else None
+        lines = place.source.lines
+        if at and "step" in map(callee, ast.walk(test)) and not test.orelse:
+            first, head, inner = rows[0].lineno, test.lineno, test.body[0]
+            deeper = " " * (inner.col_offset - rows[0].col_offset)
+            moved = textwrap.indent("\n".join(lines[first - 1 : head - 1]), deeper)
+            text = "\n".join((*lines[head - 1 : inner.lineno - 1], moved))
+            yield Candidate(0.25, (lines_as(place.source, first, inner.lineno - 1, text),))
 
 
 def ended_after_steps(site: Site) -> Iterator[Candidate]:

@@ -233,6 +233,22 @@ def of_first_part(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.25 + more - place.distance, *pairs)
 
 
+def taken_apart(site: Site) -> Iterator[Candidate]:
+    """The first of the parts that a call gives, where its result was bound whole to a name."""
+    read = site.raising[0].parts() if "tuple" in site.text else []
+    values = [site.raising[0].value(node) for node in read if spelled(node)]
+    parts = {id(v): len(v) for v in values if type(v) is tuple and 1 < len(v) < _FEW}
+    for place in site.statements() if parts else ():
+        row = place.statement
+        target = row.targets[0] if isinstance(row, ast.Assign) else row
+        count = parts.get(id(place.value(target)), 0) if isinstance(target, ast.Name) else 0
+        if count and isinstance(getattr(row, "value", None), ast.Call):
+            yield place.replaced(0.6, (target, place.text(target) + (count - 1) * ", _"))
+
+
+_FEW = 4  # parts that are told apart by a comma each
+
+
 def lists(site: Site, place: Place) -> Iterator[Candidate]:
     """A name that is bound to a number and appended to, as an empty list."""
     for node in place.parts() if "has no attribute 'append'" in site.text else ():
@@ -681,3 +697,17 @@ def _known_names(place: Place, node: ast.Name) -> Iterator[Candidate]:
     for owner in ("self", "torch", "nn", "F", "np", "math"):
         if owner in names and hasattr(names[owner], node.id):
             yield place.replaced(0.5, (node, f"{owner}.{node.id}"))
+
+
+def compared_by_identity(site: Site) -> Iterator[Candidate]:
+    """A dataclass that is a module, which has a hash only where ``==`` does not compare fields."""
+    found = re.search(r"unhashable type: '(\w+)'", site.text)
+    name = found[1] if found is not None else ""
+    for source in site.program.texts if name else ():
+        kinds = [n for n in source.nodes if isinstance(n, ast.ClassDef) and n.name == name]
+        for mark in (m for kind in kinds for m in kind.decorator_list):
+            if (callee(mark) or spelled(mark).rpartition(".")[2]) == "dataclass":
+                text = source.part(mark)
+                given = f"{text[:-1]}, eq=False)" if getattr(mark, "keywords", []) else ""
+                new = given or f"{text.removesuffix('()')}(eq=False)"
+                yield Candidate(0.2, spliced(source, [(mark, new)]))

@@ -131,9 +131,11 @@ def numbered(site: Site) -> Iterator[Candidate]:
 
 
 def counted_from_one(site: Site) -> Iterator[Candidate]:
-    """Data that counts from one, where a function of the program looks it up: counted from zero
-    where it is read, if nothing else reads it."""
-    if site.raising[0].function is None or not re.search("out of|outside", site.text):
+    """Data that counts from one, where a function of the program looks it up or a loss takes it for
+    classes: counted from zero where it is read, if nothing else reads it."""
+    classes = re.match(r"Target \d+ is out", site.text) is not None
+    looked_up = site.raising[0].function is not None or classes
+    if not looked_up or not re.search("out of|outside", site.text):
         return
     refused = {*site.told, *(wanted - 1 for _, wanted in site.looked_up)}
     for place in site.statements():
@@ -193,7 +195,9 @@ def whole_samples(site: Site) -> Iterator[Candidate]:
         views = [n for n in source.nodes if callee(n) in ("view", "reshape")]
         given: list[Any] = [getattr(view, "args", []) for view in views]
         open_ = [each for each in given if len(each) == 2 and number_of(each[0]) == -1]
-        for size in {old for _, last in open_ if type(old := number_of(last)) is int}:
+        bound = {spelled(n.targets[0]): n.value for n in source.nodes if isinstance(n, ast.Assign)}
+        last = [bound.get(spelled(node), node) if spelled(node) else node for _, node in open_]
+        for size in {old for node in last if type(old := number_of(node)) is int}:
             if size * made % there == 0:
                 nodes = [n for n in _literals(source.tree) if number_of(n) == size]
                 pairs = [(n, _as_written(n, size * made // there)) for n in nodes]
@@ -738,8 +742,29 @@ def other_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
             cost += 0.3 * (id(group[0]) in site.returned) + 0.02 * (len(group) > 1)
             cost -= 0.4 * all(id(each) in counting for each in group)
             cost += 0.8 * (re.search("dtypes? match|same dtype", site.text) is not None)
+            alike = _alike(site, place, group[0]) if len(group) == 1 else []
             for far, other in _instead_of(old):
                 yield place.replaced(cost + far, *((each, other) for each in group))
+                if alike:
+                    pairs = [(each, other) for each in (*group, *alike)]
+                    yield Candidate(cost + far + 0.01, spliced(place.source, pairs))
+
+
+def _alike(site: Site, place: Place, number: ast.AST) -> list[ast.AST]:
+    """The same number in the same role of calls of the same function, in the other statements of
+    the function around: keys and values are joined alike."""
+    own = next((callee(c) for c in place.calls() if any(n is number for n in ast.walk(c))), "")
+    if place is not site.raising[0] or place.function is None or not own:
+        return []
+    role, old = site.roles.get(id(number), ""), number_of(number)
+    own_nodes = {id(n) for n in ast.walk(place.statement)}
+    return [
+        node
+        for call in ast.walk(place.function)
+        if isinstance(call, ast.Call) and callee(call) == own and id(call) not in own_nodes
+        for node in (*call.args, *(keyword.value for keyword in call.keywords))
+        if number_of(node) == old and site.roles.get(id(node), "") == role
+    ]
 
 
 def other_axes(site: Site, place: Place) -> Iterator[Candidate]:
@@ -757,6 +782,24 @@ def other_axes(site: Site, place: Place) -> Iterator[Candidate]:
             new = ", ".join((*at * [":"], *given))
             if given != texts[at : at + 1] and new != place.text(parts):
                 yield place.replaced(0.5 + 0.02 * at, (parts, new))
+
+
+def no_more_than_there_are(site: Site, place: Place) -> Iterator[Candidate]:
+    """As many of the largest elements as there are, where more were asked for: said where the
+    number was bound, else in the call."""
+    calls = place.calls() if "k out of range" in site.text else ()
+    for call in (c for c in calls if callee(c) == "topk"):
+        of = getattr(call.func, "value", call)
+        whole = isinstance(place.value(of), Tensor)
+        named = [k.value for name in ("k", "dim") for k in call.keywords if k.arg == name]
+        count, *rest = (*call.args[not whole :], *named)
+        x = place.text(of if whole else call.args[0])
+        axis = place.text(rest[0]) if rest else "-1"
+        yield place.replaced(0.35, (count, f"min({place.text(count)}, {x}.size({axis}))"))
+        for row in place.block[: place.block.index(place.statement)]:
+            if isinstance(row, ast.Assign) and bound_by(row) == [spelled(count)]:
+                text = f"min({place.text(row.value)}, {x}.size({axis}))"
+                yield Candidate(0.3, spliced(place.source, [(row.value, text)]))
 
 
 def all_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
