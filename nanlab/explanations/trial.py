@@ -300,13 +300,9 @@ class Program:
         self, edits: Sequence[Edit], start: tuple[int, int], look: Look | None = None
     ) -> Outcome:
         names = dict(self.names)
-        if start == (0, 0):  # Python's own names are what they were, and its own not yet bound
-            gone = self._bound_anew
-            names = {
-                n: v
-                for n, v in names.items()
-                if n[:2] == "__" or not (n in gone or hasattr(builtins, n))
-            }
+        if start == (0, 0):  # names that it binds are not known yet, Python's are what they were
+            gone = {n for n in names if n in self._bound_anew or hasattr(builtins, n)}
+            names = {n: v for n, v in names.items() if n[:2] == "__" or n not in gone}
         torch.default_generator.manual_seed(0)
         learning, reached = _Learning(), list[int]()
         names[_REACHED] = reached.append

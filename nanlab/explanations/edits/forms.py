@@ -647,7 +647,7 @@ def _like(own: _Operand, name: str, other: Tensor, more: float) -> Forms:
     if shape and measured and other.dim() > 1 and shape[0] % (other.shape[-1] or 1) == 0:
         yield more + 0.75, f"{old}.view({name}.size(-1), -1)"
     if shape and other.dim() and len(other) < shape[0]:  # the last batch may be smaller
-        scored = own.value.grad_fn is not None  # for each sample, and none of them is too many
+        scored = getattr(own.value, "grad_fn", None) is not None  # for each sample: none too many
         yield more + 1.25 + 1.5 * scored, f"{old}[: len({name})]"
     if shape and other.dim() == rank and len(other) > shape[0] == 1:
         yield 0.55, f"{old}.expand(len({name}){', -1' * (rank - 1)})"
