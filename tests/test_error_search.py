@@ -1791,3 +1791,46 @@ y = x @ w
         told = nanlab.explain(error)
     assert told is not None
     assert told.fixes[0].edits
+
+
+@pytest.mark.parametrize(
+    ("text", "edit"),
+    [
+        ("v = torch.topk(input=x, k=5, dim=1).values", "k=min(5, x.size(1))"),
+        ("k = 5\nv, i = x.topk(k)", "k = min(5, x.size(-1))"),
+        ("v, i = torch.topk(x, 5, 0)", "min(5, x.size(0))"),
+    ],
+)
+def test_no_more_elements_are_asked_for_than_there_are(
+    text: str, edit: str, tmp_path: Path
+) -> None:
+    told = nanlab.explain(failed(tmp_path / "program.py", f"x = torch.randn(4, 3)\n{text}\n"))
+    assert told is not None
+    assert [edit in each.text for each in told.fixes[0].edits] == [True]
+
+
+@pytest.mark.parametrize(
+    ("labels", "count", "edit"),
+    [
+        ("torch.tensor([1, 2, 3, 3])", "len(torch.unique(labels))", " - 1)"),
+        ("torch.tensor([1, 2, 3, 3])", "labels.unique().numel()", " - 1)"),
+        ("[1, 2, 3, 3]", "len(set(labels))", " - 1)"),
+        (
+            "torch.tensor([0, 1, 3, 3])",
+            "labels.unique().numel()",
+            "n = int(labels.unique().max()) + 1",
+        ),
+        ("[0, 1, 3, 3]", "len(set(labels))", "n = int(max(labels)) + 1"),
+    ],
+)
+def test_classes_that_begin_at_one_are_counted_from_zero(
+    labels: str, count: str, edit: str, tmp_path: Path
+) -> None:
+    text = f"""labels = {labels}
+n = {count}
+scores = nn.Linear(2, n)(torch.randn(4, 2))
+loss = F.cross_entropy(scores, torch.as_tensor(labels))
+"""
+    told = nanlab.explain(failed(tmp_path / "program.py", text))
+    assert told is not None
+    assert [edit in each.text for each in told.fixes[0].edits] == [True]

@@ -794,6 +794,25 @@ def test_an_exponent_read_twice_is_clamped_once_behind_what_makes_it() -> None:
     ]
 
 
+def test_a_second_fault_has_the_form_that_it_would_have_alone() -> None:
+    """The name of its operation, exp, is a part of other words: of logaddexp, of exponent."""
+
+    def squashed(z: Tensor) -> Tensor:
+        return (z.exp() - (-z).exp()) / (z.exp() + (-z).exp())
+
+    w = nn.Parameter(torch.ones(3))
+    with nanlab.watch(on_fault="record") as trace:
+        u = torch.tensor([0.5, 200.0, -0.75]) * w
+        energy = torch.log(torch.cosh(u))
+        (energy + squashed(u)).sum().backward()
+    assert trace.cure is not None
+    assert trace.cure.verified
+    assert [edit.text for edit in trace.cure.edits] == [
+        "energy = torch.nn.functional.softplus(2 * u) - u - 0.6931471805599453",
+        "return torch.tanh(z)",
+    ]
+
+
 def test_without_an_exact_loss_a_fix_has_that_of_the_same_lines_in_another_form() -> None:
     torch.manual_seed(0)
     net = nn.ConvTranspose2d(1, 3, 3, padding=1)  # of which there are no exact numbers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -127,7 +128,8 @@ def _completed(trace: Trace, judge: Judge, found: Chain, best: Fix | None) -> Ch
         proposals = proposed(then, replace(nxt, step=where.step), mended)
         options = [f for f in proposals if f.edits]
         # of a mended line it is not known where in it the operation stands: those named after it
-        options.sort(key=lambda fix: nxt.op.strip("_") not in fix.title)
+        named = re.compile(rf"\b{re.escape(nxt.op.strip('_'))}\b")
+        options.sort(key=lambda fix: not (fix.title.startswith(FORMS) or named.search(fix.title)))
         # with the names of mended lines followed, what follows may have had a form
         forms = [f for each in found.options for f in each if f.title.startswith(FORMS)]
         before = (f for f in forms if _is_written(nxt, f))

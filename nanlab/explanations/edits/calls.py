@@ -7,6 +7,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -189,21 +190,36 @@ _OUTSIDE = re.compile("out of range|out of bounds")
 
 
 def _largest(place: Place, node: Any) -> str:
-    """The largest of what an expression counts, each but once; "" where it counts nothing so."""
-    if callee(node) == "nunique" and not node.args:
-        counted = place.value(node.func.value)
-        known = counted is not MISSING and {*counted.dropna()}
-        from_one = known and known == {*range(1, len(known) + 1)}  # counted from zero they fit
-        return "" if from_one else f"{place.text(node.func.value)}.max()"
-    if callee(node) == "numel" and callee(node.func.value) == "unique":
-        inner = node.func.value
-        return f"int({place.text(inner)}.max())"
-    if callee(node) != "len" or len(node.args) != 1:
+    """The largest of what an expression counts, each but once; "" where it counts nothing so, or
+    what it counts begins at one: counted from zero, that fits."""
+    form, counted = _counted(node)
+    if not form:
         return ""
-    given = node.args[0]
-    if callee(given) == "set" and len(given.args) == 1:
-        return f"int(max({place.text(given.args[0])}))"
-    return f"int({place.text(given)}.max())" if callee(given) == "unique" else ""
+    given = counted
+    if callee(given) == "unique":
+        given = given.args[0] if given.args else given.func.value
+    numbers = _each_once(place.value(given))
+    from_one = numbers and numbers == {*range(1, len(numbers) + 1)}
+    return "" if from_one else form.format(place.text(counted))
+
+
+def _counted(node: Any) -> tuple[str, Any]:
+    """What an expression counts, each but once, and how the largest of it is written."""
+    if callee(node) == "nunique" and not node.args:
+        return "{}.max()", node.func.value
+    if callee(node) == "numel" and callee(node.func.value) == "unique":
+        return "int({}.max())", node.func.value
+    given = node.args if callee(node) == "len" else []
+    if len(given) == 1 and callee(given[0]) == "set" and len(given[0].args) == 1:
+        return "int(max({}))", given[0].args[0]
+    return ("int({}.max())", given[0]) if given and callee(given[0]) == "unique" else ("", None)
+
+
+def _each_once(values: Any) -> set[Any]:
+    """The numbers of a tensor, a column or a list, each once; none where these are not known."""
+    with suppress(TypeError):
+        return elements(values) if isinstance(values, Tensor) else {*values}
+    return set()
 
 
 def mapped_axes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:

@@ -789,14 +789,15 @@ def no_more_than_there_are(site: Site, place: Place) -> Iterator[Candidate]:
     number was bound, else in the call."""
     calls = place.calls() if "k out of range" in site.text else ()
     for call in (c for c in calls if callee(c) == "topk"):
-        of = getattr(call.func, "value", call)
+        of: Any = getattr(call.func, "value", call)
         whole = isinstance(place.value(of), Tensor)
-        named = [k.value for name in ("k", "dim") for k in call.keywords if k.arg == name]
-        count, *rest = (*call.args[not whole :], *named)
-        x = place.text(of if whole else call.args[0])
+        named = [k.value for n in ("input", "k", "dim") for k in call.keywords if k.arg == n]
+        operands: list[Any] = [*([of] if whole else []), *call.args, *named]
+        given, count, *rest = operands
+        x = place.text(given)
         axis = place.text(rest[0]) if rest else "-1"
         yield place.replaced(0.35, (count, f"min({place.text(count)}, {x}.size({axis}))"))
-        for row in place.block[: place.block.index(place.statement)]:
+        for row in (r for r in place.block if r.lineno < place.statement.lineno):
             if isinstance(row, ast.Assign) and bound_by(row) == [spelled(count)]:
                 text = f"min({place.text(row.value)}, {x}.size({axis}))"
                 yield Candidate(0.3, spliced(place.source, [(row.value, text)]))
