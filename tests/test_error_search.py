@@ -1812,9 +1812,9 @@ def test_no_more_elements_are_asked_for_than_there_are(
 @pytest.mark.parametrize(
     ("labels", "count", "edit"),
     [
-        ("torch.tensor([1, 2, 3, 3])", "len(torch.unique(labels))", " - 1)"),
-        ("torch.tensor([1, 2, 3, 3])", "labels.unique().numel()", " - 1)"),
-        ("[1, 2, 3, 3]", "len(set(labels))", " - 1)"),
+        ("torch.tensor([1, 2, 3, 3])", "len(torch.unique(labels))", " - 1"),
+        ("torch.tensor([1, 2, 3, 3])", "labels.unique().numel()", " - 1"),
+        ("[1, 2, 3, 3]", "len(set(labels))", " - 1"),
         (
             "torch.tensor([0, 1, 3, 3])",
             "labels.unique().numel()",

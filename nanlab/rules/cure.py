@@ -127,8 +127,9 @@ def _completed(trace: Trace, judge: Judge, found: Chain, best: Fix | None) -> Ch
         mended = partial(_text_with, trace, edits)
         proposals = proposed(then, replace(nxt, step=where.step), mended)
         options = [f for f in proposals if f.edits]
-        # of a mended line it is not known where in it the operation stands: those named after it
-        named = re.compile(rf"\b{re.escape(nxt.op.strip('_'))}\b")
+        # of a mended line it is not known where in it the operation stands: forms, and those
+        # named after it or its operand (exp: the exponent)
+        named = re.compile(rf"\b{re.escape(nxt.op.strip('_'))}")
         options.sort(key=lambda fix: not (fix.title.startswith(FORMS) or named.search(fix.title)))
         # with the names of mended lines followed, what follows may have had a form
         forms = [f for each in found.options for f in each if f.title.startswith(FORMS)]
