@@ -700,7 +700,7 @@ def _known_names(place: Place, node: ast.Name) -> Iterator[Candidate]:
 
 
 def compared_by_identity(site: Site) -> Iterator[Candidate]:
-    """A dataclass that is a module, which has a hash only where ``==`` does not compare fields."""
+    """``eq=False`` for a dataclass that is a module: with ``==`` by fields it has no hash."""
     found = re.search(r"unhashable type: '(\w+)'", site.text)
     name = found[1] if found is not None else ""
     for source in site.program.texts if name else ():
