@@ -57,6 +57,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("at_error", (names.near_names, names.without_dots, names.those_that_have_it)),
     ("at_error", (names.without_gradient, names.where_it_is_given, names.lists)),
     ("raising", (names.of_first_part,)),
+    ("bound", (names.of_values,)),
     ("at_error", (names.of_first,)),
     ("bindings", (names.of_all_data,)),
     ("at_error", (names.of_texts, names.hidden, names.of_function_around, names.shadowed)),

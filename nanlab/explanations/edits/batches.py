@@ -259,7 +259,7 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
     rows = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
     for call in place.calls():
         if callee(call) == "DataLoader" and _ends_short(place.result(), site):
-            yield place.added(0.9, call, "drop_last=True")
+            yield replace(place, distance=0.0).added(0.7, call, "drop_last=True")
         elif callee(call) == "DataLoader" and rows and isinstance(rows[0], list):
             more = f"collate_fn=lambda rows: {padded(rows[0], 'rows')}"
             yield place.added(0.9, call, more)

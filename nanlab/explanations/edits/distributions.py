@@ -35,7 +35,7 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
         scores, logs = place.value(node), callee(node) == "log_softmax"
         if logs or (isinstance(scores, Tensor) and bool((scores < math.inf).all())):
             left = scores[scores > -math.inf] if isinstance(scores, Tensor) else None
-            if left is not None and len(left) < scores.numel() and bool((left >= 0).all()):
+            if left is not None and len(left) < scores.numel() and _are_weights(left):
                 yield from _left_out(site, place)
             logs = logs or bool((scores <= 0).all())
             form = "exp()" if logs else "softmax(-1)"
@@ -64,6 +64,13 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
             texts = [f"torch.nn.functional.softplus({place.text(node)})" for node in call.args]
             if any(isinstance(place.value(node), Tensor) for node in call.args):
                 yield place.replaced(0.5, *zip(call.args, texts, strict=True))
+
+
+def _are_weights(values: Tensor) -> bool:
+    """Whether numbers are probabilities or counts, not scores that happen to be positive."""
+    return bool((values >= 0).all()) and bool(
+        (values <= 1).all() or (values == values.round()).all()
+    )
 
 
 def as_drawn(site: Site, place: Place) -> Iterator[Candidate]:

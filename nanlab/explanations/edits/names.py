@@ -10,6 +10,8 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -222,6 +224,10 @@ def of_first_part(site: Site, place: Place) -> Iterator[Candidate]:
             continue
         if not all(hasattr(value[0], each.attr) for each in read):
             continue
+        if read and isinstance(value, tuple) and _is_hooked(site, place):
+            name = place.text(node)
+            first = f"{name} = {name}[0] if isinstance({name}, tuple) else {name}"
+            yield place.written(0.24 - place.distance, f"{first}\n{{}}")
         several = len(value) > 1 and all(type(each) is type(value[0]) for each in value)
         for whole in (place.statement, *([place.function] if place.function is not None else [])):
             same = [n for n in ast.walk(whole) if place.text(n) == place.text(node)]
@@ -231,6 +237,23 @@ def of_first_part(site: Site, place: Place) -> Iterator[Candidate]:
             if isinstance(value[0], (Tensor, np.ndarray)) and pairs:
                 more = 0.02 * (whole is not place.statement) + 0.5 * several
                 yield place.replaced(0.25 + more - place.distance, *pairs)
+
+
+def _is_hooked(site: Site, place: Place) -> bool:
+    """Whether a function is a hook: it is called by modules, each of which gives what it gives."""
+    steps = [frame for frame, _ in walk_tb(site.error.__traceback__)]
+    callers = [a.f_code for a, b in pairwise(steps) if b is place.frame]
+    return place.frame.f_code.co_name != "forward" and any(
+        code.co_filename == nn.Module.__call__.__code__.co_filename for code in callers
+    )
+
+
+def of_values(site: Site, place: Place) -> Iterator[Candidate]:
+    """The values of a reduction that gives the indices too, as ``max(1)`` does."""
+    both = re.search(r"return_types\.(\w+)", site.text)
+    for call in place.calls() if both is not None else ():
+        if both is not None and callee(call) == both[1]:
+            yield replace(place, distance=0.0).replaced(0.25, (call, f"{place.text(call)}.values"))
 
 
 def taken_apart(site: Site) -> Iterator[Candidate]:
