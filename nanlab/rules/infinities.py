@@ -253,6 +253,14 @@ _CONSTANTS = {
 }
 
 
+def _cost_constant(values: Tensor) -> float | None:
+    """The number that forbids a choice among costs: the largest of a format, or a power of ten."""
+    large = values[values > 1e3].double()
+    highest = float(large.max()) if len(large) else 0.0
+    known = -highest in _CONSTANTS or f"{highest:e}".split("e")[0].strip("0.") == "1"
+    return highest if known and bool((large == highest).all()) else None
+
+
 def _mask_constant(values: Tensor) -> float | None:
     """The mask constant among scores; None for ordinary values."""
     large = values[values < -1e3].double()
@@ -283,28 +291,33 @@ def _mask_constant(values: Tensor) -> float | None:
     phase="forward",
 )
 def mask_overflow(fault: Fault) -> Match | None:
-    """A finite mask constant was added, scaled or cast until it overflowed to -inf.
+    """A finite mask constant was added, scaled or cast until it overflowed to an infinity.
 
-    A fully masked row is then all -inf. Combine masks as booleans, and fill once, in the dtype of
-    the scores.
+    A fully masked row is then infinite throughout. Combine masks as booleans, and fill once, in the
+    dtype of the scores.
     """
     if fault.name not in having("scores"):
         return None
     result = fault.at(fault.result)
-    if result is None or result.is_complex() or not bool((result == -float("inf")).all()):
+    if result is None or result.is_complex() or not len(result):
         return None
+    infinity = float(result[0])
+    if not math.isinf(infinity) or not bool((result == infinity).all()):
+        return None
+    constant_of = _cost_constant if infinity > 0 else _mask_constant
     read = (fault.at(o) for o in fault.operands if o.is_floating_point())
     finite = [v for v in read if v is not None and bool(torch.isfinite(v).all())]
-    found = [constant for v in finite if (constant := _mask_constant(v)) is not None]
+    found = [constant for v in finite if (constant := constant_of(v)) is not None]
     is_mask = bool(finite) and all(bool((v == 1).all()) for v in finite)
-    if fault.kept is not None and is_mask:
+    if fault.kept is not None and is_mask and infinity < 0:
         found += [n for n in fault.kept.args if isinstance(n, int | float) and n < -1e3]
     if not found:
         return None
     done = {"scaled": having("scales"), "cast": having("casts")}
     how = next((verb for verb, names in done.items() if fault.name in names), "added")
     title = (
-        f"the mask constant {number(min(found))}, {how} in {fault.dtype}, overflows to -inf for "
+        f"the mask constant {number(min(found))}, {how} in {fault.dtype}, overflows to"
+        f" {infinity} for "
         f"{fault.elements}"
     )
     return match(fault, title, columns=fault.named_operands)

@@ -80,9 +80,21 @@ def judge_for(trace: Trace, finding: Finding, first: int = 0) -> Judge | str:
 
 def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     """What to write instead, each tried on the whole step; what fails here becomes a note."""
+    finding = _shown_last(trace, finding)
     judge = judge_for(trace, finding)
     with nullcontext() if isinstance(judge, str) else judge.sharing():
         return _tried(trace, finding, clock)
+
+
+def _shown_last(trace: Trace, finding: Finding) -> Finding:
+    """A finding of every step as it shows in the last, where its own is no longer kept."""
+    if finding.symptom != "silent-underflow" or trace.recording.at(finding.position):
+        return finding
+    ops = trace.ops
+    same = (ops["file"] == finding.file) & (ops["line"] == finding.line) & (ops["op"] == finding.op)
+    again = ops[same & (ops["phase"] == finding.phase)].tail(1)
+    last = zip(again["step"].tolist(), again["position"].tolist(), strict=True)
+    return next((replace(finding, step=step, position=at) for step, at in last), finding)
 
 
 def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:

@@ -134,7 +134,8 @@ def _note_by_hand(rows: StepRows, written: list[tuple[int, int]]) -> None:
         factor = abs(factors.get(position, 1.0))
         if position < rows.start or factor == 0.0 or gradients.get(owner, np.inf) <= noise:
             continue
-        still, coefficient = _unchanged(recording, position, rows.start), ""
+        learns = owner in gradients
+        still, coefficient = _unchanged(recording, position, rows.start, learns), ""
         if still is None and (coefficient := _vanished_factor(recording, position)):
             still = True
         if still is not None:
@@ -167,10 +168,11 @@ def _note_sums(rows: StepRows, added: dict[int, int]) -> None:
         known.most = max(known.most, change) if still and known.still > 1 else change
 
 
-def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
+def _unchanged(recording: Recording, position: int, start: int, learns: bool) -> bool | None:
     """Whether an addition of something non-zero changed nothing; None if unknown.
 
-    Tensors count as the same if all their statistics agree to the bit.
+    Tensors count as the same if all their statistics agree to the bit. learns: whether the tensor
+    has a gradient, so that wide formats count too.
     """
     row = recording.at(position)
     if not row:
@@ -183,7 +185,7 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
     dtype, op = row.dtype, row.name
     if dtype == torch.float32 and _is_counter(recording, position):
         return _full_count(recording, position)
-    if dtype not in HALF_PRECISION or op not in ADDS:
+    if op not in ADDS or not (dtype in HALF_PRECISION or learns):
         found = _blended(recording, position) if op == "copy_" else None
         back = op == "copy_" and found is None and dtype in HALF_PRECISION
         return _written_back(recording, position, start) if back else found

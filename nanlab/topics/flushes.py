@@ -40,6 +40,7 @@ NEAR = 4.0
 QUOTIENTS = with_forms("div", in_place=True) | {"_foreach_div_"}
 INVERSES = having("inverts", in_place=True)  # quotients whose dividend is 1
 SQUARES = frozenset(("addcmul_", "_foreach_addcmul_"))  # of optimizers: the second moment
+POWERS = frozenset(("pow", "square"))  # never 0 where their operand is not
 FEWEST_LOST = 8  # elements from which on a lost result is more than a small term of a sum
 MOST_CANDIDATES = 64  # flushes examined in one step
 MOST_VISITS = 4000  # rows searched for one parameter
@@ -49,7 +50,8 @@ def lost_values(rows: StepRows) -> list[int]:
     """All-zero rows without an all-zero operand: the dtype cannot hold the results."""
     recording = rows.recording
     names = recording.ops.items
-    interesting = np.array([n in CASTS | PRODUCTS | SQUARES | PAIRS | INVERSES for n in names])
+    asked = CASTS | PRODUCTS | SQUARES | PAIRS | INVERSES | POWERS
+    interesting = np.array([name in asked for name in names])
     found = []
     for i in np.flatnonzero(rows.all_zero() & interesting[rows.columns.op])[
         :MOST_CANDIDATES
@@ -72,6 +74,10 @@ def _square_lost(recording: Recording, position: int, dtype: torch.dtype) -> boo
 def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -> bool:
     if op in SQUARES:
         return _square_lost(recording, position, dtype)
+    if op in POWERS:
+        own = [recording.stats(source) for source in recording.parents(position)[:1]]
+        nonzero = all(s is not None and s.is_finite and not s.all_zero for s in own)
+        return dtype in HALF_PRECISION and bool(own) and nonzero
     if op in INVERSES:
         return overflow_below(recording, position) >= 0
     if op in QUOTIENTS and overflow_below(recording, position) >= 0:
@@ -176,7 +182,8 @@ def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
     """Whether a lost result of several values is in the loss's graph, and is no square."""
     recording, row = rows.recording, rows.recording.at(position)
     read = recording.parents(position)
-    several = recording.stats(position).numel >= FEWEST_LOST and len(set(read)) == len(read)
+    square = len(set(read)) < len(read) or row.name in POWERS
+    several = recording.stats(position).numel >= FEWEST_LOST and not square
     return bool(several and row.phase == FORWARD and row.node in differentiated)
 
 
