@@ -58,6 +58,8 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("at_error", (names.without_gradient, names.where_it_is_given, names.lists)),
     ("raising", (names.of_first_part,)),
     ("bound", (names.of_values,)),
+    ("raising", (functions.layer_by_layer, gradients.columns_joined, values.in_range)),
+    ("raising", (batches.steps_first, batches.of_one_key)),
     ("at_error", (names.of_first,)),
     ("bindings", (names.of_all_data,)),
     ("at_error", (names.of_texts, names.hidden, names.of_function_around, names.shadowed)),
@@ -213,6 +215,8 @@ def _evades(site: Site, candidate: Candidate) -> bool:
     """Whether an edit differentiates something else than the loss that the program has, cuts what
     is computed again or no longer computes it again, or sorts the other way round."""
     again = type(site.error).__name__ == "CheckpointError"
+    if "probability tensor" in site.text and candidate.kind in _OF_SIZES:
+        return True  # with another number of choices, other numbers would be drawn from
     for edit in candidate.edits:
         old, new = (_DERIVED.findall(text) for text in (edit.old, edit.text))
         for before, after in zip(old, new, strict=False):
@@ -220,6 +224,8 @@ def _evades(site: Site, candidate: Candidate) -> bool:
             other = len(old) == len(new) and not kept and _is_loss(site, before)
             if other and not _are_related(site, before, after):
                 return True
+        if _differentiates(site) and len(_WHOLE.findall(edit.text)) > len(_WHOLE.findall(edit.old)):
+            return True
         if again and len(_UNDONE.findall(edit.text)) > len(_UNDONE.findall(edit.old)):
             return True
         if _DIRECTIONS.findall(edit.old) != _DIRECTIONS.findall(edit.text):
@@ -241,6 +247,13 @@ def _are_related(site: Site, one: str, other: str) -> bool:
     return any(a in bound and b in read for bound, read in pairs for a, b in both)
 
 
+def _differentiates(site: Site) -> bool:
+    """Whether torch's autograd raised: whole numbers have no gradient."""
+    return any("autograd" in frame.f_code.co_filename for frame in site.inner)
+
+
+_WHOLE = re.compile(r"\.(?:long|int|short|bool|byte)\(")
+_OF_SIZES = ("options", "other_sizes", "other_numbers")
 _DIRECTIONS = re.compile(r"\b(?:descending|largest|reverse) ?= ?(True|False)")
 _UNDONE = re.compile(r"\bdetach\(|\b\w*checkpoint\w* ?= ?False")
 _DERIVED = re.compile(r"([\w.()\[\]]+?)\.backward\(")
@@ -281,7 +294,8 @@ def _candidates(site: Site) -> Iterator[Candidate]:
                 name = getattr(kind.func, "__name__", "")
                 yield replace(each, kind=name)
         except Exception as error:
-            if repr(error) == repr(site.error):
+            traced = "symbolic" in str(error) and "symbolic" in site.text
+            if traced or repr(error) == repr(site.error):
                 continue  # it met what the program met
             told = f"internal error in nanlab ({type(error).__name__}: {error})"
             warnings.warn(f"{told}: not every edit was tried", RuntimeWarning, stacklevel=2)

@@ -258,7 +258,7 @@ def _cost_constant(values: Tensor) -> float | None:
     large = values[values > 1e3].double()
     highest = float(large.max()) if len(large) else 0.0
     known = -highest in _CONSTANTS or f"{highest:e}".split("e")[0].strip("0.") == "1"
-    return highest if known and bool((large == highest).all()) else None
+    return highest if known and len(large) > 1 and bool((large == highest).all()) else None
 
 
 def _mask_constant(values: Tensor) -> float | None:

@@ -259,7 +259,7 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
     rows = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
     for call in place.calls():
         if callee(call) == "DataLoader" and _ends_short(place.result(), site):
-            yield replace(place, distance=0.0).added(0.7, call, "drop_last=True")
+            yield replace(place, distance=0.0).added(1.3, call, "drop_last=True")
         elif callee(call) == "DataLoader" and rows and isinstance(rows[0], list):
             more = f"collate_fn=lambda rows: {padded(rows[0], 'rows')}"
             yield place.added(0.9, call, more)
@@ -474,3 +474,40 @@ def padded(rows: list[Any], name: str) -> str:
         turned = f"[each.T for each in {name}]"  # what is longer comes last
         return f"torch.nn.utils.rnn.pad_sequence({turned}, batch_first=True).transpose(1, 2)"
     return f"torch.utils.data.default_collate({name})"
+
+
+def steps_first(site: Site, place: Place) -> Iterator[Candidate]:
+    """Sequences with their steps first, as padding takes them, where their last dimension is the
+    one that differs."""
+    for call in (c for c in place.calls() if callee(c) == "pad_sequence" and c.args):
+        rows, bound = place.value(call.args[0]), site.binding(place, call.args[0])
+        tensors = isinstance(rows, list) and all(
+            isinstance(r, Tensor) and r.dim() == 2 for r in rows
+        )
+        if not tensors or len({r.shape[0] for r in rows}) > 1:
+            continue
+        made = bound_value(bound, spelled(call.args[0])) if bound is not None else None
+        if bound is not None and isinstance(made, ast.ListComp):
+            turned = f"{bound.whole(made.elt)}.T"
+            yield replace(bound, distance=0.0).replaced(0.25, (made.elt, turned))
+        rows_of_call = f"[each.T for each in {place.text(call.args[0])}]"
+        yield replace(place, distance=0.0).replaced(0.3, (call.args[0], rows_of_call))
+
+
+def of_one_key(site: Site, place: Place) -> Iterator[Candidate]:
+    """What the program itself gives its model of each batch, where a function was given a loader
+    of whole batches, which are dicts."""
+    if "'dict' object" not in site.text:
+        return
+    loops = [n for n in place.source.nodes if isinstance(n, ast.For) and spelled(n.target)]
+    for call in place.calls():
+        for node in call.args:
+            for loop in loops if isinstance(place.value(node), DataLoader) else ():
+                name = spelled(loop.target)
+                if spelled(loop.iter) != spelled(node):
+                    continue
+                used = (n for row in loop.body for n in ast.walk(row) if isinstance(n, ast.Call))
+                for given in (n.args[0] for n in used if n.args):
+                    if isinstance(given, ast.Subscript) and spelled(given.value) == name:
+                        new = f"({place.text(given)} for {name} in {place.text(node)})"
+                        yield replace(place, distance=0.0).replaced(0.3, (node, new))

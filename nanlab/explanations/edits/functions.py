@@ -364,3 +364,40 @@ def of_one_number(site: Site, place: Place, call: ast.Call) -> Iterator[Candidat
             if not isinstance(value, (ast.Tuple, ast.BinOp)):
                 text = f"{other.text(value)}.mean()"
                 yield replace(other, distance=0.0).replaced(0.3, (value, text))
+
+
+def layer_by_layer(site: Site, place: Place) -> Iterator[Candidate]:
+    """Layers of several arguments called one after the other: a Sequential hands on one alone."""
+    if "Sequential.forward() takes" not in site.text:
+        return
+    for call in place.calls():
+        if not isinstance(place.value(call.func), nn.Sequential) or not call.args:
+            continue
+        first, name = call.args[0], place.text(call.args[0])
+        given = ", ".join(place.text(each) for each in (*call.args, *call.keywords))
+        kept = name if isinstance(first, ast.Name) else "hidden"
+        head = "" if kept == name else f"{kept} = {name}\n"
+        given = kept + given[len(name) :]
+        loop = f"for layer in {place.text(call.func)}:\n    {kept} = layer({given})\n"
+        row = place.text(place.statement).replace(place.text(call), kept, 1)
+        yield place.written(0.25 - place.distance, f"{head}{loop}{row}")
+
+
+_INVERSES = {"irfft": ("rfft", "n={}.size(-1)"), "irfft2": ("rfft2", "s={}.shape[-2:]")}
+
+
+def of_the_length(site: Site) -> Iterator[Candidate]:
+    """A transform undone to the length that it was made of: without, an odd one becomes even."""
+    sized = [
+        (place, call)
+        for place in site.statements()
+        for call in place.calls()
+        if callee(call) in _INVERSES and len(call.args) == 1 and not call.keywords
+    ]
+    for place, call in sized if re.search(r"size|shape", site.text) else ():
+        forward, option = _INVERSES[callee(call)]
+        around = place.function or place.source.tree
+        made = [n for n in ast.walk(around) if isinstance(n, ast.Call) and callee(n) == forward]
+        for name in dict.fromkeys(spelled(n.args[0]) for n in made if n.args):
+            if name:
+                yield replace(place, distance=0.0).added(0.3, call, option.format(name))

@@ -87,7 +87,16 @@ def in_graph(site: Site, place: Place) -> Iterator[Candidate]:
         text = "\n".join(" " * 4 + line for line in lines)
         indent = " " * place.statement.col_offset
         text = f"{indent}with torch.no_grad():\n{text}"
-        yield Candidate(1.2, (lines_as(place.source, place.statement.lineno, last, text),))
+        cost = 0.3 if "leaf Variable" in site.text and _is_parameter(place) else 1.2
+        yield Candidate(cost, (lines_as(place.source, place.statement.lineno, last, text),))
+
+
+def _is_parameter(place: Place) -> bool:
+    """Whether a statement writes into a parameter, as an average or an update by hand does."""
+    root: Any = getattr(place.statement, "target", getattr(place.statement, "value", None))
+    while not spelled(root) and isinstance(root, (ast.Call, ast.Attribute, ast.Subscript)):
+        root = root.func if isinstance(root, ast.Call) else root.value
+    return root is not None and isinstance(place.value(root), nn.Parameter)
 
 
 def _writes(statement: ast.stmt) -> bool:
@@ -437,6 +446,10 @@ def out_of_place(site: Site, place: Place) -> Iterator[Candidate]:
     rows = [n for n in ast.walk(around) if isinstance(n, (ast.Assign, ast.AugAssign, ast.Expr))]
     written = {id(row): _new_tensor(replace(place, statement=row)) for row in rows}
     own = written.get(id(place.statement))
+    looped = [n.target for n in place.source.nodes if isinstance(n, (ast.For, ast.comprehension))]
+    bound = {n.id for each in looped for n in ast.walk(each) if isinstance(n, ast.Name)}
+    if own is not None and own.edits[0].text.partition(" = ")[0] in bound and _is_parameter(place):
+        return  # bound anew, the parameter would stay as it is
     if own is not None and not ("leaf" in site.text and ".clone()" in own.edits[0].text):
         yield own
         edits = [edit for each in written.values() if each is not None for edit in each.edits]
@@ -926,3 +939,44 @@ def _carried(loop: ast.AST) -> set[str]:
             read = {spelled(n) for n in ast.walk(statement.value)}
             found |= set(bound_by(statement)) & read
     return found
+
+
+def differentiable_again(site: Site) -> Iterator[Candidate]:
+    """A backward of the program's own that can be differentiated, where it was said to be not."""
+    for source in site.program.texts if "once_differentiable" in site.text else ():
+        for node in source.nodes:
+            for mark in getattr(node, "decorator_list", []):
+                if source.part(mark).endswith("once_differentiable"):
+                    yield Candidate(0.2, (lines_as(source, mark.lineno, mark.lineno, ""),))
+
+
+def columns_joined(site: Site, place: Place) -> Iterator[Candidate]:
+    """What a result is differentiated by, given to what computes it: columns that were taken out
+    of a table, joined again."""
+    if "have been used in the graph" not in site.text:
+        return
+    rows = [p for p in site.statements() if p.function is place.function]
+    tables: dict[str, list[str]] = {}
+    for row in (p.statement for p in rows):
+        value = row.value if isinstance(row, ast.Assign) else None
+        taken = (
+            next((n for n in ast.walk(value) if isinstance(n, ast.Subscript)), None)
+            if value
+            else None
+        )
+        if taken is not None and spelled(taken.value) and len(bound_by(row)) == 1:
+            tables.setdefault(spelled(taken.value), []).extend(bound_by(row))
+    for name, columns in tables.items():
+        known = place.names()
+        whole = known.get(name)
+        parts = [known[each] for each in columns if isinstance(known.get(each), Tensor)]
+        if not isinstance(whole, Tensor) or len(parts) < len(columns):
+            continue
+        stacked = all(p.dim() == whole.dim() for p in parts)
+        wide = sum((p.shape[-1] if stacked else 1) for p in parts)
+        joined = f"torch.{'cat' if stacked else 'stack'}([{', '.join(columns)}], dim=-1)"
+        for other in rows if wide == whole.shape[-1] else ():
+            for call in other.calls():
+                given = [a for a in call.args if spelled(a) == name]
+                if given and not any(c in names_in(call) for c in columns):
+                    yield replace(other, distance=0.0).replaced(0.3, (given[0], joined))

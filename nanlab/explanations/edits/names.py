@@ -258,7 +258,8 @@ def of_values(site: Site, place: Place) -> Iterator[Candidate]:
 
 def taken_apart(site: Site) -> Iterator[Candidate]:
     """The first of the parts that a call gives, where its result was bound whole to a name."""
-    read = site.raising[0].parts() if "tuple" in site.text else []
+    told = re.search("tuple|infer dtype of dict", site.text)
+    read = site.raising[0].parts() if told is not None else []
     values = [site.raising[0].value(node) for node in read if spelled(node)]
     parts = {id(v): len(v) for v in values if type(v) is tuple and 1 < len(v) < _FEW}
     for place in site.statements() if parts else ():
@@ -315,6 +316,12 @@ def those_that_have_it(site: Site, place: Place) -> Iterator[Candidate]:
             if any(n.body == place.block and place.text(n.target) == name for n in loops):
                 own = textwrap.indent(place.text(place.statement), "    ")
                 yield place.written(0.45, f"{test}:\n{own}")
+            branches = [n for n in place.source.nodes if isinstance(n, ast.If)]
+            for branch in (n for n in branches if place.statement in n.body):
+                loose = isinstance(branch.test, (ast.BoolOp, ast.IfExp, ast.NamedExpr))
+                text = f"({place.text(branch.test)})" if loose else place.text(branch.test)
+                both = f'{text} and hasattr({name}, "{lacking}")'
+                yield place.replaced(0.4, (branch.test, both))
             around = place.function  # that is called for each module
             if around is not None and name in {a.arg for a in around.args.args} - {"self"}:
                 first, last = place.statement.lineno, around.end_lineno or 0

@@ -214,3 +214,18 @@ def loaded_before(site: Site) -> Iterator[Candidate]:
 
 def _loads(node: ast.Name) -> bool:
     return isinstance(node.ctx, ast.Load)
+
+
+def taken_off(site: Site) -> Iterator[Candidate]:
+    """A parametrization taken off as parametrizations are, where the older function found none."""
+    told = re.search(r"(weight|spectral)_norm of '(\w+)' not found in Parametrized", site.text)
+    for source in site.program.texts if told is not None else ():
+        pairs: list[tuple[ast.AST, str]] = []
+        for call in (n for n in source.nodes if isinstance(n, ast.Call) and n.args):
+            own = isinstance(call.func, ast.Attribute) and "utils" not in source.part(call.func)
+            if told is not None and callee(call) == f"remove_{told[1]}_norm" and not own:
+                layer = source.part(call.args[0])
+                new = "torch.nn.utils.parametrize.remove_parametrizations"
+                pairs.append((call, f'{new}({layer}, "{told[2]}")'))
+        if pairs:
+            yield Candidate(0.2, spliced(source, pairs))

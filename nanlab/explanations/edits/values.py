@@ -311,3 +311,19 @@ def compared(site: Site, place: Place) -> Iterator[Candidate]:
                 first = f"({a})" if part is not parts[0] else a
                 last = f"({b})" if part is not parts[-1] else b
                 yield place.replaced(0.3, (node, f"{first} {sign} {last}"))
+
+
+def in_range(site: Site, place: Place) -> Iterator[Candidate]:
+    """The largest number of a tensor's own format, where one was written that it cannot hold."""
+    if "without overflow" not in site.text:
+        return
+    for call in place.calls():
+        given = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+        tensors = [n for n in (*given, *call.args) if isinstance(place.value(n), Tensor)]
+        kept = [n for n in tensors if place.value(n).is_floating_point() and spelled(n)]
+        for node in (*call.args, *(k.value for k in call.keywords)) if kept else ():
+            number, of = place.value(node), place.text(kept[0])
+            limits = torch.finfo(place.value(kept[0]).dtype)
+            if isinstance(number, (int, float)) and not limits.min <= number <= limits.max:
+                end = "min" if number < 0 else "max"
+                yield place.replaced(0.2 - place.distance, (node, f"torch.finfo({of}.dtype).{end}"))

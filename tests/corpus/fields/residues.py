@@ -646,3 +646,61 @@ def norms_of_zero_vectors(fixed):
         return z.norm(dim=1).mean() + torch.cdist(z, z).mean()
 
     return net, train(net.parameters(), loss, lr=0.05)
+
+
+@fault("mask-overflow", "div", step=3, steps=5, also=("zero-times-inf",))
+def assignment_that_forbids_by_the_largest_number(fixed):
+    torch.manual_seed(30)
+    features = nn.Linear(4, 6)
+    gen = torch.Generator().manual_seed(31)
+
+    def loss(i):
+        tracks = torch.randn(7, 4, generator=gen)
+        seen = tracks + 0.1 * torch.randn(7, 4, generator=gen)
+        near = (tracks[:, None, 0] - seen[None, :, 0]).abs() < 1.2
+        cost = (features(tracks)[:, None] - features(seen)[None]).square().mean(-1)
+        forbidden = torch.full_like(cost, 1e4 if fixed else torch.finfo(torch.float32).max)
+        scaled = torch.where(near, cost, forbidden) / (4.0 / 1.6**i)  # ORIGIN
+        return (torch.softmax(-scaled, -1) * scaled).sum(-1).mean()
+
+    return features, train(features.parameters(), loss)
+
+
+@fault("absorbed-update", "sub_", "optimizer", steps=9)
+def points_at_the_rim_of_a_disc_that_the_metric_holds(fixed):
+    angle = torch.arange(12, dtype=torch.float64) * 0.7 + 0.4
+    disc = torch.stack([angle.cos(), angle.sin()], -1) * (1 - 2e-5)
+    points = nn.Parameter(disc if fixed else disc.float())
+    gen = torch.Generator().manual_seed(32)
+
+    def step(i):
+        one, other = torch.randperm(12, generator=gen), torch.randperm(12, generator=gen)
+        same = (one // 3 == other // 3).to(points.dtype)
+        points.grad = None
+        loss = ((points[one] * points[other]).sum(-1) - same).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            metric = ((1 - points.square().sum(-1, keepdim=True)) / 2) ** 2
+            points.sub_(0.5 * metric * points.grad)  # ORIGIN
+        return loss
+
+    step.parameters = {"points": points}
+    return None, step
+
+
+@fault("dtype-underflow", "pow", steps=4)
+def bound_weighted_by_squares_of_a_half_schedule(fixed):
+    torch.manual_seed(33)
+    body = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 6)).half()
+    beta = torch.linspace(2e-5, 1.5e-4, 20)
+    beta = beta if fixed else beta.half()
+    gen = torch.Generator().manual_seed(34)
+
+    def loss(i):
+        noise = torch.randn(16, 6, generator=gen)
+        b = beta[torch.randint(0, 20, (16,), generator=gen)]
+        weight = b.pow(2) / (2 * b * (1 - b))  # ORIGIN
+        error = (body(noise.half()).float() - noise).square().mean(1)
+        return 64.0 * (weight.float() * error).sum()
+
+    return body, train(body.parameters(), loss, lr=2e-3)
