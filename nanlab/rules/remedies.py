@@ -80,10 +80,10 @@ def judge_for(trace: Trace, finding: Finding, first: int = 0) -> Judge | str:
 
 def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     """What to write instead, each tried on the whole step; what fails here becomes a note."""
-    finding = _shown_last(trace, finding)
-    judge = judge_for(trace, finding)
+    shown = _shown_last(trace, finding)
+    judge = judge_for(trace, shown)
     with nullcontext() if isinstance(judge, str) else judge.sharing():
-        return _tried(trace, finding, clock)
+        return _tried(trace, shown, clock, partial(_beyond, trace, finding))
 
 
 def _shown_last(trace: Trace, finding: Finding) -> Finding:
@@ -97,8 +97,13 @@ def _shown_last(trace: Trace, finding: Finding) -> Finding:
     return next((replace(finding, step=step, position=at) for step, at in last), finding)
 
 
-def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
-    """What to write instead, tried while the judge shares what goes before."""
+def _tried(
+    trace: Trace, finding: Finding, clock: Clock, beyond: Callable[[], list[Fix]]
+) -> list[Fix]:
+    """What to write instead, tried while the judge shares what goes before.
+
+    beyond: what concerns more than the line.
+    """
     started = work()
     pages = _pages(trace, finding, partial(file_text, trace))
     groups = [_named(trace, finding, pages), *guarded(trace, finding, pages)]
@@ -118,7 +123,7 @@ def _tried(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     if not any(f.verified for f in found):
         limited = _limited(trace, finding, pages, clock)
         found += [fix for fix in limited if fix.verdict in ("verified", "finite")]
-    found = _distinct([*_helpful(found, finding), *_beyond(trace, finding)])
+    found = _distinct([*_helpful(found, finding), *beyond()])
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.edits and not fix.title.startswith(_PATCH))
         found.sort(key=_rank_in_library)
