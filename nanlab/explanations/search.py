@@ -213,10 +213,11 @@ def _tried(site: Site) -> list[Candidate]:
 
 def _evades(site: Site, candidate: Candidate) -> bool:
     """Whether an edit differentiates something else than the loss that the program has, cuts what
-    is computed again or no longer computes it again, or sorts the other way round."""
+    is computed again or no longer computes it again, makes whole numbers of what is differentiated,
+    sorts the other way round, or draws from another number of choices."""
     again = type(site.error).__name__ == "CheckpointError"
     if "probability tensor" in site.text and candidate.kind in _OF_SIZES:
-        return True  # with another number of choices, other numbers would be drawn from
+        return True
     for edit in candidate.edits:
         old, new = (_DERIVED.findall(text) for text in (edit.old, edit.text))
         for before, after in zip(old, new, strict=False):
@@ -248,8 +249,8 @@ def _are_related(site: Site, one: str, other: str) -> bool:
 
 
 def _differentiates(site: Site) -> bool:
-    """Whether torch's autograd raised: whole numbers have no gradient."""
-    return any("autograd" in frame.f_code.co_filename for frame in site.inner)
+    """Whether the engine of autograd raised."""
+    return any(frame.f_code.co_name == "_engine_run_backward" for frame in site.inner)
 
 
 _WHOLE = re.compile(r"\.(?:long|int|short|bool|byte)\(")

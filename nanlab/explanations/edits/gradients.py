@@ -958,22 +958,18 @@ def columns_joined(site: Site, place: Place) -> Iterator[Candidate]:
     rows = [p for p in site.statements() if p.function is place.function]
     tables: dict[str, list[str]] = {}
     for row in (p.statement for p in rows):
-        value = row.value if isinstance(row, ast.Assign) else None
-        taken = (
-            next((n for n in ast.walk(value) if isinstance(n, ast.Subscript)), None)
-            if value
-            else None
-        )
+        parts = ast.walk(row.value) if isinstance(row, ast.Assign) else ()
+        taken = next((n for n in parts if isinstance(n, ast.Subscript)), None)
         if taken is not None and spelled(taken.value) and len(bound_by(row)) == 1:
             tables.setdefault(spelled(taken.value), []).extend(bound_by(row))
     for name, columns in tables.items():
         known = place.names()
         whole = known.get(name)
-        parts = [known[each] for each in columns if isinstance(known.get(each), Tensor)]
-        if not isinstance(whole, Tensor) or len(parts) < len(columns):
+        held = [known[each] for each in columns if isinstance(known.get(each), Tensor)]
+        if not isinstance(whole, Tensor) or len(held) < len(columns):
             continue
-        stacked = all(p.dim() == whole.dim() for p in parts)
-        wide = sum((p.shape[-1] if stacked else 1) for p in parts)
+        stacked = all(each.dim() == whole.dim() for each in held)
+        wide = sum((each.shape[-1] if stacked else 1) for each in held)
         joined = f"torch.{'cat' if stacked else 'stack'}([{', '.join(columns)}], dim=-1)"
         for other in rows if wide == whole.shape[-1] else ():
             for call in other.calls():
