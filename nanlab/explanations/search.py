@@ -102,7 +102,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("operands", (layouts.in_other_layouts, forms.other_forms)),
     ("bound", (values.in_torch, texts.in_columns)),
     ("places", (values.in_single_precision, values.as_elsewhere, values.other_part)),
-    ("at_error", (values.cut_alike,)),
+    ("at_error", (values.cut_alike, values.after_the_window)),
     ("places", (sizes.other_dimensions,)),
     ("raising", (sizes.other_axes,)),
     ("places", (sizes.kept_dimensions,)),
@@ -119,7 +119,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 )
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts]
-_FILES += [labels, layouts, parametrizations]
+_FILES += [indices, labels, layouts, parametrizations]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [
@@ -226,6 +226,9 @@ def _evades(site: Site, candidate: Candidate) -> bool:
             if other and not _are_related(site, before, after):
                 return True
         if _differentiates(site) and len(_WHOLE.findall(edit.text)) > len(_WHOLE.findall(edit.old)):
+            return True
+        whole = len(_WHOLE.findall(edit.text)) > len(_WHOLE.findall(edit.old))
+        if whole and "the support" in site.text and not re.search("Integer|Boolean", site.text):
             return True
         if again and len(_UNDONE.findall(edit.text)) > len(_UNDONE.findall(edit.old)):
             return True

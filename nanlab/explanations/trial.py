@@ -22,7 +22,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
@@ -716,6 +716,33 @@ def _cpu(given: Any) -> Any:
     return "cpu" if named else given
 
 
+class _Entries:
+    """The entries of several directories as `os.scandir` gives those of one, each name once."""
+
+    def __init__(self, parts: Iterable[Any]) -> None:
+        found: dict[str, Any] = {}
+        for part in parts:
+            with part:
+                for entry in part:
+                    found.setdefault(entry.name, entry)
+        self.rest = iter(found.values())
+
+    def __iter__(self) -> _Entries:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.rest)
+
+    def __enter__(self) -> _Entries:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.rest = iter(())
+
+
 class _Folder:
     """Where files go that the process writes; what it did not write is read where it is."""
 
@@ -737,6 +764,11 @@ class _Folder:
                 shutil.copyfile(real, own)
         return own if writes or _LEXISTS(own) else path
 
+    def both(self, path: Any) -> list[Any]:
+        """Where the files of a directory are: as they were, and as this process wrote them."""
+        own = self.path(path)
+        return [own] if own is path or not _LEXISTS(path) else [own, path]
+
     def replace_files(self) -> None:
         """Let the functions of Python that open, make or look at files use this folder."""
         opens, makes, stats, saves = io.open, os.mkdir, os.stat, torch.save
@@ -756,8 +788,21 @@ class _Folder:
             named = isinstance(file, (str, os.PathLike))
             saves(value, self.path(file, True) if named else file, *more, **kwargs)
 
+        def taken(function: Any) -> Any:
+            return lambda path, **kwargs: function(
+                path if kwargs.get("dir_fd") else self.path(path, True), **kwargs
+            )
+
+        def moved(function: Any) -> Any:
+            return lambda a, b, **kwargs: function(self.path(a, True), self.path(b, True), **kwargs)
+
         builtins.open = io.open = opened
         os.mkdir, os.stat, torch.save = made, looked, saved  # type: ignore[assignment]
+        names, entries = os.listdir, os.scandir
+        os.listdir = lambda path=".": list({n for each in self.both(path) for n in names(each)})
+        os.scandir = lambda path=".": _Entries(map(entries, self.both(path)))  # type: ignore
+        os.remove, os.unlink, os.rmdir = map(taken, (os.remove, os.unlink, os.rmdir))
+        os.rename, os.replace = map(moved, (os.rename, os.replace))
         sys.addaudithook(self.audit)
 
     def audit(self, event: str, args: tuple[Any, ...]) -> None:

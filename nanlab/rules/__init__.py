@@ -74,6 +74,7 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
     ordered = ranked(rules)
     judges = [r for r in ordered if r.over == "fault"]
     findings: list[Finding] = []
+    births: list[tuple[Finding, int]] = []  # a finding, the row of the hidden value that it read
     thrown_by: list[Finding] = []  # the update behind the first fault
     for origin in harmful_origins(trace.recording):
         fault = Fault(trace, origin, finding_of(trace, origin))
@@ -81,10 +82,12 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
         if not any(_same(finding, other) for other in findings):
             behind = f"{finding.cause}: {BEHIND}"
             findings.append(_tried(trace, behind, with_data, fault, finding) or finding)
+            births.append((findings[-1], infinities.born_above(fault)))
             thrower = None if thrown_by else _tried(trace, behind, thrown, trace, fault, finding)
             thrown_by += [thrower] if thrower is not None else []
         if len(findings) >= MOST_FINDINGS:
             break
+    findings = [f for f, born in births if not _told_at_birth(trace.recording, f, born, findings)]
     for survey in (r for r in ordered if r.over == "trace"):
         for found in _tried(trace, FAILED % survey.name, survey.matches, trace) or ():
             finding = surveyed(trace, survey, found)
@@ -211,6 +214,17 @@ def _same(finding: Finding, other: Finding) -> bool:
     if (finding.file, finding.line) != (other.file, other.line) or not finding.line:
         return False
     return finding.cause == other.cause or (finding.step, finding.op) == (other.step, other.op)
+
+
+def _told_at_birth(
+    recording: Recording, finding: Finding, born: int, others: list[Finding]
+) -> bool:
+    """Whether a derivative read a hidden value whose birth has a finding of the same cause."""
+    if born < 0:
+        return False
+    file, line, _ = recording.line_at(recording.at(born).place)
+    told = (finding.cause, finding.step, file, line)
+    return any((f.cause, f.step, f.file, f.line) == told for f in others)
 
 
 def _repeats(finding: Finding, other: Finding) -> bool:

@@ -407,21 +407,28 @@ def _hidden_match(fault: Fault, op: str, what: str) -> Match:
     if incoming is not None and len(incoming) == fault.count:
         text = algebra(fault, _derivative(fault))
     columns = {name: v for name, v in fault.saved.items() if isinstance(v, Tensor)}
-    return match(fault, title, text + _born_above(fault), columns=columns or fault.named_operands)
+    return match(fault, title, text + _told_above(fault), columns=columns or fault.named_operands)
 
 
-def _born_above(fault: Fault) -> str:
-    """Where a hidden value was born, if on a line above the operation that differentiates it."""
+def born_above(fault: Fault) -> int:
+    """The row on another line in which a hidden value was born that this derivative read; or -1."""
     recording = fault.recording
+    if fault.forward_position not in recording.bad:
+        return -1
     bad = walk(
         [fault.forward_position],
         lambda at: [p for p in recording.parents(at) if p in recording.bad],
     )
     born = min((p for p in bad if recording.at(p).status == BORN), default=fault.forward_position)
-    row = recording.at(born)
-    file, line, _ = recording.line_at(row.place)
-    if fault.forward_position not in recording.bad or line == fault.finding.line:
+    return -1 if recording.line_at(recording.at(born).place)[1] == fault.finding.line else born
+
+
+def _told_above(fault: Fault) -> str:
+    born = born_above(fault)
+    if born < 0:
         return ""
+    row = fault.recording.at(born)
+    file, line, _ = fault.recording.line_at(row.place)
     return f" The bad value was born in {row.name} ({location(file, line)})."
 
 

@@ -134,6 +134,11 @@ def told_counts(site: Site) -> Iterator[Candidate]:
             for at, each in enumerate(itertools.product(some[:12], repeat=count)):
                 if any(sizes[n] is MISSING or sizes[n] in site.told for n in each):
                     yield place.added(0.4 + 0.01 * at, call, form.format(*each))
+            for whole in place.calls() if count == 1 else ():  # as many as it is shaped into
+                of = getattr(whole.func, "value", None)
+                if of is call and callee(whole) in ("reshape", "view") and len(whole.args) > 1:
+                    product = " * ".join(map(place.whole, whole.args))
+                    yield place.added(0.3, call, form.format(product))
 
 
 _OF_COUNTS = re.compile("size|shape|class|out of|number|index")

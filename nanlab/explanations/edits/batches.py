@@ -197,11 +197,13 @@ def broadcast_samples(site: Site) -> Iterator[Candidate]:
         if is_return(place.statement) and getattr(place.function, "name", "") == "__getitem__":
             value: Any = getattr(place.statement, "value", None)
             for part in getattr(value, "elts", getattr(value, "values", [value])):
-                made = (site.binding(place, n) for n in ast.walk(part))
-                bound = next((m for m in made if m and m.function is place.function), None)
-                own = place if bound is None else replace(bound, distance=0.0)
-                node = part if bound is None else bound_value(bound, "")
-                yield own.replaced(0.4, (node, own.whole(node) + spread))
+                names = {spelled(n) for n in ast.walk(part) if isinstance(n, ast.Name)}
+                rows = (n for n in ast.walk(place.function or part) if isinstance(n, ast.Assign))
+                made = [row for row in rows if names & set(bound_by(row))]
+                for far, row in enumerate(reversed(made)):  # the one that ran is not known
+                    text = place.whole(row.value) + spread
+                    yield place.replaced(0.4 + 0.01 * far, (row.value, text))
+                yield place.replaced(0.4 + 0.1 * bool(made), (part, place.whole(part) + spread))
 
 
 def converted(site: Site) -> Iterator[Candidate]:

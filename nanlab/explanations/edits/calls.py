@@ -165,6 +165,20 @@ def counted(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             yield place.replaced(0.6, (keyword.value, text))
 
 
+def both_ways(site: Site) -> Iterator[Candidate]:
+    """A switch of a transform that cannot be inverted so, in the transform and in its inverse."""
+    told = re.match(r"i(\w+)\(", site.text)
+    for place in site.raising[:1] if told is not None else ():
+        calls = [c for c in place.source.nodes if isinstance(c, ast.Call)]
+        pair = [c for c in calls if told is not None and callee(c) in (told[1], f"i{told[1]}")]
+        for keyword in (k for c in place.calls() if c in pair for k in c.keywords):
+            value = getattr(keyword.value, "value", None)
+            alike = [k for c in pair for k in c.keywords if k.arg == keyword.arg]
+            same = [k for k in alike if getattr(k.value, "value", None) is value]
+            if isinstance(value, bool) and len(same) > 1:
+                yield place.replaced(0.4, *((k.value, repr(not value)) for k in same))
+
+
 def trusted(site: Site) -> Iterator[Candidate]:
     """A file that the program itself has written, loaded with all that is in it."""
     told = "Weights only load failed" in site.text

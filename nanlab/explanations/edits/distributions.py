@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -99,6 +100,22 @@ def as_drawn(site: Site, place: Place) -> Iterator[Candidate]:
                         at = replace(place, distance=0.0)
                         yield at.replaced(0.2 + 0.02 * depth, (node, spelled(part)))
                     todo.append((site.binding(bound, part), depth + 1))
+
+
+def without_support(site: Site) -> Iterator[Candidate]:
+    """A distribution that is not asked whether it has a value: where it gives what it has not the
+    probability 0, as a flat prior does."""
+    known = [f.f_locals for f in site.inner if f.f_code.co_name == "_validate_sample"]
+    own, value = (known[0].get("self"), known[0].get("value")) if known else (None, None)
+    if "the support" not in site.text or not isinstance(value, Tensor):
+        return
+    unasked: Any = copy(own)
+    unasked._validate_args = False
+    outside = unasked.log_prob(value)[~unasked.support.check(value)]
+    for place in site.statements() if bool((outside == -math.inf).all()) else ():
+        for call in place.calls():
+            if callee(call) == type(own).__name__ and "validate_args" not in place.text(call):
+                yield place.added(0.25, call, "validate_args=False")
 
 
 def _supports(kind: Any, value: Any) -> bool:

@@ -354,6 +354,7 @@ def switched(site: Site) -> Iterator[Candidate]:
                             yield Candidate(0.43, (edit,))
                         own = Place(place.source, place.statement, place.frame, 0.0)
                         yield own.replaced(0.45, (part, "torch.enable_grad()"))
+    yield from _switched_above(site)
     for place in site.statements():
         for node in place.parts():
             if isinstance(node, ast.Attribute) and node.attr == "parameters":
@@ -374,6 +375,21 @@ def switched(site: Site) -> Iterator[Candidate]:
                 rows = f"for group in {bound_by(place.statement)[0]}.param_groups:\n"
                 rows += '    for p in group["params"]:\n        p.requires_grad = True'
                 yield place.written(0.6, f"{{}}\n{rows}")
+
+
+def _switched_above(site: Site) -> Iterator[Candidate]:
+    """Gradients on for a call of a function that differentiates, where they were off for its
+    caller."""
+    for place in site.raising[1:]:
+        heads = list(getattr(place.function, "decorator_list", []))
+        for node in (n for n in place.source.nodes if isinstance(n, ast.With)):
+            if node.lineno <= place.statement.lineno <= (node.end_lineno or 0):
+                heads += [item.context_expr for item in node.items]
+        if any(GRADIENTS_OFF.search(place.text(head)) for head in heads):
+            rows = textwrap.indent(place.text(place.statement), "    ")
+            own = replace(place, distance=0.0)
+            yield own.written(0.41, f"with torch.enable_grad():\n{rows}")
+            return
 
 
 def switched_for_rest(site: Site) -> Iterator[Candidate]:
@@ -616,11 +632,11 @@ def transformed(site: Site) -> Iterator[Candidate]:
     for source in site.program.texts if over or apart else ():
         for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
             rule = over is not None and kind.name == over[1]
-            first = kind.body[0]
+            first = kind.body[ast.get_docstring(kind) is not None :][0]
             if rule:
                 line = " " * first.col_offset + "generate_vmap_rule = True"
-                at = min(getattr(d, "lineno", first.lineno) for d in _heads(first))
-                rows = f"{line}\n{source.lines[at - 1]}"
+                at = min(getattr(d, "lineno", first.lineno) for d in _heads(first)) - 1
+                rows = f"{source.lines[at - 1]}\n{line}"
                 yield Candidate(0.3, (lines_as(source, at, at, rows),))
             forward = next((n for n in kind.body if getattr(n, "name", "") == "forward"), None)
             if apart and isinstance(forward, ast.FunctionDef) and ".apply" in source.text:
@@ -916,16 +932,16 @@ def _given_by_model(place: Place, node: Any) -> bool:
 
 def _moved_into(place: Place, loop: ast.AST, carried: set[str]) -> Iterator[Candidate]:
     """What was computed once before a loop, computed in each of its rounds."""
-    for before in place.source.tree.body:
+    assigned = [n for n in place.source.nodes if isinstance(n, ast.Assign)]
+    for before in (n for n in assigned if function_around(place.source, n) is place.function):
         last = before.end_lineno or before.lineno
-        if not isinstance(before, ast.Assign) or last >= loop.lineno:  # type: ignore[attr-defined]
-            continue
-        if carried.intersection(bound_by(before)):
+        if last >= loop.lineno or carried.intersection(bound_by(before)):  # type: ignore[attr-defined]
             continue
         value = Place(place.source, before, place.frame, 0.0).result()
         if isinstance(value, Tensor) and value.grad_fn is not None:
             lines, body = place.source.lines, loop.body[0]  # type: ignore[attr-defined]
-            own = [" " * body.col_offset + row for row in lines[before.lineno - 1 : last]]
+            pad = " " * (body.col_offset - before.col_offset)
+            own = [pad + row for row in lines[before.lineno - 1 : last]]
             text = "\n".join((*lines[last : body.lineno - 1], *own))
             edit = lines_as(place.source, before.lineno, body.lineno - 1, text)
             yield Candidate(0.65, (edit,))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import nn
 from torch.utils.data import Subset
 
 from nanlab.explanations.site import (
@@ -18,6 +19,7 @@ from nanlab.explanations.site import (
     Site,
     Tensor,
     bound_value,
+    callee,
     names_in,
     spelled,
     unread,
@@ -116,3 +118,44 @@ def in_the_whole(site: Site, place: Place) -> Iterator[Candidate]:
             if bound is not None and not isinstance(made.slice, (ast.Slice, ast.Constant)):
                 if spelled(made.value) != spelled(node):
                     yield own.replaced(0.45, (node, bound.text(made.value)))
+
+
+def within_positions(site: Site) -> Iterator[Candidate]:
+    """Of a sequence that each round of a loop makes longer, as much as there are positions for:
+    the last of it, as a language model is given."""
+    tables = [f.f_locals.get("weight") for f in site.inner if f.f_code.co_name == "embedding"]
+    if not tables or not isinstance(tables[-1], Tensor) or not _BEYOND.search(site.text):
+        return
+    for place in site.raising[1:]:
+        around: Any = place.function or place.source.tree
+        rows = [row for row in ast.walk(around) if isinstance(row, ast.Assign)]
+        longer = {spelled(t) for row in rows if _grows(row) for t in row.targets}
+        for node in (a for call in place.calls() for a in call.args if spelled(a) in longer):
+            value = place.value(node)
+            if isinstance(value, Tensor) and value.dim() == 2 and not value.is_floating_point():
+                for name in _counts(place, len(tables[-1]))[:1]:
+                    own = replace(place, distance=0.0)
+                    yield own.replaced(0.25, (node, f"{place.text(node)}[:, -{name}:]"))
+
+
+def _grows(row: ast.Assign) -> bool:
+    """Whether a statement joins something to what it binds anew."""
+    joined = callee(row.value) in ("cat", "concat", "hstack")
+    return joined and spelled(row.targets[0]) in names_in(row.value)
+
+
+def _counts(place: Place, number: int) -> list[str]:
+    """What a number is called: an attribute of a module or of its settings, or as it is."""
+    owners = [(n, v) for n, v in place.names().items() if isinstance(v, nn.Module)]
+    found, tables = [], []
+    for name, owner in sorted(owners, key=lambda each: each[0] != "self"):
+        for attribute, held in (*vars(owner).items(), *owner.named_children()):
+            whole = f"{name}.{attribute}"
+            if type(held) is int and held == number:
+                found.append(whole)
+            elif isinstance(held, nn.Embedding) and held.num_embeddings == number:
+                tables.append(f"{whole}.num_embeddings")
+            elif not isinstance(held, (nn.Module, dict, type)) and hasattr(held, "__dict__"):
+                known = vars(held).items()
+                found += [f"{whole}.{n}" for n, v in known if type(v) is int and v == number]
+    return [*found, *tables, str(number)]

@@ -283,6 +283,10 @@ def lists(site: Site, place: Place) -> Iterator[Candidate]:
                 yield replace(bound, distance=0.0).replaced(0.35, (made, "[]"))
 
 
+_REGISTERS = ("register_buffer", "register_parameter", "register_module", "add_module")
+_BY_NAME = ("getattr", "setattr", "hasattr", "delattr")
+
+
 def without_dots(site: Site, place: Place) -> Iterator[Candidate]:
     """Names of layers without the dots that they may not hold, wherever they are looked up."""
     told = re.search(r'contain "\.", got: (\S+?)[\'"]*$', site.text)
@@ -300,6 +304,14 @@ def without_dots(site: Site, place: Place) -> Iterator[Candidate]:
             pairs = [(node.args[0], f'{place.text(node.args[0])}.replace(".", "_")')]
         if pairs:
             yield place.replaced(0.4, *pairs)
+    named = [place.text(n.args[0]) for n in place.calls() if n.args and callee(n) in _REGISTERS]
+    calls = [n for n in place.source.nodes if isinstance(n, ast.Call)]
+    of = {id(n): (n.args[1:2] if callee(n) in _BY_NAME else n.args[:1]) for n in calls}
+    known = [a for n in calls if callee(n) in (*_BY_NAME, *_REGISTERS) for a in of[id(n)]]
+    built = [a for a in known if not isinstance(a, ast.Constant)]
+    if named and 'contain "."' in site.text and len(built) > 1:
+        pairs = [(a, f'{place.whole(a)}.replace(".", "_")') for a in built]
+        yield place.replaced(0.38, *pairs)
 
 
 def those_that_have_it(site: Site, place: Place) -> Iterator[Candidate]:
@@ -579,6 +591,10 @@ def prefixed(site: Site) -> Iterator[Candidate]:
             own = isinstance(place.statement, ast.Assign) and len(place.block) > 1
             if own and name == f"self.{told[1]}" and place.statement is not raised:
                 yield place.written(0.3, "")
+                registers = callee(getattr(raised, "value", raised))
+                nothing = getattr(bound_value(place, name), "value", MISSING) is None
+                if nothing and registers in ("register_buffer", "register_parameter"):
+                    yield place.written(0.25, f'self.{registers}("{told[1]}", None)')
             made: Any = bound_value(place, name)
             if callee(made) in ("ModuleDict", "ParameterDict"):
                 prefix = name.rpartition(".")[2]

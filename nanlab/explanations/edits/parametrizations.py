@@ -229,3 +229,16 @@ def taken_off(site: Site) -> Iterator[Candidate]:
                 pairs.append((call, f'{new}({layer}, "{told[2]}")'))
         if pairs:
             yield Candidate(0.2, spliced(source, pairs))
+
+
+def pruned_for_good(site: Site) -> Iterator[Candidate]:
+    """Weights that are pruned for good before they are saved, where what loads them has none that
+    are computed from masks."""
+    told = re.search(r'Unexpected key\(s\) in state_dict: [^.]*?"[\w.]*?(\w+)_orig"', site.text)
+    for place in site.statements() if told is not None else ():
+        for call in (c for c in place.calls() if callee(c) == "state_dict"):
+            model = place.text(call.func.value)  # type: ignore[attr-defined]
+            name = told[1] if told is not None else ""
+            rows = f'for layer in {model}.modules():\n    if hasattr(layer, "{name}_orig"):\n'
+            rows += f'        torch.nn.utils.prune.remove(layer, "{name}")\n{{}}'
+            yield place.written(0.3, rows)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from nanlab.explanations.site import (
     callee,
     elements,
     function_around,
+    innermost,
     is_whole,
     names_in,
     spelled,
@@ -70,6 +72,84 @@ def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
             if not named or function_around(source, node) is place.function:
                 text = source.part(node)
                 yield place.replaced(0.45 + 0.3 * named, (same, text))
+
+
+def reduced_as_elsewhere(site: Site) -> Iterator[Candidate]:
+    """What a method gives, summed over a dimension as it is wherever else it is called:
+    ``policy.log_prob(actions).sum(-1)``."""
+    for source in site.program.texts if re.search("size of tensor|shape", site.text) else ():
+        over: dict[int, str] = {}  # of a call, what follows it
+        for node in source.nodes:
+            inner = getattr(getattr(node, "func", None), "value", None)
+            if isinstance(inner, ast.Call) and callee(node) in ("sum", "mean"):
+                over[id(inner)] = source.part(node).removeprefix(source.part(inner))
+        calls = [n for n in source.nodes if isinstance(n, ast.Call)]
+        for call in (c for c in calls if isinstance(c.func, ast.Attribute) and id(c) not in over):
+            alike = [c for c in calls if ast.dump(c.func) == ast.dump(call.func) and c.args]
+            ways = {over[id(c)] for c in alike if id(c) in over and over[id(c)][-2:] != "()"}
+            row = innermost(source, call.lineno)
+            if len(ways) == 1 and row is not None and call.args:
+                place = site.place(source, row, 0.0)
+                yield place.replaced(0.45, (call, source.part(call) + ways.pop()))
+
+
+def divided_as_elsewhere(site: Site) -> Iterator[Candidate]:
+    """A size as the program divides it elsewhere, where two that meet are multiples of each other:
+    ``width // heads`` for ``width``."""
+    if not any(a > b > 1 and a % b == 0 for a, b in itertools.product(site.told, site.told)):
+        return
+    for source in site.program.texts:
+        parts = {source.part(n.left): n for n in source.nodes if _divides(n)}
+        for call in (n for n in source.nodes if isinstance(n, ast.Call) and callee(n) != "range"):
+            row = innermost(source, call.lineno)
+            for given in (*call.args, *(k.value for k in call.keywords)) if row is not None else ():
+                named = isinstance(given, ast.Name | ast.Attribute)
+                whole = parts.get(source.part(given)) if named else None
+                if whole is not None and given is not whole.left and row is not None:
+                    place = site.place(source, row, 0.0)
+                    yield place.replaced(0.6, (given, source.part(whole)))
+
+
+def _divides(node: ast.AST) -> TypeGuard[ast.BinOp]:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv)
+
+
+def after_the_window(site: Site, place: Place) -> Iterator[Candidate]:
+    """Targets from where the first window ends, where there are as many more of them."""
+    calls = place.calls() if "Size mismatch between tensors" in site.text else []
+    sizes = {name: n for name, n in place.names().items() if type(n) is int and n > 0}
+    for call in (c for c in calls if callee(c) == "TensorDataset" and c.args):
+        known = [(node, place.value(node)) for node in call.args]
+        least = min((len(v) for _, v in known if isinstance(v, Tensor)), default=0)
+        for node, value in known:
+            more = len(value) - least if isinstance(value, Tensor) else 0
+            for name in (name for name, n in sizes.items() if n == more):
+                yield place.replaced(0.3, (node, f"{place.whole(node)}[{name}:]"))
+
+
+def as_long_as_a_window(site: Site) -> Iterator[Candidate]:
+    """A signal with zeros at its end, where it is shorter than the window of a transform."""
+    for place in site.raising[:1] if "Padding size should be less than" in site.text else ():
+        for call in (c for c in place.calls() if callee(c) == "stft"):
+            size = [k.value for k in call.keywords if k.arg == "n_fft"] + call.args[1:2]
+            for wave, n_fft in zip(call.args[:1], size, strict=False):
+                text = place.text(wave)
+                more = f"(0, max(0, {place.text(n_fft)} - {text}.shape[-1]))"
+                yield place.replaced(0.4, (wave, f"torch.nn.functional.pad({text}, {more})"))
+
+
+def kept_first(site: Site) -> Iterator[Candidate]:
+    """The first of what is sorted kept where a cumulative sum is too large with it already, as by
+    nucleus sampling: else nothing is left."""
+    for place in site.statements() if re.search("inf.*nan|invalid multinomial", site.text) else ():
+        value: Any = getattr(place.statement, "value", None)
+        if not isinstance(place.statement, ast.Assign) or not isinstance(value, ast.Compare):
+            continue
+        made = bound_value(site.binding(place, value.left), spelled(value.left))
+        summed = "cumsum" in (callee(value.left), callee(made))
+        name = spelled(place.statement.targets[0])
+        if summed and name and isinstance(value.ops[0], ast.Gt | ast.GtE):
+            yield place.written(0.25, f"{{}}\n{name}[..., 0] = False")
 
 
 def other_part(site: Site, place: Place) -> Iterator[Candidate]:
