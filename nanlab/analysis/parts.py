@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 import torch
 
 from nanlab.exact.limits import Evaluation, Limit, Truth, Wide, evaluate, truth
 from nanlab.exact.numbers import Comparisons, unmoved
+from nanlab.operators import having
 from nanlab.program.edit import Region, is_sum
 from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get
@@ -167,12 +169,47 @@ def _truth_of(part: Slice) -> Truth | None:
     """What its results and gradients are; None where it cannot be computed in float64."""
     operands = list(part.operands.values())
     wide = [t.double() if t.is_floating_point() else t for t in operands]
+    function = part.function(taken_out(part))
     try:
         with Wide():
-            evaluate(part.function(), wide, part.differentiated)
+            evaluate(function, wide, part.differentiated)
     except Exception:
         return None
-    return truth(part.function(), operands, part.differentiated)
+    return truth(function, operands, part.differentiated)
+
+
+_TESTS = having("compares") | {"nan_to_num"}
+
+
+def taken_out(part: Slice) -> list[Patch]:
+    """What the program takes out because it is not finite, by ``nan_to_num`` or a test of the value
+    itself, is out next to that point as well: the program means it so."""
+    results = Results(part.values)
+    asked = [(at, i, c) for at, i, c in part.items if isinstance(c, Call) and _name(c) in _TESTS]
+    for at, index, _ in asked:
+        results.want(at, [index])
+    results.run()
+    found = []
+    for at, index, call in asked:
+        read = [results.value(at, index, ref) for ref in refs_in(call.args)]
+        hidden = [~v.isfinite() for v in read if isinstance(v, Tensor) and v.is_floating_point()]
+        if any(bool(mask.any()) for mask in hidden):
+            where = reduce(torch.logical_or, hidden)
+            run = partial(_kept_where, call, where, results.results[at, index])
+            found.append(Patch(at, index, frozenset({index}), call.out, run))
+    return found
+
+
+def _kept_where(call: Call, hidden: Tensor, kept: Any, get: Get) -> Any:
+    args = [get(each) if isinstance(each, Ref) else each for each in call.args]
+    made = call.func(*args, **call.kwargs)
+    if not isinstance(kept, Tensor) or made.shape != kept.shape or hidden.shape != kept.shape:
+        return made  # of a few rows
+    return torch.where(hidden, kept if made.dtype == torch.bool else kept.double(), made)
+
+
+def _name(call: Call) -> str:
+    return str(getattr(call.func, "_opname", ""))
 
 
 def _nudged(t: Tensor, way: float) -> Tensor:

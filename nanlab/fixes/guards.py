@@ -126,6 +126,13 @@ allocate zeros
     empty(...) -> torch.zeros(...)
     empty_like($x, ...) -> torch.zeros_like($x, ...)
     new_empty($x, ...) -> $x.new_zeros(...)
+convert it after it is scaled [half]
+    to($x, $d) / $n -> ($x / $n).to($d)
+    to($x, $d) * $n -> ($x * $n).to($d)
+    $n * to($x, $d) -> ($n * $x).to($d)
+    half($x) / $n -> ($x / $n).half()
+    half($x) * $n -> ($x * $n).half()
+    $n * half($x) -> ($n * $x).half()
 compute this operation in float32, from the epsilon on: float32 holds it [half]
     $n / ($x + $e) -> $n / ($x.float() + $e)
     $n / clamp_min($x, $e) -> $n / $x.float().clamp_min($e)
