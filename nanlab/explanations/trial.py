@@ -508,7 +508,8 @@ def difference(source: Source, text: str) -> list[Edit]:
     """The edits that make this text of a source."""
     old, new, found = source.lines, text.splitlines(), []
     for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
-        if kind == "insert" and a < len(old):  # before a line, which is written again
+        begins = a and re.search(r":\s*(#.*)?$", old[a - 1])  # with the head of what it begins
+        if kind == "insert" and a < len(old) and not begins:  # before a line, written again
             b, d = b + 1, d + 1
         elif kind == "insert":
             a, c = a - 1, c - 1
@@ -766,6 +767,7 @@ class _Folder:
 
     def both(self, path: Any) -> list[Any]:
         """Where the files of a directory are: as they were, and as this process wrote them."""
+        path = "." if path is None else path
         own = self.path(path)
         return [own] if own is path or not _LEXISTS(path) else [own, path]
 
@@ -799,7 +801,7 @@ class _Folder:
         builtins.open = io.open = opened
         os.mkdir, os.stat, torch.save = made, looked, saved  # type: ignore[assignment]
         names, entries = os.listdir, os.scandir
-        os.listdir = lambda path=".": list({n for each in self.both(path) for n in names(each)})
+        os.listdir = lambda path=".": [*dict.fromkeys(n for p in self.both(path) for n in names(p))]
         os.scandir = lambda path=".": _Entries(map(entries, self.both(path)))  # type: ignore
         os.remove, os.unlink, os.rmdir = map(taken, (os.remove, os.unlink, os.rmdir))
         os.rename, os.replace = map(moved, (os.rename, os.replace))

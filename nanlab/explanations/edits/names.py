@@ -604,9 +604,14 @@ def prefixed(site: Site) -> Iterator[Candidate]:
                     keys += [key for key in getattr(node, "keys", []) if key is not None]
                 read = [n for n in place.source.nodes if isinstance(n, ast.Subscript)]
                 keys += [n.slice for n in read if spelled(n.value) == name]
-                pairs = [(key, _with_prefix(place, key, f"{prefix}_")) for key in keys]
-                far = 0.5 * (f"{name}.items()" in place.source.text)
-                yield Candidate(0.3 + far, spliced(place.source, pairs))
+                named = ((key, _with_prefix(place, key, f"{prefix}_")) for key in keys)
+                pairs: list[tuple[ast.AST, str]] = [*named]
+                plain = f'key.removeprefix("{prefix}_")'
+                for node in place.source.nodes:  # who reads the keys reads them as they were
+                    if callee(node) == "items" and spelled(node.func.value) == name:  # type: ignore
+                        text = place.text(node)
+                        pairs.append((node, f"(({plain}, each) for key, each in {text})"))
+                yield Candidate(0.3, spliced(place.source, pairs))
 
 
 def _with_prefix(place: Place, key: ast.expr, prefix: str) -> str:
