@@ -224,7 +224,7 @@ def _told_at_birth(
         return False
     file, line, _ = recording.line_at(recording.at(born).place)
     told = (finding.cause, finding.step, file, line)
-    return any((f.cause, f.step, f.file, f.line) == told for f in others)
+    return any((f.cause, f.step, f.file, f.line) == told for f in others if f is not finding)
 
 
 def _repeats(finding: Finding, other: Finding) -> bool:

@@ -420,7 +420,8 @@ def born_above(fault: Fault) -> int:
         lambda at: [p for p in recording.parents(at) if p in recording.bad],
     )
     born = min((p for p in bad if recording.at(p).status == BORN), default=fault.forward_position)
-    return -1 if recording.line_at(recording.at(born).place)[1] == fault.finding.line else born
+    row = recording.at(born)
+    return -1 if not row or row.line == fault.finding.line else born
 
 
 def _told_above(fault: Fault) -> str:
