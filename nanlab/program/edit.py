@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from nanlab.errors import NotReplayable
+from nanlab.exact.numbers import count_work
 from nanlab.operators import having
 from nanlab.program.callee import (
     Run,
@@ -956,9 +957,10 @@ MOST_SPREAD = 2**26  # elements of what is far larger than its operands
 
 
 class _Bounded(DispatchMode):
-    """Refuses to spread small tensors over one that may not fit into memory."""
+    """Refuses to spread small tensors over one that may not fit into memory; counts the work."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        count_work(4, 0)  # of a function that an edit calls, and that calls others many times
         given = [x for x in args if isinstance(x, torch.Tensor)]
         if len(given) > 1 and torch.Tag.pointwise in func.tags:
             size = 0

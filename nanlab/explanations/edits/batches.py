@@ -265,6 +265,15 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
         elif callee(call) == "DataLoader" and rows and isinstance(rows[0], list):
             more = f"collate_fn=lambda rows: {padded(rows[0], 'rows')}"
             yield place.added(0.9, call, more)
+            first = rows[0][0] if rows[0] else ()
+            if isinstance(first, tuple) and any(isinstance(each, dict) for each in first):
+                own = replace(place, distance=0.0)  # targets of a sample, as detectors take them
+                yield own.added(0.6, call, "collate_fn=lambda rows: tuple(zip(*rows))")
+                parts = [f"[row[{at}] for row in rows]" for at in range(len(first))]
+                same = [isinstance(each, Tensor) for each in first]
+                both = zip(parts, same, strict=True)
+                texts = (f"torch.stack({t})" if stacks else t for t, stacks in both)
+                yield own.added(0.5, call, f"collate_fn=lambda rows: ({', '.join(texts)})")
 
 
 def never_empty(site: Site) -> Iterator[Candidate]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import io
 import os
 import re
 import textwrap
@@ -790,3 +791,46 @@ def checks_recorded(site: Site) -> Iterator[Candidate]:
             if sign is not None:
                 first, last = node.lineno, node.end_lineno or 0
                 yield Candidate(0.3, (lines_as(source, first, last, row),))
+
+
+def computed_property(site: Site) -> Iterator[Candidate]:
+    """No value for an attribute that the class computes."""
+    told = re.search(r"property '(\w+)' of .* has no setter", site.text)
+    for place in site.raising[:1] if told is not None else ():
+        if told is not None and f"self.{told[1]}" in bound_by(place.statement):
+            yield place.written(0.25, "" if len(place.block) > 1 else "pass")
+
+
+def from_the_beginning(site: Site) -> Iterator[Candidate]:
+    """A file in memory read from its beginning, after it was written."""
+    for place in site.raising[:1] if isinstance(site.error, EOFError) else ():
+        for given in (a for call in place.calls() for a in call.args):
+            if isinstance(place.value(given), io.IOBase):
+                yield place.written(0.2, f"{place.text(given)}.seek(0)\n{{}}")
+
+
+def gradients_until_the_next(site: Site) -> Iterator[Candidate]:
+    """Gradients cleared before the next are computed, not right after the step: they are read
+    between."""
+    if not re.search(r"'NoneType' object has no|NoneType", site.text) or ".grad" not in site.raised:
+        return
+    for place in site.statements():
+        rows, at = place.block, place.block.index(place.statement)
+        if callee(getattr(place.statement, "value", place.statement)) != "zero_grad":
+            continue
+        before = [row for row in rows[:at] if isinstance(row, ast.Expr) and "value" in row._fields]
+        first = next((row for row in before if callee(row.value) == "backward"), None)
+        if first is not None and isinstance(place.statement, ast.Expr):
+            gone = place.written(0.3, "").edits
+            text = f"{place.text(place.statement)}\n{{}}"
+            yield Candidate(0.3, (*gone, *replace(place, statement=first).written(0.0, text).edits))
+
+
+def by_position_again(site: Site) -> Iterator[Candidate]:
+    """A layer given its input without the keyword, where a hook reads what came without."""
+    hooked = any("hook" in frame.f_code.co_name for frame, _ in site.frames[:1])
+    for place in site.raising[1:2] if hooked and isinstance(site.error, IndexError) else ():
+        for call in (c for c in place.calls() if c.keywords and not c.args):
+            first = call.keywords[0]
+            if isinstance(place.value(call.func), nn.Module) and first.arg:
+                yield replace(place, distance=0.0).replaced(0.3, (first, place.text(first.value)))

@@ -138,6 +138,17 @@ def as_long_as_a_window(site: Site) -> Iterator[Candidate]:
                 yield place.replaced(0.4, (wave, f"torch.nn.functional.pad({text}, {more})"))
 
 
+def numbers_of_a_function(site: Site) -> Iterator[Candidate]:
+    """What an autograd function compares, as numbers: nothing else can be differentiated."""
+    for source in site.program.texts if re.search(r"\b[Bb]ool", site.text) else ():
+        for node in (n for n in source.nodes if isinstance(n, ast.Return)):
+            around = function_around(source, node)
+            first = around.args.args[:1] if around is not None and around.name == "forward" else []
+            if [each.arg for each in first] == ["ctx"] and isinstance(node.value, ast.Compare):
+                place = site.place(source, node, 0.0)
+                yield place.replaced(0.3, (node.value, f"({place.text(node.value)}).float()"))
+
+
 def kept_first(site: Site) -> Iterator[Candidate]:
     """The first of what is sorted kept where a cumulative sum is too large with it already, as by
     nucleus sampling: else nothing is left."""
