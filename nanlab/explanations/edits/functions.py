@@ -401,3 +401,16 @@ def of_the_length(site: Site) -> Iterator[Candidate]:
         for name in dict.fromkeys(spelled(n.args[0]) for n in made if n.args):
             if name:
                 yield replace(place, distance=0.0).added(0.3, call, option.format(name))
+
+
+def states_in_one(site: Site) -> Iterator[Candidate]:
+    """Parameters and buffers together, as ``torch.func.functional_call`` takes them."""
+    for place in site.raising:
+        for call in (c for c in place.calls() if callee(c) == "functional_call"):
+            if len(call.args) > 3 and all(isinstance(place.value(a), dict) for a in call.args[1:3]):
+                rest = ", ".join(map(place.text, call.args[3:]))
+                rest = f"({rest},)" if len(call.args) == 4 else f"({rest})"
+                module, parameters, buffers = map(place.text, call.args[:3])
+                new = f"{module}, ({parameters}, {buffers}), {rest}"
+                text = f"{place.text(call.func)}({new})"
+                yield replace(place, distance=0.0).replaced(0.2, (call, text))

@@ -675,7 +675,7 @@ def _without_context(source: Source, forward: ast.FunctionDef) -> Iterator[Candi
 def differentiated(site: Site) -> Iterator[Candidate]:
     """The loss differentiated, where that was forgotten."""
     raised = site.raising[0].text(site.raising[0].statement)
-    scaler = re.search(r"\b(\w+)\.(?:step|unscale_)\(", raised)
+    scaler = re.search(r"\b([\w.]+)\.(?:step|unscale_)\(", raised)
     scaled = scaler is not None and re.search("No inf checks|_scale is None", site.text)
     if not scaled and not ("NoneType" in site.text and ".grad" in raised):
         return

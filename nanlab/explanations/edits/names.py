@@ -762,3 +762,22 @@ def compared_by_identity(site: Site) -> Iterator[Candidate]:
                 given = f"{text[:-1]}, eq=False)" if getattr(mark, "keywords", []) else ""
                 new = given or f"{text.removesuffix('()')}(eq=False)"
                 yield Candidate(0.2, spliced(source, [(mark, new)]))
+
+
+def misspelt_in_property(site: Site) -> Iterator[Candidate]:
+    """What a property of a module reads, as it is called: an attribute that is missing there is
+    said to be the property itself."""
+    lacking = getattr(site.error, "name", None) if isinstance(site.error, AttributeError) else None
+    owner = getattr(site.error, "obj", None)
+    if lacking is None or not isinstance(getattr(type(owner), lacking, None), property):
+        return
+    has = {*vars(owner), *dir(type(owner))}
+    has |= {name for name, _ in owner.named_children()} if isinstance(owner, nn.Module) else set()
+    for source in site.program.texts:
+        for function in (n for n in source.nodes if getattr(n, "name", "") == lacking):
+            for node in (n for n in ast.walk(function) if spelled(n)[:5] == "self."):
+                own = spelled(node).removeprefix("self.")
+                if own not in has and isinstance(node, ast.Attribute):
+                    for near in difflib.get_close_matches(own, has, 2, 0.6):
+                        edits = spliced(source, [(node, f"self.{near}")])
+                        yield Candidate(0.25, edits)

@@ -149,6 +149,30 @@ def numbers_of_a_function(site: Site) -> Iterator[Candidate]:
                 yield place.replaced(0.3, (node.value, f"({place.text(node.value)}).float()"))
 
 
+def in_one_piece(site: Site) -> Iterator[Candidate]:
+    """A tensor copied into memory in the order of its elements, where that was asked for."""
+    for place in site.raising[:1] if re.search("stride 1|contiguous", site.text) else ():
+        for call in place.calls():
+            for node in (*call.args, getattr(call.func, "value", call)):
+                value = place.value(node)
+                if isinstance(value, Tensor) and not value.is_contiguous():
+                    yield place.replaced(0.2, (node, f"{place.whole(node)}.contiguous()"))
+
+
+def channels_first(site: Site, place: Place) -> Iterator[Candidate]:
+    """Images with the channels last turned to the layout of those that they meet, where they were
+    made: nothing else gives the same shape and keeps each pixel."""
+    named = [(node, place.value(node)) for node, _ in place.operands if spelled(node)]
+    images = [(node, v) for node, v in named if isinstance(v, Tensor) and v.dim() == 4]
+    for (node, own), (_, other) in itertools.permutations(images, 2):
+        bound = site.binding(place, node)
+        made = bound_value(bound, spelled(node))
+        turned = own.permute(0, 3, 1, 2).shape == other.shape != own.shape
+        if turned and bound is not None and callee(made) in ("view", "reshape", "permute"):
+            text = f"{bound.text(made)}.permute(0, 3, 1, 2)"
+            yield replace(bound, distance=0.0).replaced(0.35, (made, text))
+
+
 def kept_first(site: Site) -> Iterator[Candidate]:
     """The first of what is sorted kept where a cumulative sum is too large with it already, as by
     nucleus sampling: else nothing is left."""
