@@ -111,11 +111,14 @@ def without_support(site: Site) -> Iterator[Candidate]:
         return
     unasked: Any = copy(own)
     unasked._validate_args = False
-    outside = unasked.log_prob(value)[~unasked.support.check(value)]
-    for place in site.statements() if bool((outside == -math.inf).all()) else ():
+    impossible = False
+    with suppress(Exception):  # what it cannot be asked for has no probability 0
+        outside = unasked.log_prob(value)[~unasked.support.check(value)]
+        impossible = bool((outside == -math.inf).all())
+    for place in site.statements() if impossible else ():
         for call in place.calls():
             if callee(call) == type(own).__name__ and "validate_args" not in place.text(call):
-                yield place.added(0.25, call, "validate_args=False")
+                yield place.added(0.6, call, "validate_args=False")
 
 
 def _supports(kind: Any, value: Any) -> bool:

@@ -935,7 +935,8 @@ def _moved_into(place: Place, loop: ast.AST, carried: set[str]) -> Iterator[Cand
     assigned = [n for n in place.source.nodes if isinstance(n, ast.Assign)]
     for before in (n for n in assigned if function_around(place.source, n) is place.function):
         last = before.end_lineno or before.lineno
-        if last >= loop.lineno or carried.intersection(bound_by(before)):  # type: ignore[attr-defined]
+        begins = loop.lineno  # type: ignore[attr-defined]
+        if last >= begins or carried.intersection(bound_by(before)):
             continue
         value = Place(place.source, before, place.frame, 0.0).result()
         if isinstance(value, Tensor) and value.grad_fn is not None:

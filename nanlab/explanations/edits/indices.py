@@ -24,6 +24,7 @@ from nanlab.explanations.site import (
     spelled,
     unread,
 )
+from nanlab.operators import having
 
 _BEYOND = re.compile("(?i)out of (range|bounds)|is outside")
 
@@ -140,7 +141,7 @@ def within_positions(site: Site) -> Iterator[Candidate]:
 
 def _grows(row: ast.Assign) -> bool:
     """Whether a statement joins something to what it binds anew."""
-    joined = callee(row.value) in ("cat", "concat", "hstack")
+    joined = callee(row.value) in having("joins")
     return joined and spelled(row.targets[0]) in names_in(row.value)
 
 

@@ -168,7 +168,7 @@ def channels_first(site: Site, place: Place) -> Iterator[Candidate]:
         bound = site.binding(place, node)
         made = bound_value(bound, spelled(node))
         turned = own.permute(0, 3, 1, 2).shape == other.shape != own.shape
-        if turned and bound is not None and callee(made) in ("view", "reshape", "permute"):
+        if turned and bound is not None and callee(made) in having("moves"):
             text = f"{bound.text(made)}.permute(0, 3, 1, 2)"
             yield replace(bound, distance=0.0).replaced(0.35, (made, text))
 
