@@ -213,8 +213,9 @@ def _tried(site: Site) -> list[Candidate]:
 
 def _evades(site: Site, candidate: Candidate) -> bool:
     """Whether an edit differentiates something else than the loss that the program has, cuts what
-    is computed again or no longer computes it again, makes whole numbers of what is differentiated,
-    sorts the other way round, or draws from another number of choices."""
+    is computed again or no longer computes it again, makes whole numbers of what is differentiated
+    or of what a distribution does not have, sorts the other way round, or draws from another number
+    of choices."""
     again = type(site.error).__name__ == "CheckpointError"
     if "probability tensor" in site.text and candidate.kind in _OF_SIZES:
         return True
@@ -225,9 +226,9 @@ def _evades(site: Site, candidate: Candidate) -> bool:
             other = len(old) == len(new) and not kept and _is_loss(site, before)
             if other and not _are_related(site, before, after):
                 return True
-        if _differentiates(site) and len(_WHOLE.findall(edit.text)) > len(_WHOLE.findall(edit.old)):
-            return True
         whole = len(_WHOLE.findall(edit.text)) > len(_WHOLE.findall(edit.old))
+        if whole and _differentiates(site):
+            return True
         whole = whole or edit.text.count("//") > edit.old.count("//")
         if whole and "the support" in site.text and not _is_whole_already(site):
             return True

@@ -74,7 +74,7 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
     ordered = ranked(rules)
     judges = [r for r in ordered if r.over == "fault"]
     findings: list[Finding] = []
-    births: list[tuple[Finding, int]] = []  # a finding, the row of the hidden value that it read
+    faults: list[Fault] = []  # of the findings, one of each
     thrown_by: list[Finding] = []  # the update behind the first fault
     for origin in harmful_origins(trace.recording):
         fault = Fault(trace, origin, finding_of(trace, origin))
@@ -82,12 +82,14 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
         if not any(_same(finding, other) for other in findings):
             behind = f"{finding.cause}: {BEHIND}"
             findings.append(_tried(trace, behind, with_data, fault, finding) or finding)
-            births.append((findings[-1], infinities.born_above(fault)))
+            faults.append(fault)
             thrower = None if thrown_by else _tried(trace, behind, thrown, trace, fault, finding)
             thrown_by += [thrower] if thrower is not None else []
         if len(findings) >= MOST_FINDINGS:
             break
-    findings = [f for f, born in births if not _told_at_birth(trace.recording, f, born, findings)]
+    if len(findings) > 1:
+        pairs = zip(findings, faults, strict=True)
+        findings = [found for found, fault in pairs if not _told_at_birth(fault, found, findings)]
     for survey in (r for r in ordered if r.over == "trace"):
         for found in _tried(trace, FAILED % survey.name, survey.matches, trace) or ():
             finding = surveyed(trace, survey, found)
@@ -216,10 +218,9 @@ def _same(finding: Finding, other: Finding) -> bool:
     return finding.cause == other.cause or (finding.step, finding.op) == (other.step, other.op)
 
 
-def _told_at_birth(
-    recording: Recording, finding: Finding, born: int, others: list[Finding]
-) -> bool:
+def _told_at_birth(fault: Fault, finding: Finding, others: list[Finding]) -> bool:
     """Whether a derivative read a hidden value whose birth has a finding of the same cause."""
+    born, recording = infinities.born_above(fault), fault.recording
     if born < 0:
         return False
     file, line, _ = recording.line_at(recording.at(born).place)
