@@ -463,6 +463,7 @@ class _Reader:
         if name == "norm":
             name = "vector_norm"
             given = [("ord" if n == "p" else n, t) for n, t in given]
+            every = tuple("ord" if n == "p" else n for n in every)
         if ("unbiased", Term("leaf", "False")) in given:
             given = [(n, t) if n != "unbiased" else ("correction", _ZERO) for n, t in given]
         if name in _MOVERS and given[0][1].name == "exp":

@@ -18,6 +18,7 @@ from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.operators import having, in_place, with_forms
 from nanlab.program.evidence import latest_absorbed_update
 from nanlab.topics.accumulators import MOST_HOPS, averages, counts, is_absorbed, sums, unscaled
+from nanlab.topics.idle_updates import is_idle, own_zero_factor
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows, stat_columns
 from nanlab.trace.history import AbsorbedUpdate, ParameterStep, place_at
@@ -55,9 +56,14 @@ def note_absorbed_updates(rows: StepRows, written: list[tuple[int, int]]) -> Non
     for i in np.flatnonzero(telling).tolist():
         step = stepped[i]
         if step.value is not None and step.lr and step.value >= rows.start:
-            known = _known(rows, step.owner, step.value, by_hand=False)
+            still, factor = bool(still_now[i]), None
+            if still and is_idle(recording, step.value):
+                factor = own_zero_factor(recording, step.value, rows.start)
+                if factor is None and recording.at(step.value).dtype not in HALF_PRECISION:
+                    continue  # nothing was rounded away
+            known = _known(rows, step.owner, step.value, by_hand=False, factor=factor)
             size = float(gradients["rms"][i])
-            _count(rows, known, step.value, bool(still_now[i]), size, abs(step.lr))
+            _count(rows, known, step.value, still, size, abs(step.lr))
     others = [*averages(rows, written), *counts(rows)]
     added = sums(rows, {at: owner for owner, at in written})
     kept = [(owner, at) for owner, at in written if at not in added]
@@ -134,15 +140,18 @@ def _note_by_hand(rows: StepRows, written: list[tuple[int, int]]) -> None:
         factor = abs(factors.get(position, 1.0))
         if position < rows.start or factor == 0.0 or gradients.get(owner, np.inf) <= noise:
             continue
-        learns = owner in gradients
+        learns, zero = owner in gradients, None
         still, coefficient = _unchanged(recording, position, rows.start, learns), ""
+        if learns and not still and is_idle(recording, position):
+            zero = own_zero_factor(recording, position, rows.start)
+            still = True if zero is not None else None
         if still is None and (coefficient := _vanished_factor(recording, position)):
             still = True
         if still is not None:
             added, given = _added_rms(recording, position), position in factors
             gradient = gradients.get(owner, added if given else 0.0)  # an average has none
             rate = factor if given else added / gradient if gradient else 0.0
-            known = _known(rows, owner, position, by_hand=True, coefficient=coefficient)
+            known = _known(rows, owner, position, True, coefficient, zero)
             _count(rows, known, position, still, gradient, rate)
 
 
@@ -284,8 +293,12 @@ def _known(
     position: int,
     by_hand: bool,
     coefficient: str = "",
+    factor: int | None = None,
 ) -> AbsorbedUpdate:
-    """The record of a parameter's updates by one operation of one line."""
+    """The record of a parameter's updates by one operation of one line.
+
+    factor: row of what makes the update exactly zero, if it is.
+    """
     recording, row = rows.recording, rows.recording.at(position)
     key = (owner, row.name, row.place)
     followed = rows.history.absorbed_updates
@@ -297,6 +310,7 @@ def _known(
         known = followed[key] = AbsorbedUpdate(
             place, owner, value.numel, 0.0, 0.0, by_hand, coefficient=coefficient, counter=counter
         )
+    known.factor = None if factor is None else place_at(recording, factor)
     return known
 
 
@@ -456,7 +470,8 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
     """An update smaller than half an ulp of the value it is added to changes nothing."""
     groups: dict[tuple[str, int], list[AbsorbedUpdate]] = {}
     for still in trace.recording.training.absorbed_updates.values():
-        groups.setdefault((still.at.op, still.at.line), []).append(still)
+        if still.factor is None:  # else nothing was rounded away
+            groups.setdefault((still.at.op, still.at.line), []).append(still)
     for members in groups.values():
         yield from (_stopped_finding(trace, m) for m in members if stopped(m))
         numel = sum(m.numel for m in members)

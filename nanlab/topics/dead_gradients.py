@@ -10,12 +10,12 @@ import numpy as np
 
 from nanlab.analysis.graph import Cut, GraphFlow, cuts_before, last_root
 from nanlab.analysis.training import where
-from nanlab.findings.fault import listed
+from nanlab.findings.fault import bad_values, listed, plural
 from nanlab.findings.rule import Finding, Fix, rule
-from nanlab.operators import base_name, having
+from nanlab.operators import base_name, card, having
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows, parameter_columns
-from nanlab.trace.history import FEWEST_ZERO_LATE, Dead, place_at
+from nanlab.trace.history import FEWEST_ZERO_LATE, Dead, Place, place_at
 from nanlab.trace.op import FORWARD, walk
 from nanlab.trace.recording import PHASES, NodeInfo, Recording
 
@@ -23,12 +23,16 @@ from nanlab.trace.recording import PHASES, NodeInfo, Recording
 
 MOST_ANCESTORS = 2000  # rows searched for one gradient
 MOST_LOOKS = 4  # steps in which the place is searched
-Why = Literal["blocked", "flat", "choice", "bound", "saturated", "value", "custom"]
+Why = Literal["blocked", "flat", "choice", "bound", "saturated", "value", "custom", "zeros"]
 FLAT = having("flat")
 # Every element took another alternative, or lies beyond a bound.
 CHOICES = having("bounds", "cuts", "masks", "picks", "parts", "extreme", "assigns", "ranks")
 UNDONE: tuple[Why, ...] = ("choice", "bound")  # another batch may choose otherwise
 MULTIPLIES = having("multiplies", "divides") - having("matmul", "composed_product", "dot", "layer")
+DIVIDES = having("quotient")
+LEAST_AT_ZERO = having("least_at_zero")
+DIRECTIONS = having("direction")
+RUNNING = frozenset(name for name in having("normalises") if card(name).hidden_writes)
 CANCELS = having("adds", "sums", "matmul", "dot")
 # What they make of a gradient is zero by cancellation, or because an operand is.
 # A gradient that is the same for all of a row cancels in theirs.
@@ -66,7 +70,7 @@ def note_dead(rows: StepRows, gradients: dict[int, int]) -> None:
             assert place is not None  # the step that has just ended is never folded
             known.at, known.why = replace(place, op=found.op), found.why
             known.numel = recording.stats(found.position).numel
-            known.blockers = found.blockers
+            known.blockers, known.buffer = found.blockers, found.buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class _Death:
     op: str  # of the forward pass
     why: Why
     blockers: tuple[str, ...] = ()  # parameters that are zero, and that it is multiplied by
+    buffer: str = ""  # that is infinite throughout, and that it is divided by
 
 
 def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
@@ -122,6 +127,10 @@ def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
     op = base_name(recording.ops.items[info.op])
     if op in MULTIPLIES | LINEAR and (blockers := _blockers(recording, end, row.node, zero)):
         return _Death(end, op, "blocked", blockers)
+    if _rests_at_zero(recording, end, info.position, zero):
+        return _Death(end, op, "zeros")
+    if op in DIVIDES and (buffer := _infinite_buffer(recording, info.position)):
+        return _Death(info.position, op, "value", buffer=buffer)
     if row.base_name in CANCELS:
         return None
     if op in FLAT:
@@ -132,14 +141,60 @@ def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
         other = next(
             (p for p in recording.parents(end) if p in zero and not recording.at(p).backward), None
         )
-        lost = None if other is None else _vanished(recording, other, zero)
-        return None if lost is None else _Death(lost, recording.at(lost).base_name, "value")
+        return None if other is None else _value_lost(recording, other, zero)
     if op in LINEAR or (op in SHARES and not _one_hot(recording, info.position)):
         return None
     if info.position in zero:  # of an operand that is 0 itself it is the right result
-        lost = _vanished(recording, info.position, zero)
-        return None if lost is None else _Death(lost, recording.at(lost).base_name, "value")
+        return _value_lost(recording, info.position, zero)
     return _Death(end, op, "saturated")
+
+
+def _value_lost(recording: Recording, position: int, zero: set[int]) -> _Death | None:
+    """The death by a forward row that is all zero; None if that came from outside, or by choice."""
+    lost = _vanished(recording, position, zero)
+    if lost is None:
+        return None
+    op = recording.at(lost).base_name
+    buffer = _infinite_buffer(recording, lost) if op in DIVIDES else ""
+    return _Death(lost, op, "value", buffer=buffer)
+
+
+def _rests_at_zero(recording: Recording, end: int, position: int, zero: set[int]) -> bool:
+    """Whether all operands of an operation are 0, autograd makes its derivative there 0, and the
+    loss is not least there.
+
+    end: the backward row, position: the forward one.
+    """
+    name, parents = recording.at(position).base_name, recording.parents(position)
+    if name not in LEAST_AT_ZERO | DIRECTIONS or not parents:
+        return False
+    if any((s := recording.stats(p)) is None or not s.all_zero for p in parents):
+        return False
+    if name in DIRECTIONS:
+        return True
+    node = recording.at(end).node
+    came = [p for p in _read(recording, end) if p not in zero and recording.at(p).node != node]
+    gradients = [recording.stats(p) for p in came]
+    # where the loss rises with a length, it is least at 0
+    return bool(gradients) and all(s.max is not None and s.max <= 0.0 for s in gradients)
+
+
+def _infinite_buffer(recording: Recording, position: int) -> str:
+    """The buffer that made all divisors of a row infinite; "" if none did."""
+    for at in walk(
+        [position],
+        lambda at: (p for p in recording.parents(at) if _is_infinite(recording, p)),
+        MOST_ANCESTORS,
+    ):
+        source = recording.sources.get(at)
+        if source is not None:
+            return source.name if source.kind == "buffer" else ""
+    return ""
+
+
+def _is_infinite(recording: Recording, position: int) -> bool:
+    stats = recording.stats(position)
+    return stats is not None and 0 < stats.numel == stats.posinf + stats.neginf
 
 
 def _blockers(recording: Recording, end: int, node: int, zero: set[int]) -> tuple[str, ...]:
@@ -226,6 +281,10 @@ _WHY = {
     ),
     "custom": "The backward of the Function makes all {numel:,} values 0, by {op}.",
     "value": ("{op} gives exactly 0 for all {numel:,} values, which multiply the gradient."),
+    "zeros": (
+        "{op} reads nothing but zeros, and autograd makes its derivative there 0: neither can what"
+        " it reads leave 0, nor what comes before it learn."
+    ),
     "saturated": (
         "The derivative of {op} is exactly 0 for all {numel:,} values: in floating point it is flat"
         " there."
@@ -245,6 +304,9 @@ _FIXES = {
         "log_density = -0.5 * z**2",
     ),
     "custom": Fix("check the mask with which backward multiplies", "grad * inside"),
+    "zeros": Fix(
+        "start away from 0, where it has a derivative", "nn.init.normal_(head.weight, std=0.01)"
+    ),
     "saturated": Fix("work in the log domain, or make the values smaller", "F.logsigmoid(x)"),
 }
 _FIXES["bound"] = _FIXES["choice"]
@@ -271,6 +333,8 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
     lasting = {recording.parameter_names[owner]: owner for owner in history.starved}
     for name, owner in lasting.items():
         dead = history.dead[owner]
+        if dead.buffer:
+            continue  # told by poisoned_buffer
         if name not in flushed and all(blocker in lasting for blocker in dead.blockers):
             assert dead.at is not None
             groups.setdefault((dead.at.line, dead.why, dead.lived), []).append(owner)
@@ -287,6 +351,77 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
         if not rests and (why not in UNDONE or not _converged(trace)):
             names = [recording.parameter_names[owner] for owner in owners]
             yield _finding(trace, names, dead, learns)
+
+
+@rule(
+    "error",
+    events=("training.starved", "sources"),
+    example="""
+        norm = nn.BatchNorm1d(2).eval()
+        norm.running_var.fill_(1e5)
+        norm.running_var.copy_(norm.running_var.half())
+        x = torch.randn(4, 2, requires_grad=True)
+        norm(x).sum().backward()  # here
+    """,
+    fix={"norm.running_var.copy_(norm.running_var.half())": "pass"},
+)
+def poisoned_buffer(trace: Trace) -> Iterator[Finding]:
+    """A buffer is not finite, and dividing by it hides that: the result is constant, and no
+    gradient goes through it.
+
+    A variance or a scale beyond 65504 becomes infinite in ``model.half()``. Keep it in float32, or
+    reset it.
+    """
+    recording = trace.recording
+    told: set[tuple[int, str]] = set()
+    for at, running in _normalised(recording):
+        stats, line = recording.stats(running), (recording.at(at).place, recording.at(at).module)
+        place = place_at(recording, at)
+        if place is not None and line not in told:
+            told.add(line)
+            source = recording.sources.get(running)
+            held = bad_values(stats.nan, stats.posinf + stats.neginf)
+            yield _poisoned(
+                trace,
+                place,
+                source.name if source is not None and source.name else "a running statistic",
+                f"{held} among {plural(stats.numel, 'value')}",
+                running if source is None else source.first,
+            )
+    starved = (recording.training.dead[owner] for owner in recording.training.starved)
+    for name, dead in {dead.buffer: dead for dead in starved if dead.buffer}.items():
+        assert dead.at is not None
+        yield _poisoned(trace, dead.at, name, "infinities alone", dead.first)
+
+
+def _normalised(recording: Recording) -> Iterator[tuple[int, int]]:
+    """(row, running statistic) of the normalisations at hand that read one that is not finite, and
+    give finite values."""
+    names = [name in RUNNING for name in recording.ops.items]
+    for chunk in recording.chunks:
+        table = chunk.columns()
+        rows = chunk.where()[np.array([*names, False])[table.op] & (table.stat >= 0)]
+        for at in rows.tolist():
+            call = recording.at(at).call
+            outputs = range(call, call + recording.outputs_of(call))
+            running = [p for p, _ in recording.operands(at)[-2:]]
+            bad = [p for p in running if (s := recording.stats(p)) is not None and s.nonfinite]
+            # in training mode it writes them, and what that does is told at its origin
+            if at == call and bad and not any(recording.at(each).inplace for each in outputs):
+                stats = recording.stats(at)
+                if stats is not None and stats.numel and stats.is_finite:
+                    yield at, bad[0]
+
+
+def _poisoned(trace: Trace, place: Place, name: str, held: str, since: int) -> Finding:
+    fix = Fix("keep the buffers of this module in float32, and load them again", "norm.float()")
+    return poisoned_buffer.finding(
+        f"{name} holds {held}: what {place.op} divides by it is constant",
+        step=trace.recording.step_of(since),
+        symptom="silent-underflow",
+        fixes=[fix],
+        **(where(trace.recording, place) | {"op": place.op}),
+    )
 
 
 def _converged(trace: Trace) -> bool:

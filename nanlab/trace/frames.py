@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import math
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import cached_property
 from itertools import takewhile
 from typing import Any, TypeVar
@@ -141,10 +142,12 @@ class StepRows:
     @cached_property
     def floating(self) -> Mask:
         """Whether each row is of a floating-point dtype."""
-        floating = [
-            isinstance(d, torch.dtype) and d.is_floating_point for d in self.recording.dtypes.items
-        ]
-        return np.array([*floating, False])[self.columns.dtype]
+        return self._of_dtypes(lambda dtype: dtype.is_floating_point)
+
+    def _of_dtypes(self, asked: Callable[[torch.dtype], bool]) -> Mask:
+        dtypes = self.recording.dtypes.items
+        found = [isinstance(dtype, torch.dtype) and asked(dtype) for dtype in dtypes]
+        return np.array([*found, False])[self.columns.dtype]
 
     @cached_property
     def largest(self) -> npt.NDArray[np.float64]:
@@ -175,7 +178,8 @@ class StepRows:
     def all_zero(self) -> Mask:
         """Whether each row has no element but zeros."""
         numbers = self.numbers
-        zero: Mask = self.floating & (numbers["numel"] > 0) & (numbers["zero"] == numbers["numel"])
+        asked = self._of_dtypes(lambda dtype: dtype.is_floating_point or dtype.is_complex)
+        zero: Mask = asked & (numbers["numel"] > 0) & (numbers["zero"] == numbers["numel"])
         return zero
 
 

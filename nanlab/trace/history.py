@@ -145,6 +145,7 @@ class Dead:
     first: int = -1  # row of the first such gradient
     numel: int = 0  # elements of what died
     blockers: tuple[str, ...] = ()  # parameters that are zero, and that it is multiplied by
+    buffer: str = ""  # that is infinite throughout, and that it is divided by
 
 
 @dataclass(slots=True)
@@ -183,6 +184,8 @@ class AbsorbedUpdate:
     still: int = 0  # updates without effect in a row, up to now
     # dtype in which 1 - decay, say, is exactly zero, and with it what is added
     coefficient: str = ""
+    # the factor, computed from the parameter, that is zero with it: the update is exactly zero
+    factor: Place | None = None
     # a number to which another is added, the steps so far, or tensors that are only added to
     counter: bool = False
     most: float = 0.0  # of a sum: what was added in vain since ``first``, at most
