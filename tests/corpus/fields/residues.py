@@ -704,3 +704,132 @@ def bound_weighted_by_squares_of_a_half_schedule(fixed):
         return 64.0 * (weight.float() * error).sum()
 
     return body, train(body.parameters(), loss, lr=2e-3)
+
+
+@fault("dead-gradient", "linalg_vector_norm", "backward", steps=5, ops=("norm",))
+def speed_of_a_head_that_starts_at_rest(fixed):
+    """The length of a vector of zeros: its derivative is taken to be 0, and nothing learns."""
+    torch.manual_seed(57)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    if not fixed:
+        nn.init.zeros_(net[2].weight)
+        nn.init.zeros_(net[2].bias)
+    x, speed = drawn(58, 10, 4), drawn(59, 10).abs() + 0.5
+    return net, train(net.parameters(), lambda i: F.mse_loss(net(x).norm(dim=-1), speed), lr=1e-2)  # ORIGIN
+
+
+@fault("dead-gradient", "angle", "backward", steps=5)
+def phase_of_a_response_that_starts_at_zero(fixed):
+    torch.manual_seed(60)
+    net = nn.Linear(4, 2)
+    if not fixed:
+        nn.init.zeros_(net.weight)
+        nn.init.zeros_(net.bias)
+    x, delay = drawn(61, 10, 4), drawn(62, 10)
+
+    def loss(i):
+        phase = torch.angle(torch.view_as_complex(net(x)))  # ORIGIN
+        return (1 - torch.cos(phase - delay)).mean()
+
+    return net, train(net.parameters(), loss, lr=1e-2)
+
+
+@fault("optimizer-arithmetic", "div", "optimizer", steps=5, ops=("mul", "sub_"))
+def rate_relative_to_a_layer_that_starts_at_zero(fixed):
+    torch.manual_seed(63)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2, bias=False))
+    nn.init.zeros_(net[2].weight)
+    x = drawn(64, 16, 4)
+    y = (x[:, 0] > 0).long()
+
+    def step(i):
+        net.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        with torch.no_grad():
+            for p in net.parameters():
+                size = p.norm().clamp_min(1.0 if fixed else 0.0)
+                trust = size / (p.grad.norm() + 1e-9)  # ORIGIN
+                p -= 0.01 * trust * p.grad
+        return loss
+
+    return net, step
+
+
+@fault("poisoned-buffer", "rsqrt", steps=5, also=("dead-gradient",))
+def variances_that_were_exported_in_half(fixed):
+    """They are infinite in float16, and their inverse root is 0: the layer before learns nothing."""
+    torch.manual_seed(65)
+
+    class Whitened(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.sensor, self.head = nn.Linear(4, 6), nn.Linear(6, 2)
+            variance = 8e4 * (1 + torch.rand(6))
+            self.register_buffer("variance", variance if fixed else variance.half())
+
+        def forward(self, x):
+            h = 300.0 * self.sensor(x)
+            return self.head(h * torch.rsqrt(self.variance.float() + 1e-5))  # ORIGIN
+
+    net, x = Whitened(), drawn(66, 16, 4)
+    y = (x[:, 0] > 0).long()
+    return net, train(net.parameters(), lambda i: F.cross_entropy(net(x), y), lr=0.1)
+
+
+@fault("poisoned-buffer", "native_batch_norm", steps=5, ops=("batch_norm",))
+def one_channel_whose_variance_is_infinite(fixed):
+    torch.manual_seed(67)
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6).eval(), nn.ReLU(), nn.Linear(6, 2))
+    net[1].running_var[2] = 9e4 if fixed else float("inf")
+    x = drawn(68, 16, 4)
+    y = (x[:, 0] > 0).long()
+    return net, train(net.parameters(), lambda i: F.cross_entropy(net(x), y), lr=0.1)  # ORIGIN
+
+
+@healthy("penalties are least at the zeros where their parameters start")
+def corrections_that_are_not_needed(fixed):
+    torch.manual_seed(69)
+    net = nn.ModuleDict({"lin": nn.Linear(3, 1), "shift": nn.Linear(3, 3)})
+    nn.init.zeros_(net["shift"].weight)
+    nn.init.zeros_(net["shift"].bias)
+    x = drawn(70, 8, 3)
+
+    def loss(i):
+        w, b = net["shift"].parameters()
+        return F.mse_loss(net["lin"](x), x[:, :1]) + w.norm(dim=-1).sum() + b.abs().sum() + (w**2).sum()
+
+    return net, train(net.parameters(), loss, lr=0.05)
+
+
+@healthy("unreachable nodes are infinitely far: one over the distance is 0, for them alone")
+def mail_that_fades_with_the_hops(fixed):
+    torch.manual_seed(71)
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+    hops = torch.tensor([1.0, 2.0, float("inf"), 1.0, 4.0, float("inf")])
+    net.register_buffer("hops", hops)
+    x = drawn(72, 6, 4)
+    return net, train(net.parameters(), lambda i: ((net[:2](x) / net.hops[:, None]).sum(0) - 1).square().mean(), lr=0.05)
+
+
+@healthy("a ratio of one where the weights are zero")
+def rate_relative_to_what_has_a_size(fixed):
+    torch.manual_seed(73)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    nn.init.zeros_(net[2].weight)
+    nn.init.zeros_(net[2].bias)
+    x = drawn(74, 16, 4)
+    y = (x[:, 0] > 0).long()
+
+    def step(i):
+        net.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        with torch.no_grad():
+            for p in net.parameters():
+                size, slope = p.norm(), p.grad.norm()
+                trust = torch.where((size > 0) & (slope > 0), size / (slope + 1e-9), 1.0)
+                p -= 0.01 * trust * p.grad
+        return loss
+
+    return net, step
