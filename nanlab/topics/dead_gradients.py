@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,23 +11,28 @@ import numpy as np
 
 from nanlab.analysis.graph import Cut, GraphFlow, cuts_before, last_root
 from nanlab.analysis.training import where
+from nanlab.errors import NotReplayable
 from nanlab.findings.fault import bad_values, listed, plural
 from nanlab.findings.rule import Finding, Fix, rule
+from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.operators import base_name, card, having
+from nanlab.program.evidence import result_and_twin
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows, parameter_columns
-from nanlab.trace.history import FEWEST_ZERO_LATE, Dead, Place, place_at
-from nanlab.trace.op import FORWARD, walk
+from nanlab.trace.history import FEWEST_ZERO_LATE, Dead, Flush, Place, place_at
+from nanlab.trace.op import BACKWARD, FORWARD, walk
 from nanlab.trace.recording import PHASES, NodeInfo, Recording
 
 # Checked when a step ends.
 
 MOST_ANCESTORS = 2000  # rows searched for one gradient
+MOST_TRIED = 8  # results that are made again in float32
 MOST_LOOKS = 4  # steps in which the place is searched
 Why = Literal["blocked", "flat", "choice", "bound", "saturated", "value", "custom", "zeros"]
 FLAT = having("flat")
 # Every element took another alternative, or lies beyond a bound.
 CHOICES = having("bounds", "cuts", "masks", "picks", "parts", "extreme", "assigns", "ranks")
+HALF = frozenset(format_of(dtype).name for dtype in HALF_PRECISION)
 UNDONE: tuple[Why, ...] = ("choice", "bound")  # another batch may choose otherwise
 MULTIPLIES = having("multiplies", "divides") - having("matmul", "composed_product", "dot", "layer")
 DIVIDES = having("quotient")
@@ -329,6 +335,7 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
     recording = trace.recording
     history = recording.training
     flushed = {flush.name for flush in history.flushes.values() if flush.cost == "gradient"}
+    flushed |= {flush.name for flush in flushed_gradients(trace)}
     groups: dict[tuple[int, str, bool], list[int]] = {}
     lasting = {recording.parameter_names[owner]: owner for owner in history.starved}
     for name, owner in lasting.items():
@@ -355,7 +362,7 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
 
 @rule(
     "error",
-    events=("training.starved", "sources"),
+    events=("training.starved", "holds_low_precision"),
     example="""
         norm = nn.BatchNorm1d(2).eval()
         norm.running_var.fill_(1e5)
@@ -422,6 +429,43 @@ def _poisoned(trace: Trace, place: Place, name: str, held: str, since: int) -> F
         fixes=[fix],
         **(where(trace.recording, place) | {"op": place.op}),
     )
+
+
+def flushed_gradients(trace: Trace) -> Iterator[Flush]:
+    """Gradients that died in an operation whose result is 0 in half precision, and not in float32:
+    one for each parameter."""
+    recording = trace.recording
+    owners: dict[Place, list[int]] = {}
+    for owner in recording.training.starved:
+        dead = recording.training.dead[owner]
+        if dead.why == "saturated" and dead.at is not None and dead.at.dtype in HALF:
+            owners.setdefault(dead.at, []).append(owner)
+    for place, starved in owners.items():
+        if (largest := _lost_in(recording, place)) is None:
+            continue
+        for owner in starved:
+            dead, name = recording.training.dead[owner], recording.parameter_names[owner]
+            span = place.position, recording.end
+            yield Flush(place, "gradient", name, dead.numel, largest, *span, dead.steps)
+
+
+def _lost_in(recording: Recording, place: Place) -> float | None:
+    """The largest magnitude, in float32, of values that a backward operation at a line made 0, of
+    the latest one that loses most of them; None where none does."""
+    tried = 0
+    for chunk in reversed(recording.chunks):
+        backward = chunk.columns().phase == BACKWARD
+        for at in reversed(chunk.where()[backward].tolist()):
+            row, stats = recording.at(at), recording.stats(at)
+            if row.place != place.line or stats is None or not stats.all_zero:
+                continue
+            if (tried := tried + 1) > MOST_TRIED:
+                return None
+            with suppress(NotReplayable):  # else what it is in float32 is not known
+                twin = result_and_twin(recording, at)[1]
+                if twin is not None and 2 * int(twin.count_nonzero()) > twin.numel():
+                    return float(twin.abs().max())
+    return None
 
 
 def _converged(trace: Trace) -> bool:

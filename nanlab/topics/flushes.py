@@ -18,6 +18,7 @@ from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
 from nanlab.operators import having, in_place, spoken, with_forms
 from nanlab.stats import TensorStats
 from nanlab.topics.absorbed_updates import FEW
+from nanlab.topics.dead_gradients import flushed_gradients
 from nanlab.topics.scaler import scaled_loss
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows
@@ -401,6 +402,7 @@ def dtype_underflow(trace: Trace) -> Iterator[Finding]:
     """Values too small for the dtype became exact zeros: nothing is learned there, without any
     error."""
     flushes = [flush for flush in trace.recording.training.flushes.values() if not flush.overflow]
+    flushes += flushed_gradients(trace)
     lines = trace.recording.places
     told = {(flush.at.op, lines[flush.at.line][1]) for flush in flushes if flush.cost in COSTLY}
     measured = {
