@@ -89,12 +89,14 @@ def optimizer_step_of(
 
 
 def comes_from_gradients(recording: Recording, position: int) -> bool:
-    """Whether what was read came from gradients, outside the graph and the optimizers."""
+    """Whether what was read came from gradients, outside the graph and earlier updates."""
+    first = recording.starts[recording.step_of(position)]
+    low = first if recording.at(position).phase == OPTIMIZER else position
 
     def outside(at: int) -> list[int]:
         row = recording.at(at)
-        passed = at == position or (row and row.node < 0 and row.phase != OPTIMIZER)
-        return row.inputs if passed else []
+        outside = row and row.node < 0 and (row.phase != OPTIMIZER or at >= low)
+        return row.inputs if at == position or outside else []
 
     reached = walk([position], outside, MOST_VISITS)
     return any(recording.at(at).backward for at in reached if at != position)

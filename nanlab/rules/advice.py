@@ -36,6 +36,10 @@ def advised(trace: Trace, finding: Finding) -> list[Fix]:
             return [Fix("compute the loss only where the target is present", code)]
         case "poisoned-buffer" | "poisoned-parameter":
             return _state(recording, finding, op)
+        case "poisoned-gradient":
+            return [_CLEARED]
+        case "uninitialised-memory":
+            return [_WRITTEN]
         case "dtype-underflow":
             return _raised(recording, finding)
         case "loss-scale-overflow":
@@ -47,6 +51,8 @@ def advised(trace: Trace, finding: Finding) -> list[Fix]:
     return []
 
 
+_CLEARED = Fix("clear the gradients before this pass", "optimizer.zero_grad()")
+_WRITTEN = Fix("write the memory before it is read", "x = torch.zeros(shape)")
 GAPS = "replace missing values by 0; better, impute them where the data is loaded"
 
 
