@@ -23,6 +23,7 @@ from nanlab.explanations.edits import (
     calls,
     devices,
     distributions,
+    documents,
     forms,
     functions,
     gradients,
@@ -34,6 +35,7 @@ from nanlab.explanations.edits import (
     parametrizations,
     sharing,
     sizes,
+    solvers,
     statements,
     texts,
     values,
@@ -119,7 +121,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 )
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts]
-_FILES += [indices, labels, layouts, parametrizations]
+_FILES += [indices, labels, layouts, parametrizations, documents, solvers]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [

@@ -184,6 +184,68 @@ def _noises(site: Site) -> Iterator[str]:
 _OF_NOISE = re.compile("(?i)noise|jitter|nugget|sn|sigma|std|eps|lik")
 
 
+def estimated(site: Site) -> Iterator[Candidate]:
+    """An entropy or a divergence that has no formula, by the logarithm of the density of a sample:
+    of one that the function draws already, else of another."""
+    asked = [f.f_locals for f in site.inner if f.f_code.co_name in ("entropy", "kl_divergence")]
+    if not isinstance(site.error, NotImplementedError) or not asked:
+        return
+    place = replace(site.raising[0], distance=0.0)
+    for call in place.calls():
+        owner: Any = getattr(call.func, "value", None)
+        if callee(call) == "entropy" and owner is not None and not call.args:
+            own = place.text(owner)
+            drawn = _drawn(place, own) or f"{own}.{_draws(asked[-1].get('self'))}()"
+            text = f"-{own}.log_prob({drawn})"
+            parts = (getattr(n, "value", getattr(n, "left", None)) for n in place.parts())
+            inner = any(n is call for n in parts)  # of a sum, or a power
+            yield place.replaced(0.2, (call, f"({text})" if inner else text))
+        elif callee(call) == "kl_divergence" and len(call.args) == 2 and spelled(call.args[0]):
+            p, q = map(place.text, call.args)
+            drawn = _drawn(place, p)
+            name = drawn or next(n for n in ("sample", "z", "drawn") if n not in place.names())
+            text = f"({p}.log_prob({name}) - {q}.log_prob({name}))"
+            if drawn:
+                yield place.replaced(0.2, (call, text))
+            else:
+                row = place.text(place.statement).replace(place.text(call), text, 1)
+                made = f"{name} = {p}.{_draws(asked[-1].get('p'))}()"
+                yield place.written(0.25, f"{made}\n{row}")
+
+
+def _drawn(place: Place, owner: str) -> str:
+    """The name of a sample that the block before a statement draws from a distribution."""
+    for row in reversed(place.block[: place.block.index(place.statement)]):
+        value: Any = getattr(row, "value", None)
+        drawn = callee(value) in ("sample", "rsample") and not value.args
+        if isinstance(row, ast.Assign) and drawn and spelled(row.targets[0]):
+            if place.text(value.func.value) == owner:
+                return spelled(row.targets[0])
+    return ""
+
+
+def _draws(kind: Any) -> str:
+    return "rsample" if getattr(kind, "has_rsample", False) else "sample"
+
+
+def of_shares(site: Site) -> Iterator[Candidate]:
+    """A distribution of numbers between 0 and 1, where data that is grey was scored by one that has
+    black and white alone; else that one, not asked whether it has them."""
+    known = [f.f_locals for f in site.inner if f.f_code.co_name == "_validate_sample"]
+    own, value = (known[0].get("self"), known[0].get("value")) if known else (None, None)
+    inner = getattr(own, "base_dist", own)
+    if not isinstance(inner, torch.distributions.Bernoulli) or not isinstance(value, Tensor):
+        return
+    if value.requires_grad or not bool(((value >= 0) & (value <= 1)).all()):
+        return
+    for place in site.statements():
+        for call in (c for c in place.calls() if callee(c) == "Bernoulli"):
+            kind = _kind(place, "ContinuousBernoulli")
+            yield place.replaced(0.3, (call.func, kind))
+            if "validate_args" not in place.text(call):
+                yield place.added(0.35, call, "validate_args=False")
+
+
 def unscaled(site: Site) -> Iterator[Candidate]:
     """A column of a table as it was, where the whole table was standardised: a distribution of
     counts, or a loss of classes, takes no other."""

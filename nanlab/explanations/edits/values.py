@@ -173,6 +173,37 @@ def channels_first(site: Site, place: Place) -> Iterator[Candidate]:
             yield replace(bound, distance=0.0).replaced(0.35, (made, text))
 
 
+def of_its_own_memory(site: Site) -> Iterator[Candidate]:
+    """A tensor copied before it is written into, where several of its elements are one: where it
+    was expanded, else right before."""
+    shared = "refers to a single memory location" in site.text
+    for place in site.raising[:1] if shared else ():
+        row: Any = place.statement
+        written = [getattr(row, "target", None), *getattr(row, "targets", [])]
+        written += [call.func.value for call in filter(written_into, place.calls())]  # type: ignore
+        for node in (n for n in written if n is not None):
+            while isinstance(node, ast.Subscript):
+                node = node.value
+            name = spelled(node)
+            load: Any = ast.parse(name or "_", mode="eval").body
+            bound, made = site.binding(place, load), None
+            for _ in range(_BACK):
+                made = bound_value(bound, name) if bound is not None else None
+                if bound is None or not spelled(made or load):
+                    break
+                bound = site.binding(bound, made)
+                name = spelled(made)
+            if isinstance(made, ast.Call) and bound is not None:
+                at = replace(bound, distance=0.0)
+                if any(callee(n).startswith(("expand", "broadcast")) for n in ast.walk(made)):
+                    yield at.replaced(0.2, (made, f"{at.text(made)}.clone()"))
+            if own := spelled(node):
+                yield place.written(0.3, f"{own} = {own}.clone()\n{{}}")
+
+
+_BACK = 4  # names from where a tensor is written to where it was made
+
+
 def kept_first(site: Site) -> Iterator[Candidate]:
     """The first of what is sorted kept where a cumulative sum is too large with it already, as by
     nucleus sampling: else nothing is left."""
