@@ -90,11 +90,11 @@ def _put(site: Site, way: Way) -> Iterator[tuple[Place, ast.expr]]:
                 yield from ((place, k.value) for k in node.keywords if k.arg == keys[-1])  # type: ignore
             elif callee(node) == "append" and listed and len(node.args) == 1:  # type: ignore
                 owner: Any = node.func.value  # type: ignore[attr-defined]
-                key = getattr(getattr(owner, "slice", None), "value", "")
+                name: Any = getattr(getattr(owner, "slice", owner), "value", "")
                 plain = spelled(owner) and not keys and isinstance(place.value(owner), list)
-                if (keys and key == keys[-1]) or (plain and len(way) == 1):
+                if (keys and name == keys[-1]) or (plain and len(way) == 1):
                     yield place, node.args[0]  # type: ignore[attr-defined]
         for target in getattr(place.statement, "targets", []):
             if isinstance(target, ast.Subscript) and keys and not listed:
-                if getattr(target.slice, "value", None) == keys[-1]:
+                if getattr(target.slice, "value", "") == keys[-1]:
                     yield place, place.statement.value  # type: ignore[attr-defined]

@@ -338,10 +338,10 @@ def in_its_place(site: Site) -> Iterator[Candidate]:
         if owner is None or isinstance(place.value(owner), ModuleType):
             for changed in call.args[:1]:
                 own = place.text(changed)
-                rows = f"{text}\n{name} = {own}"
+                rows = f"{text}\n{name} = {own}" if own != name else text
                 if not spelled(changed):  # it is made there, and would be made again
                     rows = f"{name} = {own}\n{text.replace(own, name, 1)}"
-                yield near.written(0.4, rows)
+                yield near.written(0.4 + 0.1 * any(site.returns(place.value(call.func))), rows)
         elif own == name:
             yield near.written(0.3, text)
         elif isinstance(owner, ast.Call):

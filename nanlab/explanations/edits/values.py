@@ -186,10 +186,10 @@ def of_its_own_memory(site: Site) -> Iterator[Candidate]:
                 node = node.value
             name = spelled(node)
             load: Any = ast.parse(name or "_", mode="eval").body
-            bound, made = site.binding(place, load), None
+            bound, made = site.binding(place, load), load
             for _ in range(_BACK):
                 made = bound_value(bound, name) if bound is not None else None
-                if bound is None or not spelled(made or load):
+                if bound is None or made is None or not spelled(made):
                     break
                 bound = site.binding(bound, made)
                 name = spelled(made)
