@@ -45,6 +45,7 @@ SECONDS = 20.0  # for all that is tried for one exception; as a rule it takes a 
 _LONGEST = 6.0  # for one run: the first step of an optimizer imports for seconds
 _CELLS = 2.0  # for the cells of a notebook: a training in one of them is not waited for
 _SHORT = 0.5  # that a program took to raise: one that takes long with an edit does not end
+_SIFTING = 0.4  # the share of the time for what is tried from where a slow program raised
 _COMPARING = 4.0  # for the edits that are compared with the first that lets the program run
 _PATIENCE = 5  # seconds of the clock for each: a program may wait for something
 _MEMORY = 2 << 30  # bytes that it may ask for
@@ -246,10 +247,15 @@ class Program:
         own = self._control(top)
         near = [n for n, start in enumerate(starts) if start >= top] if own is not None else []
         runs = [partial(self._execute, tries[n], top) for n in near]
-        found = list(zip(near, apart(runs, _LONGEST), strict=False)) if own is not None else []
-        self.left -= sum(outcome.seconds for _, outcome in found)
-        raised = [(n, outcome) for n, outcome in found if outcome.kind == "raised"]
-        return [n for n, outcome in raised if own is not None and outcome.moved_on(own) is None]
+        hopeless: list[int] = []
+        least = self.left * (1 - _SIFTING)
+        for n, outcome in zip(near, apart(runs, _LONGEST) if runs else (), strict=False):
+            self.left -= outcome.seconds
+            if own is not None and outcome.kind == "raised" and outcome.moved_on(own) is None:
+                hopeless.append(n)
+            if self.left < least or (own and outcome.judged(own, tries[n]).kind == "ran"):
+                break
+        return hopeless
 
     def _outcomes(
         self, tries: Sequence[Sequence[Edit]], start: tuple[int, int], limit: float

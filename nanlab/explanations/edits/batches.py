@@ -282,6 +282,23 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
                 yield own.added(0.5, call, f"collate_fn=lambda rows: ({', '.join(texts)})")
 
 
+def of_no_terms(site: Site) -> Iterator[Candidate]:
+    """A loss of no terms as 0, which has a gradient, where a function found nothing to add up."""
+    if not re.search("expects a non-empty TensorList|non-empty list of Tensors", site.text):
+        return
+    for place in site.raising[:1]:
+        known = place.frame.f_locals
+        learned = [n for n, v in known.items() if isinstance(v, Tensor) and v.requires_grad]
+        for call in place.calls() if is_return(place.statement) and learned else ():
+            for node in (n for n in call.args[:1] if isinstance(n, ast.Name)):
+                summed = {callee(c) for c in place.calls()} & {"mean", "sum"}
+                taken = {a.arg for a in place.function.args.args} if place.function else set()
+                given = [name for name in learned if name in taken] or learned
+                if place.value(node) == [] and summed:
+                    none = f"if not {node.id}:\n    return {given[0]}.sum() * 0.0\n{{}}"
+                    yield replace(place, distance=0.0).written(0.15, none)
+
+
 def never_empty(site: Site) -> Iterator[Candidate]:
     """A loader with its only batch, which it left out as too small; a share of no things as 0."""
     raised, empty = site.raising[0], False

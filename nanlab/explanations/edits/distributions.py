@@ -246,6 +246,60 @@ def of_shares(site: Site) -> Iterator[Candidate]:
                 yield place.added(0.35, call, "validate_args=False")
 
 
+def with_all_masked(site: Site) -> Iterator[Candidate]:
+    """Scores of which some are left out by minus infinity, by the least number that there is: a
+    row of which all are left out has no probabilities else."""
+    if not re.search("constraint.*|invalid multinomial", site.text) or "nan" not in site.text:
+        return
+    for place in (*site.raising, *site.bindings):
+        for call in place.calls():
+            named = callee(call) in ("masked_fill", "masked_fill_") and len(call.args) == 2
+            owner: Any = getattr(call.func, "value", None)
+            if named and owner is not None and _MINUS_INFINITY.fullmatch(place.text(call.args[1])):
+                least = f"torch.finfo({place.text(owner)}.dtype).min"
+                yield replace(place, distance=0.0).replaced(0.2, (call.args[1], least))
+
+
+def of_scaled_column(site: Site) -> Iterator[Candidate]:
+    """A column scaled back by the numbers of its own, where the whole table was scaled and a column
+    of it was predicted."""
+    for place in site.raising[:1]:
+        for call in (c for c in place.calls() if callee(c) == "inverse_transform" and c.args):
+            owner, node = getattr(call.func, "value", call), call.args[0]
+            scaler, value = place.value(owner), place.value(node)
+            count = getattr(scaler, "n_features_in_", 0)
+            shape = getattr(value, "shape", (0,))
+            if count < 2 or (len(shape) > 1 and shape[-1] != 1):
+                continue
+            name, given = place.text(owner), place.whole(node)
+            for column in dict.fromkeys(_columns(site, count)):
+                if hasattr(scaler, "data_min_"):
+                    text = f"({given} - {name}.min_[{column}]) / {name}.scale_[{column}]"
+                elif hasattr(scaler, "mean_"):
+                    text = f"{given} * {name}.scale_[{column}] + {name}.mean_[{column}]"
+                else:
+                    continue
+                yield replace(place, distance=0.0).replaced(0.2, (call, text))
+
+
+def _columns(site: Site, count: int) -> Iterator[str]:
+    """The columns that the program takes out of scaled tables."""
+    for place in site.statements():
+        for node in (n for n in place.parts() if isinstance(n, ast.Subscript)):
+            last = node.slice.elts[-1] if isinstance(node.slice, ast.Tuple) else None
+            number = place.value(last) if last is not None else None
+            if isinstance(last, ast.UnaryOp):
+                number = -1 if place.text(last) == "-1" else None
+            table = place.value(node.value)
+            made = bound_value(site.binding(place, node.value), spelled(node.value))
+            scaled = made is not None and any(
+                callee(n) in ("fit_transform", "transform") for n in ast.walk(made)
+            )
+            if last is not None and type(number) is int and -count <= number < count:
+                if scaled and getattr(table, "shape", ())[-1:] == (count,):
+                    yield place.text(last)
+
+
 def unscaled(site: Site) -> Iterator[Candidate]:
     """A column of a table as it was, where the whole table was standardised: a distribution of
     counts, or a loss of classes, takes no other."""

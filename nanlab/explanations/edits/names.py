@@ -344,6 +344,9 @@ def those_that_have_it(site: Site, place: Place) -> Iterator[Candidate]:
                     yield Candidate(0.45, (lines_as(place.source, first, last, text),))
 
 
+_JOINS = ("cat", "concat", "hstack", "parameters_to_vector")  # what makes one vector of several
+
+
 def without_gradient(site: Site, place: Place) -> Iterator[Candidate]:
     """A loop, or a comprehension, that passes over parameters without a gradient."""
     learned = any(p.grad is not None for module in site.modules for p in module.parameters())
@@ -353,6 +356,10 @@ def without_gradient(site: Site, place: Place) -> Iterator[Candidate]:
         owner, own = place.text(node.value), place.text(node)
         for part in place.parts():
             if isinstance(part, ast.comprehension) and place.text(part.target) == owner:
+                joins = any(callee(call) in _JOINS for call in place.calls())
+                zeros = f"(torch.zeros_like({owner}) if {own} is None else {own})"
+                if joins:  # each has its place in the whole
+                    yield replace(place, distance=0.0).replaced(0.2, (node, zeros))
                 yield place.replaced(
                     0.4, (part.iter, f"{place.text(part.iter)} if {own} is not None")
                 )

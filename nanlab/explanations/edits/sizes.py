@@ -803,6 +803,27 @@ def no_more_than_there_are(site: Site, place: Place) -> Iterator[Candidate]:
                 yield Candidate(0.3, spliced(place.source, [(row.value, text)]))
 
 
+def of_the_order(site: Site) -> Iterator[Candidate]:
+    """A quantile of more elements than the function takes, by the element at its place."""
+    for place in site.raising[:1] if "quantile() input tensor is too large" in site.text else ():
+        for call in (c for c in place.calls() if callee(c) in ("quantile", "nanquantile")):
+            owner = getattr(call.func, "value", None)
+            plain = isinstance(place.value(owner), Tensor) if owner is not None else False
+            named = {k.arg: k.value for k in call.keywords}
+            given = [*([owner] if plain else []), *call.args]
+            of = named.get("input") or (given[0] if given else None)
+            share = named.get("q") or (given[1] if len(given) > 1 else None)
+            whole = len(given) < 3 and not {*named} - {"input", "q", "interpolation"}
+            if of is None or share is None or not whole:
+                continue
+            if not isinstance(place.value(share), float):
+                continue
+            text, q = place.whole(of), place.whole(share)
+            number = f"max(1, round({q} * {text}.numel()))"
+            new = f"{text}.flatten().kthvalue({number}).values"
+            yield replace(place, distance=0.0).replaced(0.1, (call, new))
+
+
 def all_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
     """The dimensions that an order, or a number of repeats, leaves out."""
     for call in place.calls() if re.search("[Nn]umber of dimensions", site.text) else ():

@@ -276,6 +276,43 @@ def turned_masks(site: Site, place: Place) -> Iterator[Candidate]:
                 yield at.replaced(0.3 if batch else 1.2, (given.value, text))
 
 
+def turned_for_a_mask(site: Site) -> Iterator[Candidate]:
+    """A tensor with its first two dimensions as a mask has them, which then chooses in the order
+    in which it chooses of others."""
+    for place in site.raising[:1] if "shape of the mask" in site.text else ():
+        for node in (n for n in place.parts() if isinstance(n, ast.Subscript)):
+            whole, mask = place.value(node.value), place.value(node.slice)
+            both = isinstance(whole, Tensor) and isinstance(mask, Tensor)
+            if both and mask.dim() > 1 and mask.shape[:2] == whole.shape[:2][::-1]:
+                if mask.dtype == torch.bool and mask.shape[2:] == whole.shape[2 : mask.dim()]:
+                    text = f"{place.whole(node.value)}.transpose(0, 1)"
+                    yield replace(place, distance=0.0).replaced(0.1, (node.value, text))
+
+
+def of_stacked_parts(site: Site) -> Iterator[Candidate]:
+    """The parts that a function returns, which are computed with as one: stacked as it takes them
+    apart."""
+    if not isinstance(site.error, TypeError) or not re.search("sequence|tuple|list", site.text):
+        return
+    for place in site.raising[:1]:
+        for node in (n for n in place.parts() if isinstance(n, ast.Name)):
+            value, bound = place.value(node), site.binding(place, node)
+            same = isinstance(value, (tuple, list)) and all(isinstance(v, Tensor) for v in value)
+            made = bound_value(bound, spelled(node)) if bound is not None and same else None
+            if bound is None or not isinstance(made, ast.Call) or len({v.shape for v in value}) > 1:
+                continue
+            for last in site.returns(bound.value(made.func)):
+                given: Any = getattr(last.statement, "value", None)
+                if isinstance(given, (ast.Tuple, ast.List)):
+                    text = last.text(given).strip("()[]")
+                    around = last.source.part(last.function) if last.function is not None else ""
+                    behind = re.search(r"\[\.\.\., |\[:, |(unbind|chunk|split)\(.*-1", around)
+                    for at, dim in enumerate((", dim=-1", "") if behind else ("", ", dim=-1")):
+                        new = f"torch.stack(({text}){dim})"
+                        at_return = replace(last, distance=0.0)
+                        yield at_return.replaced(0.2 + 0.05 * at, (given, new))
+
+
 def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
     """As many rows written as there are, or as there is room for."""
     target = getattr(place.statement, "targets", [None])[0]
