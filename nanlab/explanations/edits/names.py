@@ -37,6 +37,7 @@ from nanlab.explanations.site import (
     spliced,
 )
 from nanlab.explanations.trial import Source
+from nanlab.operators import having
 
 _KEYS = 12  # of a dict, that are tried where none nearly is the one that it lacks
 
@@ -345,6 +346,7 @@ def those_that_have_it(site: Site, place: Place) -> Iterator[Candidate]:
 
 
 _JOINS = ("cat", "concat", "hstack", "parameters_to_vector")  # what makes one vector of several
+_ONE_BY_ONE = having("sized") | {"flatten", "ravel"}  # and of what has several dimensions
 
 
 def without_gradient(site: Site, place: Place) -> Iterator[Candidate]:
@@ -357,6 +359,10 @@ def without_gradient(site: Site, place: Place) -> Iterator[Candidate]:
         for part in place.parts():
             if isinstance(part, ast.comprehension) and place.text(part.target) == owner:
                 joins = any(callee(call) in _JOINS for call in place.calls())
+                joins = joins or any(
+                    isinstance(n, ast.Attribute) and n.value is node and n.attr in _ONE_BY_ONE
+                    for n in place.parts()
+                )
                 zeros = f"(torch.zeros_like({owner}) if {own} is None else {own})"
                 if joins:  # each has its place in the whole
                     yield replace(place, distance=0.0).replaced(0.2, (node, zeros))

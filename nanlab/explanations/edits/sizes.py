@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -808,7 +809,7 @@ def of_the_order(site: Site) -> Iterator[Candidate]:
     for place in site.raising[:1] if "quantile() input tensor is too large" in site.text else ():
         for call in (c for c in place.calls() if callee(c) in ("quantile", "nanquantile")):
             owner = getattr(call.func, "value", None)
-            plain = isinstance(place.value(owner), Tensor) if owner is not None else False
+            plain = owner is not None and not isinstance(place.value(owner), ModuleType)
             named = {k.arg: k.value for k in call.keywords}
             given = [*([owner] if plain else []), *call.args]
             of = named.get("input") or (given[0] if given else None)
