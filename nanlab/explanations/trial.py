@@ -403,7 +403,7 @@ def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameTyp
     """The program in which an exception was raised, the steps to it in the user's own code, the
     innermost first, and the frames below them; None where it cannot be run again."""
     steps = list(traceback.walk_tb(error.__traceback__))
-    mine = [at for at, (frame, _) in enumerate(steps) if is_user(frame) and _is_written(frame)]
+    mine = [at for at, (frame, _) in enumerate(steps) if is_user(frame) and not _is_made(frame)]
     tops = [at for at in mine if steps[at][0].f_code.co_name[:5] in ("<modu", "<cell")]
     alone = hasattr(os, "fork") and sys.platform == "linux"
     spread = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -431,10 +431,9 @@ def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameTyp
     return program, own, [frame for frame, _ in steps[mine[-1] + 1 :]]
 
 
-def _is_written(frame: FrameType) -> bool:
-    """Whether the code of a frame has a text: a method that ``dataclass`` makes has none."""
-    name = frame.f_code.co_filename
-    return name[:1] != "<" or _source(name) is not None
+def _is_made(frame: FrameType) -> bool:
+    """Whether a frame is of a method that ``dataclass`` made: nobody wrote it."""
+    return frame.f_code.co_filename == "<string>" and frame.f_code.co_name[:2] == "__"
 
 
 def _cells_before(last: Source, names: dict[str, Any]) -> list[Source]:

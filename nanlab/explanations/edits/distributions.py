@@ -206,11 +206,11 @@ def estimated(site: Site) -> Iterator[Candidate]:
             name = drawn or next(n for n in ("sample", "z", "drawn") if n not in place.names())
             text = f"({p}.log_prob({name}) - {q}.log_prob({name}))"
             if drawn:
-                yield place.replaced(0.2, (call, text))
+                yield place.replaced(0.4, (call, text))
             else:
                 row = place.text(place.statement).replace(place.text(call), text, 1)
                 made = f"{name} = {p}.{_draws(asked[-1].get('p'))}()"
-                yield place.written(0.25, f"{made}\n{row}")
+                yield place.written(0.45, f"{made}\n{row}")
 
 
 def _drawn(place: Place, owner: str) -> str:

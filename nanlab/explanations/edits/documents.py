@@ -87,7 +87,8 @@ def _put(site: Site, way: Way) -> Iterator[tuple[Place, ast.expr]]:
                     if getattr(key, "value", None) == keys[-1]:
                         yield place, value
             elif callee(node) == "dict" and keys and not listed:
-                yield from ((place, k.value) for k in node.keywords if k.arg == keys[-1])  # type: ignore
+                given: Any = getattr(node, "keywords", [])
+                yield from ((place, k.value) for k in given if k.arg == keys[-1])
             elif callee(node) == "append" and listed and len(node.args) == 1:  # type: ignore
                 owner: Any = node.func.value  # type: ignore[attr-defined]
                 name: Any = getattr(getattr(owner, "slice", owner), "value", "")

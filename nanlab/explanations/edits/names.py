@@ -345,7 +345,7 @@ def those_that_have_it(site: Site, place: Place) -> Iterator[Candidate]:
                     yield Candidate(0.45, (lines_as(place.source, first, last, text),))
 
 
-_JOINS = ("cat", "concat", "hstack", "parameters_to_vector")  # what makes one vector of several
+_JOINS = ("cat", "parameters_to_vector")  # what makes one vector of several
 _ONE_BY_ONE = having("sized") | {"flatten", "ravel"}  # and of what has several dimensions
 
 

@@ -322,6 +322,34 @@ def _other_parameters(site: Site, place: Place, node: ast.expr) -> Iterator[tupl
             yield 0.9, each.arg
 
 
+def with_columns_of_a_switch(site: Site) -> Iterator[Candidate]:
+    """A size of a layer with the columns that its class adds where a switch is on, which the
+    constructor keeps and counts nowhere: ``dim + int(bias)``."""
+    more = sorted({a - b for a in site.told for b in site.told if 0 < a - b <= _COLUMNS})
+    kinds = [(s, n) for s in site.program.texts for n in s.nodes if isinstance(n, ast.ClassDef)]
+    for source, kind in kinds if more else ():
+        made = next((n for n in kind.body if getattr(n, "name", "") == "__init__"), None)
+        switches = [n for n in ast.walk(kind) if isinstance(n, (ast.If, ast.IfExp))]
+        adding = [n for n in switches if any(callee(c) in _JOINING for c in ast.walk(n))]
+        kept = {spelled(n.test).removeprefix("self.") for n in adding} - {""}
+        parameters = made.args.args if isinstance(made, ast.FunctionDef) else []
+        reads = [n.id for n in ast.walk(made) if isinstance(n, ast.Name)] if made else []
+        for name in (p.arg for p in parameters if p.arg in kept and reads.count(p.arg) == 1):
+            own = ast.walk(made) if made is not None else ()
+            for call in (n for n in own if isinstance(n, ast.Call)):
+                row = innermost(source, call.lineno)
+                for node in call.args if row is not None else ():
+                    if isinstance(node, ast.Name) and node.id in {p.arg for p in parameters}:
+                        place = site.place(source, row, 0.0)  # type: ignore[arg-type]
+                        for n in more:
+                            factor = f"int({name})" if n == 1 else f"{n} * int({name})"
+                            yield place.replaced(0.4, (node, f"{place.text(node)} + {factor}"))
+
+
+_COLUMNS = 3  # that a switch may add
+_JOINING = ("cat", "pad")
+
+
 def exchanged_sizes(site: Site) -> Iterator[Candidate]:
     """Two sizes of a view that changed places."""
     for place in site.statements() if re.search("size|shape", site.text) else ():

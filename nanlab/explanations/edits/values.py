@@ -289,15 +289,19 @@ def turned_for_a_mask(site: Site) -> Iterator[Candidate]:
                     yield replace(place, distance=0.0).replaced(0.1, (node.value, text))
 
 
+_COMPUTED = re.compile("multiply sequence|unsupported operand|can only concatenate")
+
+
 def of_stacked_parts(site: Site) -> Iterator[Candidate]:
     """The parts that a function returns, which are computed with as one: stacked as it takes them
     apart."""
-    if not isinstance(site.error, TypeError) or not re.search("sequence|tuple|list", site.text):
+    if not isinstance(site.error, TypeError) or not _COMPUTED.search(site.text):
         return
     for place in site.raising[:1]:
         for node in (n for n in place.parts() if isinstance(n, ast.Name)):
             value, bound = place.value(node), site.binding(place, node)
-            same = isinstance(value, (tuple, list)) and all(isinstance(v, Tensor) for v in value)
+            same = isinstance(value, (tuple, list)) and len(value) > 1
+            same = same and all(isinstance(v, Tensor) for v in value)
             made = bound_value(bound, spelled(node)) if bound is not None and same else None
             if bound is None or not isinstance(made, ast.Call) or len({v.shape for v in value}) > 1:
                 continue
