@@ -23,6 +23,7 @@ from nanlab.explanations.edits import (
     calls,
     devices,
     distributions,
+    documents,
     forms,
     functions,
     gradients,
@@ -31,9 +32,11 @@ from nanlab.explanations.edits import (
     layouts,
     names,
     optimizers,
+    orders,
     parametrizations,
     sharing,
     sizes,
+    solvers,
     statements,
     texts,
     values,
@@ -119,7 +122,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 )
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts]
-_FILES += [indices, labels, layouts, parametrizations]
+_FILES += [indices, labels, layouts, parametrizations, documents, solvers, orders]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [

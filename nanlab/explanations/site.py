@@ -753,11 +753,19 @@ def is_whole(value: Tensor) -> bool:
     return not value.is_floating_point() and not value.is_complex()
 
 
+_LARGE = 1 << 20  # elements of a tensor that are sorted
+
+
 def elements(value: Any) -> set[Any]:
-    """The numbers of a tensor, each once; none where they cannot be read: it has no memory, or
-    belongs to a transformation that has ended."""
+    """The numbers of a tensor, each once; of a very large one, those of its first part and its
+    limits. None where they cannot be read: it has no memory, or belongs to a transformation that
+    has ended."""
     with suppress(RuntimeError, NotImplementedError):
-        return set(value.detach().unique().tolist())
+        own = value.detach()
+        if own.numel() > _LARGE and not own.is_complex():
+            first, limits = own.flatten()[:_LARGE], torch.stack(own.aminmax())
+            own = torch.cat((first, limits))
+        return set(own.unique().tolist())
     return set()
 
 

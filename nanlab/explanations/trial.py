@@ -45,6 +45,7 @@ SECONDS = 20.0  # for all that is tried for one exception; as a rule it takes a 
 _LONGEST = 6.0  # for one run: the first step of an optimizer imports for seconds
 _CELLS = 2.0  # for the cells of a notebook: a training in one of them is not waited for
 _SHORT = 0.5  # that a program took to raise: one that takes long with an edit does not end
+_SIFTING = 0.4  # the share of the time for what is tried from where a slow program raised
 _COMPARING = 4.0  # for the edits that are compared with the first that lets the program run
 _PATIENCE = 5  # seconds of the clock for each: a program may wait for something
 _MEMORY = 2 << 30  # bytes that it may ask for
@@ -246,10 +247,15 @@ class Program:
         own = self._control(top)
         near = [n for n, start in enumerate(starts) if start >= top] if own is not None else []
         runs = [partial(self._execute, tries[n], top) for n in near]
-        found = list(zip(near, apart(runs, _LONGEST), strict=False)) if own is not None else []
-        self.left -= sum(outcome.seconds for _, outcome in found)
-        raised = [(n, outcome) for n, outcome in found if outcome.kind == "raised"]
-        return [n for n, outcome in raised if own is not None and outcome.moved_on(own) is None]
+        hopeless: list[int] = []
+        least = self.left * (1 - _SIFTING)
+        for n, outcome in zip(near, apart(runs, _LONGEST) if runs else (), strict=False):
+            self.left -= outcome.seconds
+            if own is not None and outcome.kind == "raised" and outcome.moved_on(own) is None:
+                hopeless.append(n)
+            if self.left < least or (own and outcome.judged(own, tries[n]).kind == "ran"):
+                break
+        return hopeless
 
     def _outcomes(
         self, tries: Sequence[Sequence[Edit]], start: tuple[int, int], limit: float
@@ -397,7 +403,7 @@ def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameTyp
     """The program in which an exception was raised, the steps to it in the user's own code, the
     innermost first, and the frames below them; None where it cannot be run again."""
     steps = list(traceback.walk_tb(error.__traceback__))
-    mine = [at for at, (frame, _) in enumerate(steps) if is_user(frame)]
+    mine = [at for at, (frame, _) in enumerate(steps) if is_user(frame) and not _is_made(frame)]
     tops = [at for at in mine if steps[at][0].f_code.co_name[:5] in ("<modu", "<cell")]
     alone = hasattr(os, "fork") and sys.platform == "linux"
     spread = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -423,6 +429,11 @@ def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameTyp
         own[-1][1],
     )
     return program, own, [frame for frame, _ in steps[mine[-1] + 1 :]]
+
+
+def _is_made(frame: FrameType) -> bool:
+    """Whether a frame is of a method that ``dataclass`` made: nobody wrote it."""
+    return frame.f_code.co_filename == "<string>" and frame.f_code.co_name[:2] == "__"
 
 
 def _cells_before(last: Source, names: dict[str, Any]) -> list[Source]:

@@ -286,6 +286,13 @@ def tensors(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     for node in numbers if refused and not place.distance else ():
         if type(number_of(node)) in (int, float):
             yield place.replaced(0.6, (node, f"torch.tensor({place.text(node)})"))
+    made = [f.f_locals for f in site.inner if f.f_code.co_name == "__new__"]
+    for node in call.args[:1] if made and callee(call) in ("Parameter", "Buffer") else ():
+        given = made[-1].get("data")
+        if type(given) in (int, float, list) and "object has no attribute" in site.text:
+            text = place.text(node)
+            new = text if type(given) is not int else f"float({text})"
+            yield replace(place, distance=0.0).replaced(0.2, (node, f"torch.tensor({new})"))
     several = [n for n in call.args if callee(n) == "parameters"]
     if len(several) > 1 and re.search("multiple values for argument|'generator'", site.text):
         both = ", ".join(f"*{place.text(each)}" for each in several)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -225,6 +226,11 @@ def converted(site: Site) -> Iterator[Candidate]:
                     yield place.replaced(0.3, (node, f"{text}.{method}()"))
             if isinstance(held.get(key), os.PathLike):
                 yield place.replaced(0.3, (node, f"str({text})"))
+            if isinstance(held.get(key), (pd.Series, pd.DataFrame)):  # rows of one sample
+                rows = held[key]
+                whole = all(pd.api.types.is_integer_dtype(type(v)) for v in rows.to_numpy().flat)
+                kind = '"int64"' if whole else '"float32"'
+                yield place.replaced(0.25, (node, f"{text}.to_numpy({kind})"))
 
 
 def _broadcasts(shape: Any, whole: Any) -> bool:
@@ -274,6 +280,23 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
                 both = zip(parts, same, strict=True)
                 texts = (f"torch.stack({t})" if stacks else t for t, stacks in both)
                 yield own.added(0.5, call, f"collate_fn=lambda rows: ({', '.join(texts)})")
+
+
+def of_no_terms(site: Site) -> Iterator[Candidate]:
+    """A loss of no terms as 0, which has a gradient, where a function found nothing to add up."""
+    if not re.search("expects a non-empty TensorList|non-empty list of Tensors", site.text):
+        return
+    for place in site.raising[:1]:
+        known = place.frame.f_locals
+        learned = [n for n, v in known.items() if isinstance(v, Tensor) and v.requires_grad]
+        for call in place.calls() if is_return(place.statement) and learned else ():
+            for node in (n for n in call.args[:1] if isinstance(n, ast.Name)):
+                summed = {callee(c) for c in place.calls()} & {"mean", "sum"}
+                taken = {a.arg for a in place.function.args.args} if place.function else set()
+                given = [name for name in learned if name in taken] or learned
+                if place.value(node) == [] and summed:
+                    none = f"if not {node.id}:\n    return {given[0]}.sum() * 0.0\n{{}}"
+                    yield replace(place, distance=0.0).written(0.15, none)
 
 
 def never_empty(site: Site) -> Iterator[Candidate]:
@@ -329,6 +352,36 @@ def _trains(place: Place, name: str) -> bool:
     text = ast.unparse(place.function) if place.function is not None else ""
     called = any(place.text(call.func) == name for call in place.calls())
     return called and ".backward(" in text
+
+
+def for_each_sample(site: Site) -> Iterator[Candidate]:
+    """A number for each sample, where a model that was given one for all of them, as the time of a
+    step, takes one for each."""
+    if not re.search("too many indices|dimension of 0-d|subscriptable|object has no", site.text):
+        if not re.search("Dimension out of range|0-d tensor|zero-dimensional", site.text):
+            return
+    for place in site.raising[1:]:
+        for call in place.calls():
+            given = [*call.args, *(k.value for k in call.keywords)]
+            values = [(node, place.value(node)) for node in given]
+            rows = [n for n, v in values if isinstance(v, Tensor) and v.dim() > 1]
+            if not rows or not isinstance(place.value(call.func), nn.Module):
+                continue
+            count = f"len({place.text(rows[0])})"
+            for node, value in values:
+                if isinstance(value, Tensor) and value.dim() == 0 and not value.requires_grad:
+                    new = f"{place.whole(node)}.expand({count})"
+                elif type(value) in (int, float):
+                    new = f"torch.full(({count},), {place.text(node)})"
+                elif callee(node) in ("tensor", "as_tensor") and node.args:  # type: ignore
+                    inner = node.args[0]  # type: ignore[attr-defined]
+                    listed = isinstance(inner, (ast.List, ast.Tuple))
+                    if listed or not isinstance(place.value(inner), (int, float)):
+                        continue
+                    new = f"{place.text(node)}.expand({count})"
+                else:
+                    continue
+                yield replace(place, distance=0.0).replaced(0.25, (node, new))
 
 
 def without_none(site: Site, place: Place) -> Iterator[Candidate]:

@@ -184,6 +184,122 @@ def _noises(site: Site) -> Iterator[str]:
 _OF_NOISE = re.compile("(?i)noise|jitter|nugget|sn|sigma|std|eps|lik")
 
 
+def estimated(site: Site) -> Iterator[Candidate]:
+    """An entropy or a divergence that has no formula, by the logarithm of the density of a sample:
+    of one that the function draws already, else of another."""
+    asked = [f.f_locals for f in site.inner if f.f_code.co_name in ("entropy", "kl_divergence")]
+    if not isinstance(site.error, NotImplementedError) or not asked:
+        return
+    place = replace(site.raising[0], distance=0.0)
+    for call in place.calls():
+        owner: Any = getattr(call.func, "value", None)
+        if callee(call) == "entropy" and owner is not None and not call.args:
+            own = place.text(owner)
+            drawn = _drawn(place, own) or f"{own}.{_draws(asked[-1].get('self'))}()"
+            text = f"-{own}.log_prob({drawn})"
+            parts = (getattr(n, "value", getattr(n, "left", None)) for n in place.parts())
+            inner = any(n is call for n in parts)  # of a sum, or a power
+            yield place.replaced(0.2, (call, f"({text})" if inner else text))
+        elif callee(call) == "kl_divergence" and len(call.args) == 2 and spelled(call.args[0]):
+            p, q = map(place.text, call.args)
+            drawn = _drawn(place, p)
+            name = drawn or next(n for n in ("sample", "z", "drawn") if n not in place.names())
+            text = f"({p}.log_prob({name}) - {q}.log_prob({name}))"
+            if drawn:
+                yield place.replaced(0.4, (call, text))
+            else:
+                row = place.text(place.statement).replace(place.text(call), text, 1)
+                made = f"{name} = {p}.{_draws(asked[-1].get('p'))}()"
+                yield place.written(0.45, f"{made}\n{row}")
+
+
+def _drawn(place: Place, owner: str) -> str:
+    """The name of a sample that the block before a statement draws from a distribution."""
+    for row in reversed(place.block[: place.block.index(place.statement)]):
+        value: Any = getattr(row, "value", None)
+        drawn = callee(value) in ("sample", "rsample") and not value.args
+        if isinstance(row, ast.Assign) and drawn and spelled(row.targets[0]):
+            if place.text(value.func.value) == owner:
+                return spelled(row.targets[0])
+    return ""
+
+
+def _draws(kind: Any) -> str:
+    return "rsample" if getattr(kind, "has_rsample", False) else "sample"
+
+
+def of_shares(site: Site) -> Iterator[Candidate]:
+    """A distribution of numbers between 0 and 1, where data that is grey was scored by one that has
+    black and white alone; else that one, not asked whether it has them."""
+    known = [f.f_locals for f in site.inner if f.f_code.co_name == "_validate_sample"]
+    own, value = (known[0].get("self"), known[0].get("value")) if known else (None, None)
+    inner = getattr(own, "base_dist", own)
+    if not isinstance(inner, torch.distributions.Bernoulli) or not isinstance(value, Tensor):
+        return
+    if value.requires_grad or not bool(((value >= 0) & (value <= 1)).all()):
+        return
+    for place in site.statements():
+        for call in (c for c in place.calls() if callee(c) == "Bernoulli"):
+            kind = _kind(place, "ContinuousBernoulli")
+            yield place.replaced(0.3, (call.func, kind))
+            if "validate_args" not in place.text(call):
+                yield place.added(0.35, call, "validate_args=False")
+
+
+def with_all_masked(site: Site) -> Iterator[Candidate]:
+    """Scores of which some are left out by minus infinity, by the least number that there is: a
+    row of which all are left out has no probabilities else."""
+    if not re.search("constraint.*|invalid multinomial", site.text) or "nan" not in site.text:
+        return
+    for place in (*site.raising, *site.bindings):
+        for call in place.calls():
+            named = callee(call) in ("masked_fill", "masked_fill_") and len(call.args) == 2
+            owner: Any = getattr(call.func, "value", None)
+            if named and owner is not None and _MINUS_INFINITY.fullmatch(place.text(call.args[1])):
+                least = f"torch.finfo({place.text(owner)}.dtype).min"
+                yield replace(place, distance=0.0).replaced(0.2, (call.args[1], least))
+
+
+def of_scaled_column(site: Site) -> Iterator[Candidate]:
+    """A column scaled back by the numbers of its own, where the whole table was scaled and a column
+    of it was predicted."""
+    for place in site.raising[:1]:
+        for call in (c for c in place.calls() if callee(c) == "inverse_transform" and c.args):
+            owner, node = getattr(call.func, "value", call), call.args[0]
+            scaler, value = place.value(owner), place.value(node)
+            count = getattr(scaler, "n_features_in_", 0)
+            shape = getattr(value, "shape", (0,))
+            if count < 2 or (len(shape) > 1 and shape[-1] != 1):
+                continue
+            name, given = place.text(owner), place.whole(node)
+            for column in dict.fromkeys(_columns(site, count)):
+                if hasattr(scaler, "data_min_"):
+                    text = f"({given} - {name}.min_[{column}]) / {name}.scale_[{column}]"
+                elif hasattr(scaler, "mean_"):
+                    text = f"{given} * {name}.scale_[{column}] + {name}.mean_[{column}]"
+                else:
+                    continue
+                yield replace(place, distance=0.0).replaced(0.2, (call, text))
+
+
+def _columns(site: Site, count: int) -> Iterator[str]:
+    """The columns that the program takes out of scaled tables."""
+    for place in site.statements():
+        for node in (n for n in place.parts() if isinstance(n, ast.Subscript)):
+            last = node.slice.elts[-1] if isinstance(node.slice, ast.Tuple) else None
+            number = place.value(last) if last is not None else None
+            if isinstance(last, ast.UnaryOp):
+                number = -1 if place.text(last) == "-1" else None
+            table = place.value(node.value)
+            made = bound_value(site.binding(place, node.value), spelled(node.value))
+            scaled = made is not None and any(
+                callee(n) in ("fit_transform", "transform") for n in ast.walk(made)
+            )
+            if last is not None and type(number) is int and -count <= number < count:
+                if scaled and getattr(table, "shape", ())[-1:] == (count,):
+                    yield place.text(last)
+
+
 def unscaled(site: Site) -> Iterator[Candidate]:
     """A column of a table as it was, where the whole table was standardised: a distribution of
     counts, or a loss of classes, takes no other."""

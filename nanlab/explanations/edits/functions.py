@@ -7,7 +7,9 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -325,16 +327,66 @@ def _other_letters(parts: list[str], right: str, shapes: list[Any]) -> Iterator[
 
 def picked(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """One element of each row, by an index that has a number for each row."""
-    at, index = call.args[-2:] if len(call.args) > 1 else (call, call)
-    number, given = place.value(at), place.value(index)
     if callee(call) != "gather" or "number of dimensions" not in site.text:
         return
+    named = {k.arg: k.value for k in call.keywords}
+    plain = isinstance(place.value(getattr(call.func, "value", call)), ModuleType)
+    rest = call.args[plain:]
+    of = named.get("input") or (call.args[0] if plain else call.func.value)  # type: ignore
+    at = named.get("dim") or next(iter(rest), call)
+    index = named.get("index") or rest[-1]
+    number, given = place.value(at), _computed(place, index)
+    yield from _of_vectors(place, call, of, number, index)
     if type(number) is int and isinstance(given, Tensor) and number in (given.ndim, -1):
         d, text = place.text(at), place.text(index)
         head = place.text(call)[: -len(text) - 1]
         whole = f"{head}{text}.unsqueeze({d}))"
         squeezed = any(isinstance(n, ast.Attribute) and n.value is call for n in place.parts())
         yield place.replaced(0.3, (call, whole if squeezed else f"{whole}.squeeze({d})"))
+
+
+def _computed(place: Place, node: ast.AST) -> Any:
+    """What an expression stands for, if all that is computed for it are indices."""
+    kinds = (ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Slice, ast.Tuple)
+    value = place.value(node)
+    parts = [n for n in ast.walk(node) if isinstance(n, (ast.expr, ast.slice))]
+    names = {n.id: place.value(n) for n in parts if isinstance(n, ast.Name)}
+    known = all(isinstance(v, (Tensor, int)) for v in names.values())
+    if value is MISSING and known and all(isinstance(n, kinds) for n in parts):
+        with suppress(Exception):
+            return eval(ast.unparse(node), {"__builtins__": {}}, names)
+    return value
+
+
+def _of_vectors(
+    place: Place, call: ast.Call, of: ast.expr, dim: Any, index: ast.expr
+) -> Iterator[Candidate]:
+    """Whole vectors gathered by an index that has a number for each of them: one of each sequence,
+    or several."""
+    whole, given = _computed(place, of), _computed(place, index)
+    if type(dim) is not int or not isinstance(whole, Tensor) or not isinstance(given, Tensor):
+        return
+    dim, rank = dim % whole.dim(), given.dim()
+    if given.shape[:dim] != whole.shape[:dim] or not dim <= rank < whole.dim():
+        return
+    one = rank == dim  # a number alone for each: the dimension is lost
+    if one and rank == whole.dim() - 1:
+        return
+    text, loose = place.text(of), place.whole(index)
+    more = (whole.dim() - rank) * ", None"
+    sizes = [f"{text}.size({n})" for n in range(max(rank, dim + 1), whole.dim())]
+    spread = ", ".join(["-1"] * (whole.dim() - len(sizes)) + sizes)
+    head = f"[{', '.join(rank * ':')}{more}]" if rank < 3 else f"[...{more}]"
+    new = f"{loose}{head}.expand({spread})"
+    squeezed = any(isinstance(n, ast.Attribute) and n.value is call for n in place.parts())
+    at = replace(place, distance=0.0)
+    if not one or squeezed:
+        yield at.replaced(0.25, (index, new))
+    if one and not squeezed:
+        own = place.text(call)
+        start = own.rindex(place.text(index))
+        gathered = own[:start] + new + own[start + len(place.text(index)) :]
+        yield at.replaced(0.25, (call, f"{gathered}.squeeze({dim})"))
 
 
 def uncalled(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
@@ -381,6 +433,44 @@ def layer_by_layer(site: Site, place: Place) -> Iterator[Candidate]:
         loop = f"for layer in {place.text(call.func)}:\n    {kept} = layer({given})\n"
         row = place.text(place.statement).replace(place.text(call), kept, 1)
         yield place.written(0.25 - place.distance, f"{head}{loop}{row}")
+
+
+def of_two_dimensions(site: Site) -> Iterator[Candidate]:
+    """Parameters of fewer dimensions than an initialiser needs passed over, where each of a model
+    is initialised: biases, and what norms scale with."""
+    place = site.raising[0]
+    needed = re.search(r"fewer than 2 dimensions|with 2( or more)? dimensions", site.text)
+    for call in place.calls() if needed is not None else ():
+        given = call.args[0] if call.args else None
+        value = place.value(given) if given is not None else MISSING
+        if given is None or not isinstance(value, Tensor) or value.dim() > 1:
+            continue
+        text = place.text(given)
+        if isinstance(given, ast.Attribute) and given.attr == "bias":  # it never has more
+            continue
+        for each in place.parts():
+            for loop in getattr(each, "generators", []):
+                if spelled(loop.target) == text:
+                    more = f"{place.text(loop.iter)} if {text}.dim() > 1"
+                    yield place.replaced(0.2, (loop.iter, more))
+        if isinstance(place.statement, ast.Expr) and place.statement.value is call:
+            inner = f"if {text}.dim() > 1:\n    {place.text(call)}"
+            line = place.source.lines[place.statement.lineno - 1]
+            if line[: place.statement.col_offset].strip():  # on the line of what it belongs to
+                heads = [n for n in place.source.nodes if place.statement in _body(n)]
+                for head in heads:
+                    first = line[: place.statement.col_offset].strip()
+                    rows = "\n".join("    " + row for row in inner.splitlines())
+                    if isinstance(head, ast.stmt) and head.lineno == place.statement.lineno:
+                        own = replace(place, statement=head)
+                        yield own.written(0.2, f"{first}\n{rows}")
+            else:
+                yield place.written(0.2, inner)
+
+
+def _body(node: ast.AST) -> list[ast.stmt]:
+    body = getattr(node, "body", [])
+    return body if isinstance(body, list) else []
 
 
 _INVERSES = {"irfft": ("rfft", "n={}.size(-1)"), "irfft2": ("rfft2", "s={}.shape[-2:]")}

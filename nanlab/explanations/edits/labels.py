@@ -14,6 +14,7 @@ from nanlab.explanations.site import (
     Site,
     Tensor,
     bound_by,
+    bound_value,
     callee,
     elements,
     is_whole,
@@ -24,6 +25,23 @@ from nanlab.operators import having
 _BEYOND = re.compile(r"out of (range|bounds)|non-negative|is invalid for input|Class values")
 _NO_CLASS = (-1, -100, 255)  # labels that stand for none by custom
 _SHAPED = having("sized") | {"flatten", "ravel"}
+
+
+def of_one_dimension(site: Site) -> Iterator[Candidate]:
+    """Classes in one dimension, where the program made a column of them: each is looked up, or
+    compared, as one number."""
+    told = "same number of dimensions|multi-target|1D target|target size|same size"
+    for place in site.statements() if re.search(told, site.text) else ():
+        made, value = place.result(), bound_value(place, "")
+        whole = isinstance(made, Tensor) and is_whole(made) and made.dim() == 2
+        if not whole or made.shape[1] != 1 or value is None:
+            continue
+        column = re.fullmatch(_COLUMN, place.text(value), re.DOTALL)
+        if column is not None:
+            yield replace(place, distance=0.0).replaced(0.3, (value, column[1]))
+
+
+_COLUMN = r"(.+?)(?:\.unsqueeze\(-?1\)|\[:, None\]|\.(?:view|reshape)\(-1, 1\))"
 
 
 def left_out(site: Site) -> Iterator[Candidate]:

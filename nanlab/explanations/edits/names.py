@@ -37,6 +37,7 @@ from nanlab.explanations.site import (
     spliced,
 )
 from nanlab.explanations.trial import Source
+from nanlab.operators import having
 
 _KEYS = 12  # of a dict, that are tried where none nearly is the one that it lacks
 
@@ -344,6 +345,10 @@ def those_that_have_it(site: Site, place: Place) -> Iterator[Candidate]:
                     yield Candidate(0.45, (lines_as(place.source, first, last, text),))
 
 
+_JOINS = ("cat", "parameters_to_vector")  # what makes one vector of several
+_ONE_BY_ONE = having("sized") | {"flatten", "ravel"}  # and of what has several dimensions
+
+
 def without_gradient(site: Site, place: Place) -> Iterator[Candidate]:
     """A loop, or a comprehension, that passes over parameters without a gradient."""
     learned = any(p.grad is not None for module in site.modules for p in module.parameters())
@@ -353,6 +358,14 @@ def without_gradient(site: Site, place: Place) -> Iterator[Candidate]:
         owner, own = place.text(node.value), place.text(node)
         for part in place.parts():
             if isinstance(part, ast.comprehension) and place.text(part.target) == owner:
+                joins = any(callee(call) in _JOINS for call in place.calls())
+                joins = joins or any(
+                    isinstance(n, ast.Attribute) and n.value is node and n.attr in _ONE_BY_ONE
+                    for n in place.parts()
+                )
+                zeros = f"(torch.zeros_like({owner}) if {own} is None else {own})"
+                if joins:  # each has its place in the whole
+                    yield replace(place, distance=0.0).replaced(0.2, (node, zeros))
                 yield place.replaced(
                     0.4, (part.iter, f"{place.text(part.iter)} if {own} is not None")
                 )
@@ -552,6 +565,8 @@ def without_length(site: Site) -> Iterator[Candidate]:
         for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
             own = {n.name: n for n in kind.body if isinstance(n, ast.FunctionDef)}
             read = own.get("__getitem__")
+            if told is not None and told[1] == kind.name and "__len__" not in own:
+                yield from _of_stream(source, own)
             if read is None or "__len__" in own or len(read.args.args) < 2:
                 continue
             parts = [n for n in ast.walk(read) if isinstance(n, ast.Subscript)]
@@ -562,6 +577,35 @@ def without_length(site: Site) -> Iterator[Candidate]:
                 rows = (f"{indent}def __len__(self):", f"{indent}    return len({name})", "")
                 text = "\n".join((*rows, source.lines[first - 1]))
                 yield Candidate(0.3, (lines_as(source, first, first, text),))
+
+
+def _of_stream(source: Source, own: dict[str, ast.FunctionDef]) -> Iterator[Candidate]:
+    """The length of what gives its samples one after the other: how often its loop runs, or how
+    many there are where these were counted."""
+    read = own.get("__iter__")
+    if read is None:
+        return
+    loops = [n for n in ast.walk(read) if isinstance(n, ast.For)]
+    loops = [
+        n for n in loops if any(isinstance(e, (ast.Yield, ast.YieldFrom)) for e in ast.walk(n))
+    ]
+    head: Any = loops[0].iter if len(loops) == 1 and read.body[-1] is loops[0] else None
+    passed = {type(n) for loop in loops for n in ast.walk(loop)} & {ast.If, ast.Break, ast.Continue}
+    while callee(head) == "enumerate":
+        head = head.args[0]
+    text = ""
+    if callee(head) == "range" and len(head.args) == 1:
+        text = source.part(head.args[0])
+    elif head is not None and spelled(head):
+        text = f"len({source.part(head)})"
+    given = {*re.findall(r"[A-Za-z_][\w.]*", text)} - {"len"}
+    if not text or passed or not all(name.startswith("self.") for name in given):
+        text = "sum(1 for _ in self)"
+    first = min([read.lineno, *(n.lineno for n in read.decorator_list)])
+    indent = " " * read.col_offset
+    rows = (f"{indent}def __len__(self):", f"{indent}    return {text}", "")
+    new = "\n".join((*rows, source.lines[first - 1]))
+    yield Candidate(0.3, (lines_as(source, first, first, new),))
 
 
 def shadowed(site: Site, place: Place) -> Iterator[Candidate]:
@@ -751,9 +795,13 @@ def _known_names(place: Place, node: ast.Name) -> Iterator[Candidate]:
 
 
 def compared_by_identity(site: Site) -> Iterator[Candidate]:
-    """``eq=False`` for a dataclass that is a module: with ``==`` by fields it has no hash."""
+    """``eq=False`` for a dataclass that is a module, or has tensors: with ``==`` by fields it has
+    no hash, and no answer where these are compared."""
     found = re.search(r"unhashable type: '(\w+)'", site.text)
     name = found[1] if found is not None else ""
+    compared = [f.f_locals.get("self") for f in site.inner if f.f_code.co_name == "__eq__"]
+    if compared and re.search("ambiguous|single value|no bool", site.text):
+        name = type(compared[-1]).__name__
     for source in site.program.texts if name else ():
         kinds = [n for n in source.nodes if isinstance(n, ast.ClassDef) and n.name == name]
         for mark in (m for kind in kinds for m in kind.decorator_list):

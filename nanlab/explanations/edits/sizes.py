@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -319,6 +320,34 @@ def _other_parameters(site: Site, place: Place, node: ast.expr) -> Iterator[tupl
             yield 0.45, each.arg
         elif each.arg != own and reads.count(each.arg) and site.refused:
             yield 0.9, each.arg
+
+
+def with_columns_of_a_switch(site: Site) -> Iterator[Candidate]:
+    """A size of a layer with the columns that its class adds where a switch is on, which the
+    constructor keeps and counts nowhere: ``dim + int(bias)``."""
+    more = sorted({a - b for a in site.told for b in site.told if 0 < a - b <= _COLUMNS})
+    kinds = [(s, n) for s in site.program.texts for n in s.nodes if isinstance(n, ast.ClassDef)]
+    for source, kind in kinds if more else ():
+        made = next((n for n in kind.body if getattr(n, "name", "") == "__init__"), None)
+        switches = [n for n in ast.walk(kind) if isinstance(n, (ast.If, ast.IfExp))]
+        adding = [n for n in switches if any(callee(c) in _JOINING for c in ast.walk(n))]
+        kept = {spelled(n.test).removeprefix("self.") for n in adding} - {""}
+        parameters = made.args.args if isinstance(made, ast.FunctionDef) else []
+        reads = [n.id for n in ast.walk(made) if isinstance(n, ast.Name)] if made else []
+        for name in (p.arg for p in parameters if p.arg in kept and reads.count(p.arg) == 1):
+            own = ast.walk(made) if made is not None else ()
+            for call in (n for n in own if isinstance(n, ast.Call)):
+                row = innermost(source, call.lineno)
+                for node in call.args if row is not None else ():
+                    if isinstance(node, ast.Name) and node.id in {p.arg for p in parameters}:
+                        place = site.place(source, row, 0.0)  # type: ignore[arg-type]
+                        for n in more:
+                            factor = f"int({name})" if n == 1 else f"{n} * int({name})"
+                            yield place.replaced(0.4, (node, f"{place.text(node)} + {factor}"))
+
+
+_COLUMNS = 3  # that a switch may add
+_JOINING = ("cat", "pad")
 
 
 def exchanged_sizes(site: Site) -> Iterator[Candidate]:
@@ -801,6 +830,27 @@ def no_more_than_there_are(site: Site, place: Place) -> Iterator[Candidate]:
             if isinstance(row, ast.Assign) and bound_by(row) == [spelled(count)]:
                 text = f"min({place.text(row.value)}, {x}.size({axis}))"
                 yield Candidate(0.3, spliced(place.source, [(row.value, text)]))
+
+
+def of_the_order(site: Site) -> Iterator[Candidate]:
+    """A quantile of more elements than the function takes, by the element at its place."""
+    for place in site.raising[:1] if "quantile() input tensor is too large" in site.text else ():
+        for call in (c for c in place.calls() if callee(c) in ("quantile", "nanquantile")):
+            owner = getattr(call.func, "value", None)
+            plain = owner is not None and not isinstance(place.value(owner), ModuleType)
+            named = {k.arg: k.value for k in call.keywords}
+            given = [*([owner] if plain else []), *call.args]
+            of = named.get("input") or (given[0] if given else None)
+            share = named.get("q") or (given[1] if len(given) > 1 else None)
+            whole = len(given) < 3 and not {*named} - {"input", "q", "interpolation"}
+            if of is None or share is None or not whole:
+                continue
+            if not isinstance(place.value(share), float):
+                continue
+            text, q = place.whole(of), place.whole(share)
+            number = f"max(1, round({q} * {text}.numel()))"
+            new = f"{text}.flatten().kthvalue({number}).values"
+            yield replace(place, distance=0.0).replaced(0.1, (call, new))
 
 
 def all_dimensions(site: Site, place: Place) -> Iterator[Candidate]:

@@ -314,10 +314,22 @@ _NO_RESULT = ("NoneType", "_IncompatibleKeys")  # of what a call gives that chan
 
 def in_its_place(site: Site) -> Iterator[Candidate]:
     """What a call changed in place, where a name was bound to what the call gave."""
-    for place in (*site.raising, *site.bindings):
+    known = [(at, at, type(at.result()).__name__) for at in (*site.raising, *site.bindings)]
+    known += [
+        (made, last, kind)
+        for at, _, kind in known
+        if kind in _NO_RESULT
+        and isinstance(value := getattr(at.statement, "value", None), ast.Call)
+        for last in site.returns(at.value(value.func))
+        for made in (last, site.binding(last, last.statement.value))  # type: ignore[attr-defined]
+        if made is not None and made.function is last.function
+    ]
+    for place, last, kind in known:
         call: Any = getattr(place.statement, "value", None)
-        kind = type(place.result()).__name__
         if not isinstance(call, ast.Call) or kind not in _NO_RESULT or kind not in site.text:
+            continue
+        if place is last and is_return(place.statement):
+            yield from _returned_itself(place, call)
             continue
         (target,) = place.statement.targets  # type: ignore[attr-defined]
         name, text, near = place.text(target), place.text(call), replace(place, distance=0.0)
@@ -326,10 +338,10 @@ def in_its_place(site: Site) -> Iterator[Candidate]:
         if owner is None or isinstance(place.value(owner), ModuleType):
             for changed in call.args[:1]:
                 own = place.text(changed)
-                rows = f"{text}\n{name} = {own}"
+                rows = f"{text}\n{name} = {own}" if own != name else text
                 if not spelled(changed):  # it is made there, and would be made again
                     rows = f"{name} = {own}\n{text.replace(own, name, 1)}"
-                yield near.written(0.4, rows)
+                yield near.written(0.4 + 0.1 * any(site.returns(place.value(call.func))), rows)
         elif own == name:
             yield near.written(0.3, text)
         elif isinstance(owner, ast.Call):
@@ -339,6 +351,23 @@ def in_its_place(site: Site) -> Iterator[Candidate]:
             yield near.replaced(0.3, (call, f"sorted({own}{options})"))
         else:
             yield near.written(0.35, f"{text}\n{name} = {own}")
+
+
+def _returned_itself(place: Place, call: ast.Call) -> Iterator[Candidate]:
+    """What a call changed in place returned, where what the call gave was returned."""
+    near, text = replace(place, distance=0.0), place.text(call)
+    owner: Any = getattr(call.func, "value", None)
+    outside = not isinstance(owner, ast.Call) and place.value(owner) if owner is not None else None
+    if isinstance(outside, ModuleType):
+        owner = call.args[0] if call.args else None
+    if owner is None:
+        return
+    own = place.text(owner)
+    if spelled(owner):
+        yield near.written(0.35, f"{text}\nreturn {own}")
+    else:  # it is made there, and would be made again
+        name = next(n for n in ("result", "changed", "made") if n not in place.names())
+        yield near.written(0.35, f"{name} = {own}\n{text.replace(own, name, 1)}\nreturn {name}")
 
 
 def fitting(site: Site, place: Place) -> Iterator[Candidate]:

@@ -173,6 +173,37 @@ def channels_first(site: Site, place: Place) -> Iterator[Candidate]:
             yield replace(bound, distance=0.0).replaced(0.35, (made, text))
 
 
+def of_its_own_memory(site: Site) -> Iterator[Candidate]:
+    """A tensor copied before it is written into, where several of its elements are one: where it
+    was expanded, else right before."""
+    shared = "refers to a single memory location" in site.text
+    for place in site.raising[:1] if shared else ():
+        row: Any = place.statement
+        written = [getattr(row, "target", None), *getattr(row, "targets", [])]
+        written += [call.func.value for call in filter(written_into, place.calls())]  # type: ignore
+        for node in (n for n in written if n is not None):
+            while isinstance(node, ast.Subscript):
+                node = node.value
+            name = spelled(node)
+            load: Any = ast.parse(name or "_", mode="eval").body
+            bound, made = site.binding(place, load), load
+            for _ in range(_BACK):
+                made = bound_value(bound, name) if bound is not None else None
+                if bound is None or made is None or not spelled(made):
+                    break
+                bound = site.binding(bound, made)
+                name = spelled(made)
+            if isinstance(made, ast.Call) and bound is not None:
+                at = replace(bound, distance=0.0)
+                if any(callee(n).startswith(("expand", "broadcast")) for n in ast.walk(made)):
+                    yield at.replaced(0.2, (made, f"{at.text(made)}.clone()"))
+            if own := spelled(node):
+                yield place.written(0.3, f"{own} = {own}.clone()\n{{}}")
+
+
+_BACK = 4  # names from where a tensor is written to where it was made
+
+
 def kept_first(site: Site) -> Iterator[Candidate]:
     """The first of what is sorted kept where a cumulative sum is too large with it already, as by
     nucleus sampling: else nothing is left."""
@@ -243,6 +274,47 @@ def turned_masks(site: Site, place: Place) -> Iterator[Candidate]:
                 text = f"{place.whole(given.value)}.T"
                 at = replace(place, distance=0.0)
                 yield at.replaced(0.3 if batch else 1.2, (given.value, text))
+
+
+def turned_for_a_mask(site: Site) -> Iterator[Candidate]:
+    """A tensor with its first two dimensions as a mask has them, which then chooses in the order
+    in which it chooses of others."""
+    for place in site.raising[:1] if "shape of the mask" in site.text else ():
+        for node in (n for n in place.parts() if isinstance(n, ast.Subscript)):
+            whole, mask = place.value(node.value), place.value(node.slice)
+            both = isinstance(whole, Tensor) and isinstance(mask, Tensor)
+            if both and mask.dim() > 1 and mask.shape[:2] == whole.shape[:2][::-1]:
+                if mask.dtype == torch.bool and mask.shape[2:] == whole.shape[2 : mask.dim()]:
+                    text = f"{place.whole(node.value)}.transpose(0, 1)"
+                    yield replace(place, distance=0.0).replaced(0.1, (node.value, text))
+
+
+_COMPUTED = re.compile("multiply sequence|unsupported operand|can only concatenate")
+
+
+def of_stacked_parts(site: Site) -> Iterator[Candidate]:
+    """The parts that a function returns, which are computed with as one: stacked as it takes them
+    apart."""
+    if not isinstance(site.error, TypeError) or not _COMPUTED.search(site.text):
+        return
+    for place in site.raising[:1]:
+        for node in (n for n in place.parts() if isinstance(n, ast.Name)):
+            value, bound = place.value(node), site.binding(place, node)
+            same = isinstance(value, (tuple, list)) and len(value) > 1
+            same = same and all(isinstance(v, Tensor) for v in value)
+            made = bound_value(bound, spelled(node)) if bound is not None and same else None
+            if bound is None or not isinstance(made, ast.Call) or len({v.shape for v in value}) > 1:
+                continue
+            for last in site.returns(bound.value(made.func)):
+                given: Any = getattr(last.statement, "value", None)
+                if isinstance(given, (ast.Tuple, ast.List)):
+                    text = last.text(given).strip("()[]")
+                    around = last.source.part(last.function) if last.function is not None else ""
+                    behind = re.search(r"\[\.\.\., |\[:, |(unbind|chunk|split)\(.*-1", around)
+                    for at, dim in enumerate((", dim=-1", "") if behind else ("", ", dim=-1")):
+                        new = f"torch.stack(({text}){dim})"
+                        at_return = replace(last, distance=0.0)
+                        yield at_return.replaced(0.2 + 0.05 * at, (given, new))
 
 
 def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
