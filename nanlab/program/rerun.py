@@ -555,8 +555,8 @@ class Window:
 
     def find(self, position: int) -> tuple[int, int, int]:
         """(segment, index of the call, number of its result) of a row."""
-        op = self.recording.op(position)
-        if op is None:
+        op = self.recording.at(position)
+        if not op:
             raise UsageError(
                 f"no row at position {position}; trace.ops.position lists those at hand"
             )

@@ -362,7 +362,7 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
 
 @rule(
     "error",
-    events=("training.starved", "holds_low_precision"),
+    events=("training.starved", "normalises"),
     example="""
         norm = nn.BatchNorm1d(2).eval()
         norm.running_var.fill_(1e5)

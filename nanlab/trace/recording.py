@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
+from nanlab.operators import having
 from nanlab.stats import StatsTable, TensorStats
 from nanlab.trace.chunk import (
     CALL,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 ACCUMULATES = "AccumulateGrad"  # the node that adds to a parameter's gradient
 NO_OWNER = -1
+NORMALISES = having("normalises")
 
 
 @dataclass(slots=True)
@@ -374,6 +376,11 @@ class Recording:
         return any(d.is_floating_point and d.itemsize <= 2 for d in dtypes)
 
     @property
+    def normalises(self) -> bool:
+        """Whether any operation can read running statistics."""
+        return not NORMALISES.isdisjoint(self.ops.items)
+
+    @property
     def training(self) -> History:
         """The events of the training loop."""
         if self.catch_up is not None:
@@ -453,14 +460,15 @@ class Recording:
             return None
         return tuple(chunk.meta[at * WIDTH : (at + 1) * WIDTH])
 
-    def op(self, position: int) -> Op | None:
-        """The result at a position; None for a source (negative), and where it was folded away."""
-        row = self.row(position) if position >= 0 else None
-        return None if row is None else Op(self, position, row)
-
     def at(self, position: int) -> Op:
-        """The same, with one that is false and says nothing in the place of None."""
-        return self.op(position) or Gone(self, position)
+        """The result at a position; for a source (negative), and where it was folded away, one that
+        is false and says nothing."""
+        row = self.row(position) if position >= 0 else None
+        return Gone(self, position) if row is None else Op(self, position, row)
+
+    def op(self, position: int) -> Op | None:
+        """The same, with None in the place of what is false."""
+        return self.at(position) or None
 
     def made_by(self, position: int) -> NodeInfo:
         """The forward operation of a backward row's node; of any other row what it is itself."""

@@ -833,3 +833,53 @@ def rate_relative_to_what_has_a_size(fixed):
         return loss
 
     return net, step
+
+
+@fault("dtype-underflow", "smooth_l1_loss", "backward", step=0, steps=6, ops=("smooth_l1_loss_backward", "mul"))
+def second_task_of_little_weight_in_half(fixed):
+    """The derivative by each output is below the smallest number of float16, not flat."""
+    torch.manual_seed(75)
+    main, depth = nn.Linear(6, 3).half(), nn.Linear(6, 40).half()
+    net = nn.ModuleDict({"main": main, "depth": depth})
+    masters = [p.detach().float() for p in net.parameters()]
+    x, y, far = drawn(76, 100, 6).half(), torch.arange(100) % 3, drawn(77, 100, 40).half()
+    scale = 4096.0 if fixed else 1.0
+
+    def step(i):
+        net.zero_grad()
+        error = F.smooth_l1_loss(depth(x), far)  # ORIGIN
+        loss = F.cross_entropy(main(x).float(), y) + 2e-5 * error.float()
+        (scale * loss).backward()
+        with torch.no_grad():
+            for p, master in zip(net.parameters(), masters, strict=True):
+                master -= 0.1 * p.grad.float() / scale
+                p.copy_(master)
+        return loss
+
+    return net, step
+
+
+@fault("optimizer-arithmetic", "div", "optimizer", step=1, steps=4)
+def rows_of_a_table_that_no_sample_asked_for(fixed):
+    """Second moments kept by row and by column: those of a block that got no gradient are 0 over 0."""
+    torch.manual_seed(78)
+    table = nn.Parameter(drawn(79, 3, 5, 4))
+    rows, columns = torch.zeros(3, 5), torch.zeros(3, 4)
+    floor = 1e-30 if fixed else 0.0
+
+    def step(i):
+        table.grad = None
+        asked = torch.arange(6) % (3 if i != 1 else 2)
+        loss = (table[asked] - 1).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            square = table.grad**2 + floor
+            rows.copy_(square.mean(-1))
+            columns.copy_(square.mean(-2))
+            part = rows / rows.mean(-1, keepdim=True)  # ORIGIN
+            size = part[..., None] * columns[..., None, :]
+            table.sub_(0.01 * table.grad / size.sqrt().clamp(min=1e-8))
+        return loss
+
+    step.parameters = {"table": table}
+    return None, step
