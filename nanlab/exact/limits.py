@@ -126,6 +126,9 @@ class Evaluation:
         return self.values + tuple(g for g in self.gradients if g is not None)
 
 
+SIGNS = (torch.ops.aten.sgn.default, torch.ops.aten.sign.default)
+
+
 class Wide(DispatchMode):
     """Casts to narrower dtypes, and tensors made in them, stay float64 or complex128.
 
@@ -146,6 +149,8 @@ class Wide(DispatchMode):
             kwargs["dtype"] = torch.complex128
         count_work(1, sum(x.numel() for x in args if isinstance(x, Tensor)))
         made = func(*args, **kwargs)
+        if func in SIGNS:  # torch has 0 for that of NaN: a derivative of |x| that nobody knows
+            return torch.where(args[0].isnan(), args[0], made)
         if not isinstance(made, Tensor) or made.dtype != torch.bool:
             return made
         compares = any(isinstance(x, Tensor) and x.is_floating_point() for x in args)
