@@ -610,3 +610,17 @@ def test_products_with_vectors_are_exact(product: Callable[..., Tensor]) -> None
     known = product(x, a)
     assert torch.equal(rounded(found), known.double())
     assert torch.equal(rounded(gradient), torch.autograd.grad(known.sum(), x)[0].double())
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "float64"])
+def test_an_absolute_error_of_what_has_no_value_tells_no_gradient_of_zero(
+    exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exact:
+        monkeypatch.setattr(limits, "EXACT", ())
+    found = truth(
+        lambda base, a: (a + base**1.5).abs().sum(), [torch.full((3,), -0.5), torch.tensor([-3.0])]
+    )
+    gradient = found.gradients[1]
+    assert gradient is not None
+    assert not bool((gradient.exists & (gradient.value == 0)).any())
