@@ -89,14 +89,22 @@ def optimizer_step_of(
 
 
 def comes_from_gradients(recording: Recording, position: int) -> bool:
-    """Whether what was read came from gradients, outside the graph and earlier updates."""
+    """Whether what was read came from gradients, outside the graph and not by way of weights that
+    were updated by them."""
     first = recording.starts[recording.step_of(position)]
-    low = first if recording.at(position).phase == OPTIMIZER else position
+    by_hand = recording.at(position).phase == OPTIMIZER
+    steps = [s for s in recording.training.optimizer_steps if s.end > first]
+
+    def is_of_update(at: int) -> bool:
+        row = recording.at(at)
+        weights = [p for p in row.inputs if p in recording.sources] if row.inplace else []
+        written = any(recording.sources[p].kind == "parameter" for p in weights)
+        return written or any(s.position <= at < s.end for s in steps)
 
     def outside(at: int) -> list[int]:
         row = recording.at(at)
-        outside = row and row.node < 0 and (row.phase != OPTIMIZER or at >= low)
-        return row.inputs if at == position or outside else []
+        own = row.phase != OPTIMIZER or (by_hand and at >= first and not is_of_update(at))
+        return row.inputs if at == position or (row and row.node < 0 and own) else []
 
     reached = walk([position], outside, MOST_VISITS)
     return any(recording.at(at).backward for at in reached if at != position)

@@ -38,8 +38,6 @@ def advised(trace: Trace, finding: Finding) -> list[Fix]:
             return _state(recording, finding, op)
         case "poisoned-gradient":
             return [_CLEARED]
-        case "uninitialised-memory":
-            return [_WRITTEN]
         case "dtype-underflow":
             return _raised(recording, finding)
         case "loss-scale-overflow":
@@ -52,7 +50,6 @@ def advised(trace: Trace, finding: Finding) -> list[Fix]:
 
 
 _CLEARED = Fix("clear the gradients before this pass", "optimizer.zero_grad()")
-_WRITTEN = Fix("write the memory before it is read", "x = torch.zeros(shape)")
 GAPS = "replace missing values by 0; better, impute them where the data is loaded"
 
 

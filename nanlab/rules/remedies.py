@@ -403,7 +403,7 @@ _GAPS = ("nan-in-input", "inf-in-input", "nan-in-target")
 # Their origin is no single operation: what the rule itself proposes is all there is.
 BEYOND_ONE_OPERATION = frozenset(
     "learning-rate exploding-gradient scaler-misuse absorbed-update clip-nonfinite-norm"
-    " poisoned-parameter poisoned-buffer poisoned-gradient uninitialised-memory".split()
+    " poisoned-parameter poisoned-buffer poisoned-gradient".split()
 )
 
 
