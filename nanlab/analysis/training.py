@@ -93,7 +93,7 @@ def comes_from_gradients(recording: Recording, position: int) -> bool:
     were updated by them."""
     first = recording.starts[recording.step_of(position)]
     by_hand = recording.at(position).phase == OPTIMIZER
-    steps = [s for s in recording.training.optimizer_steps if s.end > first]
+    steps = [s for s in recording.training.optimizer_steps if by_hand and s.end > first]
 
     def is_of_update(at: int) -> bool:
         row = recording.at(at)

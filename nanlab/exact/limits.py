@@ -132,7 +132,8 @@ SIGNS = (torch.ops.aten.sgn.default, torch.ops.aten.sign.default)
 class Wide(DispatchMode):
     """Casts to narrower dtypes, and tensors made in them, stay float64 or complex128.
 
-    What is computed is counted as work. comparisons: of the forward part.
+    What is computed is counted as work, and the sign of NaN is NaN. comparisons: of the forward
+    part.
     """
 
     def __init__(self, comparisons: Comparisons | None = None) -> None:
