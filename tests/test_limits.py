@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import mpmath
 import pytest
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanlab.exact import limits
-from nanlab.exact.limits import Truth, agrees, truth
+from nanlab.exact.limits import Truth, Wide, agrees, evaluate, truth
 from nanlab.exact.numbers import AllExact, digits, lift, rounded
 
 INF = math.inf
@@ -624,3 +625,26 @@ def test_an_absolute_error_of_what_has_no_value_tells_no_gradient_of_zero(
     gradient = found.gradients[1]
     assert gradient is not None
     assert not bool((gradient.exists & (gradient.value == 0)).any())
+
+
+@pytest.mark.parametrize(
+    ("function", "gradient"),
+    [
+        (lambda x: x.clamp(min=0.0), math.nan),
+        (lambda x: torch.maximum(x, torch.zeros_like(x)), math.nan),
+        (lambda x: F.margin_ranking_loss(x, x.detach() + 1, torch.ones_like(x)), math.nan),
+        (lambda x: F.leaky_relu(x), math.nan),
+        (lambda x: x.clamp(-1.0, 1.0), math.nan),
+        (lambda x: x.nansum(), 0.0),
+        (lambda x: x.nan_to_num(0.0), 0.0),
+        (lambda x: torch.where(x.isnan(), torch.zeros_like(x), x), 0.0),
+        (lambda x: x[~x.isnan()].sum(), 0.0),
+    ],
+)
+def test_nan_that_is_compared_has_a_gradient_only_where_the_program_leaves_it_out(
+    function: Any, gradient: float
+) -> None:
+    with Wide():
+        (found,) = evaluate(function, [torch.tensor([math.nan, 0.5]).double()], [True]).gradients
+    assert found is not None and found[1] != 0
+    assert torch.allclose(found[0], torch.tensor(gradient).double(), equal_nan=True)

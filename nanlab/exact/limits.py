@@ -42,6 +42,7 @@ from nanlab.exact.numbers import (
     unmoved,
     work,
 )
+from nanlab.operators import having
 from nanlab.trace.mode import DispatchMode
 
 Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
@@ -127,18 +128,22 @@ class Evaluation:
 
 
 SIGNS = (torch.ops.aten.sgn.default, torch.ops.aten.sign.default)
+ORDERING = having("compares") & having("sign")  # of NaN they know nothing; eq and isnan do
 
 
 class Wide(DispatchMode):
     """Casts to narrower dtypes, and tensors made in them, stay float64 or complex128.
 
-    What is computed is counted as work, and the sign of NaN is NaN. comparisons: of the forward
-    part.
+    What is computed is counted as work. The sign of NaN is NaN, and so is, in the backward part,
+    what depends on one: torch passes no gradient to a clamp's NaN, as it fails every comparison.
+    comparisons: of the forward part.
     """
 
     def __init__(self, comparisons: Comparisons | None = None) -> None:
         super().__init__()
         self.comparisons = comparisons or Comparisons()
+        # of the backward part, by identity: a mask, and where it compares what has no value
+        self._undecided: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
@@ -152,11 +157,37 @@ class Wide(DispatchMode):
         made = func(*args, **kwargs)
         if func in SIGNS:  # torch has 0 for that of NaN: a derivative of |x| that nobody knows
             return torch.where(args[0].isnan(), args[0], made)
-        if not isinstance(made, Tensor) or made.dtype != torch.bool:
+        if not isinstance(made, Tensor):
             return made
-        compares = any(isinstance(x, Tensor) and x.is_floating_point() for x in args)
-        forward = torch._C._current_autograd_node() is None
-        return self.comparisons.result(made) if compares and forward else made
+        if torch._C._current_autograd_node() is not None:
+            return self._with_undecided(func.overloadpacket.__name__, made, args)
+        compares = made.dtype == torch.bool and any(map(_is_real, args))
+        return self.comparisons.result(made) if compares else made
+
+    def _with_undecided(self, name: str, made: Tensor, args: Sequence[Any]) -> Tensor:
+        """A result of the backward part, NaN where operands of its shape are or where the mask that
+        chose it compared NaN."""
+        operands = [x for x in args if isinstance(x, Tensor)]
+        masks = [self._undecided[id(x)][1] for x in operands if id(x) in self._undecided]
+        if name in ORDERING:
+            masks += [x.isnan() for x in operands if _is_real(x)]
+        elif made.dtype != torch.bool and all(
+            _is_real(x) and x.shape == made.shape for x in operands
+        ):
+            masks = [x.isnan() for x in operands[1:]]
+        open_ = [mask for mask in masks if mask.shape == made.shape and bool(mask.any())]
+        if not open_:
+            return made
+        nowhere = torch.stack(open_).any(0)
+        if made.dtype == torch.bool:
+            self._undecided[id(made)] = made, nowhere
+            return made
+        if not _is_real(made):
+            return made
+        written = made is args[0]
+        return (
+            made.masked_fill_(nowhere, math.nan) if written else made.masked_fill(nowhere, math.nan)
+        )
 
 
 def evaluate(
