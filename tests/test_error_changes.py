@@ -548,7 +548,7 @@ def run(path: Path, text: str) -> None:
     exec(compile(text, str(path), "exec"), names)
 
 
-@pytest.mark.examples(every=4)
+@pytest.mark.examples(every=8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_line_to_change_is_named_and_as_rewritten_lets_the_program_run(
     name: str, tmp_path: Path

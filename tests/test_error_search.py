@@ -1373,7 +1373,7 @@ def run(path: Path, text: str) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.examples(every=4)
+@pytest.mark.examples(every=8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_edit_at_a_line_to_change_lets_the_program_run(name: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"
@@ -1396,7 +1396,7 @@ def meant() -> dict[str, str]:
     return dict(block.split("\n", 1) for block in text.split("=== ")[1:])  # type: ignore[misc]
 
 
-@pytest.mark.examples(every=10)
+@pytest.mark.examples(every=25)
 @pytest.mark.parametrize("name", meant())
 def test_edit_makes_the_program_do_what_was_meant(name: str, tmp_path: Path) -> None:
     text = meant()[name]

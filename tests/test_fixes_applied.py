@@ -120,7 +120,7 @@ NOT_CURED = [
 ]
 
 
-@pytest.mark.examples(every=3)
+@pytest.mark.examples(every=4)
 @pytest.mark.parametrize(("name", "title"), NOT_CURED)
 def test_a_fix_that_cures_its_operation_and_not_the_program_is_not_verified(
     name: str, title: str

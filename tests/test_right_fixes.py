@@ -137,7 +137,7 @@ WRITTEN = {
 }
 
 
-@pytest.mark.examples(every=3)
+@pytest.mark.examples(every=4)
 @pytest.mark.parametrize("name", WRITTEN.values(), ids=WRITTEN)
 def test_the_first_verified_fix_is_right(name: str) -> None:
     (path,) = judge.programs([name])
