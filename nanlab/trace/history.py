@@ -77,6 +77,7 @@ class OptimizerStep:
     uncleared: bool = False  # its gradients were added to those that its last step had used
     # (parameter, row of its value) of those that ask for a gradient, and have none
     unreached: tuple[tuple[int, int], ...] = ()
+    begins: bool = False  # the optimizer had no state before
 
 
 @dataclass(frozen=True, slots=True)
