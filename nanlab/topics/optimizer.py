@@ -205,7 +205,6 @@ def optimizer_eps_underflow_(trace: Trace) -> Iterator[Finding]:
     if not len(moved) or not 0.5 < over_eps.median() < 2.0:
         return
     first = steps[0]
-    lower = 10.0 ** (math.floor(math.log10(largest)) - 5)
     yield optimizer_eps_underflow_.finding(
         f"all gradients are at most {largest:.3g}, and {first.optimizer} divides them by no less"
         f" than eps={eps:g}: the updates are {eps / largest:.3g} times smaller than the learning"
@@ -217,11 +216,16 @@ def optimizer_eps_underflow_(trace: Trace) -> Iterator[Finding]:
         phase=PHASES[OPTIMIZER],
         op=first.writer,
         fixes=[
-            Fix("let eps be smaller than the gradients", f"eps={lower:.0e}"),
-            Fix("scale the loss, or measure in units in which values are about 1", "loss * 1e6"),
+            Fix("scale the loss, or measure in units in which values are about 1", "loss * 1e6")
         ],
         **line_fields(trace.recording, first.line),
     )
+
+
+def smaller_eps(trace: Trace) -> float:
+    """An eps that is small next to the gradients of a run that eps keeps still."""
+    largest = float(trace.parameters["gradient_absmax"].max())
+    return float(10.0 ** (math.floor(math.log10(largest)) - 5))
 
 
 @rule(
