@@ -313,7 +313,7 @@ class Place:
     span: Span | None = None
     ran: str = ""  # the operator, where the stretch computed nothing else, or only with its result
     operands: int = 0  # how many it has, where the stretch computed with its result
-    settings: tuple[tuple[str, Any], ...] = ()  # and its keywords
+    settings: tuple[tuple[str, int | float | str], ...] = ()  # and its keywords
 
 
 def guarded(

@@ -349,22 +349,27 @@ def _place(recording: Recording, op: Op, pages: Pages) -> Place:
     if alone or not op.module or {r.module for r in others} != {op.module}:
         return Place(line, own, name if alone else "")
     # a loss that is averaged
-    begins = next(r.name for r in others if r.step == op.step) == op.name
-    return Place(line, own, name if begins else "", len(op.inputs), _settings(recording, op, name))
+    names = [r.name for r in others if r.step == op.step]
+    settings = _settings(recording, op, name, names[-1])
+    return Place(line, own, name if names[0] == op.name else "", len(op.inputs), settings)
 
 
-def _settings(recording: Recording, op: Op, name: str) -> tuple[tuple[str, Any], ...]:
+def _settings(
+    recording: Recording, op: Op, name: str, last: str
+) -> tuple[tuple[str, int | float | str], ...]:
     """The keywords of a function of torch that were given another value than by default, as its
-    operator got them."""
+    operator got them, and by the operator that came last."""
     function, call = getattr(F, name, None), recording.program.call_at(op.position)
     if function is None or call is None:
         return ()
     default = {p.name: p.default for p in inspect.signature(function).parameters.values()}
-    got = zip((argument.name for argument in call.func._schema.arguments), call.args, strict=False)
+    arguments = (argument.name for argument in call.func._schema.arguments)
+    got: dict[str, Any] = dict(zip(arguments, call.args, strict=False))
+    got["reduction"] = last if last in ("mean", "sum") else "none"
     return tuple(
         (name, value)
-        for name, value in got
-        if isinstance(value, int | float)
+        for name, value in got.items()
+        if isinstance(value, int | float | str)
         and type(default.get(name)) is type(value)
         and default[name] != value
     )
