@@ -366,13 +366,8 @@ def _settings(
     arguments = (argument.name for argument in call.func._schema.arguments)
     got: dict[str, Any] = dict(zip(arguments, call.args, strict=False))
     got["reduction"] = last if last in ("mean", "sum") else "none"
-    return tuple(
-        (name, value)
-        for name, value in got.items()
-        if isinstance(value, int | float | str)
-        and type(default.get(name)) is type(value)
-        and default[name] != value
-    )
+    given = [(n, v) for n, v in got.items() if isinstance(v, int | float | str)]
+    return tuple((n, v) for n, v in given if type(default.get(n)) is type(v) and default[n] != v)
 
 
 def _dtype(recording: Recording, op: Op) -> torch.dtype:
