@@ -75,7 +75,8 @@ def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
     """An eps that the narrowest of parameters and state holds as a normal number; none where the
     arithmetic overflowed, which no eps changes: a second moment of inf makes updates of 0."""
     culprit, steps = trace.culprit, trace.recording.training.optimizer_steps
-    if culprit is not None and culprit.symptom == "silent-underflow":
+    of_eps = culprit is not None and culprit.cause == "optimizer-eps-underflow"
+    if culprit is not None and of_eps and culprit.symptom == "silent-underflow":
         yield _smaller_epsilon(trace, culprit, steps[0].optimizer)
         return
     if culprit is not None and overflowed(trace.recording, culprit.position):

@@ -477,9 +477,11 @@ def _converged(trace: Trace) -> bool:
 def _is_worse_since(trace: Trace, position: int) -> bool:
     """Whether the losses from the step of a row on are all above most of those before: what rests
     then had not reached its aim."""
-    losses, step = trace.steps["loss"], trace.recording.step_of(position)
-    before, since = losses[:step].dropna(), losses[step:].dropna()
-    return bool(len(before) and len(since)) and since.min() > before.median()
+    losses = trace.steps["loss"].to_numpy(float, na_value=np.nan)
+    step = trace.recording.step_of(position)
+    before, since = losses[:step], losses[step:]
+    finite = np.isfinite(before).any() and np.isfinite(since).all()
+    return bool(finite and since.min() > np.nanmedian(before))
 
 
 def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Finding:

@@ -183,7 +183,7 @@ def _eps_underflow(
         opt = torch.optim.Adam([w], lr=1e-3)
         for i in range(5):
             opt.zero_grad()
-            (1e-7 * w - 2e-7).square().sum().backward()
+            (1e-6 * w - 2e-6).square().sum().backward()
             opt.step()  # here
     """,
     fix={"lr=1e-3": "lr=1e-3, eps=1e-20"},
