@@ -732,7 +732,7 @@ _MISUSES = {
 def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
     recording, kind = trace.recording, str(found.kind)
     place, step = where(recording, found.at), recording.step_of(found.position)
-    if kind not in ("part-unscaled", "never-scaled") and place["phase"] in ("forward", "other"):
+    if kind != "part-unscaled" and place["phase"] in ("forward", "other"):
         place["phase"] = "optimizer"  # the work on gradients, with or without torch.no_grad
     if kind == "bypass":
         kind = "unscaled-early" if found.unscaled else kind
