@@ -1,0 +1,102 @@
+"""Fixes of what no loss is computed from: gradients that a program scales itself, and buffers."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import nanlab
+from nanlab.rules import Edit, Finding, Fix
+from nanlab.rules.remedies import judge_for
+from nanlab.trace import Trace
+
+
+def watched(text: str, path: Path, steps: int = 3) -> Trace:
+    """A program's steps; it defines model and step."""
+    file = path / "program.py"
+    file.write_text(text)
+    linecache.checkcache(str(file))
+    names: dict[str, Any] = {"torch": torch, "nn": torch.nn, "__name__": "program"}
+    exec(compile(text, str(file), "exec"), names)
+    with nanlab.watch(names["model"], on_fault="record") as trace:
+        for i in range(steps):
+            names["step"](i)
+    return trace
+
+
+def told(trace: Trace) -> tuple[Finding, dict[str, Fix]]:
+    finding = trace.culprit or trace.findings[0]
+    return finding, {fix.code: fix for fix in finding.fixes}
+
+
+def verdict_of(trace: Trace, code: str) -> str:
+    """That of another line in the place of the culprit's."""
+    finding, _ = told(trace)
+    judge = judge_for(trace, finding)
+    assert not isinstance(judge, str)
+    row = linecache.getline(finding.file, finding.line).rstrip()
+    return judge.judge([Edit(finding.file, finding.line, finding.line, code, row)]).verdict
+
+
+SCALED = """
+torch.manual_seed(0)
+model = nn.Linear(3, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.ones(4, 3)
+def step(i):
+    opt.zero_grad()
+    k = 4 if i == 0 else 0
+    loss = model(x[:k]).square().sum()
+    loss.backward()
+    n = COUNT
+    for g in [p.grad for p in model.parameters()]:
+        LINE
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "count", "code"),
+    [
+        ("g.div_(n)", "k", "g.div_(max(n, 1))"),
+        ("g.div_(n)", "torch.ones(k).bool().sum()", "g.div_(n.clamp_min(1))"),
+        ("g /= n", "k", "g /= max(n, 1)"),
+        ("h = g; h /= n", "k", "h /= max(n, 1)"),
+        ("g.view(-1).div_(n)", "k", "g.view(-1).div_(max(n, 1))"),
+        ("g.copy_(g / n)", "k", "g.copy_(g / max(n, 1))"),
+    ],
+)
+def test_a_gradient_is_divided_in_place_by_a_count_of_at_least_one(
+    line: str, count: str, code: str, tmp_path: Path
+) -> None:
+    trace = watched(SCALED.replace("LINE", line).replace("COUNT", count), tmp_path)
+    finding, fixes = told(trace)
+    assert finding.cause == "div-by-zero"
+    (best,) = (fix for text, fix in fixes.items() if code in text)
+    assert best is finding.fixes[0] and best.verified
+    # others have the tensor by another name: it is no help to give it another here
+    assert not any(f.verified and ("g = " in t.split("; ")[-1]) for t, f in fixes.items())
+
+
+@pytest.mark.parametrize("line", ["g.div_(n)", "g /= n"])
+def test_a_gradient_that_is_not_zero_has_no_quotient_by_a_count_of_zero(
+    line: str, tmp_path: Path
+) -> None:
+    text = SCALED.replace("LINE", line).replace("COUNT", "k").replace("x[:k]", "x")
+    trace = watched(text, tmp_path)
+    finding, fixes = told(trace)
+    assert {fix.verdict for fix in finding.fixes if fix.edits} == {"finite"} and fixes
+    assert verdict_of(trace, "g.mul_(0)" if "div" in line else "g *= 0") != "verified"
+
+
+def test_what_a_trial_writes_in_place_is_what_the_update_reads(tmp_path: Path) -> None:
+    text = SCALED.replace("LINE", "g.view(-1)[0:1].div_(n)").replace("COUNT", "k")
+    trace = watched(text.replace("x[:k]", "x"), tmp_path)
+    replay = trace.replay(next(f for f in trace.culprit.fixes if "max(n, 1)" in f.code))  # type: ignore[union-attr]
+    for name, after in replay.parameters.items():
+        assert bool(after.isfinite().all()), name
+        assert bool(replay.gradients[name].isfinite().all()), name
