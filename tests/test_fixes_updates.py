@@ -100,3 +100,54 @@ def test_what_a_trial_writes_in_place_is_what_the_update_reads(tmp_path: Path) -
     for name, after in replay.parameters.items():
         assert bool(after.isfinite().all()), name
         assert bool(replay.gradients[name].isfinite().all()), name
+
+
+NORM = """
+torch.manual_seed(0)
+model = nn.Linear(8, 8).half()
+params = list(model.parameters())
+opt = torch.optim.SGD(params, lr=1e-4)
+x = torch.randn(512, 8).half()
+def step(i):
+    opt.zero_grad()
+    loss = (model(x * (0.1 if i < 1 else 1.0)).float() * SCALE).square().sum()
+    loss.backward()
+    total = START
+    for p in params:
+        g = p.grad
+        LINE
+    factor = (2.0 / (total ** 0.5 + 1e-3)).clamp(max=1.0)
+    for p in params:
+        p.grad.mul_(factor)
+    opt.step()
+"""
+WIDE = "total = total + g.float()"
+
+
+@pytest.mark.parametrize(
+    ("line", "scale", "code"),
+    [
+        ("total = total + g.pow(2).sum()", 0.45, f"{WIDE}.pow(2).sum()"),
+        ("total = total + g.pow(2).sum()", 1.0, f"{WIDE}.pow(2).sum()"),
+        ("total = total + torch.sum(g * g)", 0.45, f"{WIDE}.square().sum()"),
+        ("total += (g ** 2).sum()", 0.45, "total += g.float().pow(2).sum()"),
+        ("total = total + g.norm() ** 2", 0.5, f"{WIDE}.norm() ** 2"),
+    ],
+)
+def test_a_norm_of_gradients_in_half_is_added_up_in_float32(
+    line: str, scale: float, code: str, tmp_path: Path
+) -> None:
+    text = NORM.replace("LINE", line).replace("SCALE", f"{scale}").replace("START", "0.0")
+    trace = watched(text, tmp_path)
+    finding, fixes = told(trace)
+    assert finding.cause == "dtype-overflow" and finding.fixes[0].code == code
+    assert fixes[code].verified
+    assert not any("autocast" in fix for fix in fixes)  # there is none
+    assert verdict_of(trace, code.replace("g.float()", "0.5 * g.float()")) == "finite"
+
+
+def test_what_is_added_to_a_number_in_half_stays_in_half(tmp_path: Path) -> None:
+    text = NORM.replace("LINE", "total += g.pow(2).sum()").replace("SCALE", "0.45")
+    trace = watched(text.replace("START", "torch.zeros((), dtype=torch.half)"), tmp_path)
+    _, fixes = told(trace)
+    assert not any(fix.verified for fix in fixes.values())
