@@ -151,3 +151,64 @@ def test_what_is_added_to_a_number_in_half_stays_in_half(tmp_path: Path) -> None
     trace = watched(text.replace("START", "torch.zeros((), dtype=torch.half)"), tmp_path)
     _, fixes = told(trace)
     assert not any(fix.verified for fix in fixes.values())
+
+
+BUFFER = """
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(3, 3)
+        self.register_buffer("scale", torch.ones(3))
+    def forward(self, x):
+        y = self.lin(x * self.scale)
+        with torch.no_grad():
+            LINE
+        return y.square().mean()
+torch.manual_seed(0)
+model = Scaled()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def step(i):
+    x = torch.randn(8, 3) * torch.tensor([1.0, float(i < 1), 1.0])
+    opt.zero_grad()
+    model(x).backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (
+            "self.scale.copy_(x.mean(0) / x.std(0))",
+            "self.scale.copy_(x.mean(0) / x.std(0).clamp_min(1e-6))",
+        ),
+        (
+            "self.scale.mul_(0.9).add_(0.1 / x.abs().amax(0))",
+            "self.scale.mul_(0.9).add_(0.1 / x.abs().amax(0).clamp_min(1e-6))",
+        ),
+        (
+            "self.scale.div_(x.abs().mean(0))",
+            "self.scale.div_(x.abs().mean(0).clamp_min(1e-6))",
+        ),
+    ],
+)
+def test_what_is_written_into_a_buffer_is_tried_on_the_steps_up_to_that_which_reads_it(
+    line: str, code: str, tmp_path: Path
+) -> None:
+    trace = watched(BUFFER.replace("LINE", line), tmp_path, 4)
+    finding, fixes = told(trace)
+    assert trace.recording.step_of(finding.position) < finding.step
+    # a quotient without a limit: nobody knows what is right
+    assert fixes[code].verdict == "finite"
+    replay = trace.replay(fixes[code])
+    assert replay.finite and replay.step == finding.step
+    assert not any(fix.verdict == "untried" for fix in fixes.values() if fix.edits)
+
+
+def test_a_value_in_a_buffer_that_has_a_limit_is_verified_by_it(tmp_path: Path) -> None:
+    line = "self.scale.copy_(torch.sin(x.mean(0)) / x.mean(0))"
+    trace = watched(BUFFER.replace("LINE", line), tmp_path, 4)
+    _, fixes = told(trace)
+    right = [text for text, fix in fixes.items() if fix.verified]
+    assert any("sinc" in text for text in right)
+    assert not any("clamp_min" in text or "safe.div" in text for text in right)
