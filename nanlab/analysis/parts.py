@@ -237,14 +237,14 @@ def by_zero(part: Slice) -> Iterator[tuple[int, int, Call]]:
     """The divisions by a Python number that is 0, and the products with one."""
     for segment, index, item in part.items:
         if isinstance(item, Call) and len(item.args) > 1:
-            factor, multiplies = item.args[1], item.func.__name__.startswith("mul.")
+            factor, multiplies = item.args[1], _name(item).rstrip("_") == "mul"
             if isinstance(factor, int | float) and factor == 0 and (multiplies or divides(item)):
                 yield segment, index, item
 
 
 def divides(call: Call) -> bool:
     """Whether it is a division."""
-    return bool(call.func.__name__.startswith("div."))
+    return _name(call).rstrip("_") == "div"
 
 
 def counts_nothing(part: Slice) -> bool:
@@ -264,11 +264,23 @@ def counts_nothing(part: Slice) -> bool:
     return any(t is not None and t.dim() and not bool(t.count_nonzero()) for t in (*made, *read))
 
 
+def counted(part: Slice) -> Iterator[tuple[int, int, Call]]:
+    """The divisions by whole numbers, one or a tensor of them."""
+    for segment, index, item in part.items:
+        if isinstance(item, Call) and len(item.args) > 1 and divides(item):
+            by = item.args[1]
+            whole = not by.dtype.is_floating_point if isinstance(by, Ref) else type(by) is int
+            if whole and not (isinstance(by, Ref) and by.dtype.is_complex):
+                yield segment, index, item
+
+
 def divided_by(segment: int, index: int, call: Call, distance: float) -> list[Patch]:
-    """A division by another number."""
+    """A division by another number where it is by 0."""
 
     def run(get: Get) -> Any:
-        return call.func(get(call.args[0]), distance, *call.args[2:], **call.kwargs)
+        by = get(call.args[1]) if isinstance(call.args[1], Ref) else 0
+        by = torch.where(by == 0, distance, by) if isinstance(by, Tensor) else distance
+        return call.func(get(call.args[0]), by, *call.args[2:], **call.kwargs)
 
     return [Patch(segment, index, frozenset({index}), call.out, run)]
 

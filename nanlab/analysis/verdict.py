@@ -17,6 +17,7 @@ from nanlab.analysis.parts import (
     Parts,
     SumsBefore,
     by_zero,
+    counted,
     counts_nothing,
     divided_by,
     divides,
@@ -58,7 +59,7 @@ from nanlab.program.slices import Slice, calls_of, cut, numel
 from nanlab.program.values import Values
 from nanlab.trace import Trace
 from nanlab.trace.op import CARRIED, INTENDED, OK, location
-from nanlab.trace.program import EngineRun, Look, Ref, refs_in
+from nanlab.trace.program import Call, EngineRun, Look, Ref, refs_in
 from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
@@ -248,6 +249,8 @@ class Judge:
         if not right and (distortion or 0.0) > WITHIN:
             why = f"it changes healthy values by {_percent(distortion or 0.0)}"
             return Judgement("finite", why, distortion, largest, replay)
+        if agreement.kind == "agrees":
+            agreement = self._beside_losses(edited)
         if agreement.kind != "agrees":
             return Judgement("finite", agreement.why, distortion, largest, replay)
         if (distortion or 0.0) > WITHIN:  # loss and gradients are right; what is between is another
@@ -471,6 +474,67 @@ class Judge:
                     return found
         return found
 
+    def _beside_losses(self, edited: Edited) -> Agreement:
+        """Whether edited lines that no loss of their step is computed from, as of gradients that
+        the program scales itself or of a buffer, give what is right where they gave nothing finite.
+        """
+        bad = [r for r in edited.regions if self.recording.may_be_bad(self._call_of(r).position)]
+        for region in bad[:MOST_REGIONS]:
+            try:
+                if self._is_followed(region):
+                    continue
+                part = self.parts.line(region)
+                operands, old = [*part.operands.values()], part.evaluated
+                read = [t for t in operands if t.is_floating_point() or t.is_complex()]
+                if are_finite([*old.values]) or not are_finite(read):  # another run of it is first
+                    continue
+                true = self.parts.truth(part)
+                if true is None or not _exist(true, old):
+                    true = self._by_a_count(part)
+                if true is None or not _exist(true, old):
+                    return Agreement("unknown", NOT_COMPUTED)
+                own = [p for p in edited.patches if p.segment == region.segment]
+                new = evaluate(part.function(own), operands, part.differentiated)
+                found = compared(new, old, true)
+            except Exception:
+                return Agreement("unknown", NOT_COMPUTED)
+            if found.kind != "agrees":
+                return found
+        return Agreement("agrees")
+
+    def _is_followed(self, region: Region) -> bool:
+        """Whether a loss of its step is computed from a line, or it is of the backward part."""
+        at, index = region.segment, region.outer[0]
+        engine = self.where.segments[at].engine
+        if any(run.first <= index < run.last for run in engine):
+            return True
+        call, step = self._call_of(region), self._step_of(at, index)
+        runs = (r for r in gradient_runs(self.where) if self._step_of(r[0], r[1].first) == step)
+        try:
+            own = [self.parts.whole(*run) for run in runs]
+        except NotReplayable:  # it is not known of all
+            return True
+        if call.read:
+            return any((at, index) in calls_of(part) for part in own)
+        made = {ref.storage for ref in refs_in(region.outer[1])}  # a constant
+        return any(ref.storage in made for part in own for ref in part.operands)
+
+    def _step_of(self, segment: int, index: int) -> int:
+        """The step of a call, or of what ends with the segment."""
+        calls = self.where.segments[segment].calls
+        return self.recording.step_of(calls[min(index, len(calls) - 1)].position)
+
+    def _call_of(self, region: Region) -> Call:
+        """The call that gave a line its value."""
+        return self.where.segments[region.segment].calls[region.outer[0]]
+
+    def _by_a_count(self, part: Slice) -> Truth | None:
+        """What a line tends to where a whole number moves by which it divides; what it divides is
+        as it is, which of no elements is 0."""
+        for segment, index, call in counted(part):
+            return tends(lambda d: moved(part, divided_by(segment, index, call, d)))  # noqa: B023
+        return None
+
     def _changed(self, edited: Edited) -> Iterator[tuple[Region, Slice]]:
         """What an edit changes; of several what no other goes on with: for it alone it may be."""
         parts, stop = [], self._sums_before(edited)
@@ -646,6 +710,12 @@ def _off(got: Tensor, limit: Tensor, largest: float = 0.0) -> tuple[float, float
         return None
     at = int(gap.flatten().argmax())
     return float(got.flatten()[at]), float(limit.flatten()[at])
+
+
+def _exist(true: Truth, old: Evaluation) -> bool:
+    """Whether each value that is not finite has a limit."""
+    pairs = zip(true.values, old.values, strict=True)
+    return all(bool((limit.exists | was.isfinite().cpu()).all()) for limit, was in pairs)
 
 
 def _off_in_range(

@@ -523,6 +523,30 @@ class _Page:
             return alone if made is not None and is_new(made[1]) and alone else None
         return False if is_new(written) and not alone else None
 
+    def _in_place(self, node: ast.expr, new: str) -> str | None:
+        """What a method writes into a tensor that others may see, written there as well."""
+        assert isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        target, method = node.func.value, node.func.attr
+        rest = _rest_of(new, _common(method.rstrip("_")), target)
+        return f"{self.source(target)}.{method}({', '.join(rest)})" if rest else None
+
+    def _augmented(self, statement: ast.AugAssign, new: str) -> str | None:
+        """The statement with what it computes written anew, in place where others see that; None
+        where they surely do and it cannot be."""
+        target = ast.unparse(statement.target)
+        name = getattr(statement.target, "id", "")
+        made = self.scope.assignment(name, statement) if name else None
+        if made is None or not is_new(made[1]):
+            left = ast.parse(target, mode="eval").body
+            rest = _rest_of(new, _SIGNS.get(type(statement.op), ""), left)
+            if rest and len(rest) == 1:
+                whole = ast.AugAssign(statement.target, statement.op, ast.Constant(0))
+                return ast.unparse(whole)[:-1] + rest[0]
+        turns = (s.target for s in self.scope.order if isinstance(s, ast.For))
+        view = made is not None and isinstance(made[1], ast.Name | ast.Attribute | ast.Subscript)
+        seen = view or any(_is_named(n, name) for n in _walk([*turns]))
+        return None if seen else f"{target} = {new}"
+
     def _shows(self, node: ast.expr) -> bool:
         """Whether an expression is a tensor, or a view of one, that a method writes into."""
         for call in self.nodes:
@@ -545,7 +569,14 @@ class _Page:
     def changed(self, changes: Sequence[tuple[ast.expr, str]]) -> str | None:
         """The statement with these expressions written anew."""
         written = [self.writes(node) for node, _ in changes]
-        if None in written or any(self._shows(node) for node, _ in changes):
+        if any(self._shows(node) for node, _ in changes):
+            return None
+        kept = [
+            (node, self._in_place(node, new) if way is None else new)
+            for (node, new), way in zip(changes, written, strict=True)
+        ]
+        changes = [(node, new) for node, new in kept if new is not None]
+        if len(changes) < len(kept):
             return None
         (node, new), statement = changes[0], self.statement
         if True in written and isinstance(statement, ast.Return):
@@ -556,7 +587,8 @@ class _Page:
             names.append(ast.unparse(written_by(node) or target.func.value))
             return self.scope.in_place(statement, f"{' = '.join(names)} = {new}")
         if isinstance(statement, ast.AugAssign) and getattr(node, "right", 0) is statement.value:
-            return self.scope.in_place(statement, f"{ast.unparse(statement.target)} = {new}")
+            whole = self._augmented(statement, new)
+            return self.scope.in_place(statement, whole) if whole is not None else None
         try:
             return self.scope.replaced(statement, list(changes))
         except SyntaxError:
@@ -641,6 +673,20 @@ def _is_in_place(node: ast.Call) -> bool:
     """Whether it calls a method that writes into its tensor."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     return name.endswith("_") and not name.endswith("__")
+
+
+def _rest_of(new: str, name: str, first: ast.expr) -> list[str] | None:
+    """The other operands of an operation of a tensor, which leave it in its dtype; None where code
+    computes something else."""
+    source = Source(new)
+    for each in spellings(ast.parse(new, mode="eval").body):
+        if each.name != name or not each.operands or each.function is not None:
+            continue
+        if ast.dump(each.operands[0]) == ast.dump(first):
+            rest = [*each.operands[1:], *each.rest]
+            if not any(isinstance(n, ast.Attribute) and n.attr in CASTS for n in _walk(rest)):
+                return [source(n) for n in rest]
+    return None
 
 
 def _walk(parts: ast.AST | Sequence[ast.AST]) -> list[ast.AST]:

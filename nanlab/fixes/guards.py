@@ -141,6 +141,15 @@ compute this operation in float32, from the epsilon on: float32 holds it [half]
     log(clamp_min($x, $e)) -> torch.log($x.float().clamp_min($e))
     log(clamp($x, min=$e)) -> torch.log($x.float().clamp(min=$e))
     rsqrt($x + $e) -> torch.rsqrt($x.float() + $e)
+add up the squares in float32 [half]
+    $n + sum($x ** 2, ...) -> $n + $x.float().pow(2).sum(...)
+    $n + sum(square($x), ...) -> $n + $x.float().square().sum(...)
+    $n + sum($x * $x, ...) -> $n + $x.float().square().sum(...)
+    $n + norm($x, ...) ** 2 -> $n + $x.float().norm(...) ** 2
+    sum($x ** 2, ...) -> $x.float().pow(2).sum(...)
+    sum($x * $x, ...) -> $x.float().square().sum(...)
+add up in float32 [half]
+    $n + $x -> $n + $x.float()
 compute this operation in float32 [half]
     $x @ $y -> $x.float() @ $y.float()
     einsum($n, $x, $y, ...) -> torch.einsum($n, $x.float(), $y.float(), ...)

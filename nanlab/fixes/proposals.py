@@ -324,7 +324,7 @@ def autocast(recording: Recording, op: Op) -> str:
     operation's step; "": not so."""
     for row in recording.all_ops():
         if row.step == op.step and row.name == "_to_copy" and row.dtype in _HALF:
-            if not _CAST.search(_line(recording, row)):
+            if not row.backward and not _CAST.search(_line(recording, row)):
                 return row.device.split(":")[0]
     return ""
 

@@ -36,6 +36,7 @@ from nanlab.program.edit_text import (
     differences_between,
     function_around,
     gives_dtype,
+    joined,
     leaves_autocast,
     lifted_out,
     local_makers,
@@ -354,6 +355,9 @@ class _Rewrite:
                 raise
         if not found and not self.before and not self.contexts:
             found = list(self._wrapped(made, was, old, new))
+        if not found and isinstance(was, ast.AugAssign) and isinstance(now, ast.AugAssign):
+            if old is was.value and type(was.op) is type(now.op):  # by a number of the program
+                found = list(self._regions(made, joined(was), joined(now)))
         return found or self._set(was, old, new)
 
     def _code(self, new: ast.expr, used: Iterable[str], computed: Collection[str] = ()) -> Code:

@@ -439,10 +439,7 @@ def differences_between(
 ) -> Iterator[tuple[ast.expr, ast.expr]]:
     """The smallest expressions with calls of their own in which two statements differ."""
     if isinstance(old, ast.AugAssign) and isinstance(new, ast.Assign):
-        target = ast.parse(ast.unparse(old.target), mode="eval").body
-        joined = ast.copy_location(ast.BinOp(target, old.op, old.value), old)
-        joined.statement = old  # type: ignore[attr-defined]
-        yield joined, new.value
+        yield joined(old), new.value
         return
     if isinstance(old, ast.Assign) and isinstance(new, ast.Assign):
         if len(new.targets) == len(old.targets) + 1 and _is_written(old.value, new.targets[-1]):
@@ -454,6 +451,14 @@ def differences_between(
             return
         raise NotReplayable("the edit turns one kind of statement into another")
     yield from lifted_out(old, new, spans)
+
+
+def joined(statement: ast.AugAssign) -> ast.BinOp:
+    """What a statement like ``x /= n`` computes."""
+    target = ast.parse(ast.unparse(statement.target), mode="eval").body
+    found = ast.copy_location(ast.BinOp(target, statement.op, statement.value), statement)
+    found.statement = statement  # type: ignore[attr-defined]
+    return found
 
 
 def _is_written(node: ast.expr, target: ast.expr) -> bool:

@@ -35,6 +35,7 @@ from nanlab.program.rerun import (
     Memory,
     Run,
     Window,
+    first_of_fault,
     operate_call,
     rerun,
     step_that_shows,
@@ -95,11 +96,12 @@ def check_rebuilt(where: Window, beginning: Beginning | None = None) -> list[Eng
 
     beginning: what was made of it already.
     """
-    segment = where.segments[-1]
-    known = _REBUILT.get(id(segment))
-    if known is None or known[0] is not segment:
+    ends = where.segments[0], where.segments[-1]
+    key = id(ends[0]), id(ends[1])
+    known = _REBUILT.get(key)
+    if known is None or any(a is not b for a, b in zip(known[0], ends, strict=True)):
         wrong: list[EngineRun] = []
-        known = _REBUILT[id(segment)] = segment, _difference(where, wrong, beginning), wrong
+        known = _REBUILT[key] = ends, _difference(where, wrong, beginning), wrong
         while len(_REBUILT) > 16:
             _REBUILT.pop(next(iter(_REBUILT)))
     if known[1]:
@@ -107,7 +109,8 @@ def check_rebuilt(where: Window, beginning: Beginning | None = None) -> list[Eng
     return known[2]
 
 
-_REBUILT: dict[int, tuple[Segment, str, list[EngineRun]]] = {}
+# by the first and the last segment of a window, which are kept with it
+_REBUILT: dict[tuple[int, int], tuple[tuple[Segment, Segment], str, list[EngineRun]]] = {}
 
 
 def _difference(where: Window, wrong: list[EngineRun], beginning: Beginning | None = None) -> str:
@@ -386,13 +389,14 @@ def replay_step(
     loss_scale: float | None = None,
     settings: Mapping[str, Any] | None = None,
     without: Sequence[int] = (),
+    begin: int | None = None,
 ) -> Replay:
     """A step run again: as it was, or with changes.
 
-    edits: of the source. dtype: of half-precision operations. settings: of the optimizer, by name.
-    without: rows of the batch that are left out.
+    begin: an earlier step to run from. edits: of the source. dtype: of half-precision operations.
+    settings: of the optimizer, by name. without: rows of the batch that are left out.
     """
-    where = window(recording, step)
+    where = window(recording, step, begin)
     change = Change(where.segments)
     if loss_scale is not None:
         segments, skipped = other_scale(where, loss_scale)
@@ -421,12 +425,14 @@ def replay(
     without: Any = None,
 ) -> Replay:
     """``trace.replay``; see there."""
-    first = trace.recording.first_step
+    first, begin = trace.recording.first_step, None
     if step is None:
         culprit = trace.culprit
         if culprit is not None and culprit.step >= 0:
             shown = step_that_shows(trace.recording, culprit.step - first, culprit.symptom)
             step = shown if shown >= 0 else None
+            if fix is not None and step is not None:
+                begin = first_of_fault(trace.recording, step, culprit.position)
     elif first and type(step) is int:  # numbered as in the longer run that this is a replay of
         step -= first
     edits = edits_of(fix)
@@ -442,7 +448,7 @@ def replay(
         )
     if edits and rows:
         raise UsageError("fix= does not go together with without=; give one of them")
-    found = replay_step(trace.recording, edits, step, dtype, scale, settings, rows)
+    found = replay_step(trace.recording, edits, step, dtype, scale, settings, rows, begin)
     found.recorded = trace
     return found
 

@@ -577,8 +577,22 @@ def step_that_shows(recording: Recording, step: int, symptom: str) -> int:
     return -1 if recording.program.lacks(starts[step], starts[step + 1]) else step
 
 
-def window(recording: Recording, step: int | None = None) -> Window:
-    """Segments of a training step: the failing one, else the last. Raises NotReplayable."""
+MOST_BEFORE = 3  # steps that are run again before the one in which a fault shows
+
+
+def first_of_fault(recording: Recording, step: int, position: int) -> int:
+    """The step to begin with where a fault of a step comes from a row of an earlier one, as what is
+    written into a buffer does: that one, if all since then is kept; else the step itself."""
+    if position < 0 or not 0 <= step < len(recording.starts):
+        return step
+    begin, starts = recording.step_of(position), [*recording.starts, 1 << 62]
+    near = 0 <= begin < step <= begin + MOST_BEFORE
+    return begin if near and not recording.program.lacks(starts[begin], starts[step + 1]) else step
+
+
+def window(recording: Recording, step: int | None = None, begin: int | None = None) -> Window:
+    """Segments of a training step: the failing one, else the last; begin: an earlier step from
+    which on they are wanted. Raises NotReplayable."""
     program = recording.program
     if program.reason:
         raise NotReplayable(f"the steps were not recorded: {program.reason}")
@@ -590,7 +604,7 @@ def window(recording: Recording, step: int | None = None) -> Window:
         raise TypeMismatchError(f"expected the number of a training step, got {step!r}")
     if not 0 <= step < len(recording.starts):
         raise UsageError(f"no step {step}; the watch saw steps 0 to {len(recording.starts) - 1}")
-    start = recording.starts[step]
+    start = recording.starts[step if begin is None else begin]
     end = recording.starts[step + 1] if step + 1 < len(recording.starts) else 1 << 62
     if program.lacks(start, end):
         raise NotReplayable(

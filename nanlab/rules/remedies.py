@@ -39,7 +39,7 @@ from nanlab.fixes.removable import Removable, removables
 from nanlab.program.edit import CHANGES_NOTHING
 from nanlab.program.limited import DECORATOR, under_limit
 from nanlab.program.readings import text_of as source_text
-from nanlab.program.rerun import grouped, step_that_shows, window
+from nanlab.program.rerun import first_of_fault, grouped, step_that_shows, window
 from nanlab.rules.advice import advised
 from nanlab.rules.settings import tried_settings
 from nanlab.trace import Trace
@@ -75,7 +75,8 @@ def judge_for(trace: Trace, finding: Finding, first: int = 0) -> Judge | str:
     by which that of the finding counts."""
     step = finding.step - first if finding.step >= 0 else finding.step
     shown = step_that_shows(trace.recording, step, finding.symptom)
-    return judge_of(trace, shown, finding.cause == "dead-gradient")
+    begin = first_of_fault(trace.recording, shown, finding.position)
+    return judge_of(trace, shown, finding.cause == "dead-gradient", begin)
 
 
 def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
@@ -245,15 +246,18 @@ def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
     )
 
 
-def judge_of(trace: Trace, step: int, revives: bool = False) -> Judge | str:
-    """The judge of a step, which finds out its truth once; why there is none."""
-    name = f"judge {step} {revives}"
-    return trace._cached(name, lambda recording: _judge_of(recording, step, revives))
+def judge_of(trace: Trace, step: int, revives: bool = False, begin: int = -1) -> Judge | str:
+    """The judge of a step, which finds out its truth once; why there is none. begin: the step that
+    it runs from, where that is an earlier one."""
+    begin = begin if 0 <= begin < step else step
+    name = f"judge {step} {revives} {begin}"
+    return trace._cached(name, lambda recording: _judge_of(recording, step, revives, begin))
 
 
-def _judge_of(recording: Recording, step: int, revives: bool) -> Judge | str:
+def _judge_of(recording: Recording, step: int, revives: bool, begin: int) -> Judge | str:
     try:
-        return Judge(window(recording, step if step >= 0 else None), revives, _moves)
+        where = window(recording, step, begin) if step >= 0 else window(recording)
+        return Judge(where, revives, _moves)
     except NanlabError as error:
         return str(error)
 
