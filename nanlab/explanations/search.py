@@ -34,10 +34,12 @@ from nanlab.explanations.edits import (
     optimizers,
     orders,
     parametrizations,
+    saved,
     sharing,
     sizes,
     solvers,
     statements,
+    tables,
     texts,
     values,
 )
@@ -123,6 +125,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts]
 _FILES += [indices, labels, layouts, parametrizations, documents, solvers, orders]
+_FILES += [saved, tables]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [
