@@ -203,12 +203,13 @@ def _initials(name: str) -> list[str]:
 
 def _keys_as(source: Source, old: str, new: str) -> Iterator[tuple[ast.AST, str]]:
     """The keys of dicts, where they are written and where they are looked up, as another word."""
-    for node in source.nodes:
-        keys: list[Any] = [*node.keys] if isinstance(node, ast.Dict) else []
+    nodes: list[Any] = source.nodes
+    for node in nodes:
+        keys = [*node.keys] if isinstance(node, ast.Dict) else []
         keys += [node.slice] if isinstance(node, ast.Subscript) else []
-        keys += node.args[:1] if callee(node) in ("get", "pop") else []  # type: ignore[attr-defined]
+        keys += node.args[:1] if callee(node) in ("get", "pop") else []
         yield from ((key, f'"{new}"') for key in keys if getattr(key, "value", None) == old)
-        for each in node.keywords if callee(node) == "dict" else ():  # type: ignore[attr-defined]
+        for each in node.keywords if callee(node) == "dict" else ():
             if each.arg == old:
                 yield each, f"{new}={source.part(each.value)}"
 

@@ -514,14 +514,14 @@ def by_their_names(site: Site) -> Iterator[Candidate]:
     for source in site.program.texts if _LISTED.search(site.text) else ():
         calls = [n for n in source.nodes if isinstance(n, ast.Call) and n.args]
         around = {id(n.args[0]): n for n in calls if callee(n) in ("list", "tuple")}
-        for node in source.nodes:
-            one = isinstance(node, (ast.ListComp, ast.GeneratorExp)) and len(node.generators) == 1
-            head: Any = node.generators[0] if one else None  # type: ignore[attr-defined]
-            rows: Any = head.iter if head is not None else node
+        lists = [n for n in source.nodes if isinstance(n, (ast.ListComp, ast.GeneratorExp))]
+        for node in (n for n in lists if len(n.generators) == 1):
+            head: Any = node.generators[0]
+            rows = head.iter
             zipped = callee(rows) == "zip" and isinstance(head.target, ast.Tuple)
             first = rows.args[0] if zipped and rows.args else rows
             new = _NAMED.get(callee(first))
-            if head is None or new is None:
+            if new is None:
                 continue
             target = head.target.elts[0] if zipped else head.target
             text = f"name, {source.part(target)}"
@@ -529,7 +529,7 @@ def by_their_names(site: Site) -> Iterator[Candidate]:
             each = source.part(head.target)[len(source.part(target)) :] if zipped else ""
             inner = f"({text}){each}" if zipped else text
             tests = "".join(f" if {source.part(test)}" for test in head.ifs)
-            made = f"{{name: {source.part(node.elt)} for {inner} in {whole}{tests}}}"  # type: ignore
+            made = f"{{name: {source.part(node.elt)} for {inner} in {whole}{tests}}}"
             yield Candidate(0.2, spliced(source, [(around.get(id(node), node), made)]))
 
 
