@@ -208,7 +208,7 @@ def _keys_as(source: Source, old: str, new: str) -> Iterator[tuple[ast.AST, str]
         keys = [*node.keys] if isinstance(node, ast.Dict) else []
         keys += [node.slice] if isinstance(node, ast.Subscript) else []
         keys += node.args[:1] if callee(node) in ("get", "pop") else []
-        yield from ((key, f'"{new}"') for key in keys if getattr(key, "value", None) == old)
+        yield from ((key, f'"{new}"') for key in keys if key and getattr(key, "value", None) == old)
         for each in node.keywords if callee(node) == "dict" else ():
             if each.arg == old:
                 yield each, f"{new}={source.part(each.value)}"
