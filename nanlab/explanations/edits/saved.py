@@ -32,8 +32,11 @@ def all_that_is_read(site: Site) -> Iterator[Candidate]:
             kept = [spelled(each) for each in call.args]
             rows = [part for row in function.body for part in ast.walk(row)]
             known = {a.arg for a in function.args.args} | {n for r in rows for n in bound_by(r)}
-            if {*kept} < {*read} <= known:
-                text = f"{place.text(call.func)}({', '.join(read)})"
+            given = [argument.arg for argument in function.args.args[1:]]
+            every = given if {*kept} < {*given} and len(given) == len(read) else []
+            if {*kept} < {*read} <= known or every:
+                names = read if {*read} <= known else every  # they have others there
+                text = f"{place.text(call.func)}({', '.join(names)})"
                 yield Candidate(0.15, spliced(place.source, [(call, text)]))
             elif "" not in kept and {*read} < {*kept}:
                 yield Candidate(0.15, spliced(place.source, [(target, ", ".join(kept))]))

@@ -377,7 +377,7 @@ def in_their_order(site: Site) -> Iterator[Candidate]:
                 yield own.replaced(0.35, (a, place.text(b)), (b, place.text(a)))
 
 
-def reduced_in_place(site: Site) -> Iterator[Candidate]:
+def with_its_dimension(site: Site) -> Iterator[Candidate]:
     """A reduction that keeps its dimension, where it meets what has all the others too."""
     shapes = [
         v.shape
