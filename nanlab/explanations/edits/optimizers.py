@@ -290,6 +290,10 @@ def of_each_batch(site: Site) -> Iterator[Candidate]:
                     text = f"{place.whole(steps)} * len({loader})"
                     yield own.replaced(0.3, (steps, text))
                 if (steps := given.get("steps_per_epoch")) is not None:
+                    bound = site.binding(place, steps)
+                    made = bound_value(bound, spelled(steps))
+                    if bound is not None and isinstance(made, ast.BinOp):  # they were counted
+                        own, steps = replace(bound, distance=own.distance), made
                     yield own.replaced(0.3, (steps, f"len({loader})"))
 
 
