@@ -21,6 +21,7 @@ from nanlab.explanations.edits import (
     arguments,
     batches,
     calls,
+    columns,
     devices,
     distributions,
     documents,
@@ -39,7 +40,6 @@ from nanlab.explanations.edits import (
     sizes,
     solvers,
     statements,
-    tables,
     texts,
     values,
 )
@@ -125,7 +125,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts]
 _FILES += [indices, labels, layouts, parametrizations, documents, solvers, orders]
-_FILES += [saved, tables]
+_FILES += [saved, columns]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [

@@ -1,4 +1,4 @@
-"""Tables that are read from files: how they mark what is missing, and write their numbers."""
+"""Columns of tables that are read from files: marks of what is missing, how numbers are written."""
 
 from __future__ import annotations
 
