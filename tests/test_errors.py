@@ -709,6 +709,20 @@ GENUINE = {
         "part = part.clone()",
     ),
     "Got unsupported ScalarType BFloat16": ("dtype-mismatch", "x.float().numpy()"),
+    "Got unsupported ScalarType QInt8": ("dtype-mismatch", "quantized.dequantize()"),
+    "promoteTypes with quantized numbers is not handled yet; figure out what the correct rules should be, offending types: Float QInt8": (
+        "dtype-mismatch",
+        "quantized.dequantize()",
+    ),
+    "grad can be implicitly created only for real scalar outputs but got torch.complex64": (
+        "complex-loss",
+        "(a - b).abs().square().mean()",
+    ),
+    "mutable default <class '__main__.make.<locals>.Optim'> for field optim is not allowed: use default_factory": (
+        "shared-default",
+        "optim: Optim = field(default_factory=lambda: ...)",
+    ),
+    "GELU.forward() missing 1 required positional argument: 'input'": ("missing-argument", ""),
     "new(): invalid data type 'str'": (
         "dtype-mismatch",
         'torch.tensor(frame[columns].to_numpy(dtype="float32"))',

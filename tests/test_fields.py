@@ -39,6 +39,9 @@ FEW = (
     "workshops_own_quantiser_that_passes_nothing",  # zeros that its own backward computes
     "workshops_regression_through_a_ceiling_of_six",  # what follows learns from a constant
     "fieldwork_likelihood_of_frames_multiplied_in_half",  # a derivative at what was flushed
+    "residues_scaled_copy_of_the_loss_that_nobody_used",
+    "residues_charges_in_coulombs",  # an eps that keeps all parameters still
+    "residues_commands_beyond_their_limits",  # all gradients die in the fourth step
 )
 
 

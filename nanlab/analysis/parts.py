@@ -84,7 +84,7 @@ class Parts:
             def at(ways: Sequence[float], comparisons: Comparisons) -> Evaluation:
                 there = [_nudged(t, way) for t, way in zip(operands, ways, strict=True)]
                 with Wide(comparisons):
-                    return evaluate(part.function(), there, wanted)
+                    return evaluate(part.function(), there, wanted, summed=part.healthy)
 
             found = [at([0.0] * len(wanted), here)]
             if here.seen:  # what only constants decide stays: a label is what it is

@@ -513,7 +513,10 @@ class Judge:
             at, index = region.segment, region.outer[0]
             patches = [p for p in edited.patches if p.segment == at and p.at <= index]
             operands, wanted = list(part.operands.values()), part.differentiated
-            new, old = evaluate(part.function(patches), operands, wanted), part.evaluated
+            new = evaluate(part.function(patches), operands, wanted, summed=part.healthy)
+            old = part.evaluated
+            if part.healthy is not None:
+                old = evaluate(part.function(), operands, wanted, summed=part.healthy)
             # of a leaf that the step itself makes no derivative is asked
             telling = old if any(wanted) else evaluate(part.function(), operands)
             old = _without_offending(

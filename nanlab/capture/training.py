@@ -202,7 +202,7 @@ class TrainingRecorder:
         self._gradients: dict[int, int] = {}  # owner -> row of its gradient in this step
         self._arrived: dict[int, int] = {}  # owner -> position at which its gradient last came
         self._done: set[int] = set()  # owners with a row in this step
-        self._running: list[tuple[int, list[torch.Tensor], bool, list[int | None]]] = []
+        self._running: list[tuple[int, list[torch.Tensor], bool, list[int | None], bool]] = []
         self._optimizers: dict[int, int] = {}
         # number of an optimizer -> rows of the gradients of its last step
         self._used: dict[int, list[int | None]] = {}
@@ -396,7 +396,7 @@ class TrainingRecorder:
         if small:
             with ops.quiet():
                 self._remember(parameters, owners)
-        self._running.append((ops.recording.end, parameters, small, used))
+        self._running.append((ops.recording.end, parameters, small, used, not optimizer.state))
         ops.recording.sinks.extend(bad_rates(ops.recording, ops.source, optimizer))
         ops.where.in_optimizer += 1
         own = type(optimizer).__module__.startswith("torch.optim.")
@@ -499,7 +499,7 @@ class TrainingRecorder:
         ops.where.in_optimizer = max(0, ops.where.in_optimizer - 1)
         if not self._running:
             return
-        position, parameters, copied, used = self._running.pop()
+        position, parameters, copied, used, begins = self._running.pop()
         if ops.program is not None:
             ops.program.optimizers.ended()
         rates = tuple(number_of(group["lr"]) for group in optimizer.param_groups if "lr" in group)
@@ -519,7 +519,7 @@ class TrainingRecorder:
                 if gradient is None and p.requires_grad
             )
         kind = type(optimizer).__name__
-        how = (rates, settings, line, site, writer, left, unreached)
+        how = (rates, settings, line, site, writer, left, unreached, begins)
         self.history.optimizer_steps.append(
             OptimizerStep(position, recording.end, kind, number, *how)
         )

@@ -196,13 +196,14 @@ def evaluate(
     differentiated: Sequence[bool] | None = None,
     *,
     outside: bool = False,
+    summed: Sequence[Tensor] | None = None,
 ) -> Evaluation:
     """Results of ``fn`` at the operands, and the gradients of their sum, as an ordinary program has
     them.
 
     differentiated: which operands get a gradient; None: see :func:`default_differentiated`.
     outside: gradients are NaN where the value is, as of ``log(x)`` at a negative x, where 1 / x is
-    not.
+    not. summed: which elements of each result are in the sum; None: all.
     """
     wanted = default_differentiated(operands) if differentiated is None else differentiated
     leaves = [
@@ -214,11 +215,14 @@ def evaluate(
         warnings.simplefilter("ignore")
         found = fn(*leaves)
         results = [found] if isinstance(found, Tensor) else [t for t in found if t is not None]
-        followed = [y for y in results if y.requires_grad and y.is_floating_point()]
+        tracked = [i for i, y in enumerate(results) if y.requires_grad and y.is_floating_point()]
+        followed = [results[i] for i in tracked]
         sources = [x for x, w in zip(leaves, wanted, strict=True) if w]
         gradients: Sequence[Tensor | None] = [None] * len(sources)
         if followed and sources:
             ones = [torch.ones_like(y) for y in followed]
+            if summed is not None:
+                ones = [one * summed[i] for i, one in zip(tracked, ones, strict=True)]
             if outside:
                 pairs = zip(followed, ones, strict=True)
                 ones = [torch.where(y.isnan(), y.detach(), one) for y, one in pairs]

@@ -197,6 +197,37 @@ MESSAGES: list[Meaning] = [
         ("or choose for each element", "y = torch.where(x > 0, x, 0.1 * x)"),
     ),
     says(
+        r"(\w+)\.forward\(\) missing \d+ required (?:positional|keyword-only) arguments?: (.+)",
+        "missing-argument",
+        "a {1} was called without {2}{inside}",
+        "It has no default for what is missing. The call of a class makes a layer, that of a layer"
+        " runs it: in a table of classes, an instance is out of place.",
+    ),
+    says(
+        r"promoteTypes with quantized|the 'Quantized\w+' backend|on quantized tensors"
+        r"|Copying from quantized|requires quantized dtype|(?:ScalarType|match|Got) QU?Int\d",
+        "dtype-mismatch",
+        "an operator for plain numbers was given a quantized tensor{inside}",
+        "It holds whole numbers and a scale, which few operators take.",
+        ("what its numbers stand for", "error = weight - quantized.dequantize()"),
+    ),
+    says(
+        r"grad can be implicitly created only for real scalar outputs but got torch\.(complex\d+)",
+        "complex-loss",
+        "the loss is a complex number ({1})",
+        "Only a real one can become smaller. The difference of two spectra is complex, and its"
+        " square is too: the square of its length is real.",
+        ("the square of its length", "loss = (a - b).abs().square().mean()"),
+    ),
+    says(
+        r"mutable default <class '(?:.*\.)?(\w+)'> for field (\w+) is not allowed",
+        "shared-default",
+        "the default of the field {2} is one {1}, which all instances would share",
+        "What one of them changes in it would be changed in all of them. A factory makes another"
+        " one for each.",
+        ("one for each instance", "{2}: {1} = field(default_factory=lambda: ...)"),
+    ),
+    says(
         r"(\w+)(?:\.__init__)?\(\) missing \d+ required (?:positional|keyword-only) arguments?:"
         r" (.+)",
         "missing-argument",

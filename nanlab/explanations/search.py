@@ -39,7 +39,9 @@ from nanlab.explanations.edits import (
     sharing,
     sizes,
     solvers,
+    spectra,
     statements,
+    tables,
     texts,
     values,
 )
@@ -105,6 +107,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("raising", (layouts.as_bytes,)),
     ("calls", (layouts.as_generators,)),
     ("operands", (layouts.in_other_layouts, forms.other_forms)),
+    ("at_error", (forms.in_functions,)),
     ("bound", (values.in_torch, texts.in_columns)),
     ("places", (values.in_single_precision, values.as_elsewhere, values.other_part)),
     ("at_error", (values.cut_alike, values.after_the_window, values.channels_first)),
@@ -125,7 +128,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts]
 _FILES += [indices, labels, layouts, parametrizations, documents, solvers, orders]
-_FILES += [saved, columns]
+_FILES += [columns, saved, spectra, tables]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [

@@ -200,7 +200,7 @@ class Place:
 
     def written(self, cost: float, text: str) -> Candidate:
         """The candidate in which the statement is this one; ``{}`` stands for its own lines."""
-        first, last = self.statement.lineno, self.statement.end_lineno or 0
+        first, last = first_line(self.statement), self.statement.end_lineno or 0
         old = self.source.lines[first - 1 : last]
         indent = old[0][: len(old[0]) - len(old[0].lstrip())]
         own = "\n".join(row.removeprefix(indent) for row in old)
@@ -808,8 +808,15 @@ def is_return(node: ast.AST) -> bool:
 
 
 def innermost(source: Source, line: int) -> ast.stmt | None:
-    """The innermost statement that holds a line."""
-    return max(_holding(source, line, ast.stmt), key=_start, default=None)
+    """The innermost statement that holds a line, or is decorated there."""
+    own = source.decorated.get(line)
+    return own or max(_holding(source, line, ast.stmt), key=_start, default=None)
+
+
+def first_line(statement: Any) -> int:
+    """The line that a statement begins at: that of its first decorator where it has one."""
+    heads = (statement, *getattr(statement, "decorator_list", []))
+    return min(int(node.lineno) for node in heads)
 
 
 def function_around(source: Source, statement: Any) -> Function | None:

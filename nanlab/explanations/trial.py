@@ -90,6 +90,13 @@ class Source:
         return list(ast.walk(self.tree))
 
     @cached_property
+    def decorated(self) -> dict[int, ast.stmt]:
+        """Functions and classes by the lines of their decorators."""
+        own: list[Any] = [node for node in self.nodes if hasattr(node, "decorator_list")]
+        marks = [(node, mark) for node in own for mark in node.decorator_list]
+        return {line: n for n, m in marks for line in range(m.lineno, m.end_lineno + 1)}
+
+    @cached_property
     def _rows(self) -> list[bytes]:
         return [row.encode() for row in re.split("(?<=\n)", self.text)]
 

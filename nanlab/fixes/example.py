@@ -311,7 +311,9 @@ class Place:
 
     line: int
     span: Span | None = None
-    ran: str = ""  # the operator, where the stretch computed nothing else
+    ran: str = ""  # the operator, where the stretch computed nothing else, or only with its result
+    operands: int = 0  # how many it has, where the stretch computed with its result
+    settings: tuple[tuple[str, int | float | str], ...] = ()  # and its keywords
 
 
 def guarded(
@@ -505,7 +507,10 @@ class _Page:
             return None
         if any(not isinstance(a, ast.Name | ast.Call | ast.BinOp) for a in node.args):
             return None  # it hands a function on, or a list
-        return Spelled(self.place.ran, tuple(node.args))
+        if self.place.operands not in (0, len(node.args)):
+            return None
+        given = [ast.keyword(name, ast.Constant(value)) for name, value in self.place.settings]
+        return Spelled(self.place.ran, tuple(node.args), tuple(given))
 
     def writes(self, node: ast.expr) -> bool | None:
         """Whether a method writes in place as a whole statement; None if others may see it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import textwrap
@@ -10,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 
 from nanlab.analysis.libraries import library_of
 from nanlab.analysis.training import optimizer_step_at
@@ -340,11 +342,32 @@ def _outside(candidate: Candidate, device: str) -> Candidate:
 
 def _place(recording: Recording, op: Op, pages: Pages) -> Place:
     span = recording.spans[op.place] if op.place < len(recording.spans) else None
-    others = (r for r in recording.all_ops() if r.place == op.place and not r.backward)
+    others = [r for r in recording.all_ops() if r.place == op.place and not r.backward]
     alone = all(r.name in (op.name, "detach") for r in others)
     name = op.base_name.removeprefix("linalg_").lstrip("_")
-    own = pages.span(op.file, span)
-    return Place(pages.line(op.file, op.line), own, name if alone else "")
+    own, line = pages.span(op.file, span), pages.line(op.file, op.line)
+    if alone or not op.module or {r.module for r in others} != {op.module}:
+        return Place(line, own, name if alone else "")
+    # a loss that is averaged
+    names = [r.name for r in others if r.step == op.step]
+    settings = _settings(recording, op, name, names[-1])
+    return Place(line, own, name if names[0] == op.name else "", len(op.inputs), settings)
+
+
+def _settings(
+    recording: Recording, op: Op, name: str, last: str
+) -> tuple[tuple[str, int | float | str], ...]:
+    """The keywords of a function of torch that were given another value than by default, as its
+    operator got them, and by the operator that came last."""
+    function, call = getattr(F, name, None), recording.program.call_at(op.position)
+    if function is None or call is None:
+        return ()
+    default = {p.name: p.default for p in inspect.signature(function).parameters.values()}
+    arguments = (argument.name for argument in call.func._schema.arguments)
+    got: dict[str, Any] = dict(zip(arguments, call.args, strict=False))
+    got["reduction"] = last if last in ("mean", "sum") else "none"
+    given = [(n, v) for n, v in got.items() if isinstance(v, int | float | str)]
+    return tuple((n, v) for n, v in given if type(default.get(n)) is type(v) and default[n] != v)
 
 
 def _dtype(recording: Recording, op: Op) -> torch.dtype:

@@ -77,6 +77,14 @@ class Slice:
         """What the program itself has there."""
         return evaluate(self.function(), list(self.operands.values()), self.differentiated)
 
+    @cached_property
+    def healthy(self) -> list[Tensor] | None:
+        """Which elements of each result are finite, all where none is; None if all are."""
+        finite = [value.isfinite() for value in self.evaluated.values]
+        if all(bool(each.all()) for each in finite):
+            return None
+        return [each if bool(each.any()) else ~each for each in finite]
+
     @property
     def differentiated(self) -> list[bool]:
         """Which operands the program has gradients of."""

@@ -23,8 +23,10 @@ from nanlab.program.readings import text_of
 from nanlab.program.replay import RateTrial, Replay, replay_step, try_rate
 from nanlab.program.rerun import Window, rerun, window
 from nanlab.program.settings import CLIP, current_scale
+from nanlab.topics.optimizer import smaller_eps
 from nanlab.topics.training import CLEARED, overflowed, smaller_rate
 from nanlab.trace import Trace
+from nanlab.trace.history import OptimizerStep
 from nanlab.trace.program import OptimizerRun, refs_in
 from nanlab.trace.recording import Recording
 
@@ -72,7 +74,11 @@ def _other_scale(trace: Trace, step: int) -> Iterator[Fix]:
 def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
     """An eps that the narrowest of parameters and state holds as a normal number; none where the
     arithmetic overflowed, which no eps changes: a second moment of inf makes updates of 0."""
-    culprit = trace.culprit
+    culprit, steps = trace.culprit, trace.recording.training.optimizer_steps
+    of_eps = culprit is not None and culprit.cause == "optimizer-eps-underflow"
+    if culprit is not None and of_eps and culprit.symptom == "silent-underflow":
+        yield _smaller_epsilon(trace, culprit, steps[0].optimizer)
+        return
     if culprit is not None and overflowed(trace.recording, culprit.position):
         return
     where = window(trace.recording, step)
@@ -85,11 +91,12 @@ def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
         if ref.dtype.is_floating_point
     ]
     narrow = min(held, key=lambda d: -torch.finfo(d).tiny, default=torch.float32)
-    steps = trace.recording.training.optimizer_steps
-    kind = next((s.optimizer for s in steps if where.start <= s.position < where.end), "Adam")
     name, held_now = _epsilon_of(runs)
     if not name:
         return
+    inside = [s for s in steps if where.start <= s.position < where.end]
+    inside.sort(key=lambda s: (not _made_by(culprit, s), name not in dict(s.settings)))
+    kind = inside[0].optimizer if inside else "Adam"
     for epsilon in (e for e in EPSILONS if e > torch.finfo(narrow).tiny):
         shown = number(epsilon)
         title = f"an optimizer eps of {shown}, which {format_of(narrow).name} holds"
@@ -109,6 +116,19 @@ def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
             return
         fix = _setting_fix(title, code, again, again.parameters, wide, _before(where))
         yield fix if edit is None else replace(fix, edits=(edit,), is_setting=True)
+
+
+def _smaller_epsilon(trace: Trace, culprit: Finding, kind: str) -> Fix:
+    """An eps below the gradients, where it keeps the parameters still."""
+    title, shown = "let eps be smaller than the gradients", number(smaller_eps(trace))
+    edit = _where_made(trace, culprit, kind, "eps", shown)
+    if edit is None:
+        return Fix(title, f"eps={shown}")
+    return Fix(title, edit.text, edits=(edit,), is_setting=True)
+
+
+def _made_by(culprit: Finding | None, step: OptimizerStep) -> bool:
+    return culprit is not None and step.position <= culprit.position < step.end
 
 
 def _optimizers(where: Window) -> list[OptimizerRun]:

@@ -19,7 +19,7 @@ from nanlab.operators import base_name, card, having
 from nanlab.program.evidence import result_and_twin
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows, parameter_columns
-from nanlab.trace.history import FEWEST_ZERO_LATE, Dead, Flush, Place, place_at
+from nanlab.trace.history import FEWEST_ZERO_ALL, Dead, Flush, Place, place_at
 from nanlab.trace.op import BACKWARD, FORWARD, walk
 from nanlab.trace.recording import PHASES, NodeInfo, Recording
 
@@ -65,7 +65,7 @@ def note_dead(rows: StepRows, gradients: dict[int, int]) -> None:
         known.alive = False
         known.steps += 1
         known.first = gradient if known.steps == 1 else known.first
-        looks = known.steps - (FEWEST_ZERO_LATE - 1 if known.lived else 0)
+        looks = known.steps - (FEWEST_ZERO_ALL - 1 if known.lived else 0)
         if looks < 1 or looks > MOST_LOOKS or known.blockers:
             continue
         found = _died(recording, gradient, zero)
@@ -352,9 +352,8 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
         dead = history.dead[owners[0]]
         learns = any(other.alive or not dead.lived for other in others)
         # what lived goes on where the next batch, or another part, has something to learn
-        rests = dead.lived and (
-            why not in UNDONE or learns or not any(d.alive for d in history.dead.values())
-        )
+        idle = why not in UNDONE or not any(d.alive for d in history.dead.values())
+        rests = dead.lived and (learns or (idle and not _is_worse_since(trace, dead.first)))
         if not rests and (why not in UNDONE or not _converged(trace)):
             names = [recording.parameter_names[owner] for owner in owners]
             yield _finding(trace, names, dead, learns)
@@ -473,6 +472,16 @@ def _converged(trace: Trace) -> bool:
     recording = trace.recording
     losses = [recording.value(loss.source) for loss in recording.training.losses]
     return bool(losses) and losses[-1] == 0.0
+
+
+def _is_worse_since(trace: Trace, position: int) -> bool:
+    """Whether the losses from the step of a row on are all above most of those before: what rests
+    then had not reached its aim."""
+    losses = trace.steps["loss"].to_numpy(float, na_value=np.nan)
+    step = trace.recording.step_of(position)
+    before, since = losses[:step], losses[step:]
+    finite = np.isfinite(before).any() and np.isfinite(since).all()
+    return bool(finite and since.min() > np.nanmedian(before))
 
 
 def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Finding:

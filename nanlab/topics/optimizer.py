@@ -30,6 +30,9 @@ from nanlab.trace.recording import PHASES, Recording
 DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))
 _OF_SAMPLES = having("deviation") | {"mean"}
 _DIVIDES = having("quotient", in_place=True, lists=True)
+FEWEST_STEPS = 5
+FAR_BELOW = 1000.0  # eps over the largest gradient
+STANDS_STILL = 1e-5  # an update over the parameter: 100,000 steps change it by its own size
 _WIDE = "model.float()  # and torch.autocast for the forward pass"
 
 
@@ -169,6 +172,60 @@ def _eps_underflow(
             )
         ],
     )
+
+
+@rule(
+    "error",
+    family="training",
+    events=("training.optimizer_steps",),
+    example="""
+        w = nn.Parameter(torch.ones(4))
+        opt = torch.optim.Adam([w], lr=1e-3)
+        for i in range(5):
+            opt.zero_grad()
+            (1e-6 * w - 2e-6).square().sum().backward()
+            opt.step()  # here
+    """,
+    fix={"lr=1e-3": "lr=1e-3, eps=1e-20"},
+)
+def optimizer_eps_underflow_(trace: Trace) -> Iterator[Finding]:
+    """All gradients are far below the optimizer's eps, which is added to what it divides them by:
+    the updates are so much smaller than the learning rate that nothing moves."""
+    steps = trace.recording.training.optimizer_steps
+    every = {dict(step.settings).get("eps") for step in steps}
+    eps = every.pop() if len(every) == 1 else None
+    if not isinstance(eps, float) or not steps[0].begins or len(steps) < FEWEST_STEPS:
+        return
+    rows = trace.parameters.dropna(subset=["gradient_absmax", "update_rms", "value_rms", "lr"])
+    largest = rows["gradient_absmax"].max()
+    if not 0.0 < largest < eps / FAR_BELOW or not (rows["update_ratio"] < STANDS_STILL).all():
+        return
+    moved = rows[rows["update_rms"] > 0.0]  # the others were rounded away
+    over_eps = moved["update_rms"] / (moved["lr"] * moved["gradient_rms"] / eps)
+    if not len(moved) or not 0.5 < over_eps.median() < 2.0:
+        return
+    first = steps[0]
+    yield optimizer_eps_underflow_.finding(
+        f"all gradients are at most {largest:.3g}, and {first.optimizer} divides them by no less"
+        f" than eps={eps:g}: the updates are {eps / largest:.3g} times smaller than the learning"
+        " rate",
+        f"{first.optimizer} divides a gradient by its root mean square, so that an update is about"
+        " as large as the learning rate, and adds eps, here far larger, to the divisor.",
+        step=trace.recording.step_of(first.position),
+        symptom="silent-underflow",
+        phase=PHASES[OPTIMIZER],
+        op=first.writer,
+        fixes=[
+            Fix("scale the loss, or measure in units in which values are about 1", "loss * 1e6")
+        ],
+        **line_fields(trace.recording, first.line),
+    )
+
+
+def smaller_eps(trace: Trace) -> float:
+    """An eps that is small next to the gradients of a run that eps keeps still."""
+    largest = float(trace.parameters["gradient_absmax"].max())
+    return float(10.0 ** (math.floor(math.log10(largest)) - 5))
 
 
 @rule(

@@ -7,8 +7,9 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, takewhile
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,12 +28,13 @@ from nanlab.trace.frames import StepRows, parameter_columns
 from nanlab.trace.history import (
     SCALED,
     UNSCALE,
+    Loss,
     Misuse,
     OptimizerStep,
     ParameterStep,
     place_at,
 )
-from nanlab.trace.op import OPTIMIZER, Op, location
+from nanlab.trace.op import OPTIMIZER, Op, location, walk
 from nanlab.trace.recording import Recording
 
 # Gradients used in the wrong order. Noted when a step ends.
@@ -41,6 +43,7 @@ _HARMLESS = in_place(with_forms("zero", "copy", lists=True) | with_forms("add", 
     UNSCALE
 }  # accumulation too
 MOST_ORDER_HOPS = 16  # operations between two uses of a gradient
+MOST_ROWS = 20_000  # that a loss is computed from, among which a factor is sought
 
 
 def _written_in_place(recording: Recording, position: int) -> Op | None:
@@ -187,26 +190,63 @@ def note_unscaled_parts(rows: StepRows) -> None:
         scale = _scaled_term(recording, loss.root) or (
             max(scales, default=0.0) if loss.factor < SCALED else 0.0
         )
+        kind: Literal["part-unscaled", "never-scaled"] = "part-unscaled"
+        if not scale and not scales and loss.factor < SCALED:
+            scale, kind = _scale_of_another(recording, loss, check.position), "never-scaled"
         place = place_at(recording, loss.root)
         if scale and place is not None:
             call = next(
                 (p for p in reversed(recording.passes) if p.position <= loss.position), None
             )
             place = replace(place, line=call.line, site=call.site) if call is not None else place
-            history.misuses.append(Misuse("part-unscaled", place, check.position, scale, scale))
+            history.misuses.append(Misuse(kind, place, check.position, scale, scale))
             return
 
 
-def _scaled_term(recording: Recording, root: int, depth: int = 4) -> float:
-    """The loss scale on only one term of a sum; 0 if there is none."""
-    if depth == 0 or recording.at(root).name not in ("add", "sub"):
+def _scale_of_another(recording: Recording, loss: Loss, check: int) -> float:
+    """The scale that gradients were divided by, where nothing that the loss was computed from was
+    multiplied by it; 0 where something was, or may have been."""
+    inverse, _ = recording.operands(check)[-1]
+    divided = recording.value(inverse)
+    scale = 1.0 / divided if divided else 0.0
+    given = recording.at(loss.position - 1).name != "ones_like"  # a gradient, which may bear it
+    if given or not SCALED <= scale < math.inf or _bears(recording, loss.root, scale):
         return 0.0
+    return scale
+
+
+def _bears(recording: Recording, root: int, scale: float) -> bool:
+    """Whether anything that a row was computed from was multiplied by a scale, or may have been."""
+    seen = 0
+    for position in walk([root], partial(_made_of, recording), MOST_ROWS + 1):
+        seen += 1
+        factors = recording.scalars.get(recording.at(position).call, ())
+        if scale in factors or _scalar_factor(recording, position) == scale:
+            return True
+    return seen > MOST_ROWS
+
+
+def _made_of(recording: Recording, position: int) -> Sequence[int]:
+    """The operands of a row, but for what an optimizer wrote: an earlier step."""
+    row = recording.at(position)
+    return () if not row or row.phase == OPTIMIZER else recording.parents(position)
+
+
+def _scaled_term(recording: Recording, root: int) -> float:
+    """The loss scale on some terms of a sum, and not on all; 0 if there is none."""
+    terms = list(_terms(recording, root))
+    scales = [_scalar_factor(recording, t) for t in terms if recording.at(t).name == "mul"]
+    scale = max(scales, default=0.0)
+    return scale if scale and not all(_bears(recording, term, scale) for term in terms) else 0.0
+
+
+def _terms(recording: Recording, root: int, depth: int = 4) -> Iterator[int]:
+    """What a row is the sum of."""
+    if depth == 0 or recording.at(root).name not in ("add", "sub"):
+        yield root
+        return
     for term, _ in recording.operands(root):
-        if recording.at(term).name == "mul" and (scale := _scalar_factor(recording, term)):
-            return scale
-        if scale := _scaled_term(recording, term, depth - 1):
-            return scale
-    return 0.0
+        yield from _terms(recording, term, depth - 1)
 
 
 def _scalar_factor(recording: Recording, product: int) -> float:
@@ -661,6 +701,12 @@ _MISUSES = {
         " a backward of their own.",
         Fix("scale the whole loss", "scaler.scale(loss + penalty).backward()"),
     ),
+    "never-scaled": (
+        "the loss is not scaled: the scaler makes its gradient {scale:g} times too small",
+        "scaler.scale returns the scaled loss and leaves its argument as it is; scaler.step divides"
+        " the gradients by the scale all the same.",
+        Fix("go backward from the scaled loss", "scaler.scale(loss).backward()"),
+    ),
     "unscaled-twice": (
         "the loss scale is divided out of the gradients twice: they become {ratio:.3g} times too"
         " small",
@@ -731,6 +777,8 @@ def _in_words_of(text: str, kind: str, fix: Fix, place: Mapping[str, Any]) -> Fi
     elif kind == "bypass":
         updates = any((f.attr, ast.unparse(f.value)) == ("update", scaler) for _, f in methods)
         new = f"{scaler}.step({optimizer})" + ("" if updates else f"\n{scaler}.update()")
+    elif kind == "never-scaled" and (called := re.fullmatch(r"(\w+)(\.backward\(.*)", old.strip())):
+        new = f"{scaler}.scale({called[1]}){called[2]}"
     else:
         named = {"scaler": scaler, "optimizer": optimizer}
         code = re.sub(r"\b(scaler|optimizer)\b", lambda m: named[m[0]], fix.code)

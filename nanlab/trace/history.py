@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FEWEST_ZERO = 2  # steps in which a gradient must be zero to be told
 FEWEST_ZERO_LATE = 5  # the same for one that was not zero before
+FEWEST_ZERO_ALL = 3  # and where all are zero
 SCALED = 64.0  # a factor on the loss from which on it is taken for a loss scale
 
 
@@ -76,6 +77,7 @@ class OptimizerStep:
     uncleared: bool = False  # its gradients were added to those that its last step had used
     # (parameter, row of its value) of those that ask for a gradient, and have none
     unreached: tuple[tuple[int, int], ...] = ()
+    begins: bool = False  # the optimizer had no state before
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ class AbsorbedUpdate:
 class Misuse:
     """A step that scaled or clipped its gradients wrongly."""
 
-    kind: Literal["clip-before-unscale", "bypass", "clip-spread", "part-unscaled"]
+    kind: Literal["clip-before-unscale", "bypass", "clip-spread", "part-unscaled", "never-scaled"]
     at: Place
     position: int
     scale: float
@@ -358,10 +360,12 @@ class History:
     @property
     def starved(self) -> list[int]:
         """Parameters of all-zero gradient for several steps, an operation to blame for each."""
+        some = any(dead.alive for dead in self.dead.values())
+        late = FEWEST_ZERO_LATE if some else FEWEST_ZERO_ALL
         return [
             owner
             for owner, dead in self.dead.items()
-            if dead.steps >= (FEWEST_ZERO_LATE if dead.lived else FEWEST_ZERO)
+            if dead.steps >= (late if dead.lived else FEWEST_ZERO)
             and not (dead.alive or dead.unknown or dead.at is None)
         ]
 

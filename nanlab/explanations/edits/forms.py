@@ -23,6 +23,7 @@ from nanlab.explanations.site import (
     Place,
     Site,
     Tensor,
+    bound_value,
     callee,
     elements,
     function_around,
@@ -90,6 +91,33 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
             if len(group) > 1:
                 pairs = [(other, each.sub(place.text(other), new)) for other in group]
                 yield place.replaced(cost + more + apart, *pairs)
+
+
+_VIEWS = re.compile(r"\[[:, None]+\]|\.unsqueeze\(-?\d+\)|\.reshape\(-1, \*\[1\].*")
+
+
+def in_functions(site: Site, place: Place) -> Iterator[Candidate]:
+    """What a function of the program gives with more dimensions, where it is called more than once:
+    its ``return`` is one edit for all of them."""
+    if "must match the size" not in site.text:
+        return
+    tensors = {spelled(e): v for e, _ in place.operands if isinstance(v := place.value(e), Tensor)}
+    for expression, role in place.operands:
+        bound = site.binding(place, expression) or place
+        call = expression if bound is place else bound_value(bound, spelled(expression))
+        if role != "side" or not isinstance(call, ast.Call):
+            continue
+        returns = list(site.returns(bound.value(call.func)))
+        uses = [n for s in site.program.texts for n in s.nodes if callee(n) == callee(call)]
+        value: Any = getattr(returns[0].statement, "value", None) if len(returns) == 1 else None
+        if value is None or isinstance(value, ast.Tuple) or len(uses) < 2:
+            continue
+        giving = returns[0]
+        old = giving.text(value)
+        for cost, new in _forms(_Operand(site, giving, value, place.value(expression), tensors)):
+            if new.startswith(old) and _VIEWS.fullmatch(new[len(old) :]):
+                text = f"{giving.whole(value)}{new[len(old) :]}"
+                yield giving.replaced(cost + 0.02, (value, text))  # before all of its uses
 
 
 def _is_argument(place: Place, expression: ast.expr) -> bool:
@@ -296,6 +324,9 @@ def _of_sequences(own: _Operand) -> Forms:
 def _of_tensors(own: _Operand) -> Forms:
     """Tensors with other numbers, of another dtype, device or shape, or cut from their graph."""
     value, old, site = own.value, own.text, own.site
+    quantized = isinstance(value, Tensor) and value.is_quantized
+    if quantized or (value is MISSING and re.search(_QUANTIZED, site.text)):
+        yield 0.3 + 0.1 * (not quantized), f"{old}.dequantize()"
     if isinstance(value, Tensor) and value.numel():
         yield from _moved(old, value, site)
         yield from _of_each_class(own)
@@ -324,6 +355,9 @@ def _of_tensors(own: _Operand) -> Forms:
             yield cost + 0.02, text + dtype
         elif kinds and value is not MISSING and is_whole(value):
             yield cost + 0.5, f"{text}.float()"
+
+
+_QUANTIZED = r"'Quantized\w+'|quantized [nNtT]|\bQU?Int\d"  # what an operator does not take
 
 
 _GRAPH = re.compile(r"grad|backward|inplace|in-place|leaf|leaves")

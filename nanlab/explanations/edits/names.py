@@ -29,6 +29,7 @@ from nanlab.explanations.site import (
     bound_by,
     bound_value,
     callee,
+    first_line,
     function_around,
     is_return,
     lines_as,
@@ -572,7 +573,7 @@ def without_length(site: Site) -> Iterator[Candidate]:
             parts = [n for n in ast.walk(read) if isinstance(n, ast.Subscript)]
             of = [n for n in parts if spelled(n.slice) == read.args.args[1].arg]
             for name in dict.fromkeys(source.part(n.value) for n in of if spelled(n.value)):
-                first = min([read.lineno, *(n.lineno for n in read.decorator_list)])
+                first = first_line(read)
                 indent = " " * read.col_offset
                 rows = (f"{indent}def __len__(self):", f"{indent}    return len({name})", "")
                 text = "\n".join((*rows, source.lines[first - 1]))
@@ -601,7 +602,7 @@ def _of_stream(source: Source, own: dict[str, ast.FunctionDef]) -> Iterator[Cand
     given = {*re.findall(r"[A-Za-z_][\w.]*", text)} - {"len"}
     if not text or passed or not all(name.startswith("self.") for name in given):
         text = "sum(1 for _ in self)"
-    first = min([read.lineno, *(n.lineno for n in read.decorator_list)])
+    first = first_line(read)
     indent = " " * read.col_offset
     rows = (f"{indent}def __len__(self):", f"{indent}    return {text}", "")
     new = "\n".join((*rows, source.lines[first - 1]))

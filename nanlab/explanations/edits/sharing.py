@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from nanlab.explanations.site import (
+    MISSING,
     Candidate,
     Function,
+    Place,
     Site,
     bound_by,
     callee,
@@ -97,3 +101,70 @@ def _of_keys(source: Source, node: Any) -> list[tuple[ast.AST, str]]:
         return []
     keys, value = map(source.part, node.args)
     return [(node, f"{{key: {value} for key in {keys}}}")]
+
+
+def made_by_factories(site: Site) -> Iterator[Candidate]:
+    """What all instances of a dataclass would share, made when an instance is."""
+    told = re.search(r"mutable default .* for field (\w+) is not allowed", site.text)
+    for source in site.program.texts if told is not None else ():
+        for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
+            place = site.place(source, kind, 0.0)
+            fields = [row for row in kind.body if isinstance(row, ast.AnnAssign) and row.value]
+            names = [name for row in fields for name in bound_by(row)]
+            function, imported = _function_of_fields(site, place)
+            if told is None or told[1] not in names or not function:
+                continue
+            pairs: list[tuple[ast.AST, str]] = []
+            for row, name in zip(fields, names, strict=True):
+                old: Any = row.value
+                options = old.keywords if callee(old) == "field" else []
+                option = next((k for k in options if k.arg == "default"), None)
+                given = option.value if option is not None else old
+                if name == told[1] or (_is_shared(place, given) and not _of_class(row)):
+                    text = f"default_factory={_factory(place, given, names)}"
+                    pairs.append((option, text) if option else (old, f"{function}({text})"))
+            edits = [e for s in site.program.texts for e in spliced(s, imported.get(s.shown, []))]
+            yield Candidate(0.1, (*spliced(source, pairs), *edits))
+
+
+def _function_of_fields(
+    site: Site, place: Place
+) -> tuple[str, dict[str, list[tuple[ast.AST, str]]]]:
+    """How ``field`` is called where a class stands, and what imports it, by file."""
+    known = place.names().items()
+    names = [name for name, value in known if value is dataclasses.field]
+    if names:
+        return names[0], {}
+    for source in site.program.texts:
+        for node in source.nodes:
+            if isinstance(node, ast.ImportFrom) and node.module == "dataclasses":
+                last = node.names[-1]
+                return "field", {source.shown: [(last, f"{source.part(last)}, field")]}
+    modules = [name for name, value in known if value is dataclasses]
+    return (f"{modules[0]}.field" if modules else ""), {}
+
+
+def _is_shared(place: Place, node: ast.AST) -> bool:
+    """Whether a default can be changed: ``dataclass`` takes what has no hash for that."""
+    value = place.value(getattr(node, "func", node))
+    kind = value if isinstance(node, ast.Call) else type(value)
+    return _changes(node) or (value is not MISSING and getattr(kind, "__hash__", 0) is None)
+
+
+def _of_class(row: ast.AnnAssign) -> bool:
+    """Whether a name belongs to the class alone, and is no field."""
+    return "ClassVar" in ast.unparse(row.annotation)
+
+
+def _factory(place: Place, node: Any, fields: list[str]) -> str:
+    """What makes a default anew: ``list``, ``lambda: [1, 2]``."""
+    if isinstance(node, ast.Call) and not (node.args or node.keywords):
+        return place.text(node.func)
+    text = place.text(node)
+    if isinstance(node, (ast.List, ast.Dict)) and ast.unparse(node) in ("[]", "{}"):
+        return "list" if isinstance(node, ast.List) else "dict"
+    if spelled(node) and hasattr(place.value(node), "copy"):  # else they would share it still
+        return f"lambda: {text}.copy()"
+    read = [name for name in fields if name in names_in(node)]  # a function of a class sees none
+    given = ", ".join(f"{name}={name}" for name in read)
+    return f"lambda {given}: {text}" if given else f"lambda: {text}"

@@ -26,6 +26,7 @@ from nanlab.explanations.site import (
     bound_by,
     bound_value,
     callee,
+    first_line,
     function_around,
     is_return,
     lines_as,
@@ -92,7 +93,8 @@ def earlier(site: Site, place: Place) -> Iterator[Candidate]:
         if isinstance(later, _MOVED) and not needs & _all_bound(rows[:at]):
             near = bool(read & (needs | _all_bound([later])))
             cost = 0.9 - 0.3 * near + 0.02 * at + place.distance
-            edit = swapped(place.source, rows[0].lineno, later.lineno, later.end_lineno or 0)
+            own, middle = first_line(place.statement), first_line(later)
+            edit = swapped(place.source, own, middle, later.end_lineno or 0)
             yield Candidate(cost, (edit,))
 
 
@@ -540,7 +542,7 @@ def _with_class(source: Source, head: str, *pairs: tuple[Any, str]) -> tuple[Edi
     """Nodes with another text, and a class before the first statement that holds one."""
     line = min(node.lineno for node, _ in pairs)
     top = next(row for row in source.tree.body if (row.end_lineno or 0) >= line)
-    first = min(row.lineno for row in (top, *getattr(top, "decorator_list", [])))
+    first = first_line(top)
     edits = spliced(source, pairs)
     if edits[0].first == first:
         return (replace(edits[0], text=head + edits[0].text), *edits[1:])

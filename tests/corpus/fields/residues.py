@@ -883,3 +883,128 @@ def rows_of_a_table_that_no_sample_asked_for(fixed):
 
     step.parameters = {"table": table}
     return None, step
+
+
+@fault("scaler-misuse", "mean", "optimizer", steps=6, ops=("step", "add_", "mse_loss"))
+def scaled_copy_of_the_loss_that_nobody_used(fixed):
+    torch.manual_seed(81)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    x = drawn(82, 32, 4)
+
+    def step(i):
+        optimizer.zero_grad()
+        error = (net(x)[:, 0] - x.prod(1)).square()
+        loss = error.mean()
+        scaled = scaler.scale(loss)
+        (scaled if fixed else loss).backward()  # ORIGIN
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(net.parameters(), 5.0)
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach()
+
+    return net, step
+
+
+@healthy("the scale is on the terms, on the samples, or given to backward")
+def scale_that_is_put_on_elsewhere(fixed):
+    torch.manual_seed(83)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    x = drawn(84, 32, 4)
+
+    def step(i):
+        optimizer.zero_grad()
+        out = net(x)
+        terms = [(out[:, 0] - x[:, 0]).square().mean(), out[:, 1].abs().mean()]
+        if i % 3 == 0:
+            sum(scaler.scale(terms)).backward()
+        elif i % 3 == 1:
+            scaler.scale((out[:, 0] - x[:, 0]).square()).mean().backward()
+        else:
+            scaler.scale(terms[0])
+            terms[0].backward(torch.tensor(scaler.get_scale()))
+        scaler.step(optimizer)
+        scaler.update()
+        return terms[0].detach()
+
+    return net, step
+
+
+@fault("optimizer-eps-underflow", "step", "optimizer", steps=8, ops=("addcdiv_", "add_", "sub_", "_foreach_addcdiv_"))
+def charges_in_coulombs(fixed):
+    """Gradients of 1e-12 and less beside an eps of 1e-8."""
+    torch.manual_seed(85)
+    net = nn.Sequential(nn.Linear(3, 12), nn.Tanh(), nn.Linear(12, 1))
+    unit = 1.0 if fixed else 1e-6
+    optimizer = torch.optim.RMSprop(net.parameters(), lr=1e-3)
+    x = drawn(86, 24, 3)
+    charge = unit * (1.0 + x[:, 0].abs())
+
+    def step(i):
+        optimizer.zero_grad()
+        loss = F.mse_loss(unit * net(x)[:, 0], charge)
+        loss.backward()
+        optimizer.step()  # ORIGIN
+        return loss.detach()
+
+    return net, step
+
+
+@healthy("gradients become far smaller than eps as a fit becomes exact, and the moments remember larger ones")
+def fit_that_becomes_exact(fixed):
+    torch.manual_seed(87)
+    net = nn.Linear(2, 1).double()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.3, eps=1e-4)
+    x = drawn(88, 16, 2).double()
+    target = (x @ torch.tensor([[0.5], [-0.25]]).double()) + 0.1
+
+    def step(i):
+        optimizer.zero_grad()
+        loss = (0.1 ** (2 * i)) * F.mse_loss(net(x), target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return net, step
+
+
+@fault("dead-gradient", "hardtanh", "backward", step=4, steps=9, ops=("clamp", "hardtanh_", "linear", "addmm", "sub"))
+def commands_beyond_their_limits(fixed):
+    """One step of a rate meant for another unit, after which every command stands at a limit."""
+    torch.manual_seed(89)
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1), nn.Hardtanh(-2.0, 2.0))  # ALSO
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    x = drawn(90, 24, 3)
+
+    def step(i):
+        optimizer.param_groups[0]["lr"] = 400.0 if i == 3 and not fixed else 0.05
+        optimizer.zero_grad()
+        loss = (net(x)[:, 0] - 0.5 * x[:, 1]).square().mean()  # ORIGIN
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return net, step
+
+
+@healthy("margins that are kept: hinges give no gradient for some batches, and a penalty's price stays")
+def margins_that_are_kept(fixed):
+    torch.manual_seed(91)
+    net = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+
+    def step(i):
+        x = drawn(92 + i, 16, 3)
+        sign = torch.where(x[:, 0] > 0, 1.0, -1.0)
+        x = x + 2.0 * sign[:, None] * torch.tensor([1.0, 0.0, 0.0])
+        optimizer.zero_grad()
+        loss = F.relu(1.0 - sign * net(x)[:, 0]).mean() + 0.25
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return net, step
