@@ -445,3 +445,16 @@ def _named_writer(case: Case, recording: Recording, found: Overwritten) -> Expla
         evidence=frame,
         fixes=advice(*([_STEP_LAST] if updated else []), *_NO_OVERWRITING),
     )
+
+
+@means(r"(?:not enough|too many) values to unpack")
+def saved_otherwise(case: Case) -> Explanation | None:
+    """The backward of an autograd function takes apart other tensors than were saved."""
+    if ".saved_tensors" not in case.failure.source:
+        return None
+    return case.explain(
+        "wrong-argument",
+        "backward takes apart more or fewer tensors than forward saved",
+        "saved_tensors gives what save_for_backward was given, in that order.",
+        fixes=advice(("save all that is read", "ctx.save_for_backward(x, weight, gate)")),
+    )

@@ -235,6 +235,53 @@ MESSAGES: list[Meaning] = [
         "It has no default for what is missing.",
     ),
     says(
+        r"(\w+)(?:\.\w+)?\(\) got an unexpected keyword argument '(\w+)'",
+        "wrong-argument",
+        "{1} has no argument that is named `{2}`{inside}",
+        "It is given the names of its own parameters alone: each key of what is given as"
+        " **options is one, too.",
+    ),
+    says(
+        r"builtin_function_or_method",
+        "wrong-argument",
+        "a method was only named where what it gives is meant{inside}",
+        "Without brackets it is not called; what was kept or computed with is the method itself.",
+        ("call it", "history.append(loss.item())  # not loss.item"),
+    ),
+    says(
+        r"in_dims is not compatible with the structure of `inputs`",
+        "wrong-argument",
+        "in_dims has other than one entry for each argument of what vmap maps{inside}",
+        "An entry says which dimension holds the samples, 0 as a rule; None is for what is the same"
+        " for all of them, as parameters and buffers are.",
+        ("one for each argument", "vmap(grad(loss), in_dims=(None, None, 0, 0))"),
+    ),
+    says(
+        r"could not convert string to float: (.+)",
+        "wrong-argument",
+        "the text {1} was to be read as a number{inside}",
+        "One text among its numbers makes a column of a table one of texts. Mostly it marks what"
+        " is missing.",
+        ("read it as missing", 'pd.read_csv(path, na_values="?").dropna()'),
+    ),
+    says(
+        r"'len\(size\) == sparse_dim \+ dense_dim' is not satisfied: len\(size\) = (\d+),"
+        r" sparse_dim = (\d+)",
+        "shape-mismatch",
+        "the indices of a sparse tensor of {1} dimensions have {2} rows{inside}",
+        "They have a row for each dimension and a column for each entry. A list of pairs has them"
+        " the other way round.",
+        ("turn it", "torch.sparse_coo_tensor(torch.tensor(pairs).t(), values, size)"),
+    ),
+    says(
+        r"elements of parameter_and_buffer_dicts to be dictionaries"
+        r"|parameter_and_buffer_dicts to be a dict",
+        "wrong-argument",
+        "functional_call was given its tensors without their names{inside}",
+        "It takes a dict: each tensor under the name that named_parameters() has for it.",
+        ("keep the names", "{n: p - lr * g for (n, p), g in zip(parameters.items(), grads)}"),
+    ),
+    says(
         r"(\w+)\(\): argument '(\w+)' \(position \d+\) must be (\w+), not (\S+)",
         "wrong-argument",
         "the {2} of {1} is a {4}, where {3} is needed{inside}",
@@ -481,7 +528,7 @@ MESSAGES: list[Meaning] = [
     says(
         r"Tried to step (\d+) times\. The specified number of total steps is (\d+)",
         "wrong-argument",
-        "the schedule was made for {2} steps, and steps a {1}th time",
+        "the schedule was made for {2} steps, and was to step {1} times",
         "OneCycleLR steps after every batch, so often as it was told.",
         ("as many as there are", "OneCycleLR(optimizer, max_lr, total_steps=epochs * len(loader))"),
     ),

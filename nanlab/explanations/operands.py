@@ -187,6 +187,8 @@ def dtype_name(text: str) -> str:
 def dtype_mismatch(case: Case) -> Explanation | None:
     """Two operands of different dtype, where the operation converts neither."""
     first, second = [dtype_name(g.rstrip(".,;)")) for g in case.match.groups() if g][:2]
+    if len({"complex" in name.lower() for name in (first, second)}) == 2:
+        return _complex(case)
     whole = next((name for name in (first, second) if name not in _FLOATS), None)
     if whole is not None:
         return _integer(case, first, second)
@@ -210,6 +212,21 @@ def dtype_mismatch(case: Case) -> Explanation | None:
                 "keep the forward pass inside of autocast",
                 'with torch.autocast(device_type="cuda"):\n    loss = criterion(model(x), y)',
             ),
+        ),
+    )
+
+
+def _complex(case: Case) -> Explanation:
+    """One of the two is complex: as a rule a spectrum."""
+    return case.explain(
+        "dtype-mismatch",
+        f"complex numbers met real ones{case.inside}",
+        "A Fourier transform gives complex numbers, layers take real ones: the magnitudes, or real"
+        " and imaginary part as two features or channels.",
+        evidence=operands_frame(case.failure.operands),
+        fixes=advice(
+            ("the magnitudes", "spectrum = torch.stft(x, n_fft, return_complex=True).abs()"),
+            ("or both parts", "parts = torch.view_as_real(spectrum)"),
         ),
     )
 

@@ -21,6 +21,7 @@ from nanlab.explanations.edits import (
     arguments,
     batches,
     calls,
+    columns,
     devices,
     distributions,
     documents,
@@ -34,6 +35,7 @@ from nanlab.explanations.edits import (
     optimizers,
     orders,
     parametrizations,
+    saved,
     sharing,
     sizes,
     solvers,
@@ -126,7 +128,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts]
 _FILES += [indices, labels, layouts, parametrizations, documents, solvers, orders]
-_FILES += [spectra, tables]
+_FILES += [columns, saved, spectra, tables]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [

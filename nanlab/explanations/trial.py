@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
@@ -690,6 +691,7 @@ def _child(runs: Sequence[Run], pipe: Connection, limit: float, folder: str) -> 
         gc.freeze()  # what is never looked at is never copied
         loader: Any = torch.utils.data.DataLoader
         loader._get_iterator = _in_this_process
+        _leave_others()
         _lock(folder)
         _Folder(folder).replace_files()
         torch.cuda.is_available = lambda: False
@@ -714,6 +716,24 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
 def _in_this_process(loader: Any) -> Any:
     vars(loader).update(num_workers=0, timeout=0, prefetch_factor=None, persistent_workers=False)
     return torch.utils.data.dataloader._SingleProcessDataLoaderIter(loader)
+
+
+def _leave_others() -> None:
+    """Let process groups have this process alone, without waiting for others: what is reduced or
+    gathered is what each of them was given."""
+    dist: Any = torch.distributed
+    if not dist.is_available():
+        return
+    joins = dist.init_process_group
+
+    def joined(*_: Any, world_size: int = -1, rank: int = -1, **__: Any) -> None:
+        import_module("torch.testing._internal.distributed.fake_pg")  # it registers itself
+        size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", 1))
+        own = rank if rank >= 0 else int(os.environ.get("RANK", 0))
+        joins("fake", store=dist.HashStore(), world_size=size, rank=own)
+
+    dist.init_process_group = joined
+    dist.FileStore = dist.TCPStore = lambda *_, **__: dist.HashStore()
 
 
 class _OnCpu(TorchFunctionMode):

@@ -8,7 +8,7 @@ import inspect
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from nanlab.explanations.site import (
     signature,
     spliced,
 )
+from nanlab.explanations.trial import Source
 from nanlab.operators import having
 
 
@@ -177,14 +178,40 @@ def given_by_key(site: Site) -> Iterator[Candidate]:
         whole = [k.value for k in call.keywords if k.arg is None]
         if told is None or not whole or told[1] in {k.arg for k in call.keywords}:
             continue
-        near = difflib.get_close_matches(told[1], [*known], 1, 0.7)
-        for source in site.program.texts if near else ():
-            dicts = [n for n in source.nodes if isinstance(n, ast.Dict)]
-            keys = [k for n in dicts for k in n.keys if getattr(k, "value", None) == told[1]]
-            yield Candidate(0.3, spliced(source, [(k, f'"{near[0]}"') for k in keys if k]))
+        for at, near in enumerate(near_parameters(told[1], known, 0.7)):
+            for source in site.program.texts:
+                pairs = [*_keys_as(source, told[1], near)]
+                yield Candidate(0.3 + 0.02 * at, spliced(source, pairs))
         text = place.text(whole[-1])
         rest = f'{{k: v for k, v in {text}.items() if k != "{told[1]}"}}'
         yield replace(place, distance=0.0).replaced(0.5, (whole[-1], rest))
+
+
+def near_parameters(word: str, known: Iterable[str], cutoff: float) -> list[str]:
+    """The parameters that a word may stand for: those that nearly are written so, those of which
+    it is the long form, ``learning_rate`` for ``lr``, or the short one."""
+    names = [*known]
+    alike = difflib.get_close_matches(word, names, 2, cutoff)
+    return [*alike, *(n for n in names if n in _initials(word) or word in _initials(n))]
+
+
+def _initials(name: str) -> list[str]:
+    """What a name of several words is written as in short."""
+    words = [word for word in name.lower().split("_") if word]
+    return ["".join(word[0] for word in words)] if len(words) > 1 else []
+
+
+def _keys_as(source: Source, old: str, new: str) -> Iterator[tuple[ast.AST, str]]:
+    """The keys of dicts, where they are written and where they are looked up, as another word."""
+    nodes: list[Any] = source.nodes
+    for node in nodes:
+        keys = [*node.keys] if isinstance(node, ast.Dict) else []
+        keys += [node.slice] if isinstance(node, ast.Subscript) else []
+        keys += node.args[:1] if callee(node) in ("get", "pop") else []
+        yield from ((key, f'"{new}"') for key in keys if key and getattr(key, "value", None) == old)
+        for each in node.keywords if callee(node) == "dict" else ():
+            if each.arg == old:
+                yield each, f"{new}={source.part(each.value)}"
 
 
 def told_shapes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:

@@ -163,6 +163,27 @@ def channels_first(site: Site) -> Iterator[Candidate]:
         for given in call.args:
             text = f"{place.text(given)}.permute({order})"
             yield replace(place, distance=0.0).replaced(0.4, (given, text))
+            yield from _turned_where_made(site, place, given, rank)
+
+
+def _turned_where_made(site: Site, place: Place, node: Any, rank: int) -> Iterator[Candidate]:
+    """Pictures with their channels first in what a function of the program gives for them."""
+    for _ in range(_BACK):
+        bound = site.binding(place, node)
+        made = bound_value(bound, spelled(node)) if bound is not None else node
+        place, node = (bound, made) if bound is not None and made is not None else (place, node)
+        if callee(node) == "unsqueeze" and isinstance(node.func, ast.Attribute):
+            node, rank = node.func.value, rank - 1
+    function = place.value(node.func) if isinstance(node, ast.Call) else None
+    order = [*range(rank - 3), rank - 1, rank - 3, rank - 2]
+    for other in site.returns(function):
+        value: Any = getattr(other.statement, "value", None)
+        if not isinstance(value, (ast.Tuple, ast.Dict)):
+            text = f"{other.whole(value)}.permute({', '.join(map(str, order))})"
+            yield replace(other, distance=0.0).replaced(0.37, (value, text))
+
+
+_BACK = 3  # names from what a model is given back to the function that made it
 
 
 def as_many(site: Site, place: Place) -> Iterator[Candidate]:

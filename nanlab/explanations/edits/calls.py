@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import zip_longest
+from types import ModuleType
 from typing import Any
 
 from torch import nn
 
+from nanlab.explanations.edits.arguments import near_parameters
 from nanlab.explanations.edits.forms import IGNORED, ignored
 from nanlab.explanations.site import (
     MISSING,
@@ -125,7 +128,7 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             purpose = isinstance(place.value(keyword.value), (Tensor, list, dict))
             cost += 1.5 * purpose
             yield place.replaced(cost, (call, text))
-            for near in difflib.get_close_matches(keyword.arg, list(signature(function)), 2, 0.5):
+            for near in near_parameters(keyword.arg, signature(function), 0.5):
                 if near != keyword.arg and "keyword" in site.text:
                     yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
 
@@ -191,6 +194,25 @@ def trusted(site: Site) -> Iterator[Candidate]:
                 yield place.added(0.3, call, "weights_only=False")
 
 
+def methods_called(site: Site) -> Iterator[Candidate]:
+    """A method of a tensor called, where it was only named, and kept in the place of what it
+    gives."""
+    values = [v for frame, _ in site.frames for v in frame.f_locals.values()]
+    kept = any(inspect.isbuiltin(each) for v in values if isinstance(v, list) for each in v[:1])
+    for source in site.program.texts if kept or _NAMED in site.text else ():
+        called = {id(node.func) for node in source.nodes if isinstance(node, ast.Call)}
+        for node in (n for n in source.nodes if isinstance(n, ast.Attribute)):
+            loads = isinstance(node.ctx, ast.Load) and id(node) not in called
+            if not loads or not callable(getattr(Tensor, node.attr, None)):
+                continue
+            owner = site.raising[0].value(node.value)
+            if spelled(node.value) != "self" and not isinstance(owner, (ModuleType, nn.Module)):
+                yield Candidate(0.25, spliced(source, [(node, f"{source.part(node)}()")]))
+
+
+_NAMED = "builtin_function_or_method"  # what a method of a tensor is said to be
+
+
 def of_largest(site: Site) -> Iterator[Candidate]:
     """One more than the largest index, where the different ones were counted."""
     for place in site.statements() if _OUTSIDE.search(site.text) else ():
@@ -239,13 +261,19 @@ def _each_once(values: Any) -> set[Any]:
 def mapped_axes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """An argument of what ``vmap`` gives that is the same for all."""
     function = place.value(call.func)
-    if "in_dims" not in signature(function) or "mapped" not in site.text:
+    apart = "in_dims is not compatible with the structure" in site.text
+    if "in_dims" not in signature(function) or not (apart or "mapped" in site.text):
         return
     own = next((k.value for k in call.keywords if k.arg == "in_dims"), None)
     names = bound_by(place.statement)
     calls = [each for other in site.raising for each in other.calls()]
     for each in (c for c in calls if c.func is call or spelled(c.func) in names):
         count = len(each.args)
+        if apart and own is not None:
+            given = [site.raising[0].value(node) for node in each.args]
+            told = list(map(place.text, getattr(own, "elts", ())))
+            text = ", ".join(_axes(given, told))
+            yield replace(place, distance=0.0).replaced(0.15, (own, f"({text})"))
         axes = list(map(place.text, getattr(own, "elts", [own or ast.Constant(0)] * count)))
         axes = axes if all(axes) and len(axes) == count else ["0"] * count
         ranks = [getattr(site.raising[0].value(given), "ndim", 9) for given in each.args]
@@ -255,6 +283,19 @@ def mapped_axes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]
                 yield place.replaced(0.2 + 0.02 * far, (own, f"({text})"))
             elif own is None:
                 yield place.added(0.2 + 0.02 * far, call, f"in_dims=({text})")
+
+
+def _axes(given: list[Any], told: list[str]) -> list[str]:
+    """The axis that is gone through of each argument: the first, where it has the size of most;
+    none of parameters that have several.
+
+    told: the axes that the program names, of which one is lacking or one is too many.
+    """
+    parts = [[*each.values()] if isinstance(each, dict) else [each] for each in given]
+    sizes = [{v.shape[:1] for v in each if isinstance(v, Tensor)} for each in parts]
+    apart = [own for own, axis in zip_longest(sizes, told) if own and axis != "None"]
+    most = Counter(next(iter(own)) for own in apart if len(own) == 1).most_common(1)
+    return ["0" if most and own == {most[0][0]} else "None" for own in sizes]
 
 
 def near_options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:

@@ -504,3 +504,34 @@ def states_in_one(site: Site) -> Iterator[Candidate]:
                 new = f"{module}, ({parameters}, {buffers}), {rest}"
                 text = f"{place.text(call.func)}({new})"
                 yield replace(place, distance=0.0).replaced(0.2, (call, text))
+
+
+_LISTED = re.compile(r"parameter_and_buffer_dicts|'(list|tuple)' object has no attribute|dict-like")
+
+
+def by_their_names(site: Site) -> Iterator[Candidate]:
+    """What is computed of each parameter, as a dict with the names of the parameters."""
+    for source in site.program.texts if _LISTED.search(site.text) else ():
+        calls = [n for n in source.nodes if isinstance(n, ast.Call) and n.args]
+        around = {id(n.args[0]): n for n in calls if callee(n) in ("list", "tuple")}
+        lists = [n for n in source.nodes if isinstance(n, (ast.ListComp, ast.GeneratorExp))]
+        for node in (n for n in lists if len(n.generators) == 1):
+            head: Any = node.generators[0]
+            rows = head.iter
+            zipped = callee(rows) == "zip" and isinstance(head.target, ast.Tuple)
+            first = rows.args[0] if zipped and rows.args else rows
+            new = _NAMED.get(callee(first))
+            if new is None:
+                continue
+            target = head.target.elts[0] if zipped else head.target
+            text = f"name, {source.part(target)}"
+            whole = source.part(rows).replace(f".{callee(first)}(", f".{new}(", 1)
+            each = source.part(head.target)[len(source.part(target)) :] if zipped else ""
+            inner = f"({text}){each}" if zipped else text
+            tests = "".join(f" if {source.part(test)}" for test in head.ifs)
+            made = f"{{name: {source.part(node.elt)} for {inner} in {whole}{tests}}}"
+            yield Candidate(0.2, spliced(source, [(around.get(id(node), node), made)]))
+
+
+# What gives the parts of a dict, or parameters, without their names, and what gives both.
+_NAMED = {"values": "items", "parameters": "named_parameters", "buffers": "named_buffers"}

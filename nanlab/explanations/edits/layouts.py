@@ -76,6 +76,33 @@ def in_other_layouts(
         yield place.replaced(0.8, (expression, f"{text}.to_dense()"))
 
 
+_SPECTRA = re.compile(r"(stft|(?<!i)r?fft[2n]?)$")
+_COMPLEX = re.compile(r"(?i)complex(<|float|double|\d)")
+
+
+def magnitudes(site: Site) -> Iterator[Candidate]:
+    """The magnitudes of a spectrum, where it is made, for what takes real numbers."""
+    for place in site.statements() if _COMPLEX.search(site.text) else ():
+        for call in (c for c in place.calls() if _SPECTRA.search(callee(c))):
+            at = replace(place, distance=0.0)
+            yield at.replaced(0.28, (call, f"{place.text(call)}.abs()"))
+
+
+def by_rows(site: Site) -> Iterator[Candidate]:
+    """The places of the entries of a sparse tensor, given as a list of pairs, turned to a row for
+    each dimension where they were made."""
+    for place in site.raising[:1]:
+        for call in (c for c in place.calls() if callee(c) == "sparse_coo_tensor" and c.args):
+            sizes = [*call.args[2:3], *(k.value for k in call.keywords if k.arg == "size")]
+            given, rank = call.args[0], len(getattr(sizes[0], "elts", ())) if sizes else 2
+            value, bound = place.value(given), site.binding(place, given)
+            made = bound_value(bound, spelled(given)) if bound is not None else None
+            pairs = isinstance(value, Tensor) and value.dim() == 2 and is_whole(value)
+            turned = pairs and len(value) != value.shape[1] == rank
+            if turned and bound is not None and isinstance(made, ast.Call):
+                yield replace(bound, distance=0.0).replaced(0.3, (made, f"{bound.text(made)}.t()"))
+
+
 def as_bytes(site: Site, place: Place) -> Iterator[Candidate]:
     """The state of a random generator as the bytes that it was."""
     if "ByteTensor" not in site.text:

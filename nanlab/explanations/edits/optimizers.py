@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from torch import nn
+from torch.utils.data import DataLoader
 
 from nanlab.explanations.site import (
     Candidate,
@@ -169,16 +170,23 @@ def with_key_of_others(site: Site) -> Iterator[Candidate]:
 
 
 def _choosing(source: Source) -> Iterator[tuple[str, ast.expr]]:
-    """The tests by which parameters are put into lists, with the names that they choose among."""
+    """The tests by which parameters are put into lists, with what they choose among."""
     for node in source.nodes:
-        if isinstance(node, ast.ListComp) and "parameters()" in source.part(node):
+        if isinstance(node, ast.ListComp):
             (head, *more) = node.generators
-            if len(head.ifs) == 1 and not more:
-                yield ast.unparse(head.target), head.ifs[0]
-        if isinstance(node, ast.For) and "parameters()" in source.part(node.iter):
+            if len(head.ifs) == 1 and not more and _goes_through(source, head.iter):
+                yield f"{ast.unparse(head.target)} of {ast.unparse(head.iter)}", head.ifs[0]
+        if isinstance(node, ast.For) and _goes_through(source, node.iter):
             for row in rows_of(node):
                 if isinstance(row, ast.If) and not row.orelse and ".append(" in ast.unparse(row):
-                    yield ast.unparse(node.target), row.test
+                    yield f"{ast.unparse(node.target)} of {ast.unparse(node.iter)}", row.test
+
+
+def _goes_through(source: Source, node: ast.expr) -> bool:
+    """Whether an expression gives parameters: itself, or by what its name was bound to."""
+    rows = [n for n in source.nodes if isinstance(n, ast.Assign) and spelled(node)]
+    made = [source.part(n.value) for n in rows if spelled(n.targets[0]) == spelled(node)]
+    return any("parameters()" in text for text in (source.part(node), *made))
 
 
 def _is_whole(node: ast.expr) -> bool:
@@ -269,6 +277,42 @@ def resumed(site: Site) -> Iterator[Candidate]:
             yield place.written(0.25, f"{optimizer}.load_state_dict({text})\n{{}}")
         rates = 'group.setdefault("initial_lr", group["lr"])'
         yield place.written(0.45, f"for group in {optimizer}.param_groups:\n    {rates}\n{{}}")
+
+
+def of_each_batch(site: Site) -> Iterator[Candidate]:
+    """The steps of a schedule that is stepped after each batch, where it was told the epochs."""
+    for place in site.statements() if "number of total steps is" in site.text else ():
+        for call in (c for c in place.calls() if "OneCycleLR" in callee(c)):
+            given = {k.arg: k.value for k in call.keywords}
+            for at, loader in enumerate(_loaders(site, place)):
+                own = replace(place, distance=0.02 * at)
+                if (steps := given.get("total_steps")) is not None:
+                    text = f"{place.whole(steps)} * len({loader})"
+                    yield own.replaced(0.3, (steps, text))
+                if (steps := given.get("steps_per_epoch")) is not None:
+                    bound = site.binding(place, steps)
+                    made = bound_value(bound, spelled(steps))
+                    if bound is not None and isinstance(made, ast.BinOp):  # they were counted
+                        own, steps = replace(bound, distance=own.distance), made
+                    yield own.replaced(0.3, (steps, f"len({loader})"))
+
+
+def _loaders(site: Site, place: Place) -> Iterator[str]:
+    """The loaders that a statement can read: of the function around it, of its object, of all."""
+    around = place.function
+    name, frames = getattr(around, "name", ""), [frame for frame, _ in site.frames]
+    for each in around.args.args if around is not None else ():
+        own = [at.value(given) for at, given in site.handed(place, each.arg)]
+        own += [f.f_locals.get(each.arg) for f in frames if f.f_code.co_name == name]
+        if any(isinstance(value, DataLoader) for value in own):
+            yield each.arg
+    for frame in frames:
+        for name, value in getattr(frame.f_locals.get("self"), "__dict__", {}).items():
+            if isinstance(value, DataLoader) and around is not None:
+                yield f"self.{name}"
+    for name, value in site.program.names.items():
+        if isinstance(value, DataLoader):
+            yield name
 
 
 def of_other_groups(site: Site, place: Place) -> Iterator[Candidate]:

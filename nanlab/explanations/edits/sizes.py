@@ -360,6 +360,45 @@ def exchanged_sizes(site: Site) -> Iterator[Candidate]:
                     yield place.replaced(0.5, (a, place.text(b)), (b, place.text(a)))
 
 
+# Two words for the dimensions of a shape that come in the other order: of a weight, of pictures.
+_SECOND_FIRST = (("in", "out"), ("w", "h"), ("width", "height"), ("cols", "rows"))
+
+
+def in_their_order(site: Site) -> Iterator[Candidate]:
+    """Names that a shape is taken apart into, in the order that its dimensions have."""
+    for place in site.statements() if re.search("size|shape", site.text) else ():
+        target, value = getattr(place.statement, "targets", [None])[0], bound_value(place, "")
+        shaped = getattr(value, "attr", "") == "shape" or callee(value) == "size"
+        parts = target.elts if isinstance(target, ast.Tuple) and shaped else []
+        for a, b in itertools.pairwise(parts):
+            first, second = ({*place.text(n).lower().split("_")} for n in (a, b))
+            if any(x in first and y in second for x, y in _SECOND_FIRST):
+                own = replace(place, distance=0.0)
+                yield own.replaced(0.35, (a, place.text(b)), (b, place.text(a)))
+
+
+def with_its_dimension(site: Site) -> Iterator[Candidate]:
+    """A reduction that keeps its dimension, where it meets what has all the others too."""
+    shapes = [
+        v.shape
+        for node in site.raising[0].parts()
+        if isinstance(v := site.raising[0].value(node), Tensor)
+    ]
+    lost = {
+        (d, len(whole))
+        for whole, part in itertools.permutations(shapes, 2)
+        for d in range(len(whole))
+        if part and whole[:d] + whole[d + 1 :] == part
+    }
+    for place in site.statements() if lost and "must match the size" in site.text else ():
+        for call in (c for c in place.calls() if callee(c) in _REDUCING):
+            named = {keyword.arg for keyword in call.keywords}
+            dims = map(number_of, (*call.args, *(k.value for k in call.keywords)))
+            same = any((d % rank, rank) in lost for d in dims if type(d) is int for _, rank in lost)
+            if same and "keepdim" not in named and place.statement is not site.raising[0].statement:
+                yield replace(place, distance=0.0).added(0.38, call, "keepdim=True")
+
+
 def whole(site: Site, place: Place) -> Iterator[Candidate]:
     """Sizes and bounds divided to whole numbers."""
     if not re.search("integer|of ints|float", site.text):

@@ -1,0 +1,72 @@
+"""Columns of tables that are read from files: marks of what is missing, how numbers are written."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from nanlab.explanations.site import Candidate, Site, callee, spliced
+
+_OF_TEXTS = re.compile("numpy.object_|could not convert string to float|numpy.str_")
+_FILLED = re.compile(
+    r"\.(dropna|fillna|interpolate|isna|isnull|notna|notnull|[fb]fill)\(|nan_to_num"
+)
+_MARKS = 3  # texts that say that a value is missing
+
+
+def read_as_numbers(site: Site) -> Iterator[Candidate]:
+    """A table read with what its files write for a missing value, or with the signs of its numbers:
+    a column of which it has others is one of texts."""
+    if not _OF_TEXTS.search(site.text):
+        return
+    values = [v for frame, _ in site.frames for v in frame.f_locals.values()]
+    columns = [c for v in values if isinstance(v, pd.DataFrame) for c in _texts_of(v)]
+    options = [*_options([*columns])]
+    for source in site.program.texts if options else ():
+        missing = "" if _FILLED.search(source.text) else ".dropna()"
+        for node in source.nodes:
+            if not isinstance(node, ast.Call) or not re.match("read_[a-z]", callee(node)):
+                continue
+            own = {keyword.arg for keyword in node.keywords}
+            for option in (o for o in options if o.partition("=")[0] not in own):
+                text = f"{source.part(node)[:-1].rstrip().rstrip(',')}, {option})"
+                more = missing if option.startswith("na_values") else ""
+                yield Candidate(0.2, spliced(source, [(node, text + more)]))
+
+
+def _texts_of(table: pd.DataFrame) -> Iterator[list[str]]:
+    """The different texts of each column of a table that has some."""
+    for _, column in table.items():
+        texts = [each for each in column.unique() if isinstance(each, str)]
+        if texts and not isinstance(column.dtype, pd.CategoricalDtype):
+            yield texts
+
+
+def _options(columns: list[list[str]]) -> Iterator[str]:
+    """How a table is read of which all texts of a column, or most, say numbers."""
+    marks: list[str] = []
+    for texts in columns:
+        others = [each for each in texts if not _is_number(each)]
+        forms = (("thousands", r"\d{1,3}(,\d{3})+(\.\d+)?"), ("decimal", r"\d+,\d+"))
+        for sign, form in forms if others else ():
+            if all(re.fullmatch(rf"\s*-?{form}\s*", each) for each in others):
+                yield f'{sign}=","'
+                others = []
+                break
+        if len(others) <= _MARKS and 2 * len(others) <= len(texts):
+            marks += (each for each in others if each not in marks)
+    if marks:
+        given: Any = marks[0] if len(marks) == 1 else marks
+        yield "na_values=" + repr(given).replace("'", '"')
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
