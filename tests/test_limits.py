@@ -648,3 +648,22 @@ def test_nan_that_is_compared_has_a_gradient_only_where_the_program_leaves_it_ou
         (found,) = evaluate(function, [torch.tensor([math.nan, 0.5]).double()], [True]).gradients
     assert found is not None and found[1] != 0
     assert torch.allclose(found[0], torch.tensor(gradient).double(), equal_nan=True)
+
+
+def test_limit_of_what_a_comparison_with_nan_hides_is_that_next_to_it() -> None:
+    def short(rate: Tensor) -> Tensor:
+        paid = torch.expm1(-rate) / rate
+        return torch.where(paid + 2.0 > 0, paid + 2.0, torch.zeros_like(paid)).sum()
+
+    known = truth(short, [torch.tensor([0.0, 1.0])], [True])
+    assert float(known.values[0].value) == pytest.approx(1.0 + 2.0 - (1.0 - math.exp(-1.0)))
+    assert known.gradients[0] is not None
+    assert float(known.gradients[0].value[0]) == pytest.approx(0.5)
+
+
+def test_nan_that_is_given_is_left_out_by_a_comparison() -> None:
+    def seen(x: Tensor, y: Tensor) -> Tensor:
+        return torch.where(y > 0, x * y, torch.zeros_like(x)).sum()
+
+    known = truth(seen, [torch.tensor([2.0, 3.0]), torch.tensor([math.nan, 1.0])], [True, False])
+    assert float(known.values[0].value) == 3.0

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nanlab.exact.limits import Evaluation, Limit, Truth, Wide, evaluate, truth
-from nanlab.exact.numbers import Comparisons, unmoved
+from nanlab.exact.numbers import ORDERING, Comparisons, unmoved
 from nanlab.operators import having
 from nanlab.program.edit import Region, is_sum
 from nanlab.program.rebuild import Patch
@@ -183,7 +183,8 @@ _TESTS = having("compares") | {"nan_to_num"}
 
 def taken_out(part: Slice) -> list[Patch]:
     """What the program takes out because it is not finite, by ``nan_to_num`` or a test of the value
-    itself, is out next to that point as well: the program means it so."""
+    itself, is out next to that point as well: the program means it so, but for a NaN that is only
+    compared."""
     results = Results(part.values)
     asked = [(at, i, c) for at, i, c in part.items if isinstance(c, Call) and _name(c) in _TESTS]
     if not asked:
@@ -194,7 +195,9 @@ def taken_out(part: Slice) -> list[Patch]:
     found = []
     for at, index, call in asked:
         read = [results.value(at, index, ref) for ref in refs_in(call.args)]
-        hidden = [~v.isfinite() for v in read if isinstance(v, Tensor) and v.is_floating_point()]
+        real = [v for v in read if isinstance(v, Tensor) and v.is_floating_point()]
+        # every order of NaN fails: that takes nothing out on purpose
+        hidden = [v.isinf() if _name(call) in ORDERING else ~v.isfinite() for v in real]
         if any(bool(mask.any()) for mask in hidden):
             where = reduce(torch.logical_or, hidden)
             run = partial(_kept_where, call, where, results.results[at, index])

@@ -38,7 +38,7 @@ from nanlab.exact.limits import (
     longer,
     tolerance,
 )
-from nanlab.exact.numbers import count_work
+from nanlab.exact.numbers import Undecided, count_work
 from nanlab.program.beginnings import Beginnings
 from nanlab.program.edit import Edited, Region, apply
 from nanlab.program.edit_text import EditLike
@@ -428,7 +428,8 @@ class Judge:
             off = _first_off(new, old, "the loss")
             if off is None:
                 return None
-            with Wide():
+            with Wide() as wide:
+                wide.undecided = Undecided() if are_finite(operands) else None
                 right = evaluate(fns[0], [widened(t) for t in operands], none).values
         except Exception:
             return None

@@ -28,12 +28,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from nanlab.errors import NotReplayable
 from nanlab.exact.numbers import (
     MOST_DIGITS,
+    ORDERING,
     AllExact,
     Comparisons,
     Exact,
     Moved,
     NotExact,
     Tape,
+    Undecided,
     count_work,
     digits,
     lift,
@@ -42,7 +44,6 @@ from nanlab.exact.numbers import (
     unmoved,
     work,
 )
-from nanlab.operators import having
 from nanlab.trace.mode import DispatchMode
 
 Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
@@ -128,7 +129,6 @@ class Evaluation:
 
 
 SIGNS = (torch.ops.aten.sgn.default, torch.ops.aten.sign.default)
-ORDERING = having("compares") & having("sign")  # of NaN they know nothing; eq and isnan do
 
 
 class Wide(DispatchMode):
@@ -142,8 +142,7 @@ class Wide(DispatchMode):
     def __init__(self, comparisons: Comparisons | None = None) -> None:
         super().__init__()
         self.comparisons = comparisons or Comparisons()
-        # of the backward part, by identity: a mask, and where it compares what has no value
-        self._undecided: dict[int, tuple[Tensor, Tensor]] = {}
+        self.undecided: Undecided | None = None  # as of AllExact; of the backward part always
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
@@ -159,35 +158,40 @@ class Wide(DispatchMode):
             return torch.where(args[0].isnan(), args[0], made)
         if not isinstance(made, Tensor):
             return made
-        if torch._C._current_autograd_node() is not None:
-            return self._with_undecided(func.overloadpacket.__name__, made, args)
-        compares = made.dtype == torch.bool and any(map(_is_real, args))
-        return self.comparisons.result(made) if compares else made
+        name: str = func.overloadpacket.__name__
+        backward = torch._C._current_autograd_node() is not None
+        if backward and self.undecided is None:
+            self.undecided = Undecided()
+        if not backward and made.dtype == torch.bool and any(map(_is_real, args)):
+            result = self.comparisons.result(made)
+            if result is not made:
+                return result
+        if self.undecided is None:
+            return made
+        return self._with_undecided(name, made, args, backward)
 
-    def _with_undecided(self, name: str, made: Tensor, args: Sequence[Any]) -> Tensor:
-        """A result of the backward part, NaN where operands of its shape are or where the mask that
-        chose it compared NaN."""
-        operands = [x for x in args if isinstance(x, Tensor)]
-        masks = [self._undecided[id(x)][1] for x in operands if id(x) in self._undecided]
-        if name in ORDERING:
-            masks += [x.isnan() for x in operands if _is_real(x)]
-        elif made.dtype != torch.bool and all(
-            _is_real(x) and x.shape == made.shape for x in operands
-        ):
-            masks = [x.isnan() for x in operands[1:]]
-        open_ = [mask for mask in masks if mask.shape == made.shape and bool(mask.any())]
-        if not open_:
-            return made
-        nowhere = torch.stack(open_).any(0)
+    def _with_undecided(
+        self, name: str, made: Tensor, args: Sequence[Any], backward: bool
+    ) -> Tensor:
+        """A result, NaN where a mask that is undecided chose it, or, in the backward part, where
+        operands of its shape are."""
+        assert self.undecided is not None
+        read = [x for x in args if _is_real(x)]
+        nowhere = self.undecided.chosen(made, args)
         if made.dtype == torch.bool:
-            self._undecided[id(made)] = made, nowhere
+            if name in ORDERING and read:
+                nowhere = Undecided.compared(made, read)
+            self.undecided.note(made, nowhere)
             return made
-        if not _is_real(made):
+        every = [x for x in args if isinstance(x, Tensor)]
+        if backward and all(_is_real(x) and x.shape == made.shape for x in every):
+            bad = [each for x in every[1:] if bool((each := x.isnan()).any())]
+            nowhere = torch.stack(bad).any(0) if bad else nowhere
+        if nowhere is None or not _is_real(made):
             return made
-        written = made is args[0]
-        return (
-            made.masked_fill_(nowhere, math.nan) if written else made.masked_fill(nowhere, math.nan)
-        )
+        fill = made.masked_fill_ if made is args[0] else made.masked_fill
+        filled: Tensor = fill(nowhere, math.nan)
+        return filled
 
 
 def evaluate(
@@ -393,6 +397,8 @@ class _Problem:
         self.cost = 0.0  # of one evaluation in the numbers that were last
         self.movable = [m for m in (wanted, held, real) if any(m)]
         self.still: list[Tensor | None] = [None] * len(operands)  # the operands as they are
+        # whether NaN is among them, which the program may leave out by any comparison
+        self.given = any(_is_real(x) and bool(x.isnan().any()) for x in operands)
         self.lifted: dict[int, tuple[Tensor, np.ndarray]] = {}  # by identity
 
     def truth(self, limits: list[Limit] | None) -> Truth:
@@ -441,6 +447,8 @@ class _Problem:
         outside = bool(distance) or moved is not None
         counted = moved is not None or not distance
         with arithmetic.active(moved, self.masks, counted) as mode:
+            if not self.given:
+                mode.undecided = Undecided()
             operands = self.moved(arithmetic, moving, distance)
             by_tape = outside and (self.tape is None or self.tape.fits)
             if isinstance(mode, Wide) or not by_tape:

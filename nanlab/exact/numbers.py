@@ -242,6 +242,35 @@ def unmoved(here: Sequence[Tensor], there: Sequence[Tensor]) -> list[Tensor | No
     return [a if a.shape == b.shape and bool((a == b).all()) else None for a, b in pairs]
 
 
+ORDERING = having("compares") & having("sign")  # of NaN they know nothing; eq and isnan do
+
+
+class Undecided:
+    """Masks that compare what has no value: what they choose has none, although torch takes every
+    comparison with NaN to fail."""
+
+    def __init__(self) -> None:
+        self._masks: dict[int, tuple[Tensor, Tensor]] = {}  # by identity: a mask, and where
+
+    def note(self, mask: Tensor, nowhere: Tensor | None) -> None:
+        """A mask is undecided somewhere."""
+        if nowhere is not None and bool(nowhere.any()):
+            self._masks[id(mask)] = mask, nowhere
+
+    def chosen(self, made: Tensor, args: Sequence[Any]) -> Tensor | None:
+        """Where a result of its masks' shape is chosen by what is undecided; None: nowhere."""
+        if not self._masks:
+            return None
+        found = [self._masks[id(x)][1] for x in args if id(x) in self._masks]
+        found = [each for each in found if each.shape == made.shape]
+        return torch.stack(found).any(0) if found else None
+
+    @staticmethod
+    def compared(made: Tensor, read: Sequence[Tensor]) -> Tensor:
+        """Where operands of a comparison are NaN."""
+        return torch.stack([x.isnan().expand(made.shape) for x in read]).any(0)
+
+
 class AllExact(_Directly):
     """Tensors made from numbers alone (``zeros``, ``eye``, a literal) are exact too.
 
@@ -262,6 +291,7 @@ class AllExact(_Directly):
         self.counted = counted
         self.tape: Tape | None = None
         self.deadline, self.moved = deadline, moved
+        self.undecided: Undecided | None = None  # None: a comparison with NaN fails
         self.inputs: list[set[int]] = []  # of each result of the forward part, those it is made of
         self.bad: list[int] = []  # those that are not finite, of inputs that are
         self._places: dict[int, tuple[Tensor, set[int]]] = {}  # by identity: what it is, or shows
@@ -281,6 +311,8 @@ class AllExact(_Directly):
             raise NotExact("exact numbers would take too much work")
         at_results = self.counted and forward
         made = super().__torch_dispatch__(func, (), args, kwargs)
+        if self.undecided is not None and isinstance(made, Tensor):
+            made = self._chosen(self.undecided, made, args)
         if isinstance(made, Exact):
             return self._counted(made, func.is_view, args, kwargs) if at_results else made
         if isinstance(made, Tensor) and made.is_floating_point():
@@ -291,8 +323,28 @@ class AllExact(_Directly):
                 made = lift(made)
                 return self._counted(made, func.is_view, args, kwargs) if at_results else made
         if isinstance(made, Tensor) and made.dtype == torch.bool:
-            if forward and any(isinstance(x, Exact) for x in args):
-                return self.comparisons.result(made)
+            if forward and (read := _exact_in(args)):
+                result = self.comparisons.result(made)
+                free = result is made and func.overloadpacket.__name__ in ORDERING
+                if free and self.undecided is not None:
+                    given = [torch.from_numpy(_rounded(x.numbers)) for x in read]
+                    self.undecided.note(made, Undecided.compared(made, given))
+                return result
+        return made
+
+    def _chosen(self, undecided: Undecided, made: Tensor, args: Sequence[Any]) -> Tensor:
+        """A result, NaN where a mask that is undecided chose it."""
+        nowhere = undecided.chosen(made, args)
+        if nowhere is None:
+            return made
+        if made.dtype == torch.bool:
+            undecided.note(made, nowhere)
+        elif isinstance(made, Exact):
+            numbers = made.numbers.copy()
+            numbers[nowhere.numpy()] = mpmath.nan
+            if made is not args[0]:
+                return Exact(numbers)
+            made.write(numbers)
         return made
 
     def _counted(self, made: Exact, is_view: bool, args: Any, kwargs: Any) -> Exact:
