@@ -27,26 +27,25 @@ def annuity(rate, years, fixed):
 
 
 class Loans(nn.Module):
-    def __init__(self, fixed):
+    def __init__(self):
         super().__init__()
-        self.fixed = fixed
         self.years, self.owed = torch.tensor([6.0, 4.0, 8.0]), torch.tensor([5.5, 8.75, 12.0])
         self.rate = nn.Parameter(torch.tensor([0.25, 0.0, 0.125]))
         self.paid = nn.Parameter(torch.tensor([1.5, 2.0, 3.0]))
 
-    def forward(self):
-        short = self.owed - self.paid * annuity(self.rate, self.years, self.fixed)
+    def forward(self, fixed):
+        short = self.owed - self.paid * annuity(self.rate, self.years, fixed)
         short = torch.where(short > 0, short, torch.zeros_like(short))
         return short.pow(2).sum()
 
 
 def build(fixed: bool = False):
-    net = Loans(fixed)
+    net = Loans()
     opt = torch.optim.SGD(net.parameters(), lr=1e-4)
 
     def step(i):
         opt.zero_grad()
-        loss = net()
+        loss = net(fixed)
         loss.backward()
         opt.step()
         return loss
