@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import nanlab
+from nanlab.capture import training
 from nanlab.rules import Finding
 from nanlab.trace import Trace
 
@@ -716,3 +717,19 @@ def test_an_inner_loop_that_diverges_is_blamed_on_its_updates_and_not_on_the_ran
 
 def test_an_inner_loop_with_a_sane_rate_is_healthy() -> None:
     assert adapted(0.3).culprit is None
+
+
+def test_updates_that_are_not_measured_tell_nothing_of_eps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(training, "COPY_LIMIT", 0)  # as of parameters beyond it
+    net = nn.Linear(8, 8)
+    opt = torch.optim.Adam(net.parameters(), eps=1e3)
+    with nanlab.watch(net, on_fault="record", budget=0) as trace:
+        for _ in range(6):
+            opt.zero_grad()
+            net(torch.randn(4, 8)).square().mean().backward()
+            opt.step()
+    assert trace.parameters["update_rms"].isna().all()
+    assert not list(trace.findings)
+    assert not [note for note in trace.notes if "rule" in note]

@@ -362,7 +362,10 @@ def _settings(
     function, call = getattr(F, name, None), recording.program.call_at(op.position)
     if function is None or call is None:
         return ()
-    default = {p.name: p.default for p in inspect.signature(function).parameters.values()}
+    try:
+        default = {p.name: p.default for p in inspect.signature(function).parameters.values()}
+    except ValueError:  # it is written in C++
+        return ()
     arguments = (argument.name for argument in call.func._schema.arguments)
     got: dict[str, Any] = dict(zip(arguments, call.args, strict=False))
     got["reduction"] = last if last in ("mean", "sum") else "none"

@@ -197,12 +197,14 @@ def optimizer_eps_underflow_(trace: Trace) -> Iterator[Finding]:
     if not isinstance(eps, float) or not steps[0].begins or len(steps) < FEWEST_STEPS:
         return
     rows = trace.parameters.dropna(subset=["gradient_absmax", "update_rms", "value_rms", "lr"])
+    moved = rows[rows["update_rms"] > 0.0]  # the others were rounded away
+    if moved.empty:  # or are not measured, of large parameters
+        return
     largest = rows["gradient_absmax"].max()
     if not 0.0 < largest < eps / FAR_BELOW or not (rows["update_ratio"] < STANDS_STILL).all():
         return
-    moved = rows[rows["update_rms"] > 0.0]  # the others were rounded away
     over_eps = moved["update_rms"] / (moved["lr"] * moved["gradient_rms"] / eps)
-    if not len(moved) or not 0.5 < over_eps.median() < 2.0:
+    if not 0.5 < over_eps.median() < 2.0:
         return
     first = steps[0]
     yield optimizer_eps_underflow_.finding(
