@@ -667,3 +667,14 @@ def test_nan_that_is_given_is_left_out_by_a_comparison() -> None:
 
     known = truth(seen, [torch.tensor([2.0, 3.0]), torch.tensor([math.nan, 1.0])], [True, False])
     assert float(known.values[0].value) == 3.0
+
+
+def test_comparison_behind_a_derivative_is_as_before_it() -> None:
+    def penalised(x: Tensor) -> Tensor:
+        (slope,) = torch.autograd.grad(x.square().sum(), x, create_graph=True)
+        lost = slope * torch.tensor([math.nan, 1.0]).double()
+        return torch.where(lost > 0, slope, torch.zeros_like(slope)).sum()
+
+    with Wide():
+        (found,) = evaluate(penalised, [torch.tensor([1.0, 2.0]).double()], [True]).values
+    assert float(found) == 4.0

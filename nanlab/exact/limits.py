@@ -142,7 +142,8 @@ class Wide(DispatchMode):
     def __init__(self, comparisons: Comparisons | None = None) -> None:
         super().__init__()
         self.comparisons = comparisons or Comparisons()
-        self.undecided: Undecided | None = None  # as of AllExact; of the backward part always
+        self.undecided: Undecided | None = None  # as of AllExact
+        self._backward = Undecided()  # of the backward part always
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
@@ -160,38 +161,37 @@ class Wide(DispatchMode):
             return made
         name: str = func.overloadpacket.__name__
         backward = torch._C._current_autograd_node() is not None
-        if backward and self.undecided is None:
-            self.undecided = Undecided()
         if not backward and made.dtype == torch.bool and any(map(_is_real, args)):
             result = self.comparisons.result(made)
             if result is not made:
                 return result
-        if self.undecided is None:
+        undecided = self.undecided or (self._backward if backward else None)
+        if undecided is None:
             return made
-        return self._with_undecided(name, made, args, backward)
+        return _with_undecided(undecided, name, made, args, backward)
 
-    def _with_undecided(
-        self, name: str, made: Tensor, args: Sequence[Any], backward: bool
-    ) -> Tensor:
-        """A result, NaN where a mask that is undecided chose it, or, in the backward part, where
-        operands of its shape are."""
-        assert self.undecided is not None
-        read = [x for x in args if _is_real(x)]
-        nowhere = self.undecided.chosen(made, args)
-        if made.dtype == torch.bool:
-            if name in ORDERING and read:
-                nowhere = Undecided.compared(made, read)
-            self.undecided.note(made, nowhere)
-            return made
-        every = [x for x in args if isinstance(x, Tensor)]
-        if backward and all(_is_real(x) and x.shape == made.shape for x in every):
-            bad = [each for x in every[1:] if bool((each := x.isnan()).any())]
-            nowhere = torch.stack(bad).any(0) if bad else nowhere
-        if nowhere is None or not _is_real(made):
-            return made
-        fill = made.masked_fill_ if made is args[0] else made.masked_fill
-        filled: Tensor = fill(nowhere, math.nan)
-        return filled
+
+def _with_undecided(
+    undecided: Undecided, name: str, made: Tensor, args: Sequence[Any], backward: bool
+) -> Tensor:
+    """A result, NaN where a mask that is undecided chose it, or, in the backward part, where
+    operands of its shape are."""
+    read = [x for x in args if _is_real(x)]
+    nowhere = undecided.chosen(made, args)
+    if made.dtype == torch.bool:
+        if name in ORDERING and read:
+            nowhere = Undecided.compared(made, read)
+        undecided.note(made, nowhere)
+        return made
+    every = [x for x in args if isinstance(x, Tensor)]
+    if backward and all(_is_real(x) and x.shape == made.shape for x in every):
+        bad = [each for x in every[1:] if bool((each := x.isnan()).any())]
+        nowhere = torch.stack(bad).any(0) if bad else nowhere
+    if nowhere is None or not _is_real(made):
+        return made
+    fill = made.masked_fill_ if made is args[0] else made.masked_fill
+    filled: Tensor = fill(nowhere, math.nan)
+    return filled
 
 
 def evaluate(
