@@ -107,21 +107,26 @@ def _tried(
     """
     started = work()
     pages = _pages(trace, finding, partial(file_text, trace))
-    groups = [_named(trace, finding, pages), *guarded(trace, finding, pages)]
+    named = _named(trace, finding, pages)
+    at_line = [fix for fix in named if not fix.edits or _is_at(fix, finding)]
+    elsewhere = [fix for fix in named if not any(fix is other for other in at_line)]
+    guards = guarded(trace, finding, pages)
+    # forms of other lines last: one that fails can take all the work
+    groups = [at_line, *guards[:1], elsewhere, *guards[1:]]
     if finding.cause in _MASKS:
         groups.insert(0, groups.pop())
     clock.left -= work() - started
     found: list[Fix] = []
-    for i, group in enumerate(groups):
-        if i < 2 or finding.cause in _MASKS or not any(f.verified for f in found):
+    for group in groups:
+        is_form = group is at_line or group is elsewhere
+        if is_form or group is guards[0] or finding.cause in _MASKS or not _has_verified(found):
             fresh = [f for f in _distinct([*found, *group]) if f not in found]
             tried: list[Fix] = []
             for fix in fresh:
-                cured = any(f.verified for f in (*found, *tried))
-                if not (cured and fix.last_resort):
+                if not (fix.last_resort and _has_verified([*found, *tried])):
                     tried.append(_judged(trace, finding, fix, clock))
-            found += tried if not i else _worth_telling(tried, any(f.verified for f in found))
-    if not any(f.verified for f in found):
+            found += tried if is_form else _worth_telling(tried, _has_verified(found))
+    if not _has_verified(found):
         limited = _limited(trace, finding, pages, clock)
         found += [fix for fix in limited if fix.verdict in ("verified", "finite")]
     found = _distinct([*_helpful(found, finding), *beyond()])
@@ -132,6 +137,10 @@ def _tried(
         rest = [*fed][MOST_TOLD:]
         return [f for f in found if not any(f is other for other in rest)]
     return nearest_first(sorted(found, key=_rank), finding)
+
+
+def _has_verified(fixes: Sequence[Fix]) -> bool:
+    return any(fix.verified for fix in fixes)
 
 
 def nearest_first(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
