@@ -137,7 +137,7 @@ def test_report_to_a_librarys_authors_holds_versions_place_and_patch() -> None:
     found = _report(nn.Parameter(torch.zeros(1, 1, 2, 2)), _root_of_black)
     text = found.bug_report()
     assert f"kornia {kornia.__version__}" in text and "`adjust_gamma`" in text
-    assert "input.pow(gamma)" in text and "clamp_min" in text
+    assert "pow(" in text and "clamp_min" in text
     x = nn.Parameter(torch.tensor([0.0, 1.0]))
     assert culprit(x, lambda: torch.log(x).sum()).bug_report() == ""
 
@@ -193,6 +193,8 @@ def test_call_of_an_object_with_weights_is_made_again_with_the_recorded_ones() -
         "pytorch_metric_learning.losses", reason="wants pytorch-metric-learning"
     )
     edge_head, rows = losses.ArcFaceLoss(3, 4), torch.tensor([0, 1, 2])
+    with torch.no_grad():
+        edge_head.W.copy_(torch.eye(4, 3))
     x = nn.Parameter(edge_head.W.detach().T[:3].clone())
     found = culprit(x, lambda: edge_head(x, rows))
     assert set(_verdicts(found, "edge_head(x.clamp(-1 + 1e-6, 1 - 1e-6), rows)")) <= {

@@ -171,6 +171,8 @@ class Locator:
 
     def _line_in_function(self, frame: FrameType | None) -> tuple[int, int] | None:
         """The user's line in the backward of the running Function; None where it is a library's."""
+        if self.lines.forced is not None:  # that of the recorded call
+            return self.lines.forced
         caller = frame
         while caller is not None and id(caller.f_code) not in self.engine_codes:
             if self.lines.user_code(caller):

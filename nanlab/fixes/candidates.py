@@ -60,9 +60,9 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> tupl
 
     Known functions come before series, series in plain torch before ``nanlab.safe.removable``.
     """
-    found: dict[tuple[int, str], Candidate] = {}
+    found: dict[tuple[Any, ...], Candidate] = {}
     for made in _forms(text, line, dtype):
-        found.setdefault((made.first, made.text), made)
+        found.setdefault((made.first, made.text, made.also), made)
     return tuple(found.values())
 
 
@@ -71,6 +71,7 @@ def _forms(text: str, line: int, dtype: torch.dtype) -> Iterator[Candidate]:
         yield Candidate(r.title, r.first, r.last, r.text)
         if dtype in HALF_PRECISION:
             yield from _in_float32(r)
+    yield from _with_derivatives(text, line)
     yield from _with_operands_named(text, line)
     yield from _loops(text, line)
     yield from _by_groups(text, line)
@@ -83,6 +84,22 @@ def _forms(text: str, line: int, dtype: torch.dtype) -> Iterator[Candidate]:
     yield from _of_all_readers([*made, *reversed(called)], line)
     yield from _of_all_parts(calls)
     yield from (form for _, form in called)
+
+
+def _with_derivatives(text: str, line: int) -> Iterator[Candidate]:
+    """Forms of a line in the forward of a custom Function, together with those of its backward: the
+    derivative by hand computes with the same numbers."""
+    scope = Scope.around(text, line)
+    for owner in scope.classes.values() if scope is not None else ():
+        functions = {s.name: s for s in owner.body if isinstance(s, ast.FunctionDef)}
+        if not {"forward", "backward"} <= {*functions} or line not in lines_of(
+            functions["forward"]
+        ):
+            continue
+        forms = (next(iter(rewritings(text, s.lineno)), None) for s in functions["backward"].body)
+        also = tuple((r.first, r.last, r.text) for r in forms if r is not None)
+        for r in rewritings(text, line) if also else ():
+            yield Candidate(f"{r.title} here and in backward", r.first, r.last, r.text, also=also)
 
 
 def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:

@@ -27,6 +27,7 @@ from nanlab.fixes.term import (
     text_of,
 )
 from nanlab.operators import having
+from nanlab.program.edit_text import kept_for_backward
 from nanlab.program.expression import (
     assigned_pairs,
     copied,
@@ -338,24 +339,10 @@ def _identifiers(node: ast.AST) -> frozenset[str]:
 def _saved(scope: Scope, backward: Function) -> dict[str, Term]:
     """What the names of a custom Function's backward stand for that its forward computed of other
     tensors that it saved: by the names that these have in backward."""
-    owners = [c for c in scope.classes.values() if backward in c.body]
-    taken = [
-        s.targets[0].elts
-        for s in scope.order
-        if isinstance(s, ast.Assign)
-        and isinstance(s.value, ast.Attribute)
-        and s.value.attr == "saved_tensors"
-        and isinstance(s.targets[0], ast.Tuple)
-    ]
-    functions = [f for c in owners for f in c.body if isinstance(f, Function) and f is not backward]
-    for function in functions if len(taken) == 1 else ():
-        calls = [s.value for s in scope.within(function, {}).order if isinstance(s, ast.Expr)]
-        saves = (c for c in calls if isinstance(c, ast.Call))
-        saved = next((c.args for c in saves if last_name(c.func) == "save_for_backward"), [])
-        if not saved or len(saved) != len(taken[0]):
-            continue
+    owners = (c for c in scope.classes.values() if backward in c.body)
+    for function, kept in filter(None, (kept_for_backward(c, backward) for c in owners)):
         own = {a.arg for a in function.args.args}
-        pairs = [(s, t.id) for s, t in zip(saved, taken[0], strict=True) if isinstance(t, ast.Name)]
+        pairs = [(s, t.id) for t, s in kept if isinstance(t, ast.Name)]
         known = {
             s.id: Term("leaf", name) for s, name in pairs if isinstance(s, ast.Name) and s.id in own
         }

@@ -16,6 +16,7 @@ from nanlab.program.expression import (
     assigned_pairs,
     functions_around,
     key_of,
+    last_name,
     nodes_of,
     parsed,
     replaced,
@@ -302,6 +303,30 @@ def _readers_of(key: str, text: str, first: int, last: int) -> list[ast.stmt]:
     statements = (n for n in nodes_of([parsed(text), *around][-1]) if isinstance(n, ast.stmt))
     simple = [n for n in statements if not hasattr(n, "body") and reads_name(n, key)]
     return sorted(simple, key=lambda n: (n.lineno >= first, abs(n.lineno - first)))
+
+
+def kept_for_backward(
+    owner: ast.ClassDef, backward: ast.AST
+) -> tuple[ast.FunctionDef, list[tuple[ast.expr, ast.expr]]] | None:
+    """The function of a custom Function that keeps tensors for its backward, and of each what that
+    calls it and what it is there."""
+    taken = [
+        s.targets[0].elts
+        for s in ast.walk(backward)
+        if isinstance(s, ast.Assign)
+        and isinstance(s.value, ast.Attribute)
+        and s.value.attr == "saved_tensors"
+        and isinstance(s.targets[0], ast.Tuple)
+    ]
+    for function in owner.body if len(taken) == 1 else ():
+        if not isinstance(function, ast.FunctionDef) or function is backward:
+            continue
+        calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
+        keeps = (c.args for c in calls if last_name(c.func) == "save_for_backward")
+        kept = next(keeps, [])
+        if kept and len(kept) == len(taken[0]):
+            return function, [*zip(taken[0], kept, strict=True)]
+    return None
 
 
 def argument_of(call: ast.Call, name: str, place: int) -> ast.expr | None:

@@ -17,6 +17,7 @@ from nanlab.program.edit_text import (
     assignments_in,
     comes_later,
     function_around,
+    kept_for_backward,
     readers_of,
     reads_name,
     turned_over,
@@ -225,17 +226,22 @@ class Readings:
         values = next(self.read(path, at, reader[0]), None)
         if values is None:
             ways = (self._handed_over, self._iterated, self._solved, self._parameter, self._data)
-            others = (of(path, at, reader) for of in (*ways, self._assigned_to))
+            others = (of(path, at, reader) for of in (*ways, self._assigned_to, self._kept))
             values = next(filter(None, others), None)
         if values is None or any(comes_later(n, self.text, self.line) for n in names):
             raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
         return values[-1]
 
     def read(
-        self, path: ast.expr, at: int, before: int | None = None, line: int = 0
+        self,
+        path: ast.expr,
+        at: int,
+        before: int | None = None,
+        line: int = 0,
+        within: Collection[int] | None = None,
     ) -> Iterator[list[Any]]:
         """Values that lines of the function read by a name, by run; before: runs before an index
-        first; line: that alone."""
+        first; line: that alone; within: the calls that may be asked."""
         key = key_of(path)
         for statement in readers_of(key, self.text, self.statements[0]):
             if line and statement.lineno != line:
@@ -246,6 +252,7 @@ class Readings:
                 if isinstance(getattr(reader, "ctx", None), ast.Store):
                     continue
                 for segment, group in self.made(span_of(reader)):
+                    group = [m for m in group if within is None or m.index in within]
                     own = [m for m in group if before is None or m.index < before] or group
                     if segment != at or not any(m.span == span_of(reader) for m in own):
                         continue
@@ -398,6 +405,23 @@ class Readings:
                 }
                 if len(read) == 1:
                     return [*read.values()]
+        return None
+
+    def _kept(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
+        """What the forward of a custom Function kept for the run of its backward that reads it."""
+        backward, segment = function_around(self.text, self.line), self.segments[at]
+        run = next((r for r in segment.function_runs if r.first <= reader[0] < r.last), None)
+        use = next((u for u in segment.functions if run and u.number == run.number), None)
+        owners = (n for n in nodes_of(parsed(self.text)) if isinstance(n, ast.ClassDef))
+        owner = next((n for n in owners if backward in n.body), None)
+        kept = kept_for_backward(owner, backward) if owner is not None else None
+        if use is None or kept is None:
+            return None
+        function, pairs = kept
+        there, inside = self.beside(self.file, function.body[0]), range(use.first, use.last)
+        for name, value in pairs:
+            if ast.unparse(name) == ast.unparse(path):
+                return next(there.read(value, at, within=inside), None)
         return None
 
     def _assigned_to(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -637,7 +637,7 @@ class Graph:
 
         Memory that others read is not handed on: later calls may write into it.
         """
-        number, address = ref.storage, made.untyped_storage().data_ptr()
+        number, address = ref.storage, _address(made)
         held = self.memory.storages.get(number)
         if held is not None and held.data_ptr() == address:  # as it was, after another value
             self.rebind(ref, made)
@@ -679,6 +679,14 @@ class Graph:
         elif kind is tuple and isinstance(made, (tuple, list)):
             for part, item in zip(ref, made, strict=False):
                 self.bind(part, item)
+
+
+def _address(t: Tensor) -> int:
+    """Of a tensor's memory; -1 of numbers that are kept elsewhere, as exact ones."""
+    try:
+        return t.untyped_storage().data_ptr()
+    except RuntimeError:
+        return -1
 
 
 def rebuild(
@@ -936,7 +944,7 @@ class Functions:
             return [left[at] for at in given]
 
         with torch.enable_grad():
-            made = _Function.apply(values, go_back, *[inputs[at] for at in given])
+            made = _function(use.name).apply(values, go_back, *[inputs[at] for at in given])
         for ref, result in zip(use.outputs.values(), made, strict=True):
             if ref.tracked > 2:
                 graph.marked[ref.tracked] = result
@@ -1009,6 +1017,12 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         return None, None, *ctx.go_back(gradients)
+
+
+@cache
+def _function(node: str) -> type[_Function]:
+    """That class by the name of the program's own, which its node has too."""
+    return type(node.removesuffix("Backward"), (_Function,), {})
 
 
 class _Building:

@@ -15,7 +15,15 @@ from nanlab.analysis.verdict import Judge, Judgement
 from nanlab.exact.numbers import work
 from nanlab.findings.rule import Edit, Finding, Fix, Verdict, diff_of
 from nanlab.program.replay import Replay
-from nanlab.rules.remedies import FORMS, LIMIT, file_text, judge_for, nearest_first, proposed
+from nanlab.rules.remedies import (
+    FORMS,
+    LIMIT,
+    distinct,
+    file_text,
+    judge_for,
+    nearest_first,
+    proposed,
+)
 from nanlab.trace import Trace
 from nanlab.trace.frames import ops_frame
 from nanlab.trace.op import location
@@ -93,6 +101,8 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
         told = [fix for fix in told if fix.title != LIMIT]
         best = next((fix for fix in told if fix.verified), None)
         told = [fix for fix in told if fix.verdict != "untried" or isinstance(judge, str)]
+        # of what fails alone, the forms that keep the signal first
+        told.sort(key=lambda fix: fix.verdict == "fails" and not fix.title.startswith(FORMS))
         # what fails alone is told of few, and may yet show the next fault
         more = [] if best is not None else nearest_first(proposed(trace, culprit), culprit)
         more = [fix for fix in more if fix.edits]
@@ -132,9 +142,10 @@ def _completed(trace: Trace, judge: Judge, found: Chain, best: Fix | None) -> Ch
         named = re.compile(rf"\b{re.escape(nxt.op.strip('_'))}")
         options.sort(key=lambda fix: not (fix.title.startswith(FORMS) or named.search(fix.title)))
         # with the names of mended lines followed, what follows may have had a form
-        forms = [f for each in found.options for f in each if f.title.startswith(FORMS)]
-        before = (f for f in forms if _is_written(nxt, f))
-        options = [*(f for f in before if _joined(edits, f.edits) is not None), *options]
+        plain = proposed(then, replace(nxt, step=where.step), partial(file_text, trace))
+        known = [*(f for each in found.options for f in each if _is_written(nxt, f)), *plain]
+        forms = [f for f in known if f.title.startswith(FORMS) and f.edits]
+        options = distinct([*(f for f in forms if _joined(edits, f.edits) is not None), *options])
         found.faults.append(_recorded(trace, replace(nxt, step=where.step + first)))
         found.options.append(options)
     if found.cure is None:
@@ -192,7 +203,8 @@ def _next_fault(
             return _cure([*taken, fix], joined, made)
         if made.verdict == "finite" and not any(map(_binds_anew, fix.edits)):
             ended |= any(e.file == last.file and e.first <= last.line <= e.last for e in fix.edits)
-        if made.verdict != "fails" or ended:  # what another fix brings in is no fault of the step
+        # what another fix brings in is no fault of the step; what a form leaves may be
+        if made.verdict != "fails" or (ended and not fix.title.startswith(FORMS)):
             continue
         try:
             updates = made.gradient_max is not None  # else it goes wrong before
@@ -202,9 +214,12 @@ def _next_fault(
             continue
         if nxt is None or any(_same(nxt, fault) for fault in found.faults):
             continue
+        if ended and not _is_recorded(trace, nxt, found.faults):
+            continue
         if not _is_written(nxt, fix):
             return fix, joined, nxt, then
-        if brought is None and nxt.cause != last.cause and _is_recorded(trace, nxt, found.faults):
+        is_new = nxt.phase != "forward" or _is_recorded(trace, nxt, found.faults)
+        if brought is None and nxt.cause != last.cause and is_new:
             brought = fix, joined, nxt, then
     return brought
 
@@ -212,8 +227,6 @@ def _next_fault(
 def _is_recorded(trace: Trace, fault: Finding, known: Sequence[Finding]) -> bool:
     """Whether the recorded step has a bad row for this fault; a fault without one, in a line that
     a fix wrote, comes from the fix. Rows of known faults do not count."""
-    if fault.phase != "forward":
-        return True
     recording, place = trace.recording, (fault.file, fault.line, fault.op)
     ops = map(recording.at, recording.status)
     bad = {op.position for op in ops if op and place == (op.file, op.line, op.name)}

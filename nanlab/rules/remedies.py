@@ -120,7 +120,7 @@ def _tried(
     for group in groups:
         is_form = group is at_line or group is elsewhere
         if is_form or group is guards[0] or finding.cause in _MASKS or not _has_verified(found):
-            fresh = [f for f in _distinct([*found, *group]) if f not in found]
+            fresh = [f for f in distinct([*found, *group]) if f not in found]
             tried: list[Fix] = []
             for fix in fresh:
                 if not (fix.last_resort and _has_verified([*found, *tried])):
@@ -129,7 +129,7 @@ def _tried(
     if not _has_verified(found):
         limited = _limited(trace, finding, pages, clock)
         found += [fix for fix in limited if fix.verdict in ("verified", "finite")]
-    found = _distinct([*_helpful(found, finding), *beyond()])
+    found = distinct([*_helpful(found, finding), *beyond()])
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.edits and not fix.title.startswith(_PATCH))
         found.sort(key=_rank_in_library)
@@ -217,7 +217,7 @@ def _named(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
         ]
     except Exception as error:
         _note(trace, f"no fixes for {finding.cause} ({type(error).__name__}: {error})")
-    return _distinct([_explained(fix) for fix in found])
+    return distinct([_explained(fix) for fix in found])
 
 
 def proposed(trace: Trace, finding: Finding, read: Callable[[str], str] | None = None) -> list[Fix]:
@@ -228,7 +228,7 @@ def proposed(trace: Trace, finding: Finding, read: Callable[[str], str] | None =
     pages = _pages(trace, finding, read or partial(file_text, trace))
     finding = replace(finding, fixes=list(getattr(finding.fixes, "given", finding.fixes)))
     groups = [_named(trace, finding, pages), *guarded(trace, finding, pages)]
-    return _distinct([fix for group in groups for fix in group])
+    return distinct([fix for group in groups for fix in group])
 
 
 def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
@@ -281,7 +281,7 @@ def _moved(file: str, site: Removable, distance: float) -> Edit:
     return Edit(file, site.first, site.last, site.moved(distance))
 
 
-def _distinct(fixes: Sequence[Fix]) -> list[Fix]:
+def distinct(fixes: Sequence[Fix]) -> list[Fix]:
     """Each way of writing the program once."""
     seen: set[Any] = set()
     found = []
