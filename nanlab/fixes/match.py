@@ -342,7 +342,7 @@ def _saved(scope: Scope, backward: Function) -> dict[str, Term]:
     owners = (c for c in scope.classes.values() if backward in c.body)
     for function, kept in filter(None, (kept_for_backward(c, backward) for c in owners)):
         own = {a.arg for a in function.args.args}
-        pairs = [(s, t.id) for t, s in kept if isinstance(t, ast.Name)]
+        pairs = [(s, ast.unparse(t)) for t, s in kept]
         known = {
             s.id: Term("leaf", name) for s, name in pairs if isinstance(s, ast.Name) and s.id in own
         }

@@ -309,9 +309,9 @@ def kept_for_backward(
     owner: ast.ClassDef, backward: ast.AST
 ) -> tuple[ast.FunctionDef, list[tuple[ast.expr, ast.expr]]] | None:
     """The function of a custom Function that keeps tensors for its backward, and of each what that
-    calls it and what it is there."""
+    calls it and what it is there; of its attributes too."""
     taken = [
-        s.targets[0].elts
+        (s.targets[0].elts, s.value.value)
         for s in ast.walk(backward)
         if isinstance(s, ast.Assign)
         and isinstance(s.value, ast.Attribute)
@@ -321,11 +321,20 @@ def kept_for_backward(
     for function in owner.body if len(taken) == 1 else ():
         if not isinstance(function, ast.FunctionDef) or function is backward:
             continue
-        calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
-        keeps = (c.args for c in calls if last_name(c.func) == "save_for_backward")
-        kept = next(keeps, [])
-        if kept and len(kept) == len(taken[0]):
-            return function, [*zip(taken[0], kept, strict=True)]
+        (names, there), nodes = taken[0], [*ast.walk(function)]
+        keeps = (n for n in nodes if isinstance(n, ast.Call))
+        kept = next((c for c in keeps if last_name(c.func) == "save_for_backward"), None)
+        if kept is None or len(kept.args) != len(names) or not isinstance(kept.func, ast.Attribute):
+            continue
+        here = ast.unparse(kept.func.value)
+        attributes = [
+            (ast.Attribute(there, target.attr, ast.Load()), value)
+            for target, value in (
+                p for n in nodes if isinstance(n, ast.Assign) for p in assigned_pairs(n)
+            )
+            if isinstance(target, ast.Attribute) and ast.unparse(target.value) == here
+        ]
+        return function, [*zip(names, kept.args, strict=True), *attributes]
     return None
 
 

@@ -844,9 +844,10 @@ def _done_after_backward(
     return {at: numbers for at, numbers in last_uses(segments).items() if at >= max(ends)}
 
 
-def is_skipped(use: FunctionUse, skipped: Collection[int]) -> bool:
-    """Whether no call of a Function's forward is made: new code calls it anew."""
-    return use.first < use.last and all(i in skipped for i in range(use.first, use.last))
+def is_skipped(use: FunctionUse, skipped: Collection[int], written: Collection[int]) -> bool:
+    """Whether no call of a Function's forward is made, nor any written anew: new code calls it."""
+    calls = range(use.first, use.last)
+    return bool(calls) and all(i in skipped and i not in written for i in calls)
 
 
 class Functions:
@@ -864,6 +865,7 @@ class Functions:
         self._hooks: dict[int, list[HookUse]] = {}  # index -> those that are registered there
         self._over: set[int] = set()  # ids of runs of backwards
         self.skipped: Collection[int] = ()  # indices of the calls that are not made
+        self.written: Collection[int] = ()  # of those that patches take the place of
 
     def state(self) -> tuple[Any, ...]:
         """Where they stand."""
@@ -892,10 +894,10 @@ class Functions:
         if ended:
             for use in [each for each in ended if each.first >= first]:
                 ended.remove(use)
-                if not is_skipped(use, self.skipped):
+                if not is_skipped(use, self.skipped, self.written):
                     self.apply(use)
         for use in self._begun.pop(index, ()):
-            if use.last > index and not is_skipped(use, self.skipped):
+            if use.last > index and not is_skipped(use, self.skipped, self.written):
                 self._begin(use)
         for hook in self._hooks.pop(index, ()):
             self._register(hook)
@@ -1066,6 +1068,7 @@ class _Building:
         """Run a segment, or the calls from ``begin`` to ``end`` of it."""
         self.number, self.running = number, segment
         self.functions.skipped = {i for at, i in self.skipped if at == number}
+        self.functions.written = {i for at, i in self.by_call if at == number}
         with _disable_current_modes():
             self.graph.load(segment, borrow=end is not None)
         if not begin:

@@ -147,7 +147,8 @@ class Slice:
                     differentiate(item, graph)
                     functions.running.pop()
                 elif isinstance(item, FunctionUse):
-                    if not is_skipped(item, {i for at, i in skipped if at == last}):
+                    own = ({i for at, i in each if at == last} for each in (skipped, by_call))
+                    if not is_skipped(item, *own):
                         functions.apply(item)
                 else:
                     run_call(segment, index)
