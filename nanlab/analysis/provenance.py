@@ -71,7 +71,8 @@ def _source_kind(recording: Recording, source: Source, came_from: dict[int, int]
     use, turned = ("", False) if first is None else (first.name, first.status == TURNED)
     stats = recording.stats(source.number)
     running = source.name.split(".")[-1].startswith("running")
-    if is_mask(recording, source.number) and use in _TAKES_MASK and not running:
+    turns = first is not None and first.stats is not None and first.stats.posinf  # x - mask
+    if is_mask(recording, source.number) and use in _TAKES_MASK and not running and not turns:
         return "intended"
     if use == "mul" and turned and stats is not None and not stats.nan:
         return "intended"  # a bound, a distance: what it met there made the NaN
@@ -87,7 +88,7 @@ def _source_kind(recording: Recording, source: Source, came_from: dict[int, int]
 def _into_parameter(recording: Recording, position: int, came_from: dict[int, int]) -> bool:
     """Whether a written infinity that is no mask went into what a module owns."""
     masked = is_mask(recording, position)
-    return not masked and not recording.owned.isdisjoint(_onward(came_from, position))
+    return not masked and not recording.owned.keys().isdisjoint(_onward(came_from, position))
 
 
 def _onward(came_from: dict[int, int], position: int) -> Iterator[int]:
@@ -103,10 +104,15 @@ def is_mask(recording: Recording, position: int) -> bool:
     return stats is not None and stats.neginf > 0 and not stats.nan and not stats.posinf
 
 
-def hides_nothing(recording: Recording, position: int, guilty: list[tuple[int, Kind]]) -> bool:
+def hides_nothing(
+    recording: Recording, position: int, guilty: list[tuple[int, Kind]], came_from: dict[int, int]
+) -> bool:
     """Whether a leaf is an outside mask of -inf that a softmax over nothing else made NaN."""
     source = recording.sources.get(position)
     if source is None or source.kind not in ("data", "buffer") or not is_mask(recording, position):
+        return False
+    rows = (recording.stats(at) for at in _onward(came_from, position))
+    if any(stats is not None and stats.posinf for stats in rows):  # it was subtracted
         return False
     return any(recording.at(p).name in _SOFTMAXES for p, _ in guilty)
 
@@ -254,7 +260,7 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
         leaves = _leaves(recording, came_from)
     guilty = [leaf for leaf in leaves if leaf[1] != "intended"] or leaves
     guilty = [leaf for leaf in guilty if not _hands_on(recording, *leaf)] or guilty
-    guilty = [leaf for leaf in guilty if not hides_nothing(recording, leaf[0], guilty)]
+    guilty = [leaf for leaf in guilty if not hides_nothing(recording, leaf[0], guilty, came_from)]
     if not guilty:
         return None
     position, kind = min(guilty, key=lambda leaf: (_time(recording, leaf[0]), leaf[0]))
@@ -471,7 +477,7 @@ def phase_of(recording: Recording, origin: Origin) -> str:
     if origin.kind == "rank":
         return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row.phase, "forward")
     if origin.position < recording.began:  # while the program was built
-        return "data" if recording.owned.isdisjoint(origin.path) else "init"
+        return "data" if recording.owned.keys().isdisjoint(origin.path) else "init"
     if comes_back(recording, origin):
         return "backward"
     # a search without gradients has no update apart from what it computes

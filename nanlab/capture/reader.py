@@ -202,7 +202,7 @@ class Reader:
             entry = self.ledger.entries[storage._cdata]
         else:
             entry.owner = owner
-            self.recording.owned.add(entry.last)
+            self.recording.owned[entry.last] = owner
         self.recording.program.names[entry.serial] = self.recording.parameter_names[owner]
 
     def mark_gradient(self, tensor: Tensor) -> None:

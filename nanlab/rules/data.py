@@ -44,7 +44,7 @@ def _role(fault: Fault) -> str:
         return "buffer"
     if (
         _is_weight(fault)
-        or not fault.recording.owned.isdisjoint(fault.origin.path)
+        or not fault.recording.owned.keys().isdisjoint(fault.origin.path)
         or _is_parameter(fault)
     ):
         return "parameter"

@@ -214,16 +214,26 @@ def _blockers(recording: Recording, end: int, node: int, zero: set[int]) -> tupl
     ]
     found: dict[str, None] = {}
     for position in waiting:
-        source = recording.sources.get(position)
-        if source is not None:
-            stats = recording.stats(position)
-            if source.kind == "parameter" and stats is not None and stats.all_zero:
-                found.setdefault(source.name)
+        source, stats = recording.sources.get(position), recording.stats(position)
+        name = _parameter_at(recording, position)
+        if name or source is not None:
+            if name and stats is not None and stats.all_zero:
+                found.setdefault(name)
         elif position in zero and recording.at(position).base_name in LINEAR | MULTIPLIES:
             new = [p for p in recording.parents(position) if (p < 0 or p in zero) and p not in seen]
             seen.update(new)
             waiting += new[:MOST_ANCESTORS]
     return tuple(found)
+
+
+def _parameter_at(recording: Recording, position: int) -> str:
+    """The parameter that a source, or the row that made it, stands for; "" if none."""
+    source = recording.sources.get(position)
+    if source is not None:
+        return source.name if source.kind == "parameter" else ""
+    owner = recording.owned.get(position, -1)
+    known = owner >= 0 and recording.parameter_kinds[owner] == "parameter"
+    return recording.parameter_names[owner] if known else ""
 
 
 def _masks_itself(recording: Recording, end: int, info: NodeInfo) -> bool:

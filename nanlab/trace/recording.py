@@ -282,7 +282,8 @@ class Recording:
     status: dict[int, int] = field(default_factory=dict)  # of the rows that are not "ok"
     # where the first graph that went backward begins; before it the program was being built
     began: int = 1 << 62
-    owned: set[int] = field(default_factory=set)  # rows that made what became a parameter or buffer
+    # rows that made what became a parameter or buffer -> its number
+    owned: dict[int, int] = field(default_factory=dict)
     # gradients that overflow at the present loss scale may yet be skipped: nobody took them
     undecided: bool = False
     # some rows are still on their device: what is bad among them is not known yet
