@@ -69,9 +69,11 @@ Tensor = torch.Tensor
 
 RAISES = "it raises"  # how the reason of a fix begins that cannot be run
 WITHIN = 0.01  # how far a healthy element may move
+SAME = 1e-4  # how far a loss may move that stays
 FEW_ERRORS = 4  # of an expression's own rounding are no change
 SMALLER = (0.1, 0.01, 0.001)  # operands, where the loss itself has no finite limit
 SMALL = 1e-3  # of the largest element: what is below is compared with that
+REVIVED = "the loss stays, and a gradient arrives, which is not the derivative: that is 0"
 STILL_ZERO = "the gradient stays 0: the right one is too small for the dtype"
 NOT_COMPUTED = "what is right there could not be computed"
 WITH_NUMBER = "what it divides may depend on the number that is 0"
@@ -152,6 +154,8 @@ class Judge:
                 found = self._judged(edits)
                 if self.revives and found.verified and not self._has_revived(found.replay):
                     found = replace(found, verdict="finite", why=STILL_ZERO)
+                elif self.revives and found.verdict == "finite" and self._only_revives(found):
+                    found = replace(found, why=REVIVED, distortion=None)
                 found = self._beside_another_form(found, another_form)
             except Exception as error:  # it accuses no edit
                 told = f"{type(error).__name__}: {_first_line(error)}"
@@ -179,10 +183,20 @@ class Judge:
         after = replay.gradients if replay is not None else {}
         return any(name in after and bool(after[name].any()) for name in self._dead)
 
+    def _only_revives(self, found: Judgement) -> bool:
+        """Whether a gradient that was all zero is another, and the loss is what it was."""
+        loss, now = self._as_it_was.loss, found.replay.loss if found.replay is not None else None
+        same = loss is not None and now is not None and math.isclose(loss, now, rel_tol=SAME)
+        return same and self._has_revived(found.replay)
+
+    @cached_property
+    def _as_it_was(self) -> Replay:
+        return self.replayed(())
+
     @cached_property
     def _dead(self) -> list[str]:
         """The parameters whose gradient is all zero in the step as it was."""
-        before = self.replayed(()).gradients
+        before = self._as_it_was.gradients
         return [name for name, gradient in before.items() if not bool(gradient.any())]
 
     def observed(self, edits: Sequence[EditLike], updates: bool) -> Trace:

@@ -122,6 +122,8 @@ DOMAINS = [
 ]
 
 _FIRST = """
+pass the gradient straight through, as if it were not there
+    round floor ceil trunc sign: NAME($x) -> $x + (torch.NAME($x) - $x).detach()
 allocate zeros
     empty(...) -> torch.zeros(...)
     empty_like($x, ...) -> torch.zeros_like($x, ...)
@@ -478,7 +480,7 @@ replace missing values by 0; better, impute them where the data is loaded [ahead
     $f($x, ...) -> $x = torch.nan_to_num($x, FILLED)
 replace missing values by 0; better, impute them where the data is loaded
     $f($x, ...) -> $f(torch.nan_to_num($x, FILLED), ...)
-count no error where the target is missing
+count no difference where one of the two is missing
     $x - $y -> torch.nan_to_num($x - $y, FILLED)
 compute the loss only where the target is present
     mse_loss l1_loss smooth_l1_loss huber_loss: NAME($x, $y, ...)

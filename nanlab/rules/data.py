@@ -24,6 +24,7 @@ _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
 _ADDS = having("adds")
 # Operators that stand for a layer of a model: what they read is an input, not a target.
 _LAYERS = having("layer")
+_SCORED = having("softmax", "attention", "exponential")
 
 
 def _first_use(fault: Fault) -> tuple[int, int]:
@@ -109,6 +110,9 @@ def _meets_parameter(fault: Fault, use: int) -> bool:
     rows = [p for p in (path[path.index(use) :] if use in path else path) if p >= 0]
     if rows and any(name in fault.op_at(rows[0]) for name in _LOSSES):
         return False
+    if rows and len(fault.recording.operands(rows[0])) > 1:  # part of scores
+        if any(fault.op_at(p) in _SCORED for p in rows[1:]):
+            return True
     return any(fault.op_at(p) in _LAYERS or _reads_parameter(fault, p) for p in rows)
 
 

@@ -93,7 +93,8 @@ def _shown_last(trace: Trace, finding: Finding) -> Finding:
         return finding
     ops = trace.ops
     same = (ops["file"] == finding.file) & (ops["line"] == finding.line) & (ops["op"] == finding.op)
-    again = ops[same & (ops["phase"] == finding.phase)].tail(1)
+    own = same & (ops["phase"] == finding.phase)
+    again = ops[own if own.any() else same].tail(1)  # of a derivative its operation
     last = zip(again["step"].tolist(), again["position"].tolist(), strict=True)
     return next((replace(finding, step=step, position=at) for step, at in last), finding)
 
@@ -126,7 +127,7 @@ def _tried(
                 if not (fix.last_resort and _has_verified([*found, *tried])):
                     tried.append(_judged(trace, finding, fix, clock))
             found += tried if is_form else _worth_telling(tried, _has_verified(found))
-    if not _has_verified(found):
+    if not _has_verified(found) and finding.cause != "dead-gradient":  # which is finite
         limited = _limited(trace, finding, pages, clock)
         found += [fix for fix in limited if fix.verdict in ("verified", "finite")]
     found = distinct([*_helpful(found, finding), *beyond()])
@@ -184,6 +185,8 @@ def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
     mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
     if any(f.verdict in ("verified", "finite") for f in mild):
         kept = mild
+    told = [f.title for f in kept if f.edits]  # in the program's words
+    kept = [f for f in kept if f.edits or not any(each.startswith(f.title) for each in told)]
     failing = [f for f in kept if f.verdict == "fails"][MOST_TOLD:]
     return [f for f in kept if not any(f is other for other in failing)]
 
