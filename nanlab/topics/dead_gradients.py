@@ -519,6 +519,9 @@ _CUTS: dict[str, str] = {
     "no-grad": "this line runs under no_grad",
     "detach": "this line detaches what is made with it",
     "data": "this line reads .data, which has no graph",
+    "comparison": "this line compares what is made with it, and nothing comes back through that",
+    "index": "this line makes an index of it, and nothing comes back through that",
+    "cast": "this line makes whole numbers of it, and nothing comes back through them",
 }
 
 
