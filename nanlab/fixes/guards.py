@@ -291,6 +291,11 @@ correction=0: the deviation of one sample is 0
     std($x, $d) -> torch.std($x, $d, correction=0)
     std($x, dim=$d, ...) -> torch.std($x, dim=$d, ..., correction=0)
     std($x, $d, keepdim=$n) -> torch.std($x, $d, keepdim=$n, correction=0)
+    std($x, unbiased=$n) -> torch.std($x, correction=0)
+    std($x, $d, unbiased=$n, ...) -> torch.std($x, $d, correction=0, ...)
+    std($x, dim=$d, unbiased=$n, ...) -> torch.std($x, dim=$d, correction=0, ...)
+    std($x, $d, correction=1, ...) -> torch.std($x, $d, correction=0, ...)
+    std($x, dim=$d, correction=1, ...) -> torch.std($x, dim=$d, correction=0, ...)
 nanlab.safe.std: finite value and gradient
     std($x, ...) -> nanlab.safe.std($x, ...)
 correction=0: the deviation of one sample is 0
@@ -298,6 +303,11 @@ correction=0: the deviation of one sample is 0
     var($x, $d) -> torch.var($x, $d, correction=0)
     var($x, dim=$d, ...) -> torch.var($x, dim=$d, ..., correction=0)
     var($x, $d, keepdim=$n) -> torch.var($x, $d, keepdim=$n, correction=0)
+    var($x, unbiased=$n) -> torch.var($x, correction=0)
+    var($x, $d, unbiased=$n, ...) -> torch.var($x, $d, correction=0, ...)
+    var($x, dim=$d, unbiased=$n, ...) -> torch.var($x, dim=$d, correction=0, ...)
+    var($x, $d, correction=1, ...) -> torch.var($x, $d, correction=0, ...)
+    var($x, dim=$d, correction=1, ...) -> torch.var($x, dim=$d, correction=0, ...)
 nanlab.safe.var: finite value and gradient
     var($x, ...) -> nanlab.safe.var($x, ...)
 an epsilon of EPS inside the root, correction=0

@@ -912,6 +912,8 @@ def _flags(call: Call) -> Iterator[tuple[str, bool]]:
         found = argument.default_value if found is None else found
         if isinstance(found, bool):
             yield argument.name, found
+        elif argument.name == "correction":  # of a deviation, which has it by another name
+            yield "unbiased", found != 0
 
 
 def _with_tangents(
