@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import re
+from dataclasses import replace
 
 import torch
 
@@ -101,9 +104,25 @@ def _is_mask(recording: Recording, op: Op) -> bool:
 
 _WIDE_NORM = Fix(
     "compute the total norm in float64",
-    "norm = torch.nn.utils.get_total_norm([p.grad.double() for p in parameters])\n"
+    "norm = torch.nn.utils.get_total_norm([p.grad.double() for p in parameters if p.grad is not None])\n"
     "torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)",
 )
+
+
+def with_arguments(fix: Fix, source: str) -> Fix:
+    """Advice on a call that clips gradients, with the arguments that a line of code gives it."""
+    try:
+        calls = [n for n in ast.walk(ast.parse(source.strip())) if isinstance(n, ast.Call)]
+    except SyntaxError:  # of several lines
+        return fix
+    call = next((c for c in calls if ast.unparse(c.func).endswith("clip_grad_norm_")), None)
+    if call is None or fix.edits:
+        return fix
+    names = ("parameters", "max_norm")
+    given = dict(zip(names, map(ast.unparse, call.args), strict=False))
+    given |= {k.arg: ast.unparse(k.value) for k in call.keywords if k.arg in names}
+    code = re.sub(r"\b(parameters|max_norm)\b(?!\()", lambda m: given.get(m[0], m[0]), fix.code)
+    return replace(fix, code=code)
 
 
 def _optimizer(recording: Recording, finding: Finding, op: Op) -> list[Fix]:

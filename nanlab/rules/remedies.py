@@ -40,7 +40,7 @@ from nanlab.program.edit import CHANGES_NOTHING
 from nanlab.program.limited import DECORATOR, under_limit
 from nanlab.program.readings import text_of as source_text
 from nanlab.program.rerun import first_of_fault, grouped, step_that_shows, window
-from nanlab.rules.advice import advised
+from nanlab.rules.advice import advised, with_arguments
 from nanlab.rules.settings import tried_settings
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
@@ -131,6 +131,7 @@ def _tried(
         limited = _limited(trace, finding, pages, clock)
         found += [fix for fix in limited if fix.verdict in ("verified", "finite")]
     found = distinct([*_helpful(found, finding), *beyond()])
+    found = [with_arguments(fix, finding.source) for fix in found]
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.edits and not fix.title.startswith(_PATCH))
         found.sort(key=_rank_in_library)
