@@ -104,7 +104,8 @@ def _is_mask(recording: Recording, op: Op) -> bool:
 
 _WIDE_NORM = Fix(
     "compute the total norm in float64",
-    "norm = torch.nn.utils.get_total_norm([p.grad.double() for p in parameters if p.grad is not None])\n"
+    "grads = [p.grad.double() for p in parameters if p.grad is not None]\n"
+    "norm = torch.nn.utils.get_total_norm(grads)\n"
     "torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)",
 )
 
