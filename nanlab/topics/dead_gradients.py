@@ -515,14 +515,17 @@ def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Findin
 
 
 # How what is computed with a parameter is cut off from the loss.
-_CUTS: dict[str, str] = {
-    "no-grad": "this line runs under no_grad",
-    "detach": "this line detaches what is made with it",
-    "data": "this line reads .data, which has no graph",
-    "comparison": "this line compares what is made with it, and nothing comes back through that",
-    "index": "this line makes an index of it, and nothing comes back through that",
-    "cast": "this line makes whole numbers of it, and nothing comes back through them",
-}
+_CUTS = dict(
+    row.split(": ")
+    for row in """
+no-grad: this line runs under no_grad
+detach: this line detaches what is made with it
+data: this line reads .data, which has no graph
+comparison: this line compares what is made with it, and nothing comes back through that
+index: this line makes an index of it, and nothing comes back through that
+cast: this line makes whole numbers of it, and nothing comes back through them
+""".strip().splitlines()
+)
 
 
 @rule(

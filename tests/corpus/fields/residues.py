@@ -1008,3 +1008,70 @@ def margins_that_are_kept(fixed):
         return loss.detach()
 
     return net, step
+
+
+@fault("dead-gradient", "mm", "backward", step=0, steps=6, building=True, ops=("linear", "mul", "addmm", "matmul"))
+def bottleneck_whose_two_factors_start_at_zero(fixed):
+    """The watch is there when they are made; each multiplies the gradient of the other by 0."""
+    torch.manual_seed(90)
+
+    class Bottleneck(nn.Module):
+        def __init__(self, wide, narrow):
+            super().__init__()
+            self.frozen = nn.Linear(wide, wide).requires_grad_(False)
+            first = torch.zeros(narrow, wide)
+            self.down = nn.Parameter(nn.init.normal_(first, std=0.2) if fixed else first)
+            self.up = nn.Parameter(torch.zeros(wide, narrow))
+
+        def forward(self, x):
+            return self.frozen(x) + F.linear(F.linear(x, self.down), self.up)  # ORIGIN
+
+    net = Bottleneck(6, 2)
+    x, y = drawn(91, 12, 6), drawn(92, 12, 6)
+    return net, train([net.down, net.up], lambda i: F.mse_loss(net(x), y), lr=1e-1)
+
+
+@fault("inf-in-input", "sub", "data", step=3, steps=5, ops=("index", "_log_softmax", "log"), also=("log-of-zero", "inf-minus-inf", "nan-in-target"))
+def prior_of_a_species_nobody_has_seen(fixed):
+    """log 0 of a table is subtracted from a score, as no mask is: +inf, of which softmax makes NaN."""
+    torch.manual_seed(93)
+    net = nn.Linear(5, 4)
+    seen = torch.tensor([30.0, 12.0, 7.0, 1.0 if fixed else 0.0])
+    prior = torch.from_numpy(np.log(np.maximum(seen.numpy(), 1e-300)).astype(np.float32))
+    prior = torch.where(seen > 0, prior, -torch.inf)
+
+    def loss(i):
+        x = drawn(94 + i, 8, 5)
+        shown = torch.arange(8) % 3
+        if i >= 3:
+            shown = shown + 1
+        scores = net(x)[:, :3] - prior[:3] if i < 3 else net(x)[:, 1:] - prior[1:]  # ORIGIN
+        return F.cross_entropy(scores, shown % 3)
+
+    return net, train(net.parameters(), loss, lr=1e-1)
+
+
+@healthy("an infinite price is subtracted from scores, as a mask is: softmax gives 0 there")
+def roads_that_are_closed(fixed=False):
+    torch.manual_seed(95)
+    net = nn.Linear(5, 4)
+    price = torch.tensor([0.0, 1.0, torch.inf, 0.5])
+
+    def loss(i):
+        return F.cross_entropy(net(drawn(96 + i, 8, 5)) - price, torch.tensor([0, 1, 3, 0, 1, 3, 0, 1]))
+
+    return net, train(net.parameters(), loss, lr=1e-1)
+
+
+@fault("dead-gradient", "floor", "backward", step=0, steps=6, ops=("mul", "div"))
+def brightness_in_whole_steps(fixed):
+    torch.manual_seed(97)
+    gain = nn.Parameter(torch.tensor([0.7, 1.3, 0.9]))
+    x, y = drawn(98, 9, 3).abs(), drawn(99, 9, 3).abs()
+
+    def loss(i):
+        exact = 8 * gain * x
+        steps = exact + (torch.floor(exact) - exact).detach() if fixed else torch.floor(exact)  # ORIGIN
+        return F.mse_loss(steps / 8, y)
+
+    return nn.ParameterDict({"gain": gain}), train([gain], loss, lr=1e-2)
