@@ -109,7 +109,8 @@ class Exact(Tensor):
 
     def write(self, numbers: np.ndarray) -> None:
         """Overwrite the elements, in every view of them."""
-        self.pool[self.places] = np.broadcast_to(numbers, self.places.shape)
+        written = np.broadcast_to(numbers, self.places.shape)
+        self.pool[self.places.reshape(-1)] = written.reshape(-1)  # else one alone is nested
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         """The numbers, rounded to float64."""
@@ -750,7 +751,9 @@ def _near(fn: Callable[..., Any], slope: Callable[..., Any]) -> Callable[..., An
         if not isinstance(x, Sum):
             return fn(x)
         y = fn(x.large)
-        return Sum.of(y, slope(x.large, y) * x.small) if mpmath.isfinite(y) else y
+        if isinstance(y, mpmath.mpc) or not mpmath.isfinite(y):
+            return y
+        return Sum.of(y, slope(x.large, y) * x.small)
 
     return value
 
@@ -924,9 +927,8 @@ def _reduced(
     if numbers.ndim == 0:
         return _array([fn([numbers.item()])], ())
     kept = [i for i in range(numbers.ndim) if i not in axes]
-    rows = numbers.transpose([*kept, *axes]).reshape(
-        int(np.prod([numbers.shape[i] for i in kept], dtype=np.int64)), -1
-    )
+    many, few = (math.prod(numbers.shape[i] for i in each) for each in (kept, axes))
+    rows = numbers.transpose([*kept, *axes]).reshape(many, few)
     shape = [1 if i in axes else n for i, n in enumerate(numbers.shape)]
     out = _array([fn(list(row)) for row in rows], [n for i, n in enumerate(shape) if i in kept])
     return out.reshape(shape) if keep else out
@@ -1318,7 +1320,7 @@ def _filled(value: float | None) -> Callable[..., Any]:
         dtype = kwargs.get("dtype")
         if dtype is not None and not dtype.is_floating_point:
             return torch.full(tuple(x.shape), 0 if value is None else value, dtype=dtype)
-        number = mpf(args[0] if value is None else value)
+        number = _numbers(args[0] if value is None else value).reshape(-1)[0]
         return Exact(_array([number] * x.numel(), tuple(x.shape)))
 
     return run
@@ -1331,7 +1333,7 @@ _runs("full_like", "fill")(_filled(None))
 
 def _new_filled(value: float | None) -> Callable[..., Any]:
     def run(func: Any, x: Any, size: Sequence[int], *args: Any, **kwargs: Any) -> Any:
-        number = mpf(args[0] if value is None else value)
+        number = _numbers(args[0] if value is None else value).reshape(-1)[0]
         return Exact(_array([number] * math.prod(size), tuple(size)))
 
     return run
