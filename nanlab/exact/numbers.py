@@ -1081,6 +1081,7 @@ def _cumulative(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 _runs("cumsum")(_cumulative(operator.add))
 _runs("cumprod")(_cumulative(_multiply))
+_runs("logcumsumexp")(_cumulative(_BINARY["logaddexp"]))
 
 
 @_runs("mm", "bmm", "mv", "dot")
