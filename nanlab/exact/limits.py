@@ -36,6 +36,7 @@ from nanlab.exact.numbers import (
     NotExact,
     Tape,
     Undecided,
+    WrittenPart,
     count_work,
     digits,
     lift,
@@ -632,7 +633,10 @@ class _Problem:
         """The limits by moving one result inside; None where that makes nothing finite."""
         began = work()
         move = _nudge(place, arithmetic.distances[0], 0)
-        away = self.at(arithmetic, self.still, 0.0, move).tensors
+        try:
+            away = self.at(arithmetic, self.still, 0.0, move).tensors
+        except WrittenPart:
+            return None
         pairs = zip(limits, away, strict=True)
         if not any(bool((limit.unknown & t.isfinite()).any()) for limit, t in pairs):
             return None

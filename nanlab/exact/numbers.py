@@ -68,6 +68,10 @@ class NotExact(NanlabError):
     """An operator that exact numbers do not know, or a tensor too large for them."""
 
 
+class WrittenPart(NotExact):
+    """A view was moved alone, and what it shows is written."""
+
+
 @contextmanager
 def digits(count: int) -> Iterator[None]:
     """Compute with that many decimal digits."""
@@ -297,6 +301,7 @@ class AllExact(_Directly):
         self.bad: list[int] = []  # those that are not finite, of inputs that are
         self._places: dict[int, tuple[Tensor, set[int]]] = {}  # by identity: what it is, or shows
         self.comparisons = Comparisons(masks)
+        self._parted: tuple[np.ndarray, ...] = ()  # memory of a view that was moved, before and now
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
@@ -353,15 +358,19 @@ class AllExact(_Directly):
         read = _exact_in((*args, *(kwargs or {}).values()))
         behind = set[int]().union(*(self._places.get(id(x), (x, set()))[1] for x in read))
         own = any(made is x for x in read)  # written in place
+        if own and any(made.pool is pool for pool in self._parted):
+            raise WrittenPart("memory is written of which a part was moved")
         if own or (is_view and (not behind or any(self.inputs[at] for at in behind))):
             self._places[id(made)] = made, behind
             return made
         place = len(self.inputs)
         self.inputs.append(behind)
         if self.moved is not None and self.moved[0] == place:
-            step = self.moved[1](tuple(made.shape))
+            step, pool = self.moved[1](tuple(made.shape)), made.pool
             # of one number numpy makes no array
             made = Exact(np.asarray(made.numbers + step, dtype=object))
+            if is_view:  # the rest of what it showed stays behind
+                self._parted = pool, made.pool
         elif self.moved is None and not bool(np.isfinite(_rounded(made.numbers)).all()):
             if not any(self.behind(at) & set(self.bad) for at in behind):
                 self.bad.append(place)
