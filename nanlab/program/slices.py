@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
 from nanlab.exact.limits import Evaluation, evaluate
+from nanlab.exact.numbers import Exact, lift
 from nanlab.operators import having
 from nanlab.program.rebuild import (
     Functions,
@@ -25,7 +26,7 @@ from nanlab.program.rebuild import (
     is_skipped,
     run_patches,
 )
-from nanlab.program.rerun import grouped, make
+from nanlab.program.rerun import grouped, make, written_by
 from nanlab.program.values import Results, Values
 from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
 
@@ -117,6 +118,7 @@ class Slice:
             last = max((segment for segment, _, _ in self.items), default=0)
 
             def patch(at: tuple[int, int], ahead: bool, grad: bool) -> None:
+                graph.elsewhere = partial(self._recorded, at, values)
                 run_patches(graph, [p for p in by_call.get(at, ()) if p.ahead is ahead], grad)
 
             def run_call(segment: int, index: int) -> None:
@@ -155,6 +157,32 @@ class Slice:
             return [graph.get(target) for target in self.targets]
 
         return run
+
+    def _recorded(self, at: tuple[int, int], like: Sequence[Any], ref: Ref) -> Tensor:
+        """What a view showed when a call began, for new code that reads more than the old did; as
+        the operands are, like these. Raises NotReplayable where that is not known."""
+        segment, end = at
+        calls = self.values.segments[segment].calls[:end]
+        for index, call in reversed([*enumerate(calls)]):
+            refs = [*refs_in((call.args, tuple(call.kwargs.values()), call.out))]
+            if any(each.view == ref.view for each in refs):
+                ((_, shown),) = self.values.of({(segment, index)})
+                found = shown.made.get(ref.view, shown.read.get(ref.view))
+                if found is not None:
+                    return _as(found, like)
+            if ref.storage in written_by(call):
+                break
+        raise NotReplayable("new code reads a tensor whose value is not at hand")
+
+
+def _as(value: Tensor, like: Sequence[Any]) -> Tensor:
+    """A recorded value in the numbers that others are in."""
+    if not value.is_floating_point():
+        return value
+    if any(isinstance(each, Exact) for each in like):
+        return lift(value)
+    wide = any(isinstance(t, Tensor) and t.dtype == torch.float64 for t in like)
+    return value.double() if wide else value
 
 
 def cut(
