@@ -19,18 +19,23 @@ from nanlab.operators import base_name, card, having
 from nanlab.program.evidence import result_and_twin
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows, parameter_columns
-from nanlab.trace.history import FEWEST_ZERO_ALL, Dead, Flush, Place, place_at
-from nanlab.trace.op import BACKWARD, FORWARD, walk
+from nanlab.trace.history import FEWEST_ZERO, FEWEST_ZERO_ALL, Dead, Flush, Place, place_at
+from nanlab.trace.op import BACKWARD, FORWARD, OPTIMIZER, walk
 from nanlab.trace.recording import PHASES, NodeInfo, Recording
 
 # Checked when a step ends.
 
 MOST_ANCESTORS = 2000  # rows searched for one gradient
 MOST_TRIED = 8  # results that are made again in float32
+SAME = 1e-4  # how far a loss may fall that is no better
 MOST_LOOKS = 4  # steps in which the place is searched
-Why = Literal["blocked", "flat", "choice", "bound", "saturated", "value", "custom", "zeros"]
+Why = Literal[
+    "blocked", "flat", "choice", "bound", "stuck", "beyond", "saturated", "value", "custom", "zeros"
+]
 FLAT = having("flat")
 # Every element took another alternative, or lies beyond a bound.
+BOUNDS = having("bounds", "cuts")
+MAKES = having("makes", "overwrites")
 CHOICES = having("bounds", "cuts", "masks", "picks", "parts", "extreme", "assigns", "ranks")
 HALF = frozenset(format_of(dtype).name for dtype in HALF_PRECISION)
 UNDONE: tuple[Why, ...] = ("choice", "bound")  # another batch may choose otherwise
@@ -141,6 +146,8 @@ def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
         return None
     if op in FLAT:
         return _Death(end, op, "flat")
+    if op in BOUNDS and (beyond := _beyond_its_bound(recording, end, info.position, zero)):
+        return _Death(end, op, beyond)
     if op in CHOICES:
         return _Death(end, op, "bound" if _is_constant(recording, info.position) else "choice")
     if op in MULTIPLIES:
@@ -178,11 +185,53 @@ def _rests_at_zero(recording: Recording, end: int, position: int, zero: set[int]
         return False
     if name in DIRECTIONS:
         return True
-    node = recording.at(end).node
-    came = [p for p in _read(recording, end) if p not in zero and recording.at(p).node != node]
-    gradients = [recording.stats(p) for p in came]
+    gradients = [recording.stats(p) for p in _arriving(recording, end, zero)]
     # where the loss rises with a length, it is least at 0
     return bool(gradients) and all(s.max is not None and s.max <= 0.0 for s in gradients)
+
+
+def _beyond_its_bound(
+    recording: Recording, end: int, position: int, zero: set[int]
+) -> Literal["stuck", "beyond"] | None:
+    """Whether all that an operation bounds lies beyond its bound, and is made of parameters alone,
+    so that no other batch brings it back: "stuck" where the loss would have it back.
+
+    end: the backward row, position: the forward one.
+    """
+    given = recording.parents(position)[:1]
+    inner, bound = (recording.stats(at) for at in (*given, position)) if given else (None, None)
+    arrived = [g for at in _arriving(recording, end, zero) if (g := recording.stats(at))]
+    if inner is None or bound is None or not arrived or not _of_parameters(recording, given[0]):
+        return None
+    if None in (inner.min, bound.min, *(g.min for g in arrived)):
+        return None
+    if inner.max < bound.min:
+        return "stuck" if all(g.max < 0 for g in arrived) else "beyond"
+    if inner.min > bound.max:
+        return "stuck" if all(g.min > 0 for g in arrived) else "beyond"
+    return None
+
+
+def _arriving(recording: Recording, end: int, zero: set[int]) -> list[int]:
+    """The rows of the gradient that comes to a backward row from other nodes."""
+    node = recording.at(end).node
+    return [p for p in _read(recording, end) if p not in zero and recording.at(p).node != node]
+
+
+def _of_parameters(recording: Recording, position: int) -> bool:
+    """Whether a value is computed from parameters, buffers and numbers alone."""
+
+    def before(at: int) -> tuple[int, ...] | list[int]:
+        made = at < 0 or recording.at(at).phase == OPTIMIZER or at in recording.owned
+        return () if made else recording.parents(at)
+
+    for at in walk([position], before, MOST_ANCESTORS):
+        source, row = recording.sources.get(at), recording.at(at)
+        if (source is not None and source.kind == "data") or (at >= 0 and not row):
+            return False
+        if row.base_name in MAKES and at not in recording.owned:  # random numbers, perhaps
+            return False
+    return True
 
 
 def _infinite_buffer(recording: Recording, position: int) -> str:
@@ -295,6 +344,14 @@ _WHY = {
     "bound": (
         "{op} gives its bound for all {numel:,} values: what follows does not see what it reads."
     ),
+    "stuck": (
+        "What {op} bounds lies beyond its bound, where its derivative is 0: the loss would have it"
+        " back, and it cannot return."
+    ),
+    "beyond": (
+        "What {op} bounds lies beyond its bound, where its derivative is 0: whatever the loss would"
+        " have later, it stays there."
+    ),
     "custom": "The backward of the Function makes all {numel:,} values 0, by {op}.",
     "value": ("{op} gives exactly 0 for all {numel:,} values, which multiply the gradient."),
     "zeros": (
@@ -315,6 +372,10 @@ _FIXES = {
     "choice": Fix(
         "let some gradient through beyond the bound, or start within it", "F.leaky_relu(x, 0.01)"
     ),
+    "stuck": Fix(
+        "map a free parameter into the range, which has a derivative everywhere",
+        "low + (high - low) * torch.sigmoid(free)",
+    ),
     "value": Fix(
         "compute the logarithm instead; exponentiate last or not at all",
         "log_density = -0.5 * z**2",
@@ -326,6 +387,7 @@ _FIXES = {
     "saturated": Fix("work in the log domain, or make the values smaller", "F.logsigmoid(x)"),
 }
 _FIXES["bound"] = _FIXES["choice"]
+_FIXES["beyond"] = _FIXES["stuck"]
 
 
 @rule(
@@ -363,7 +425,8 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
         learns = any(other.alive or not dead.lived for other in others)
         # what lived goes on where the next batch, or another part, has something to learn
         idle = why not in UNDONE or not any(d.alive for d in history.dead.values())
-        rests = dead.lived and (learns or (idle and not _is_worse_since(trace, dead.first)))
+        rests = dead.lived and (learns or (idle and not _is_no_better_since(trace, dead.first)))
+        rests = rests and why not in ("stuck", "beyond")
         if not rests and (why not in UNDONE or not _converged(trace)):
             names = [recording.parameter_names[owner] for owner in owners]
             yield _finding(trace, names, dead, learns)
@@ -484,14 +547,16 @@ def _converged(trace: Trace) -> bool:
     return bool(losses) and losses[-1] == 0.0
 
 
-def _is_worse_since(trace: Trace, position: int) -> bool:
-    """Whether the losses from the step of a row on are all above most of those before: what rests
-    then had not reached its aim."""
+def _is_no_better_since(trace: Trace, position: int) -> bool:
+    """Whether no loss from the step of a row on is below most of those before: what rests then had
+    not reached its aim."""
     losses = trace.steps["loss"].to_numpy(float, na_value=np.nan)
     step = trace.recording.step_of(position)
     before, since = losses[:step], losses[step:]
-    finite = np.isfinite(before).any() and np.isfinite(since).all()
-    return bool(finite and since.min() > np.nanmedian(before))
+    if not np.isfinite(before).any() or not np.isfinite(since).all():
+        return False
+    usual = float(np.nanmedian(before))
+    return bool(since.min() > usual - SAME * abs(usual))
 
 
 def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Finding:
@@ -499,7 +564,7 @@ def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Findin
     assert dead.at is not None
     place = where(recording, dead.at) | {"op": dead.at.op}
     shown = listed(names, 3)
-    error = dead.why != "choice" or not learns
+    error = dead.why not in ("choice", "beyond") or not learns
     told = _WHY[dead.why].format(
         op=place["op"], numel=dead.numel, blockers=" and ".join(dead.blockers)
     )
@@ -528,6 +593,19 @@ cast: this line makes whole numbers of it, and nothing comes back through them
 )
 
 
+# Nobody cuts off like this on purpose what an optimizer is to change.
+_LOST = {
+    "comparison": Fix(
+        "compare softly: a sigmoid of the difference", "torch.sigmoid((score - cut) / temperature)"
+    ),
+    "index": Fix(
+        "weigh what is chosen by its probability",
+        "chosen * scores.softmax(-1).gather(-1, index[..., None]).squeeze(-1)",
+    ),
+    "cast": Fix("pass the gradient straight through", "x + (x.round() - x).detach()"),
+}
+
+
 @rule(
     "note",
     events=("training.optimizer_steps",),
@@ -550,6 +628,8 @@ def dead_gradient_(trace: Trace) -> Iterator[Finding]:
     reached = set(parameter_columns(recording)["owner"].tolist())
     steps = recording.training.optimizer_steps
     held = {row: o for step in steps for o, row in step.unreached if o not in reached}
+    owners = list(held.values())
+    unmoved = {o for o in owners if owners.count(o) == 1}  # nobody writes them by hand either
     root = last_root(recording) if held else None
     if root is None:
         return
@@ -565,14 +645,18 @@ def dead_gradient_(trace: Trace) -> Iterator[Finding]:
     for cut, all_names in told.values():
         if names := list(dict.fromkeys(all_names)):
             shown = listed(names, 3)
+            still = {recording.parameter_names[o] for o in unmoved} >= {*names}
+            lost = cut.kind in _LOST and still and len(steps) >= FEWEST_ZERO
             yield dead_gradient_.finding(
                 f"no gradient arrives at {shown}, which the optimizer holds: {_CUTS[cut.kind]}",
+                severity="error" if lost else "note",
                 phase=PHASES[FORWARD],
                 op=cut.op,
                 module=cut.module,
                 file=cut.file,
                 line=cut.line,
                 source=cut.source,
-                step=recording.step_of(cut.position),
+                step=recording.step_of(steps[0].position),
                 symptom="silent-underflow",
+                fixes=[_LOST[cut.kind]] if lost else [],
             )
