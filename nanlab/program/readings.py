@@ -253,7 +253,9 @@ class Readings:
                     continue
                 for segment, group in self.made(span_of(reader)):
                     group = [m for m in group if within is None or m.index in within]
-                    own = [m for m in group if before is None or m.index < before] or group
+                    own = [m for m in group if before is None or m.index < before]
+                    run = slice(None) if own else slice(1)  # else the next run that reads it
+                    own = own or group
                     if segment != at or not any(m.span == span_of(reader) for m in own):
                         continue
                     try:
@@ -261,8 +263,8 @@ class Readings:
                     except NotReplayable:
                         continue
                     if key_of(reader) == key:  # it is computed there: a part of a complex number
-                        yield [each.out for each in bound]
-                    elif values := [each.parts[key] for each in bound if key in each.parts]:
+                        yield [each.out for each in bound[run]]
+                    elif values := [each.parts[key] for each in bound[run] if key in each.parts]:
                         yield values
 
     def _handed_over(

@@ -138,6 +138,7 @@ class Slice:
             for p in patches:
                 outside = (p.segment, p.at) not in made and not p.follows
                 if outside and {r.storage for r in refs_in(p.out)} & given:
+                    graph.elsewhere = partial(self._recorded, (p.segment, p.at), values)
                     run_patches(graph, [p], False)
             functions = Functions(graph, go_back)
             functions.enter(self.values.segments[last])

@@ -129,7 +129,8 @@ def _tried(
             found += tried if is_form else _worth_telling(tried, _has_verified(found))
     if not _has_verified(found) and finding.cause != "dead-gradient":  # which is finite
         limited = _limited(trace, finding, pages, clock)
-        found += [fix for fix in limited if fix.verdict in ("verified", "finite")]
+        told = {"verified", "finite"} - {fix.verdict for fix in found}
+        found += [fix for fix in limited if fix.verdict in told]
     found = distinct([*_helpful(found, finding), *beyond()])
     found = [with_arguments(fix, finding.source) for fix in found]
     if finding.library is not None:  # what the user can write comes before what cannot be written
