@@ -766,18 +766,22 @@ def _in_words_of(text: str, kind: str, fix: Fix, place: Mapping[str, Any]) -> Fi
     pairs = {step for step in steps if len(step) == 2 and step[0] in scalers}
     line, file = int(place["line"]), str(place["file"])
     old = "".join(text.splitlines()[line - 1 : line])
-    alone = [step[0] for step in steps if len(step) == 1 and f"{step[0]}.step()" == old.strip()]
+    try:
+        plain = ast.unparse(ast.parse(old.strip()))  # without comments
+    except SyntaxError:
+        plain = old.strip()
+    alone = [step[0] for step in steps if len(step) == 1 and f"{step[0]}.step()" == plain]
     scaler = next(iter(scalers)) if len(scalers) == 1 else ""
     optimizers = alone if kind == "bypass" else [optimizer for _, optimizer in pairs]
     if not scaler or len(optimizers) != 1:
         return fix
     optimizer = optimizers[0]
-    if kind == "clip-before-unscale" and "clip_grad" in old:
-        new = f"{scaler}.unscale_({optimizer})\n{old.strip()}"
+    if kind == "clip-before-unscale" and "clip_grad" in plain:
+        new = f"{scaler}.unscale_({optimizer})\n{plain}"
     elif kind == "bypass":
         updates = any((f.attr, ast.unparse(f.value)) == ("update", scaler) for _, f in methods)
         new = f"{scaler}.step({optimizer})" + ("" if updates else f"\n{scaler}.update()")
-    elif kind == "never-scaled" and (called := re.fullmatch(r"(\w+)(\.backward\(.*)", old.strip())):
+    elif kind == "never-scaled" and (called := re.fullmatch(r"(\w+)(\.backward\(.*)", plain)):
         new = f"{scaler}.scale({called[1]}){called[2]}"
     else:
         named = {"scaler": scaler, "optimizer": optimizer}

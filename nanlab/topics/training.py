@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from dataclasses import replace
 
@@ -156,15 +157,32 @@ def exploding_gradient(fault: Fault) -> Finding | None:
         return None
     if fault.name not in _PRODUCTS or not rises_gradually(fault.recording, fault.position):
         return None
+    state = _carried(fault.finding.source)
     return exploding_gradient.retold(
         fault.finding,
         f"the gradient grew from operation to operation until {fault.finding.op} overflowed in"
         " backward",
         fixes=[
             Fix("initialise with gain 1", "nn.init.orthogonal_(cell.weight_hh)"),
-            Fix("shorten the chain: truncated backpropagation", "h = h.detach()  # every k steps"),
+            Fix(
+                "shorten the chain: truncated backpropagation",
+                f"{state} = {state}.detach()  # every k steps",
+            ),
         ],
     )
+
+
+def _carried(source: str) -> str:
+    """The name of what a line computes from what it was: ``x = rate * x * (1 - x)``."""
+    try:
+        match ast.parse(source.strip()).body:
+            case [ast.Assign(targets=[target], value=value)]:
+                read = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+                named = (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
+                return next((name for name in named if name in read), "h")
+    except SyntaxError:  # of several lines
+        pass
+    return "h"
 
 
 def drove_away(fault: Fault) -> Runaway | None:
