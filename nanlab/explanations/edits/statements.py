@@ -384,9 +384,6 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
         given = place.value(call.args[0])
         if isinstance(given, (str, os.PathLike)) or callee(call.args[0]) == "Path":
             yield place.replaced(0.3, (call.args[0], f"torch.load({place.text(call.args[0])})"))
-        elif isinstance(given, nn.Module):
-            text = f"{place.text(call.args[0])}.state_dict()"
-            yield place.replaced(0.3, (call.args[0], text))
         loading = [f for f in site.inner if f.f_code.co_name == "load_state_dict"]
         state: Any = loading[-1].f_locals.get("state_dict") if loading else None
         for name, inner in own.named_modules() if isinstance(state, dict) else ():
@@ -410,6 +407,20 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
                 fits = f"v.shape == {model}state_dict()[n].shape"
                 part = f"{{n: v for n, v in {text}.items() if {fits}}}"
                 yield place.replaced(0.5, (call, f"{place.text(call.func)}({part}, strict=False)"))
+
+
+def of_what_was_saved(site: Site, place: Place) -> Iterator[Candidate]:
+    """The state of a model, an optimizer or a schedule, where the object itself was given for it:
+    saved whole, it is read from the file so."""
+    loading = (f.f_locals for f in site.inner if f.f_code.co_name == "load_state_dict")
+    taken = next((names.get("state_dict") for names in loading), MISSING)
+    for call in (c for c in place.calls() if callee(c) == "load_state_dict" and c.args):
+        given = place.value(call.args[0])
+        if given is MISSING and not place.distance:  # it is read there
+            given = taken
+        if callable(getattr(given, "state_dict", None)) and not isinstance(given, type):
+            text = f"{place.whole(call.args[0])}.state_dict()"
+            yield place.replaced(0.3, (call.args[0], text))
 
 
 def _is_turned(state: Any, wanted: dict[str, Tensor]) -> bool:
