@@ -36,6 +36,7 @@ from nanlab.explanations.edits import (
     orders,
     parametrizations,
     saved,
+    sequences,
     sharing,
     sizes,
     solvers,
@@ -129,7 +130,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts]
 _FILES += [indices, labels, layouts, parametrizations, documents, solvers, orders]
-_FILES += [columns, saved, spectra, tables]
+_FILES += [columns, saved, sequences, spectra, tables]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [
