@@ -1,10 +1,11 @@
-"""Numbers and switches that are read as text: made what they say where they are read."""
+"""Numbers and switches that are read as text, made what they say; parts cut from texts."""
 
 from __future__ import annotations
 
 import argparse
 import ast
 import re
+import string
 from collections.abc import Iterator, Mapping
 from configparser import RawConfigParser
 from dataclasses import dataclass, replace
@@ -87,6 +88,30 @@ def _of_comprehensions(site: Site) -> Iterator[Candidate]:
                 if not isinstance(inner, (ast.Tuple, ast.List, ast.Dict, ast.ListComp)):
                     text = f"{kind}({place.text(inner)})"
                     yield replace(place, distance=0.0).replaced(0.3 + 0.03 * at, (inner, text))
+
+
+def of_their_ends(site: Site) -> Iterator[Candidate]:
+    """A word cut from a text once, where ``lstrip`` cuts all of its letters: one, or all."""
+    for source in site.program.texts:
+        pairs: list[tuple[ast.AST, str]] = []
+        for call in (n for n in source.nodes if isinstance(n, ast.Call) and len(n.args) == 1):
+            word = getattr(call.args[0], "value", None)
+            if callee(call) in _CUTS and isinstance(word, str) and _is_word(word):
+                head = source.part(call.func).removesuffix(callee(call))
+                pairs.append((call, f"{head}{_CUTS[callee(call)]}({source.part(call.args[0])})"))
+        for pair in pairs:
+            yield Candidate(0.15, spliced(source, [pair]))
+        yield Candidate(0.17, spliced(source, pairs))
+
+
+# Methods that cut letters of a set, and those that cut a word.
+_CUTS = {"lstrip": "removeprefix", "strip": "removeprefix", "rstrip": "removesuffix"}
+
+
+def _is_word(text: str) -> bool:
+    """Whether a text is a word, no set of letters: several letters in no order."""
+    letters = re.findall(r"[a-zA-Z]", text)
+    return len({*letters}) > 1 and "".join(letters) not in string.ascii_letters
 
 
 @dataclass(frozen=True)
