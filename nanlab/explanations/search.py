@@ -35,6 +35,7 @@ from nanlab.explanations.edits import (
     optimizers,
     orders,
     parametrizations,
+    products,
     saved,
     sequences,
     sharing,
@@ -118,7 +119,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("places", (sizes.kept_dimensions,)),
     ("sized", (sizes.other_sizes,)),
     ("at_error", (statements.computed_anew,)),
-    ("raising", (statements.other_products,)),
+    ("raising", (products.other_products,)),
     ("bound", (gradients.uncut,)),
     ("at_error", (gradients.mapped,)),
     ("bindings", (gradients.mapped_memory,)),
@@ -130,7 +131,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts]
 _FILES += [indices, labels, layouts, parametrizations, documents, solvers, orders]
-_FILES += [columns, saved, sequences, spectra, tables]
+_FILES += [columns, products, saved, sequences, spectra, tables]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [

@@ -138,19 +138,6 @@ def computed_anew(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.written(cost, f"{textwrap.dedent(again)}\n{{}}")
 
 
-def other_products(site: Site, place: Place) -> Iterator[Candidate]:
-    """A matrix product the other way round, or of a matrix with itself turned."""
-    for node in place.parts():
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-            left, right = place.text(node.left), place.text(node.right)
-            if left == right:
-                yield place.replaced(0.6, (node.right, f"{right}.transpose(-2, -1)"))
-            elif not isinstance(node.left, ast.BinOp):
-                yield place.replaced(0.7, (node, f"{right} @ {left}"))
-            else:
-                yield place.replaced(0.9, (node, f"{right} @ ({left})"))
-
-
 def gradient_for_each(site: Site) -> Iterator[Candidate]:
     """No gradient returned for those arguments of a function that had been forgotten."""
     for place in site.statements() if "gradients" in site.text else ():
