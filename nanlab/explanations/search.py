@@ -22,6 +22,7 @@ from nanlab.explanations.edits import (
     batches,
     calls,
     columns,
+    counts,
     devices,
     distributions,
     documents,
@@ -131,7 +132,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts]
 _FILES += [indices, labels, layouts, parametrizations, documents, solvers, orders]
-_FILES += [columns, products, saved, sequences, spectra, tables]
+_FILES += [columns, counts, products, saved, sequences, spectra, tables]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [
