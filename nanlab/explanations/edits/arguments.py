@@ -301,6 +301,34 @@ def exchanged(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             yield replace(place, distance=0.0).replaced(cost, (a, second), (b, first))
 
 
+def sides_exchanged(site: Site) -> Iterator[Candidate]:
+    """The size of what a layer takes and that of what it gives, one for the other: it was given
+    what it gives, or has the weight of a layer that is built so."""
+    turned = {type(m).__name__ for m in site.running if _is_turned(site, m)}
+    for place in site.builders if turned else ():
+        for call in (c for c in place.calls() if callee(c) in turned):
+            given = dict(zip(signature(place.value(call.func)), call.args, strict=False))
+            given |= {k.arg: k.value for k in call.keywords if k.arg}
+            sides = [node for name, node in given.items() if _SIDE.fullmatch(name)]
+            if len(sides) == 2:
+                texts = map(place.text, sides[::-1])
+                own = replace(place, distance=0.0)
+                yield own.replaced(0.3, *zip(sides, texts, strict=True))
+
+
+_SIDE = re.compile("(in|out)_(features|channels)|input_size|hidden_size")
+
+
+def _is_turned(site: Site, layer: nn.Module) -> bool:
+    """Whether a layer would fit if what it takes were what it gives."""
+    own = vars(layer)
+    sizes = tuple(own[name] for name in own if _SIDE.fullmatch(name))
+    weight = own.get("_parameters", {}).get("weight")
+    held = tuple(weight.shape[:2]) if isinstance(weight, Tensor) else ()
+    both = len(sizes) == 2 and sizes[0] != sizes[1]
+    return both and (sizes in site.refused or (isinstance(layer, nn.Linear) and held == sizes))
+
+
 def tensors(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """Numbers as tensors, where a function takes these alone; what an optimizer changes, as one
     list of them."""
