@@ -18,6 +18,7 @@ from nanlab.explanations.site import (
     Site,
     Tensor,
     callee,
+    spelled,
     spliced,
 )
 from nanlab.explanations.trial import Source
@@ -43,20 +44,29 @@ def _is_bracketed(source: Source, node: ast.expr) -> bool:
 _OPENED = re.compile(r"([=,:(\[]|\b(return|in|else))\s*\($")
 
 
-_SEVERAL = re.compile("iterable|subscriptable|no len|can only concatenate")
-
-
 def of_one_number(site: Site) -> Iterator[Candidate]:
-    """A number as a tuple of it where it was given, if what takes it goes through several."""
-    for place in site.raising if _SEVERAL.search(site.text) else ():
+    """A number as a tuple of it where it was given for several: what takes it goes through it by a
+    star, or has several as a default."""
+    for place in site.raising if "iterable" in site.text else ():
+        starred = {id(n.value) for n in place.parts() if isinstance(n, ast.Starred)}
         for node in place.parts():
             named = isinstance(node, (ast.Name, ast.Attribute))
             if not named or type(place.value(node)) not in (int, float):
                 continue
             _, *reads = chain(site, [Read(replace(place, distance=0.0), node)])
+            if id(node) not in starred and not any(map(_is_several, reads)):
+                continue
             for later, read in enumerate(reversed(reads)):
                 text = f"({read.place.text(read.node)},)"
                 yield read.place.replaced(0.3 + 0.07 * later, (read.node, text))
+
+
+def _is_several(read: Read) -> bool:
+    """Whether what is read is a parameter that has several elements if nothing is given for it."""
+    given = read.place.function.args if read.place.function is not None else None
+    pairs = zip(given.args[::-1], given.defaults[::-1], strict=False) if given is not None else ()
+    own = {argument.arg: default for argument, default in pairs}
+    return isinstance(own.get(spelled(read.node)), (ast.Tuple, ast.List))
 
 
 _COUNTED = re.compile("inhomogeneous|sequence of length|size|shape|length|inconsistent")

@@ -673,10 +673,10 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
         gradients = getattr(place.function, "name", "") == "backward"  # one for each argument
         for at, part in enumerate(statement.value.elts if not gradients else ()):
             yield place.replaced(0.9 + 0.1 * at, (statement.value, place.text(part)))
-    if isinstance(statement, ast.For) and "'int' object is not iterable" in site.text:
-        if type(place.value(statement.iter)) is int or callee(statement.iter) == "len":
-            yield place.replaced(0.3, (statement.iter, f"range({place.text(statement.iter)})"))
     loops = [n for n in ast.walk(statement) if isinstance(n, (ast.For, ast.comprehension))]
+    for loop in loops if "'int' object is not iterable" in site.text else ():
+        if type(place.value(loop.iter)) is int or callee(loop.iter) == "len":
+            yield place.replaced(0.3, (loop.iter, f"range({place.text(loop.iter)})"))
     around = [p for p in site.raising if p.statement is statement] or [place]
     for loop in loops if "to unpack" in site.text else ():
         for node in (loop.iter, *getattr(loop.iter, "args", ())):  # of `zip`, `enumerate`
