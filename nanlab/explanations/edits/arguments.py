@@ -327,7 +327,8 @@ def _exchanging(site: Site, layer: nn.Module) -> float:
     sizes = tuple(size for name, size in vars(layer).items() if _SIDE.fullmatch(name))
     if len(sizes) != 2 or sizes[0] == sizes[1] or 0 in sizes:  # not known yet
         return 0.0
-    if isinstance(layer, nn.Linear) and tuple(layer.weight.shape) == sizes:
+    weight = vars(layer).get("_parameters", {}).get("weight")
+    if isinstance(layer, nn.Linear) and tuple(getattr(weight, "shape", ())) == sizes:
         return 0.3
     whole = max(site.modules, key=lambda each: len([*each.modules()]), default=layer)
     layers = [each for each in whole.modules() if [*each.parameters(recurse=False)]]

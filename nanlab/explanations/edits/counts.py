@@ -21,32 +21,29 @@ def rounded_up(site: Site) -> Iterator[Candidate]:
     if not re.search(f"number of total steps is|{_BEYOND.pattern}", site.text):
         return
     for place in site.statements():
-        up = next((n for n, v in place.names().items() if v is math), "")
+        up = next((name for name, value in place.names().items() if value is math), "")
+        form = f"{up}.ceil({{}} / {{}})" if up else "-(-{} // {})"
         for node in place.parts():
-            for far, whole, n, k in _divisions(place, node):
-                form = f"{up}.ceil({{}} / {{}})" if up else "-(-{} // {})"
+            for far, (times, n, k) in enumerate(_divisions(node)):
                 a, b = _value(place, n), _value(place, k)
-                if MISSING not in (a, b) and (b == 0 or a % b == 0):
-                    continue
-                text = form.format(place.whole(n), place.whole(k))
-                if isinstance(node, ast.BinOp) and far:
-                    other = node.left.right if n is node.left.left else node.left.left  # type: ignore
-                    text = f"{place.text(other)} * {text}"
-                own = replace(place, distance=0.0)
-                yield own.replaced(0.25 + 0.02 * far, (whole, text))
+                if MISSING in (a, b) or (b and a % b):
+                    text = form.format(place.whole(n), place.whole(k))
+                    text = f"{place.text(times)} * {text}" if times is not None else text
+                    own = replace(place, distance=0.0)
+                    yield own.replaced(0.25 + 0.02 * far, (node, text))
 
 
-def _divisions(place: Place, node: Any) -> Iterator[tuple[int, ast.expr, ast.expr, ast.expr]]:
-    """A whole number of parts as a program computes it: the expression, of how many things, how
-    many each; of a product also those of each factor."""
-    inner = node.args[0] if callee(node) in ("int", "round") and node.args else node
+def _divisions(node: Any) -> Iterator[tuple[ast.expr | None, ast.expr, ast.expr]]:
+    """How many things are put into parts by an expression, and how many into each: of a product
+    also each factor alone, with the other one before it."""
+    given = getattr(node, "args", [])
+    inner = given[0] if callee(node) in ("int", "round") and len(given) == 1 else node
     sign = ast.FloorDiv if inner is node else ast.Div
     if isinstance(inner, ast.BinOp) and isinstance(inner.op, sign):
-        yield 0, node, inner.left, inner.right
-        product = inner.left
-        if isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult) and inner is node:
-            yield 1, node, product.right, inner.right
-            yield 2, node, product.left, inner.right
+        yield None, inner.left, inner.right
+        if isinstance(inner.left, ast.BinOp) and isinstance(inner.left.op, ast.Mult):
+            yield inner.left.left, inner.left.right, inner.right
+            yield inner.left.right, inner.left.left, inner.right
 
 
 def _value(place: Place, node: ast.expr) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from nanlab.explanations.site import MISSING, Candidate, Place, Site, callee, spelled
+from nanlab.explanations.site import MISSING, Candidate, Place, Site, Tensor, callee, spelled
 from nanlab.operators import having
 
 
@@ -44,8 +45,8 @@ def _turned(
     """The matrix products among nodes the other way round, where that is one of the two sizes of
     which the message says that they meet, and the product is the other."""
     for sides in map(_factors, nodes):
-        shapes = [getattr(value(side), "shape", ()) for side in sides]
-        if len({*map(len, shapes)} | {2}) == 1 and shapes and {*sum(shapes, ())} == site.met:
+        shapes = [tuple(v.shape) for side in sides if isinstance(v := value(side), Tensor)]
+        if len(shapes) == 2 and {*sum(shapes, ())} == site.met and {*map(len, shapes)} == {2}:
             if shapes[0] == shapes[1][::-1]:
                 texts = [place.whole(side) for side in sides[::-1]]
                 pairs = zip(sides, texts, strict=True)
@@ -74,5 +75,7 @@ def _held(node: ast.AST, owner: Any, given: dict[str, Any]) -> Any:
     if isinstance(node, ast.Attribute) and node.attr == "T":
         return getattr(_held(node.value, owner, given), "T", MISSING)
     name = spelled(node)
-    own = name.startswith("self.")
-    return getattr(owner, name[5:], MISSING) if own else given.get(name, MISSING)
+    with suppress(Exception):  # it may be computed
+        own = name.startswith("self.")
+        return getattr(owner, name[5:], MISSING) if own else given.get(name, MISSING)
+    return MISSING

@@ -78,9 +78,10 @@ def one_after_the_other(site: Site) -> Iterator[Candidate]:
     pairs: list[tuple[Place, ast.Call]] = []
     for place in site.statements() if _COUNTED.search(site.text) else ():
         call: Any = getattr(place.statement, "value", None)
-        if callee(call) != "append" or not call.args:
+        owner = getattr(getattr(call, "func", None), "value", None)
+        if callee(call) != "append" or not call.args or owner is None:
             continue
-        rows = _value(site, place, call.func.value)
+        rows = _value(site, place, owner)
         whole = isinstance(rows, list) and len(rows) > 1 and all(map(_is_flat, rows))
         if whole and sum(map(len, rows)) in _lengths(site):
             pairs.append((place, call))
