@@ -72,10 +72,10 @@ def _parameters(place: Place) -> list[str]:
 
 def _held(node: ast.AST, owner: Any, given: dict[str, Any]) -> Any:
     """What a name, or a tensor turned, stands for in a function: of its object, or given to it."""
-    if isinstance(node, ast.Attribute) and node.attr == "T":
-        return getattr(_held(node.value, owner, given), "T", MISSING)
     name = spelled(node)
     with suppress(Exception):  # it may be computed
+        if isinstance(node, ast.Attribute) and node.attr == "T":
+            return _held(node.value, owner, given).T
         own = name.startswith("self.")
         return getattr(owner, name[5:], MISSING) if own else given.get(name, MISSING)
     return MISSING
