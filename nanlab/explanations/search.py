@@ -22,6 +22,7 @@ from nanlab.explanations.edits import (
     batches,
     calls,
     columns,
+    counts,
     devices,
     distributions,
     documents,
@@ -35,7 +36,9 @@ from nanlab.explanations.edits import (
     optimizers,
     orders,
     parametrizations,
+    products,
     saved,
+    sequences,
     sharing,
     sizes,
     solvers,
@@ -78,7 +81,8 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("bound", (statements.earlier,)),
     ("raising", (distributions.allowed, distributions.as_drawn)),
     ("at_error", (statements.with_closure,)),
-    ("raising", (statements.fitting, statements.within_sequence, batches.whole_batches)),
+    ("raising", (statements.fitting, statements.of_what_was_saved, batches.whole_batches)),
+    ("raising", (statements.within_sequence,)),
     ("raising", (batches.without_none, batches.as_many, batches.of_one_at_least)),
     ("raising", (batches.starts_of_bags, batches.begun_anew, values.turned_masks)),
     ("raising", (values.one_for_each_class, values.of_both_directions, distributions.as_one_event)),
@@ -116,7 +120,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("places", (sizes.kept_dimensions,)),
     ("sized", (sizes.other_sizes,)),
     ("at_error", (statements.computed_anew,)),
-    ("raising", (statements.other_products,)),
+    ("raising", (products.other_products,)),
     ("bound", (gradients.uncut,)),
     ("at_error", (gradients.mapped,)),
     ("bindings", (gradients.mapped_memory,)),
@@ -128,7 +132,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts]
 _FILES += [indices, labels, layouts, parametrizations, documents, solvers, orders]
-_FILES += [columns, saved, spectra, tables]
+_FILES += [columns, counts, products, saved, sequences, spectra, tables]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [

@@ -301,6 +301,41 @@ def exchanged(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             yield replace(place, distance=0.0).replaced(cost, (a, second), (b, first))
 
 
+def sides_exchanged(site: Site) -> Iterator[Candidate]:
+    """The size of what a layer takes and that of what it gives, one for the other: it was given
+    what it gives, or has the weight of a layer that is built so."""
+    costs = {type(m).__name__: cost for m in site.running if (cost := _exchanging(site, m))}
+    for place in site.builders if costs else ():
+        for call in (c for c in place.calls() if callee(c) in costs):
+            given = dict(zip(signature(place.value(call.func)), call.args, strict=False))
+            given |= {k.arg: k.value for k in call.keywords if k.arg}
+            sides = [node for name, node in given.items() if _SIDE.fullmatch(name)]
+            if len(sides) == 2:
+                texts = map(place.text, sides[::-1])
+                written = any(isinstance(side, ast.Constant) for side in sides)
+                cost = costs[callee(call)] + 0.4 * written  # many numbers are the same by chance
+                own = replace(place, distance=0.0)
+                yield own.replaced(cost, *zip(sides, texts, strict=True))
+
+
+_SIDE = re.compile("(in|out)_(features|channels)|input_size|hidden_size")
+
+
+def _exchanging(site: Site, layer: nn.Module) -> float:
+    """How unusual it is that the two sizes of a layer are meant the other way round; 0: nothing
+    says that they are."""
+    sizes = tuple(size for name, size in vars(layer).items() if _SIDE.fullmatch(name))
+    if len(sizes) != 2 or sizes[0] == sizes[1] or 0 in sizes:  # not known yet
+        return 0.0
+    weight = vars(layer).get("_parameters", {}).get("weight")
+    if isinstance(layer, nn.Linear) and tuple(getattr(weight, "shape", ())) == sizes:
+        return 0.3
+    whole = max(site.modules, key=lambda each: len([*each.modules()]), default=layer)
+    layers = [each for each in whole.modules() if [*each.parameters(recurse=False)]]
+    last = not layers or layers[-1] is layer  # no other will take what it gives
+    return 0.3 + 0.4 * last if sizes in site.refused else 0.0
+
+
 def tensors(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """Numbers as tensors, where a function takes these alone; what an optimizer changes, as one
     list of them."""

@@ -138,19 +138,6 @@ def computed_anew(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.written(cost, f"{textwrap.dedent(again)}\n{{}}")
 
 
-def other_products(site: Site, place: Place) -> Iterator[Candidate]:
-    """A matrix product the other way round, or of a matrix with itself turned."""
-    for node in place.parts():
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-            left, right = place.text(node.left), place.text(node.right)
-            if left == right:
-                yield place.replaced(0.6, (node.right, f"{right}.transpose(-2, -1)"))
-            elif not isinstance(node.left, ast.BinOp):
-                yield place.replaced(0.7, (node, f"{right} @ {left}"))
-            else:
-                yield place.replaced(0.9, (node, f"{right} @ ({left})"))
-
-
 def gradient_for_each(site: Site) -> Iterator[Candidate]:
     """No gradient returned for those arguments of a function that had been forgotten."""
     for place in site.statements() if "gradients" in site.text else ():
@@ -384,9 +371,6 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
         given = place.value(call.args[0])
         if isinstance(given, (str, os.PathLike)) or callee(call.args[0]) == "Path":
             yield place.replaced(0.3, (call.args[0], f"torch.load({place.text(call.args[0])})"))
-        elif isinstance(given, nn.Module):
-            text = f"{place.text(call.args[0])}.state_dict()"
-            yield place.replaced(0.3, (call.args[0], text))
         loading = [f for f in site.inner if f.f_code.co_name == "load_state_dict"]
         state: Any = loading[-1].f_locals.get("state_dict") if loading else None
         for name, inner in own.named_modules() if isinstance(state, dict) else ():
@@ -410,6 +394,20 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
                 fits = f"v.shape == {model}state_dict()[n].shape"
                 part = f"{{n: v for n, v in {text}.items() if {fits}}}"
                 yield place.replaced(0.5, (call, f"{place.text(call.func)}({part}, strict=False)"))
+
+
+def of_what_was_saved(site: Site, place: Place) -> Iterator[Candidate]:
+    """The state of a model, an optimizer or a schedule, where the object itself was given for it:
+    saved whole, it is read from the file so."""
+    loading = (f.f_locals for f in site.inner if f.f_code.co_name == "load_state_dict")
+    taken = next((names.get("state_dict") for names in loading), MISSING)
+    for call in (c for c in place.calls() if callee(c) == "load_state_dict" and c.args):
+        given = place.value(call.args[0])
+        if given is MISSING and not place.distance:  # it is read there
+            given = taken
+        if callable(getattr(given, "state_dict", None)) and not isinstance(given, type):
+            text = f"{place.whole(call.args[0])}.state_dict()"
+            yield place.replaced(0.3, (call.args[0], text))
 
 
 def _is_turned(state: Any, wanted: dict[str, Tensor]) -> bool:
@@ -675,10 +673,10 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
         gradients = getattr(place.function, "name", "") == "backward"  # one for each argument
         for at, part in enumerate(statement.value.elts if not gradients else ()):
             yield place.replaced(0.9 + 0.1 * at, (statement.value, place.text(part)))
-    if isinstance(statement, ast.For) and "'int' object is not iterable" in site.text:
-        if type(place.value(statement.iter)) is int or callee(statement.iter) == "len":
-            yield place.replaced(0.3, (statement.iter, f"range({place.text(statement.iter)})"))
     loops = [n for n in ast.walk(statement) if isinstance(n, (ast.For, ast.comprehension))]
+    for loop in loops if "'int' object is not iterable" in site.text else ():
+        if type(place.value(loop.iter)) is int or callee(loop.iter) == "len":
+            yield place.replaced(0.3, (loop.iter, f"range({place.text(loop.iter)})"))
     around = [p for p in site.raising if p.statement is statement] or [place]
     for loop in loops if "to unpack" in site.text else ():
         for node in (loop.iter, *getattr(loop.iter, "args", ())):  # of `zip`, `enumerate`

@@ -1,10 +1,11 @@
-"""Numbers and switches that are read as text: made what they say where they are read."""
+"""Numbers and switches that are read as text, made what they say; parts cut from texts."""
 
 from __future__ import annotations
 
 import argparse
 import ast
 import re
+import string
 from collections.abc import Iterator, Mapping
 from configparser import RawConfigParser
 from dataclasses import dataclass, replace
@@ -36,8 +37,8 @@ def as_numbers(site: Site) -> Iterator[Candidate]:
         far = 0.1 * (place.distance > 0 and place not in site.raising)
         for node in place.parts():
             texts = _texts(_value(place, node)) if _is_read(node) else []
-            first = [_Read(replace(place, distance=0.0), node)] if texts else []
-            for later, read in enumerate(reversed(_chain(site, first))):
+            first = [Read(replace(place, distance=0.0), node)] if texts else []
+            for later, read in enumerate(reversed(chain(site, first))):
                 if id(read.node) in seen:
                     continue
                 seen.add(id(read.node))
@@ -89,8 +90,32 @@ def _of_comprehensions(site: Site) -> Iterator[Candidate]:
                     yield replace(place, distance=0.0).replaced(0.3 + 0.03 * at, (inner, text))
 
 
+def of_their_ends(site: Site) -> Iterator[Candidate]:
+    """A word cut from a text once, where ``lstrip`` cuts all of its letters: one, or all."""
+    for source in site.program.texts:
+        pairs: list[tuple[ast.AST, str]] = []
+        for call in (n for n in source.nodes if isinstance(n, ast.Call) and len(n.args) == 1):
+            word = getattr(call.args[0], "value", None)
+            if callee(call) in _CUTS and isinstance(word, str) and _is_word(word):
+                head = source.part(call.func).removesuffix(callee(call))
+                pairs.append((call, f"{head}{_CUTS[callee(call)]}({source.part(call.args[0])})"))
+        for pair in pairs:
+            yield Candidate(0.15, spliced(source, [pair]))
+        yield Candidate(0.17, spliced(source, pairs))
+
+
+# Methods that cut letters of a set, and those that cut a word.
+_CUTS = {"lstrip": "removeprefix", "strip": "removeprefix", "rstrip": "removesuffix"}
+
+
+def _is_word(text: str) -> bool:
+    """Whether a text is a word, no set of letters: several letters in no order."""
+    letters = re.findall(r"[a-zA-Z]", text)
+    return len({*letters}) > 1 and "".join(letters) not in string.ascii_letters
+
+
 @dataclass(frozen=True)
-class _Read:
+class Read:
     """An expression by which a text, or a list of them, is read."""
 
     place: Place
@@ -143,14 +168,14 @@ def _kinds(texts: list[str]) -> list[str]:
     return ["int", "float"] if whole else ["float"]
 
 
-def _chain(site: Site, reads: list[_Read]) -> list[_Read]:
+def chain(site: Site, reads: list[Read]) -> list[Read]:
     """Expressions, each of which reads what the one before it stands for, as far back as it can
     be followed."""
     found = next(_before(site, reads[-1]), None) if 0 < len(reads) <= _STEPS else None
-    return _chain(site, [*reads, found]) if found is not None else reads
+    return chain(site, [*reads, found]) if found is not None else reads
 
 
-def _before(site: Site, read: _Read) -> Iterator[_Read]:
+def _before(site: Site, read: Read) -> Iterator[Read]:
     place, node = read.place, read.node
     if isinstance(node, ast.Name):
         yield from _bound(site, read)
@@ -169,7 +194,7 @@ def _is_text(node: ast.AST) -> bool:
     return bool(_texts(getattr(node, "value", None))) and isinstance(node, ast.Constant)
 
 
-def _bound(site: Site, read: _Read) -> Iterator[_Read]:
+def _bound(site: Site, read: Read) -> Iterator[Read]:
     """What a name was bound to: by a statement, a loop, or a call of the function around."""
     place, node, name = read.place, read.node, spelled(read.node)
     heads = [*(n for n in place.parts() if isinstance(n, ast.comprehension))]
@@ -181,8 +206,10 @@ def _bound(site: Site, read: _Read) -> Iterator[_Read]:
             own = bound if bound is not None and isinstance(head, ast.For) else place
             rows = _gone_through(head, name)
             if rows is not None and _texts(_value(own, rows)):
-                yield _Read(replace(own, distance=0.0), rows, read.depth + 1)
+                yield Read(replace(own, distance=0.0), rows, read.depth + 1)
             return
+    if bound is not None and name not in bound_by(bound.statement):  # it is given there
+        bound = None
     made = bound_value(bound, name)
     if bound is not None and made is bound_value(bound, "") and len(bound_by(bound.statement)) > 1:
         return  # a part of it
@@ -192,13 +219,13 @@ def _bound(site: Site, read: _Read) -> Iterator[_Read]:
         if added is not None:
             yield added
         elif isinstance(made, ast.ListComp):
-            yield _Read(own, made.elt, read.depth - 1)
+            yield Read(own, made.elt, read.depth - 1)
         elif not _is_empty(made):
-            yield _Read(own, made, read.depth)
+            yield Read(own, made, read.depth)
     elif bound is None:
         given = site.handed(place, name) or _handed(site, place, name)
         for at, value in given if len(given) == 1 else ():
-            yield _Read(replace(at, distance=0.0), value, read.depth)
+            yield Read(replace(at, distance=0.0), value, read.depth)
 
 
 def _gone_through(head: Any, name: str) -> ast.expr | None:
@@ -216,13 +243,13 @@ def _is_empty(node: ast.AST) -> bool:
     return isinstance(node, ast.List) and not node.elts
 
 
-def _appended(site: Site, place: Place, name: str) -> _Read | None:
+def _appended(site: Site, place: Place, name: str) -> Read | None:
     """What the program adds to a list, one after the other."""
-    added: list[_Read] = []
+    added: list[Read] = []
     for other in site.statements():
         call: Any = getattr(other.statement, "value", None)
         if callee(call) == "append" and spelled(call.func.value) == name and call.args:
-            added.append(_Read(other, call.args[0], -1))
+            added.append(Read(other, call.args[0], -1))
     return added[0] if len(added) == 1 else None
 
 
@@ -240,7 +267,7 @@ def _handed(site: Site, place: Place, name: str) -> list[tuple[Place, ast.expr]]
     return found
 
 
-def _of_object(site: Site, read: _Read) -> Iterator[_Read]:
+def _of_object(site: Site, read: Read) -> Iterator[Read]:
     """Where an object was given an attribute: as an argument of a command line, in its class or
     where it was made."""
     node: Any = read.node
@@ -251,7 +278,7 @@ def _of_object(site: Site, read: _Read) -> Iterator[_Read]:
             own = site.place(source, each, 0.0) if isinstance(each, ast.stmt) else read.place
             if isinstance(owner, argparse.Namespace):
                 if callee(each) == "add_argument" and node.attr in _destination(each):
-                    yield _Read(replace(read.place, source=source), each, read.depth, owner)
+                    yield Read(replace(read.place, source=source), each, read.depth, owner)
                 continue
             if isinstance(each, ast.ClassDef) and each.name == kind:
                 for row in (n for n in ast.walk(each) if isinstance(n, ast.stmt)):
@@ -259,16 +286,16 @@ def _of_object(site: Site, read: _Read) -> Iterator[_Read]:
                     if f"self.{node.attr}" in bound_by(row) and value is not None:
                         place = site.place(source, row, 0.0)
                         made = bound_value(place, f"self.{node.attr}")
-                        yield _Read(place, made, read.depth, owner)
+                        yield Read(place, made, read.depth, owner)
             targets = [t for t in getattr(each, "targets", []) if isinstance(t, ast.Attribute)]
             if any(t.attr == node.attr and own.value(t.value) is owner for t in targets):
-                yield _Read(own, each.value, read.depth, owner)  # type: ignore[attr-defined]
+                yield Read(own, each.value, read.depth, owner)  # type: ignore[attr-defined]
             if isinstance(each, ast.Call) and callee(each) == kind:
                 fields = [*getattr(owner, "__dataclass_fields__", ())]
                 given = dict(zip(fields, each.args, strict=False))
                 given |= {k.arg: k.value for k in each.keywords if k.arg}
                 if node.attr in given:
-                    yield _Read(replace(read.place, source=source), given[node.attr], read.depth)
+                    yield Read(replace(read.place, source=source), given[node.attr], read.depth)
 
 
 def _destination(call: Any) -> set[str]:
@@ -279,7 +306,7 @@ def _destination(call: Any) -> set[str]:
 
 
 def _written(
-    site: Site, read: _Read, kind: str, texts: list[str]
+    site: Site, read: Read, kind: str, texts: list[str]
 ) -> Iterator[list[tuple[ast.AST, str]]]:
     """Edits that let an expression give numbers: alone, and with those that read others alike."""
     if callee(read.node) == "add_argument":
@@ -300,7 +327,7 @@ def _written(
     yield from ([pair, *rest] for rest in [_alike(site, read)] if rest)
 
 
-def _depth(read: _Read) -> int:
+def _depth(read: Read) -> int:
     """How many lists the texts of an expression are in."""
     value, depth = _value(read.place, read.node), 0
     while isinstance(value, (list, tuple)) and value:
@@ -334,7 +361,7 @@ def _form(place: Place, node: ast.AST, kind: str, text: str, depth: int = 0) -> 
     return f'({own} == "{said}")'
 
 
-def _typed(read: _Read, call: Any, kind: str) -> list[tuple[ast.AST, str]]:
+def _typed(read: Read, call: Any, kind: str) -> list[tuple[ast.AST, str]]:
     """An argument of a command line with the type that its default has, or its text says."""
     given = {k.arg: k.value for k in call.keywords}
     default = getattr(given.get("default"), "value", None)
@@ -347,7 +374,7 @@ def _typed(read: _Read, call: Any, kind: str) -> list[tuple[ast.AST, str]]:
     return [(call, f"{head}, type={name})")]
 
 
-def _of_others(read: _Read, call: Any) -> list[tuple[ast.AST, str]]:
+def _of_others(read: Read, call: Any) -> list[tuple[ast.AST, str]]:
     """The same of another argument that was given as text, whose default is a number."""
     values = [getattr(read.owner, name, None) for name in _destination(call)]
     default = next((k.value for k in call.keywords if k.arg == "default"), None)
@@ -356,7 +383,7 @@ def _of_others(read: _Read, call: Any) -> list[tuple[ast.AST, str]]:
     return _typed(read, call, _kinds(texts)[0]) if texts and number else []
 
 
-def _alike(site: Site, read: _Read) -> list[tuple[ast.AST, str]]:
+def _alike(site: Site, read: Read) -> list[tuple[ast.AST, str]]:
     """What else the function, or the program outside of any, reads from the same place as text
     that says a number."""
     pairs: list[tuple[ast.AST, str]] = []
@@ -380,7 +407,7 @@ def _alike(site: Site, read: _Read) -> list[tuple[ast.AST, str]]:
 _MADE = ("int", "float", "bool")
 
 
-def _reader_of(read: _Read) -> str:
+def _reader_of(read: Read) -> str:
     return _reader(read.place, read.node) or "nothing"
 
 

@@ -1,0 +1,81 @@
+"""Matrix products the other way round."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from nanlab.explanations.site import MISSING, Candidate, Place, Site, Tensor, callee, spelled
+from nanlab.operators import having
+
+
+def other_products(site: Site, place: Place) -> Iterator[Candidate]:
+    """A matrix product the other way round, or of a matrix with itself turned."""
+    for node in place.parts():
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            left, right = place.text(node.left), place.text(node.right)
+            if left == right:
+                yield place.replaced(0.6, (node.right, f"{right}.transpose(-2, -1)"))
+            elif not isinstance(node.left, ast.BinOp):
+                yield place.replaced(0.7, (node, f"{right} @ {left}"))
+            else:
+                yield place.replaced(0.9, (node, f"{right} @ ({left})"))
+
+
+def products_turned(site: Site) -> Iterator[Candidate]:
+    """A product of two matrices the other way round, where that has the size of what the result
+    meets: in a statement, or in a function that gave the result."""
+    places = [site.raising[0], *site.bindings] if site.met else []
+    for place in places:
+        yield from _turned(site, place, place.parts(), place.value)
+        for call in place.calls():
+            for last in site.returns(function := place.value(call.func)):
+                given = dict(zip(_parameters(last), map(place.value, call.args), strict=False))
+                held = partial(_held, owner=getattr(function, "__self__", function), given=given)
+                yield from _turned(site, last, ast.walk(last.function or last.statement), held)
+
+
+def _turned(
+    site: Site, place: Place, nodes: Iterable[ast.AST], value: Callable[[ast.AST], Any]
+) -> Iterator[Candidate]:
+    """The matrix products among nodes the other way round, where that is one of the two sizes of
+    which the message says that they meet, and the product is the other."""
+    for sides in map(_factors, nodes):
+        shapes = [tuple(v.shape) for side in sides if isinstance(v := value(side), Tensor)]
+        if len(shapes) == 2 and {*sum(shapes, ())} == site.met and {*map(len, shapes)} == {2}:
+            if shapes[0] == shapes[1][::-1]:
+                texts = [place.whole(side) for side in sides[::-1]]
+                pairs = zip(sides, texts, strict=True)
+                yield replace(place, distance=0.0).replaced(0.25, *pairs)
+
+
+def _factors(node: ast.AST) -> list[ast.expr]:
+    """The two matrices of a product; none of anything else."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        return [node.left, node.right]
+    named = callee(node) in having("matmul", "composed_product")
+    given = [*node.args] if isinstance(node, ast.Call) and named else []
+    owner = getattr(getattr(node, "func", None), "value", None)
+    if len(given) == 1 and isinstance(owner, ast.expr):
+        return [owner, *given]
+    return given if len(given) == 2 else []
+
+
+def _parameters(place: Place) -> list[str]:
+    names = [each.arg for each in place.function.args.args] if place.function is not None else []
+    return names[names[:1] == ["self"] :]
+
+
+def _held(node: ast.AST, owner: Any, given: dict[str, Any]) -> Any:
+    """What a name, or a tensor turned, stands for in a function: of its object, or given to it."""
+    name = spelled(node)
+    with suppress(Exception):  # it may be computed
+        if isinstance(node, ast.Attribute) and node.attr == "T":
+            return _held(node.value, owner, given).T
+        own = name.startswith("self.")
+        return getattr(owner, name[5:], MISSING) if own else given.get(name, MISSING)
+    return MISSING
