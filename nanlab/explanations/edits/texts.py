@@ -223,7 +223,7 @@ def _bound(site: Site, read: Read) -> Iterator[Read]:
         elif not _is_empty(made):
             yield Read(own, made, read.depth)
     elif bound is None:
-        given = site.handed(place, name) or _handed(site, place, name)
+        given = site.handed(place, name) or given_for(site, place, name)
         for at, value in given if len(given) == 1 else ():
             yield Read(replace(at, distance=0.0), value, read.depth)
 
@@ -253,7 +253,7 @@ def _appended(site: Site, place: Place, name: str) -> Read | None:
     return added[0] if len(added) == 1 else None
 
 
-def _handed(site: Site, place: Place, name: str) -> list[tuple[Place, ast.expr]]:
+def given_for(site: Site, place: Place, name: str) -> list[tuple[Place, ast.expr]]:
     """What the statements that call the function around a place give for a parameter."""
     function, found = place.function, list[tuple[Place, ast.expr]]()
     names = [each.arg for each in function.args.args] if function is not None else []
