@@ -1545,11 +1545,17 @@ loss.backward()
     assert told.line == text.splitlines().index("loss.backward()") + 1
 
 
-def test_every_kind_of_edit_reads_empty_lists_and_slices_of_a_shape(tmp_path: Path) -> None:
-    text = """
+@pytest.mark.parametrize(
+    "text",
+    [
+        """
 rows = []
 x = torch.ones(2, 3) @ torch.tensor(rows).view(*torch.ones(2, 3, 0).shape[2:])
-"""
+""",
+        "layer = nn.Linear(8, ['6', '4'])\n",
+    ],
+)
+def test_every_kind_of_edit_reads_empty_lists_and_lists_as_sizes(text: str, tmp_path: Path) -> None:
     site = Site.of(failed(tmp_path / "program.py", text))
     assert site is not None
     with warnings.catch_warnings():

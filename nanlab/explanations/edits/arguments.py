@@ -325,7 +325,8 @@ def _exchanging(site: Site, layer: nn.Module) -> float:
     """How unusual it is that the two sizes of a layer are meant the other way round; 0: nothing
     says that they are."""
     sizes = tuple(size for name, size in vars(layer).items() if _SIDE.fullmatch(name))
-    if len(sizes) != 2 or sizes[0] == sizes[1] or 0 in sizes:  # not known yet
+    numbers = len(sizes) == 2 and {*map(type, sizes)} == {int}
+    if not numbers or sizes[0] == sizes[1] or 0 in sizes:  # not known yet
         return 0.0
     weight = vars(layer).get("_parameters", {}).get("weight")
     if isinstance(layer, nn.Linear) and tuple(getattr(weight, "shape", ())) == sizes:

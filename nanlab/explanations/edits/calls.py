@@ -285,6 +285,37 @@ def mapped_axes(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]
                 yield place.added(0.2 + 0.02 * far, call, f"in_dims=({text})")
 
 
+def of_other_arguments(site: Site) -> Iterator[Candidate]:
+    """The number of the argument by which a function is differentiated, as that of another one,
+    where what came of it is not what it is taken for."""
+    raised = [at.statement for at in site.raising]
+    about = re.search(r"argnum|floating", site.text) is not None
+    made = [(p, c) for p in site.statements() for c in p.calls()]
+    made = [(p, c) for p, c in made if "argnums" in signature(p.value(c.func))]
+    for place, call in made:
+        written = [k.value for k in call.keywords if k.arg == "argnums"] + call.args[1:2]
+        own = written[0] if written else None
+        told, names = number_of(own) if own is not None else 0, bound_by(place.statement)
+        for at in site.statements() if type(told) is int else ():
+            used = [c for c in at.calls() if _applies(c, call, names)]
+            for other in used if about or at.statement not in raised else ():
+                for n, given in enumerate(other.args):
+                    value = at.value(given)
+                    learns = isinstance(value, dict) or getattr(value, "requires_grad", False)
+                    cost = 0.25 + 0.1 * (not learns) + 0.1 * (own is None) + 0.01 * n
+                    near = replace(place, distance=0.0)
+                    if own is not None and n != told:
+                        yield near.replaced(cost, (own, str(n)))
+                    elif n != told:
+                        yield near.added(cost, call, f"argnums={n}")
+
+
+def _applies(call: ast.Call, made: ast.Call, names: list[str]) -> bool:
+    """Whether a call applies the function that another one made, or what ``vmap`` makes of it."""
+    of = [call.func, *getattr(call.func, "args", ())]
+    return made in of or any(spelled(each) in names for each in of)
+
+
 def _axes(given: list[Any], told: list[str]) -> list[str]:
     """The axis that is gone through of each argument: the first, where it has the size of most;
     none of parameters that have several.

@@ -45,7 +45,7 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
     refused = re.search(r"Expected parameter (\w+) (?s:.*)the constraint (\w+)", site.text)
     refused = refused or re.search(r"(\w+) has (negative) entr", site.text)
     whole = "\n".join(source.text for source in site.program.texts)
-    logarithms = re.search(r"(?i)log_?\w*(std|sigma|scale|dev|var|rate)", whole)  # by their names
+    logarithms = re.search(_LOGARITHM, whole)  # by their names
     half = logarithms is not None and "var" in logarithms[1].lower() and "stddev" not in whole
     for call in place.calls() if refused is not None else ():
         keywords = {id(each.value): each for each in call.keywords}
@@ -55,8 +55,8 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
             if refused is None or name != refused[1]:
                 continue
             if refused[2].startswith(("Greater", "negative")):
-                squared = half and name == "scale"
-                new = f"(0.5 * {text}).exp()" if squared else f"{text}.exp()"
+                yield from _exponent(site, place, node, half)
+                new = _root(refused[1], place.whole(node), half)
                 yield place.replaced(0.3 if logarithms or "log" in text else 0.5, (node, new))
                 yield place.replaced(0.4, (node, f"torch.nn.functional.softplus({text})"))
             elif name == "probs" and "logits" in others:
@@ -65,6 +65,33 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
             texts = [f"torch.nn.functional.softplus({place.text(node)})" for node in call.args]
             if any(isinstance(place.value(node), Tensor) for node in call.args):
                 yield place.replaced(0.5, *zip(call.args, texts, strict=True))
+
+
+_LOGARITHM = re.compile(r"(?i)log_?\w*(std|sigma|scale|dev|var|rate)")
+# Half of a logarithm: that of a root, as of a standard deviation by that of a variance.
+_HALVED = re.compile(
+    r"(?i)0?\.5 ?\* ?\S*log|log\w*(\(.*\))?( ?/ ?2| ?\* ?0?\.5|\.mul\(0?\.5\)|\.div\(2\))"
+)
+
+
+def _root(name: str, text: str, variances: bool) -> str:
+    """The exponential of a logarithm, as the parameter of this name takes it."""
+    halved = variances and name == "scale" and not _HALVED.search(text)
+    return f"(0.5 * {text}).exp()" if halved else f"{text}.exp()"
+
+
+def _exponent(site: Site, place: Place, node: ast.expr, variances: bool) -> Iterator[Candidate]:
+    """A parameter that is a logarithm by its parts, not by its name, in place of it where it was
+    bound: ``std = 0.5 * logvar``."""
+    bound, name = site.binding(place, node), spelled(node)
+    value = bound_value(bound, name) if bound is not None and "log" not in name.lower() else None
+    if bound is not None and isinstance(value, ast.expr) and bound.function is place.function:
+        text = bound.text(value)
+        part = value is bound_value(bound, "") and len(bound_by(bound.statement)) > 1
+        if re.search(_LOGARITHM, text) and not part and not re.search("exp|softplus", text):
+            own = replace(bound, distance=0.0)
+            form = _root(site.roles.get(id(node), ""), bound.whole(value), variances)
+            yield own.replaced(0.26 if _HALVED.search(text) else 0.29, (value, form))
 
 
 def _are_weights(values: Tensor) -> bool:

@@ -14,9 +14,11 @@ from nanlab.explanations.edits.texts import Read, chain
 from nanlab.explanations.site import (
     MISSING,
     Candidate,
+    Function,
     Place,
     Site,
     Tensor,
+    bound_value,
     callee,
     spelled,
     spliced,
@@ -41,6 +43,7 @@ def _is_bracketed(source: Source, node: ast.expr) -> bool:
     return _OPENED.search(head) is not None and tail[:1] == ")"
 
 
+_VIEWS = {f"{part}s": f"dict_{part}s" for part in ("key", "value", "item")}
 _OPENED = re.compile(r"([=,:(\[]|\b(return|in|else))\s*\($")
 
 
@@ -67,6 +70,55 @@ def _is_several(read: Read) -> bool:
     pairs = zip(given.args[::-1], given.defaults[::-1], strict=False) if given is not None else ()
     own = {argument.arg: default for argument, default in pairs}
     return isinstance(own.get(spelled(read.node)), (ast.Tuple, ast.List))
+
+
+def as_lists(site: Site) -> Iterator[Candidate]:
+    """What can be gone through once, or has no order, as a list, where it is given to what takes
+    no such thing."""
+    for place in site.raising:
+        near = replace(place, distance=0.2 * bool(place.distance))
+        for node in place.parts():
+            kind = type(place.value(node)).__name__ if spelled(node) else _lazy(node)
+            if kind not in _LAZY or not re.search(rf"\b{kind}\b", site.text):
+                continue
+            bound = site.binding(place, node)
+            made = bound_value(bound, spelled(node)) if bound is not None else None
+            if bound is not None and isinstance(made, ast.expr) and _lazy(made) == kind:
+                own = replace(bound, distance=0.0)
+                yield own.replaced(0.28, (made, _listed(bound.text(made), made)))
+            yield near.replaced(0.3, (node, _listed(place.text(node), node)))
+
+
+_LAZY = ("filter", "map", "zip", "generator", "reversed", "enumerate", *_VIEWS.values())
+
+
+def _lazy(node: ast.AST) -> str:
+    """The type of what an expression gives, where it can be gone through once, or has no order."""
+    if isinstance(node, ast.GeneratorExp):
+        return "generator"
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return callee(node) if callee(node) in _LAZY else ""
+    return "" if getattr(node, "args", True) else _VIEWS.get(callee(node), "")
+
+
+def _listed(text: str, node: ast.AST) -> str:
+    if isinstance(node, ast.GeneratorExp):
+        return f"[{text[1:-1]}]" if text[0] == "(" else f"[{text}]"
+    return f"list({text})"
+
+
+def iterators_of(site: Site) -> Iterator[Candidate]:
+    """An iterator of what ``__iter__`` returned, which can only be gone through by one."""
+    told = re.search(r"iter\(\) returned non-iterator of type '(\w+)'", site.text)
+    for source in site.program.texts if told is not None else ():
+        for node in source.nodes:
+            if isinstance(node, Function) and node.name == "__iter__":
+                place = Place(source, node, site.frames[-1][0], 0.0)
+                rows = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value]
+                numbers = ".tolist()" * (told is not None and told[1] == "Tensor")
+                given = [n for n in rows if callee(n) != "iter"]
+                texts = [(n, f"iter({place.whole(n)}{numbers})") for n in given]
+                yield from [Candidate(0.2, spliced(source, texts))] * bool(texts)
 
 
 _COUNTED = re.compile("inhomogeneous|sequence of length|size|shape|length|inconsistent")

@@ -1,4 +1,5 @@
-"""Complex numbers where one that is real is meant: a loss of differences of spectra."""
+"""Complex numbers where one that is real is meant, as in a loss of differences of spectra, and
+magnitudes where a spectrum is."""
 
 from __future__ import annotations
 
@@ -8,7 +9,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from nanlab.explanations.site import Candidate, Place, Site, callee, number_of, spliced
+from nanlab.explanations.edits.texts import given_for
+from nanlab.explanations.site import (
+    Candidate,
+    Place,
+    Site,
+    Tensor,
+    bound_by,
+    bound_value,
+    callee,
+    number_of,
+    spelled,
+    spliced,
+)
 
 
 def squared_lengths(site: Site) -> Iterator[Candidate]:
@@ -44,3 +57,63 @@ def _squares(place: Place, node: Any) -> Iterator[tuple[ast.AST, str]]:
         of = (*of, getattr(node.func, "value", None))  # of a method, what it belongs to
         if of[0] is not None and (squares or (node.args and number_of(node.args[-1]) == 2)):
             yield of[0], f"{place.whole(of[0])}.abs()"
+
+
+def with_phases(site: Site) -> Iterator[Candidate]:
+    """Magnitudes that are turned back to a signal, with the phases of the spectrum that they were
+    taken of: where they were bound, else where they are given."""
+    for place in site.raising[:1] if "istft requires a complex" in site.text else ():
+        for call in (c for c in place.calls() if callee(c) == "istft" and c.args):
+            value = place.value(call.args[0])
+            at, node = _origin(site, place, call.args[0])
+            shape = value.shape if isinstance(value, Tensor) else None
+            own = at.names().items()
+            spectra = [n for n, v in own if isinstance(v, Tensor) and v.is_complex()]
+            spectra = [n for n in spectra if shape in (None, at.names()[n].shape)]
+            yield from (each for n in spectra for each in _turned(site, at, node, n))
+            if not spectra:
+                yield from _with_its_spectrum(site, at, node)
+
+
+def _origin(site: Site, place: Place, node: ast.expr) -> tuple[Place, ast.expr]:
+    """Where what a name stands for was computed, if by the function around or one that called it,
+    and the expression."""
+    name, own = spelled(node), replace(place, distance=0.0)
+    bound = site.binding(place, node) if name else None
+    made = bound_value(bound, name)
+    if bound is not None and isinstance(made, ast.expr) and name in bound_by(bound.statement):
+        part = made is bound_value(bound, "") and len(bound_by(bound.statement)) > 1
+        return (own, node) if part else (replace(bound, distance=0.0), made)
+    given = given_for(site, place, name) if name else []
+    outer = [each for each in given if each[0].distance > place.distance]
+    return _origin(site, *outer[0]) if outer else (own, node)
+
+
+def _turned(site: Site, place: Place, node: ast.expr, spectrum: str) -> Iterator[Candidate]:
+    """A product of magnitudes as one of the spectrum; anything else with its phases."""
+    product = isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div))
+    for side in (node.left, node.right) if product else ():  # type: ignore[attr-defined]
+        made = bound_value(site.binding(place, side), spelled(side)) if spelled(side) else side
+        if made is not None and _is_length(made, spectrum):
+            yield place.replaced(0.2, (side, spectrum))
+    if not spelled(node) or not _is_length(node, spectrum):
+        yield place.replaced(0.25, (node, f"torch.polar({place.text(node)}, {spectrum}.angle())"))
+
+
+def _is_length(node: ast.AST, spectrum: str) -> bool:
+    """Whether an expression says how long the numbers of a spectrum are."""
+    return ast.unparse(node) in (f"{spectrum}.abs()", f"torch.abs({spectrum})", f"abs({spectrum})")
+
+
+def _with_its_spectrum(site: Site, place: Place, node: ast.expr) -> Iterator[Candidate]:
+    """Magnitudes with the phases of their spectrum, which is kept where they are taken of it."""
+    for other in site.statements():
+        made: Any = bound_value(other, "")
+        method = callee(made) == "abs" and isinstance(made.func, ast.Attribute)
+        whole = made.func.value if method and not made.args else (*getattr(made, "args", ()), None)
+        whole = whole if isinstance(whole, ast.AST) else whole[0]
+        if callee(made) == "abs" and callee(whole) == "stft" and other.function is place.function:
+            (edit,) = spliced(other.source, [(whole, "spectrum")])
+            kept = replace(edit, text=f"spectrum = {other.text(whole)}\n{edit.text}")
+            text = f"torch.polar({place.text(node)}, spectrum.angle())"
+            yield Candidate(0.3, (kept, *spliced(place.source, [(node, text)])))

@@ -264,13 +264,24 @@ def called(site: Site) -> Iterator[Candidate]:
 
 
 def state_kept(site: Site) -> Iterator[Candidate]:
-    """The state of a model as it is then, where its method was kept in place of it."""
-    for place in site.statements() if "'method'" in site.text else ():
+    """The state of a model as it is then, where its method was kept or saved in place of it."""
+    told = re.search("'method'|Weights only load failed", site.text)
+    saved = {
+        name
+        for place in site.statements()
+        for call in place.calls()
+        if callee(call) == "save"
+        for name in names_in(call)
+    }
+    for place in site.statements() if told else ():
         called = {id(call.func) for call in place.calls()}
-        for node in place.parts() if isinstance(place.statement, ast.Assign) else ():
-            if getattr(node, "attr", "") == "state_dict" and id(node) not in called:
-                state = f"{{n: v.clone() for n, v in {place.text(node)}().items()}}"
-                yield replace(place, distance=0.0).replaced(0.3, (node, state))
+        own = [n for n in place.parts() if getattr(n, "attr", "") == "state_dict"]
+        texts = [(node, place.text(node)) for node in own if id(node) not in called]
+        kept = isinstance(place.statement, ast.Assign) and not saved & {*bound_by(place.statement)}
+        form = "{{n: v.clone() for n, v in {}().items()}}" if kept else "{}()"
+        if texts:  # one that is left is refused as well
+            pairs = [(node, form.format(text)) for node, text in texts]
+            yield replace(place, distance=0.0).replaced(0.28, *pairs)
 
 
 def returned(site: Site) -> Iterator[Candidate]:

@@ -272,8 +272,27 @@ def turned_masks(site: Site, place: Place) -> Iterator[Candidate]:
         for given in call.keywords:
             if (given.arg or "").endswith("key_padding_mask"):
                 text = f"{place.whole(given.value)}.T"
-                at = replace(place, distance=0.0)
-                yield at.replaced(0.3 if batch else 1.2, (given.value, text))
+                at, turned = replace(place, distance=0.0), _goes_on(site, place.value(given.value))
+                yield at.replaced(0.3 if batch or turned else 1.2, (given.value, text))
+
+
+def _goes_on(site: Site, mask: Any) -> bool:
+    """Whether the padding that a mask marks goes on along its first dimension: as the program
+    writes it, else in all of its columns and not in all of its rows."""
+    heads = (getattr(at.statement, "targets", [None])[0] for at in site.statements())
+    parts = [head.slice for head in heads if isinstance(head, ast.Subscript)]
+    ends = [
+        [isinstance(n, ast.Slice) and n.lower is not None for n in e.elts]
+        for e in parts
+        if isinstance(e, ast.Tuple)
+    ]
+    if [True, False] in ends or [False, True] in ends:
+        return [False, True] not in ends
+    if not isinstance(mask, Tensor) or mask.dim() != 2 or mask.dtype != torch.bool:
+        return False
+    steps = [mask.long().diff(dim=dim) for dim in (0, 1)]
+    along, across = (bool((d >= 0).all() or (d <= 0).all()) for d in steps)
+    return along and not across
 
 
 def turned_for_a_mask(site: Site) -> Iterator[Candidate]:
