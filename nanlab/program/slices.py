@@ -118,7 +118,7 @@ class Slice:
             last = max((segment for segment, _, _ in self.items), default=0)
 
             def patch(at: tuple[int, int], ahead: bool, grad: bool) -> None:
-                graph.elsewhere = partial(self._recorded, at, values)
+                graph.elsewhere = partial(self._recorded, at, values, patches)
                 run_patches(graph, [p for p in by_call.get(at, ()) if p.ahead is ahead], grad)
 
             def run_call(segment: int, index: int) -> None:
@@ -142,7 +142,7 @@ class Slice:
             for p in patches:
                 outside = (p.segment, p.at) not in made and not p.follows
                 if outside and {r.storage for r in refs_in(p.out)} & given:
-                    graph.elsewhere = partial(self._recorded, (p.segment, p.at), values)
+                    graph.elsewhere = partial(self._recorded, (p.segment, p.at), values, patches)
                     run_patches(graph, [p], False)
             functions = Functions(graph, go_back)
             segment, changed = _with_parameters(self.values.segments[last])
@@ -164,10 +164,32 @@ class Slice:
 
         return run
 
-    def _recorded(self, at: tuple[int, int], like: Sequence[Any], ref: Ref) -> Tensor:
+    def _behind(self, end: tuple[int, int], patches: Sequence[Patch]) -> set[int]:
+        """Storages that hold, when a call begins, what was made of the operands or by patches."""
+        found = {ref.storage for ref in self.operands}
+        new: dict[tuple[int, int], list[int]] = {}
+        for patch in patches:
+            new.setdefault((patch.segment, patch.at), []).extend(
+                ref.storage for ref in refs_in(patch.out)
+            )
+        for at, segment in enumerate(self.values.segments[: end[0] + 1]):
+            for index, call in enumerate(segment.calls):
+                if (at, index) >= end:
+                    break
+                found.update(new.get((at, index), ()))
+                if any(ref.storage in found for ref in call.read):
+                    found.update(ref.storage for ref in refs_in(call.out))
+        return found
+
+    def _recorded(
+        self, at: tuple[int, int], like: Sequence[Any], patches: Sequence[Patch], ref: Ref
+    ) -> Tensor:
         """What a view showed when a call began, for new code that reads more than the old did; as
-        the operands are, like these. Raises NotReplayable where that is not known."""
+        the operands are, like these. Raises NotReplayable where that is not known, or depends on
+        the operands or on new code."""
         segment, end = at
+        if ref.storage in self._behind(at, patches):
+            raise NotReplayable("new code reads a tensor that may be another by now")
         calls = self.values.segments[segment].calls[:end]
         for index, call in reversed([*enumerate(calls)]):
             refs = [*refs_in((call.args, tuple(call.kwargs.values()), call.out))]
