@@ -318,8 +318,10 @@ class Judge:
             try:
                 whole = self.parts.whole(*run)
                 true = self.parts.truth(whole)
-            except NotReplayable:
-                complete = False
+            except NotReplayable:  # as in a reentrant checkpoint, which runs the engine in its own
+                complete, found = False, self._locally(edited)
+                if found.kind != "agrees":
+                    return found, False
                 continue
             if true is not None and not any(bool(v.exists.any()) for v in true.values):
                 found_by = self._by_a_number(whole)

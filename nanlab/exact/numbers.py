@@ -1493,6 +1493,20 @@ for _name in having("compares"):
         _RUNS[_name] = _test(getattr(operator, _name))
 
 
+@_runs("round")
+def _rounds(func: Any, x: Any, *, decimals: int = 0) -> Exact:
+    part = mpf(10) ** decimals
+    return _over(lambda v: _UNARY["round"](v * part) / part if decimals else _UNARY["round"](v), x)
+
+
+@_runs("logit", "special_logit")
+def _logit(func: Any, x: Any, eps: float | None = None) -> Exact:
+    of = _UNARY["logit"]
+    if eps is None:
+        return _over(of, x)
+    return _over(lambda v: of(v if v != v else min(max(v, mpf(eps)), 1 - mpf(eps))), x)
+
+
 def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An operator that only moves elements, run on their numbers; number 0 is what they
     fill with."""
@@ -1512,7 +1526,7 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = func._schema.name
     if name in ("aten::where", "aten::masked_fill", "aten::constant_pad_nd"):
         wide = partial(torch.tensor, dtype=torch.float64)  # of numbers put among the elements
-        args = (*args[:1], *(wide(a) if isinstance(a, float) else a for a in args[1:]))
+        args = (*args[:1], *(wide(a) if type(a) in (int, float) else a for a in args[1:]))
     moved_args = tuple(map(numbered, args))
     moved_kwargs = {key: numbered(value) for key, value in kwargs.items()}
     if name == "aten::constant_pad_nd" and len(args) > 2:

@@ -440,7 +440,8 @@ def _with(example: str, numbers: Mapping[str, str]) -> str:
 
 
 def _apart(changes: Sequence[tuple[ast.expr, str]]) -> list[tuple[ast.expr, str]]:
-    """Those of the changes that stand in none of the others."""
+    """Those of the changes that stand in none of the others, each once."""
+    changes = list({id(n): (n, t) for n, t in reversed(changes)}.values())[::-1]
     nodes = [n for n, _ in changes]
     return [
         (n, t) for n, t in changes if not any(n is not m and n in list(ast.walk(m)) for m in nodes)

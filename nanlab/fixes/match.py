@@ -717,13 +717,17 @@ class Reading:
                 continue
             for sign in (1, -1):
                 rest = _without(items, [(m * sign, p) for m, p in term.items])
-                items = [*rest, (sign, term)] if rest else items
+                items = [*rest, (sign, term)] if rest is not None else items
         return replace(t, parts=tuple(p for _, p in items), marks=tuple(m for m, _ in items))
 
     def _is_sayable(self, leaf: Term) -> bool:
-        """Whether a leaf has the value that it was read with at the statement too."""
-        owner = self.scope.owners.get(id(leaf.node)) if leaf.node is not None else None
-        return owner is None or self._right(leaf.node, owner)  # type: ignore[arg-type]
+        """Whether a leaf has the value that it was read with at the statement too, and can be said
+        there: a call that may have effects cannot be made again."""
+        node = leaf.node
+        owner = self.scope.owners.get(id(node)) if node is not None else None
+        if node is None or owner is None or owner is self.statement:
+            return True
+        return is_pure(node) and self._right(node, owner)
 
     def _right(self, node: ast.expr, owner: ast.stmt) -> bool:
         return self.scope.unchanged(node, owner, self.statement)

@@ -134,11 +134,14 @@ def carried(
     if op is None or not op.line:
         return found
     line = pages.line(op.file, op.line)
+    ended: set[Any] = set()  # calls of which a later operation was met
     for maker in _upstream(recording, op, pages):
+        span = _place(recording, maker, pages).span
+        last = span not in ended
+        ended.add(span)
         if maker.base_name.lstrip("_") in _CARRIED and len(found) < MOST_MAKERS:
             lines = _lines_that_read(recording, maker, pages)
-            span = _place(recording, maker, pages).span
-            if span is None:
+            if span is None or not last:
                 continue
             name, numbers, several = _last_layer(recording, maker)
             spelled = spelled_out(pages.text, span, name, numbers, several)

@@ -48,6 +48,7 @@ from nanlab.program.expression import (
 from nanlab.program.rerun import ZEROS
 from nanlab.program.values import BySegment, Results, Values
 from nanlab.trace.chunk import Span
+from nanlab.trace.op import RECOMPUTE
 from nanlab.trace.program import Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
@@ -109,7 +110,8 @@ class Readings:
                     # the backward of a library's Function bears the line that applied it
                     applied = self.recording.made_by(call.position).line if op else -1
                     own = any(low <= index < high for low, high in customs)
-                    if not own or not op or op.place == applied:
+                    again = op and op.phase == RECOMPUTE
+                    if not own or not op or (op.place == applied and not again):
                         continue
                 if op and op.place in wanted:
                     group.append((index, call, wanted[op.place]))

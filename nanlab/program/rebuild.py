@@ -1251,8 +1251,11 @@ def differentiate(run: EngineRun, graph: Graph) -> None:
             taken([x], each if own else gradients, own)[0]
             for x, own in zip(inputs, apart, strict=True)
         ]
+    elif (at := run.batched_at) is not None:
+        batch = [None if g is None else g.movedim(at, 0) for g in gradients]
+        made = [None if g is None else g.movedim(0, at) for g in taken(inputs, batch, True)]
     else:
-        made = [*taken(inputs, gradients, run.is_batched)]
+        made = [*taken(inputs, gradients, False)]
     for ref, gradient in zip(run.results, made, strict=False):
         if ref is not None and gradient is not None:
             graph.bind(ref, gradient)

@@ -118,7 +118,7 @@ class Slice:
             last = max((segment for segment, _, _ in self.items), default=0)
 
             def patch(at: tuple[int, int], ahead: bool, grad: bool) -> None:
-                graph.elsewhere = partial(self._recorded, at, values)
+                graph.elsewhere = partial(self._recorded, at, values, patches)
                 run_patches(graph, [p for p in by_call.get(at, ()) if p.ahead is ahead], grad)
 
             def run_call(segment: int, index: int) -> None:
@@ -129,40 +129,67 @@ class Slice:
                 patch((segment, index), False, grad)
 
             def go_back(first: int, end: int, engine: Sequence[EngineRun]) -> None:
-                if engine:
-                    raise NotReplayable("a Function runs the autograd engine within its backward")
-                for index in range(first, end):
-                    run_call(last, index)
+                passes, index = {each.first: each for each in engine}, first
+                while index < end:
+                    if (run := passes.get(index)) is not None:
+                        _go_back_within(run, graph)
+                        index = run.last
+                    else:
+                        run_call(last, index)
+                        index += 1
 
             # of what the program makes of numbers alone another may be made
             for p in patches:
                 outside = (p.segment, p.at) not in made and not p.follows
                 if outside and {r.storage for r in refs_in(p.out)} & given:
-                    graph.elsewhere = partial(self._recorded, (p.segment, p.at), values)
+                    graph.elsewhere = partial(self._recorded, (p.segment, p.at), values, patches)
                     run_patches(graph, [p], False)
             functions = Functions(graph, go_back)
-            functions.enter(self.values.segments[last])
-            for segment, index, item in self.items:
+            segment, changed = _with_parameters(self.values.segments[last])
+            functions.enter(segment)
+            for at, index, item in self.items:
                 if isinstance(item, EngineRun):
-                    if (segment, index) in not_run:
+                    if (at, index) in not_run:
                         continue
                     functions.running.append(item)
                     differentiate(item, graph)
                     functions.running.pop()
                 elif isinstance(item, FunctionUse):
-                    own = ({i for at, i in each if at == last} for each in (skipped, by_call))
+                    own = ({i for n, i in each if n == last} for each in (skipped, by_call))
                     if not is_skipped(item, *own):
-                        functions.apply(item)
+                        functions.apply(changed.get(id(item), item))
                 else:
-                    run_call(segment, index)
+                    run_call(at, index)
             return [graph.get(target) for target in self.targets]
 
         return run
 
-    def _recorded(self, at: tuple[int, int], like: Sequence[Any], ref: Ref) -> Tensor:
+    def _behind(self, end: tuple[int, int], patches: Sequence[Patch]) -> set[int]:
+        """Storages that hold, when a call begins, what was made of the operands or by patches."""
+        found = {ref.storage for ref in self.operands}
+        new: dict[tuple[int, int], list[int]] = {}
+        for patch in patches:
+            new.setdefault((patch.segment, patch.at), []).extend(
+                ref.storage for ref in refs_in(patch.out)
+            )
+        for at, segment in enumerate(self.values.segments[: end[0] + 1]):
+            for index, call in enumerate(segment.calls):
+                if (at, index) >= end:
+                    break
+                found.update(new.get((at, index), ()))
+                if any(ref.storage in found for ref in call.read):
+                    found.update(ref.storage for ref in refs_in(call.out))
+        return found
+
+    def _recorded(
+        self, at: tuple[int, int], like: Sequence[Any], patches: Sequence[Patch], ref: Ref
+    ) -> Tensor:
         """What a view showed when a call began, for new code that reads more than the old did; as
-        the operands are, like these. Raises NotReplayable where that is not known."""
+        the operands are, like these. Raises NotReplayable where that is not known, or depends on
+        the operands or on new code."""
         segment, end = at
+        if ref.storage in self._behind(at, patches):
+            raise NotReplayable("new code reads a tensor that may be another by now")
         calls = self.values.segments[segment].calls[:end]
         for index, call in reversed([*enumerate(calls)]):
             refs = [*refs_in((call.args, tuple(call.kwargs.values()), call.out))]
@@ -174,6 +201,44 @@ class Slice:
             if ref.storage in written_by(call):
                 break
         raise NotReplayable("new code reads a tensor whose value is not at hand")
+
+
+def _go_back_within(run: EngineRun, graph: Graph) -> None:
+    """A run of the engine within a Function's backward, whose gradients stand where it added them
+    up."""
+    if not run.accumulates:
+        differentiate(run, graph)
+        return
+    added = {leaf: g for leaf, g in run.after.items() if {leaf.__class__, g.__class__} == {Ref}}
+    roots, given, leaves = ([*map(graph.get, r)] for r in (run.roots, run.gradients, added))
+    made = torch.autograd.grad(
+        roots, leaves, given, True, create_graph=run.create_graph, allow_unused=True
+    )
+    for ref, gradient in zip(added.values(), made, strict=True):
+        if gradient is not None:
+            graph.bind(ref, gradient)
+
+
+def _with_parameters(segment: Segment) -> tuple[Segment, dict[int, FunctionUse]]:
+    """A segment in which a Function that runs the engine within its backward, a reentrant
+    checkpoint, takes the parameters to whose gradients that adds, and gives these back; its
+    Functions, by the identity of what they were."""
+    changed: dict[int, FunctionUse] = {}
+    runs = {run.number: run for run in segment.function_runs}
+    for use in segment.functions:
+        run = runs.get(use.number)
+        within = [e for e in segment.engine if run and run.first <= e.first and e.last <= run.last]
+        added = {leaf: g for e in within for leaf, g in e.after.items() if leaf.__class__ is Ref}
+        inputs = {ref.storage for ref in use.inputs if ref is not None}
+        added = {leaf: g for leaf, g in added.items() if leaf.storage not in inputs}
+        if run is not None and added:
+            changed[id(use)] = replace(use, inputs=(*use.inputs, *added))
+            runs[use.number] = replace(run, left=(*run.left, *added.values()))
+    if not changed:
+        return segment, changed
+    functions = [changed.get(id(use), use) for use in segment.functions]
+    own = [runs.get(run.number, run) for run in segment.function_runs]
+    return replace(segment, functions=functions, function_runs=own), changed
 
 
 def _as(value: Tensor, like: Sequence[Any]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -166,17 +167,26 @@ class EngineRun:
     forward: bool = False  # it is differentiated forward: its results do not tell all it gave
 
     @property
-    def is_batched(self) -> bool:
-        """Whether gradients came in for each of a batch of vectors, as ``jacrev`` makes them."""
+    def batched_at(self) -> int | None:
+        """The dimension of the gradients that came in for each of a batch of vectors, as ``jacrev``
+        makes them: one for each element of a result, those of vmaps around it left out."""
         pairs = zip(self.roots, self.gradients, strict=True)
         given = [(root.size, g.size) for root, g in pairs if root.__class__ is g.__class__ is Ref]
-        return bool(given) and all(g[1:] == root != g for root, g in given)
+        if not given or any(len(g) != len(root) + 1 for root, g in given):
+            return None
+        fitting = [
+            at
+            for at in range(min(len(g) for _, g in given))
+            if all(g[:at] + g[at + 1 :] == root for root, g in given)
+        ]
+        whole = (at for at in fitting if all(g[at] == math.prod(r[at:]) for r, g in given))
+        return next(whole, 0 if 0 in fitting else None)
 
     @property
     def by_sample(self) -> tuple[bool, ...]:
         """Of each input, whether its gradient has a dimension that neither it nor the roots have
         more: that of the samples for each of which ``vmap(grad(...))`` takes it."""
-        pairs = [] if self.is_batched else zip(self.inputs, self.results, strict=False)
+        pairs = [] if self.batched_at is not None else zip(self.inputs, self.results, strict=False)
         return tuple(
             x.__class__ is g.__class__ is Ref and len(g.size) > len(x.size) for x, g in pairs
         )

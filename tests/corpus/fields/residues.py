@@ -1075,3 +1075,83 @@ def brightness_in_whole_steps(fixed):
         return F.mse_loss(steps / 8, y)
 
     return nn.ParameterDict({"gain": gain}), train([gain], loss, lr=1e-2)
+
+
+@fault("dead-gradient", "clamp", "backward", step=1, steps=9, ops=("where", "clamp_min", "clamp_max"))
+def friction_thrown_out_of_its_range(fixed):
+    """One large step carries the coefficient below its bound; the loss would have it back."""
+    torch.manual_seed(100)
+    rough = nn.Parameter(torch.tensor(0.4))
+    body = nn.Linear(2, 1)
+    x = drawn(101, 20, 2)
+    y = 0.25 * x.sum(1)
+
+    def loss(i):
+        held = 0.05 + 0.9 * torch.sigmoid(rough) if fixed else rough.clamp(0.05, 0.95)  # ORIGIN
+        return F.mse_loss(held * x.sum(1), y) + F.mse_loss(body(x)[:, 0], y)
+
+    opt = torch.optim.SGD([{"params": [rough], "lr": 2.5}, {"params": body.parameters(), "lr": 1e-2}])
+
+    def step(i):
+        opt.zero_grad()
+        out = loss(i)
+        out.backward()
+        opt.step()
+        return out
+
+    return nn.ModuleDict({"body": body, "rough": nn.ParameterList([rough])}), step
+
+
+@fault("dead-gradient", "gt", "forward", step=0, steps=6, ops=("lt", "_to_copy", "where", "mul", "ge"))
+def alarm_level_that_is_compared(fixed):
+    torch.manual_seed(102)
+    level = nn.Parameter(torch.tensor(0.2))
+    lin = nn.Linear(3, 1)
+    x = drawn(103, 24, 3)
+    y = (x.sum(1) > 0.5).float()
+
+    def loss(i):
+        score = lin(x)[:, 0]
+        rings = torch.sigmoid((score - level) / 0.1) if fixed else (score > level).float()  # ORIGIN
+        return F.mse_loss(rings, y) + F.mse_loss(score, y)
+
+    return nn.ModuleDict({"lin": lin, "level": nn.ParameterList([level])}), train([level, *lin.parameters()], loss, lr=1e-2)
+
+
+@fault("dead-gradient", "exp", "forward", step=3, steps=8, ops=("mul", "sigmoid", "sub"), also=("dtype-underflow",))
+def likelihoods_of_longer_and_longer_songs(fixed):
+    """From the third step on both chances are 0: the loss is log 2, as it nearly was before."""
+    torch.manual_seed(104)
+    net = nn.Linear(4, 6)
+    lengths = [3, 4, 3, 300, 320, 340, 360, 380]
+
+    def loss(i):
+        songs = drawn(105 + i, 2, lengths[i], 4)
+        total = torch.log_softmax(net(songs), -1)[..., 0].sum(-1)
+        chance = total if fixed else total.exp()  # ORIGIN
+        return -F.logsigmoid(0.1 * (chance[0] - chance[1]))
+
+    return net, train(net.parameters(), loss, lr=1e-2)
+
+
+@healthy("an index that chooses codes, which are averages that nobody differentiates, held by the optimizer")
+def codes_that_follow_their_members(fixed=False):
+    torch.manual_seed(106)
+    encode, codes = nn.Linear(4, 3), nn.Parameter(drawn(107, 5, 3))
+    opt = torch.optim.SGD([*encode.parameters(), codes], lr=1e-2)
+    x = drawn(108, 30, 4)
+
+    def step(i):
+        opt.zero_grad()
+        z = encode(x)
+        nearest = torch.cdist(z.detach(), codes.detach()).argmin(-1)
+        out = F.mse_loss(z, codes.detach()[nearest]) + F.mse_loss(z.sum(1), x.sum(1))
+        out.backward()
+        opt.step()
+        with torch.no_grad():
+            for k in range(5):
+                if (nearest == k).any():
+                    codes[k] = 0.9 * codes[k] + 0.1 * z[nearest == k].mean(0)
+        return out
+
+    return nn.ModuleDict({"encode": encode, "codes": nn.ParameterList([codes])}), step
