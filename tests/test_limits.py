@@ -261,6 +261,14 @@ def test_a_large_tensor_is_judged_in_float64() -> None:
         lambda x: F.avg_pool2d(x[None], (2, 3), 1) ** 2,
         lambda x: F.adaptive_avg_pool2d(x[None], (3, 2)) ** 2,
         lambda x: F.max_pool2d(x[None], 2, 1, 1) ** 2,
+        lambda x: torch.logcumsumexp(x, 0) ** 2,
+        lambda x: x.masked_fill(x > 0.5, 2) * x,
+        lambda x: torch.where(x > 0.5, 3, x) * x,
+        lambda x: x.round(decimals=1) * x,
+        lambda x: torch.logit(x, 0.3),
+        lambda x: x[:0].sum(0) + x,
+        lambda x: torch.empty(3, 4).fill_(x.detach()[1, 2]) * x,
+        lambda x: x[0, 0].clone().mul_(3).copy_(x[1, 1]) * x,
     ],
 )
 def test_exact_numbers_give_what_float64_gives(fn: Callable[[Tensor], Tensor]) -> None:
@@ -678,3 +686,15 @@ def test_comparison_behind_a_derivative_is_as_before_it() -> None:
     with Wide():
         (found,) = evaluate(penalised, [torch.tensor([1.0, 2.0]).double()], [True]).values
     assert float(found) == 4.0
+
+
+def test_a_view_that_is_moved_alone_leaves_no_value_that_was_overwritten() -> None:
+    def share(w: Tensor) -> Tensor:
+        with torch.no_grad():
+            w[1] -= 0.1  # which leaves the rounding of 0.1, not 0
+            w[1] = 0.0
+        return w.detach() / w
+
+    gradient = truth(share, [torch.tensor([0.3, 0.1])]).gradients[0]
+    assert gradient is not None
+    assert not bool(gradient.exists[1] & gradient.value[1].isfinite())

@@ -25,35 +25,36 @@ SHARP = 2.0
 
 
 class Threshold(nn.Module):
-    def __init__(self, fixed):
+    def __init__(self):
         super().__init__()
         self.mix = nn.Parameter(torch.tensor([1.0, 0.25]))
-        self.fixed = fixed
 
-    def forward(self, x):
+    def forward(self, x, fixed):
         z = x @ self.mix
-        if self.fixed:
+        if fixed:
             return nn.functional.softplus(SHARP * z) / SHARP
         return torch.log(1 + torch.exp(SHARP * z)) / SHARP  # ORIGIN
 
 
 class Gauge(nn.Module):
-    def __init__(self, fixed):
+    def __init__(self):
         super().__init__()
         self.gain = nn.Parameter(torch.tensor(1.0))
-        self.threshold = Threshold(fixed)
+        self.threshold = Threshold()
 
-    def forward(self, x):
-        return checkpoint(self.threshold, x * self.gain, use_reentrant=True)
+    def forward(self, fixed=False):
+        read = torch.tensor(READINGS) * self.gain
+        level = checkpoint(self.threshold, read, fixed, use_reentrant=True)
+        return (level - torch.tensor(WANTED)).square().mean()
 
 
 def build(fixed: bool = False):
-    net = Gauge(fixed)
+    net = Gauge()
     opt = torch.optim.SGD(net.parameters(), lr=1e-6)
 
     def step(i):
         opt.zero_grad()
-        loss = (net(torch.tensor(READINGS)) - torch.tensor(WANTED)).square().mean()
+        loss = net(fixed)
         loss.backward()
         opt.step()
         return loss

@@ -444,8 +444,6 @@ class Graph:
 
     def __init__(self, leaf: Leaf | None = None) -> None:
         self.memory, self.leaf = Memory(), leaf
-        # gives what is not in memory, where only some of the calls are made
-        self.elsewhere: Callable[[Ref], Tensor] | None = None
         # view -> [the one that autograd does not follow, the one it does, the leaf of its graph,
         # the one that it followed before]
         self.live: dict[Any, list[Any]] = {}
@@ -592,10 +590,7 @@ class Graph:
             found = base.as_strided(ref.size, ref[3], ref[1])
         else:
             with _disable_current_modes():
-                if self.elsewhere is not None and ref.storage not in self.memory.storages:
-                    found = self.elsewhere(ref)
-                else:
-                    found = self.memory.tensor(ref)
+                found = self.memory.tensor(ref)
                 if self.leaf is not None:
                     found = self.leaf(ref, found)
                 if ref.tracked == 2:

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
 from nanlab.exact.limits import Evaluation, evaluate
-from nanlab.exact.numbers import Exact, lift
 from nanlab.operators import having
 from nanlab.program.rebuild import (
     Functions,
@@ -26,7 +25,7 @@ from nanlab.program.rebuild import (
     is_skipped,
     run_patches,
 )
-from nanlab.program.rerun import grouped, make, written_by
+from nanlab.program.rerun import grouped, make
 from nanlab.program.values import Results, Values
 from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
 
@@ -118,7 +117,6 @@ class Slice:
             last = max((segment for segment, _, _ in self.items), default=0)
 
             def patch(at: tuple[int, int], ahead: bool, grad: bool) -> None:
-                graph.elsewhere = partial(self._recorded, at, values, patches)
                 run_patches(graph, [p for p in by_call.get(at, ()) if p.ahead is ahead], grad)
 
             def run_call(segment: int, index: int) -> None:
@@ -142,7 +140,6 @@ class Slice:
             for p in patches:
                 outside = (p.segment, p.at) not in made and not p.follows
                 if outside and {r.storage for r in refs_in(p.out)} & given:
-                    graph.elsewhere = partial(self._recorded, (p.segment, p.at), values, patches)
                     run_patches(graph, [p], False)
             functions = Functions(graph, go_back)
             segment, changed = _with_parameters(self.values.segments[last])
@@ -163,44 +160,6 @@ class Slice:
             return [graph.get(target) for target in self.targets]
 
         return run
-
-    def _behind(self, end: tuple[int, int], patches: Sequence[Patch]) -> set[int]:
-        """Storages that hold, when a call begins, what was made of the operands or by patches."""
-        found = {ref.storage for ref in self.operands}
-        new: dict[tuple[int, int], list[int]] = {}
-        for patch in patches:
-            new.setdefault((patch.segment, patch.at), []).extend(
-                ref.storage for ref in refs_in(patch.out)
-            )
-        for at, segment in enumerate(self.values.segments[: end[0] + 1]):
-            for index, call in enumerate(segment.calls):
-                if (at, index) >= end:
-                    break
-                found.update(new.get((at, index), ()))
-                if any(ref.storage in found for ref in call.read):
-                    found.update(ref.storage for ref in refs_in(call.out))
-        return found
-
-    def _recorded(
-        self, at: tuple[int, int], like: Sequence[Any], patches: Sequence[Patch], ref: Ref
-    ) -> Tensor:
-        """What a view showed when a call began, for new code that reads more than the old did; as
-        the operands are, like these. Raises NotReplayable where that is not known, or depends on
-        the operands or on new code."""
-        segment, end = at
-        if ref.storage in self._behind(at, patches):
-            raise NotReplayable("new code reads a tensor that may be another by now")
-        calls = self.values.segments[segment].calls[:end]
-        for index, call in reversed([*enumerate(calls)]):
-            refs = [*refs_in((call.args, tuple(call.kwargs.values()), call.out))]
-            if any(each.view == ref.view for each in refs):
-                ((_, shown),) = self.values.of({(segment, index)})
-                found = shown.made.get(ref.view, shown.read.get(ref.view))
-                if found is not None:
-                    return _as(found, like)
-            if ref.storage in written_by(call):
-                break
-        raise NotReplayable("new code reads a tensor whose value is not at hand")
 
 
 def _go_back_within(run: EngineRun, graph: Graph) -> None:
@@ -239,16 +198,6 @@ def _with_parameters(segment: Segment) -> tuple[Segment, dict[int, FunctionUse]]
     functions = [changed.get(id(use), use) for use in segment.functions]
     own = [runs.get(run.number, run) for run in segment.function_runs]
     return replace(segment, functions=functions, function_runs=own), changed
-
-
-def _as(value: Tensor, like: Sequence[Any]) -> Tensor:
-    """A recorded value in the numbers that others are in."""
-    if not value.is_floating_point():
-        return value
-    if any(isinstance(each, Exact) for each in like):
-        return lift(value)
-    wide = any(isinstance(t, Tensor) and t.dtype == torch.float64 for t in like)
-    return value.double() if wide else value
 
 
 def cut(
