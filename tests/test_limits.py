@@ -267,7 +267,7 @@ def test_a_large_tensor_is_judged_in_float64() -> None:
         lambda x: x.round(decimals=1) * x,
         lambda x: torch.logit(x, 0.3),
         lambda x: x[:0].sum(0) + x,
-        lambda x: torch.empty(3, 4).fill_(x.detach()[1, 2]) * x,
+        lambda x: torch.empty(3, 4, dtype=torch.float64).fill_(x.detach()[1, 2]) * x,
         lambda x: x[0, 0].clone().mul_(3).copy_(x[1, 1]) * x,
     ],
 )

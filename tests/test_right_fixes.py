@@ -181,6 +181,14 @@ def test_a_right_fix_is_known(name: str) -> None:
     test_the_first_verified_fix_is_right(name)
 
 
+def test_what_a_reentrant_checkpoint_computes_again_is_edited_and_judged_too() -> None:
+    path = Path(__file__).with_name("reentrant.py")
+    module = judge.load(path)
+    verified = [fix for fix in judge.watched(module).culprit.fixes if fix.verified]
+    assert verified
+    assert [judge.judged(path, fix, module) for fix in verified] == [("right", "")] * len(verified)
+
+
 def test_a_form_whose_second_derivative_is_another_is_not_verified() -> None:
     (path,) = judge.programs(["l093"])  # |x| for sqrt(x**2), in a kernel's mixed derivative
     module = judge.load(path)
