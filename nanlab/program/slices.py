@@ -27,7 +27,15 @@ from nanlab.program.rebuild import (
 )
 from nanlab.program.rerun import grouped, make
 from nanlab.program.values import Results, Values
-from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
+from nanlab.trace.program import (
+    Call,
+    EngineRun,
+    FunctionRun,
+    FunctionUse,
+    Ref,
+    Segment,
+    refs_in,
+)
 
 Tensor = torch.Tensor
 Stop = Callable[[Call], bool]
@@ -109,12 +117,13 @@ class Slice:
             by_call.setdefault((patch.segment, at), []).append(patch)
         skipped = {(p.segment, i) for p in patches for i in p.skipped}
         not_run = {(p.segment, first) for p in patches for first in p.runs}
+        last = max((segment for segment, _, _ in self.items), default=0)
+        whole, changed = _with_parameters(self.values.segments[last])
 
         def run(*values: Any) -> Any:
             graph = Graph()
             for ref, value in zip(self.operands, values, strict=True):
                 graph.bind(ref, value)
-            last = max((segment for segment, _, _ in self.items), default=0)
 
             def patch(at: tuple[int, int], ahead: bool, grad: bool) -> None:
                 run_patches(graph, [p for p in by_call.get(at, ()) if p.ahead is ahead], grad)
@@ -142,8 +151,7 @@ class Slice:
                 if outside and {r.storage for r in refs_in(p.out)} & given:
                     run_patches(graph, [p], False)
             functions = Functions(graph, go_back)
-            segment, changed = _with_parameters(self.values.segments[last])
-            functions.enter(segment)
+            functions.enter(whole)
             for at, index, item in self.items:
                 if isinstance(item, EngineRun):
                     if (at, index) in not_run:
@@ -171,7 +179,12 @@ def _go_back_within(run: EngineRun, graph: Graph) -> None:
     added = {leaf: g for leaf, g in run.after.items() if {leaf.__class__, g.__class__} == {Ref}}
     roots, given, leaves = ([*map(graph.get, r)] for r in (run.roots, run.gradients, added))
     made = torch.autograd.grad(
-        roots, leaves, given, True, create_graph=run.create_graph, allow_unused=True
+        roots,
+        leaves,
+        given,
+        retain_graph=True,
+        create_graph=run.create_graph,
+        allow_unused=True,
     )
     for ref, gradient in zip(added.values(), made, strict=True):
         if gradient is not None:
@@ -183,21 +196,30 @@ def _with_parameters(segment: Segment) -> tuple[Segment, dict[int, FunctionUse]]
     checkpoint, takes the parameters to whose gradients that adds, and gives these back; its
     Functions, by the identity of what they were."""
     changed: dict[int, FunctionUse] = {}
-    runs = {run.number: run for run in segment.function_runs}
+    ran: dict[int, FunctionRun] = {}
     for use in segment.functions:
-        run = runs.get(use.number)
-        within = [e for e in segment.engine if run and run.first <= e.first and e.last <= run.last]
-        added = {leaf: g for e in within for leaf, g in e.after.items() if leaf.__class__ is Ref}
         inputs = {ref.storage for ref in use.inputs if ref is not None}
-        added = {leaf: g for leaf, g in added.items() if leaf.storage not in inputs}
-        if run is not None and added:
-            changed[id(use)] = replace(use, inputs=(*use.inputs, *added))
-            runs[use.number] = replace(run, left=(*run.left, *added.values()))
+        own = [run for run in segment.function_runs if run.number == use.number]
+        added = [
+            {r: g for r, g in _added_in(segment, run) if r.storage not in inputs} for run in own
+        ]
+        leaves = list(dict.fromkeys(leaf for each in added for leaf in each))
+        if leaves:
+            changed[id(use)] = replace(use, inputs=(*use.inputs, *leaves))
+            for run, each in zip(own, added, strict=True):
+                ran[id(run)] = replace(run, left=(*run.left, *map(each.get, leaves)))
     if not changed:
         return segment, changed
     functions = [changed.get(id(use), use) for use in segment.functions]
-    own = [runs.get(run.number, run) for run in segment.function_runs]
-    return replace(segment, functions=functions, function_runs=own), changed
+    runs = [ran.get(id(run), run) for run in segment.function_runs]
+    return replace(segment, functions=functions, function_runs=runs), changed
+
+
+def _added_in(segment: Segment, run: FunctionRun) -> Iterator[tuple[Ref, Any]]:
+    """The leaves to whose gradients the engine adds within a Function's backward, and these."""
+    for each in segment.engine:
+        if run.first <= each.first and each.last <= run.last:
+            yield from ((leaf, g) for leaf, g in each.after.items() if leaf.__class__ is Ref)
 
 
 def cut(
