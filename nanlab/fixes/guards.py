@@ -122,7 +122,7 @@ DOMAINS = [
 ]
 
 _FIRST = """
-pass the gradient straight through, as if it were not there
+pass the gradient straight through, with the derivative of the identity
     round floor ceil trunc sign: NAME($x) -> $x + (torch.NAME($x) - $x).detach()
 allocate zeros
     empty(...) -> torch.zeros(...)

@@ -345,12 +345,12 @@ _WHY = {
         "{op} gives its bound for all {numel:,} values: what follows does not see what it reads."
     ),
     "stuck": (
-        "What {op} bounds lies beyond its bound, where its derivative is 0: the loss would have it"
-        " back, and it cannot return."
+        "{op} reads nothing but values beyond its bound, where its derivative is 0: the loss would"
+        " move them back, and no gradient reaches them."
     ),
     "beyond": (
-        "What {op} bounds lies beyond its bound, where its derivative is 0: whatever the loss would"
-        " have later, it stays there."
+        "{op} reads nothing but values beyond its bound, where its derivative is 0: they stay"
+        " there, whatever the loss asks for later."
     ),
     "custom": "The backward of the Function makes all {numel:,} values 0, by {op}.",
     "value": ("{op} gives exactly 0 for all {numel:,} values, which multiply the gradient."),
