@@ -92,11 +92,10 @@ def _with_derivatives(text: str, line: int) -> Iterator[Candidate]:
     scope = Scope.around(text, line)
     for owner in scope.classes.values() if scope is not None else ():
         functions = {s.name: s for s in owner.body if isinstance(s, ast.FunctionDef)}
-        if not {"forward", "backward"} <= {*functions} or line not in lines_of(
-            functions["forward"]
-        ):
+        forward, backward = map(functions.get, ("forward", "backward"))
+        if forward is None or backward is None or line not in lines_of(forward):
             continue
-        forms = (next(iter(rewritings(text, s.lineno)), None) for s in functions["backward"].body)
+        forms = (next(iter(rewritings(text, s.lineno)), None) for s in backward.body)
         also = tuple((r.first, r.last, r.text) for r in forms if r is not None)
         for r in rewritings(text, line) if also else ():
             yield Candidate(f"{r.title} here and in backward", r.first, r.last, r.text, also=also)
