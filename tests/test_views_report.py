@@ -15,7 +15,9 @@ import torch
 from fake_trace import Builder, FakeTrace, Finding, fake_trace
 
 import nanlab
+from nanlab.findings.rule import Edit, Fix
 from nanlab.rules import Path as Path_
+from nanlab.views.card import fix_block
 from nanlab.views.evidence import operand_names
 from nanlab.views.report import report
 from nanlab.views.text import reproduction_of
@@ -439,3 +441,10 @@ def test_a_minimal_reproduction_is_a_dozen_lines_that_fail_by_themselves() -> No
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "AssertionError" in run.stderr
     assert "inf" in run.stdout
+
+
+def test_fix_of_two_places_is_shown_and_copied_as_a_diff() -> None:
+    edits = tuple(Edit("net.py", at, at, f"y{at} = 1", f"x{at} = 0") for at in (4, 9))
+    html = fix_block(Fix("two lines", "y4 = 1\ny9 = 1", edits=edits), 0)
+    assert "nl-diff" in html and "@@ -9,1 +9,1 @@" in html
+    assert "nl-diff" not in fix_block(Fix("one line", "y4 = 1", edits=edits[:1]), 0)

@@ -63,11 +63,15 @@ def first_remedy(finding: Finding, trace: Trace | None, which: int) -> str:
 
 
 def fix_block(fix: Fix, number: int, which: int = -1, reason: bool = True) -> str:
-    """A fix with verdict, title and code; ``which``: number of its finding.
+    """A fix with verdict, title and code, as a diff where it is of several places; ``which``:
+    number of its finding.
 
     reason: whether to show why it is not verified.
     """
     key = f"{which}.{number}" if which >= 0 and fix.edits else ""
+    if len(fix.edits) > 1:
+        body = difference(fix.edits)
+        return _block(fix, sentence(fix.title), body, key, fix.diff(), reason)
     body = f'<pre class="nl-code nl-written" tabindex="0">{escape(written(fix))}</pre>'
     return _block(fix, sentence(fix.title), body, key, written(fix), reason)
 
