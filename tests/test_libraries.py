@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis.libraries import function_at
 from nanlab.analysis.verdict import Judge
 from nanlab.findings.rule import Edit, Fix
+from nanlab.program.patched import function_at
+from nanlab.program.patched import patch as patch_text
 from nanlab.rules.remedies import _rank_in_library, judge_for
 
 
@@ -122,7 +123,8 @@ def test_patch_of_a_librarys_function_mends_it_for_who_has_imported_it() -> None
     x = nn.Parameter(torch.zeros(1, 1, 2, 2))
     found = _report(x, _root_of_black)
     patch = next(fix for fix in found.fixes if fix.title.startswith("patch adjust_gamma"))
-    assert patch.verdict == "untried"
+    assert patch.verdict in ("verified", "finite") and not patch.edits
+    assert adjust.adjust_gamma.__code__ is before
     try:
         exec(patch.code, {})
         x.grad = None
@@ -832,3 +834,76 @@ def test_update_rule_that_is_defined_for_small_gradients_alone_gets_clipped_ones
     clipped = [fix for fix in found.fixes if "clip_grad_norm_" in fix.code]
     assert [(fix.verdict, len(fix.edits)) for fix in clipped] == [("finite", 1)]
     assert clipped[0].code.endswith("\noptimizer.step()")
+
+
+LENGTHS = """
+def lengths(x, scale):
+    total = x.square(
+    ).sum(1)
+    return total.sqrt() * scale
+
+
+class Shares:
+    def of(self, x):
+        weights = x.relu()
+        return weights / weights.sum(1, keepdim=True)
+
+
+def shares(x):
+    return Shares().of(x)
+"""
+
+
+def _of_lengths(package: Any, x: torch.Tensor) -> torch.Tensor:
+    lengths = package.lengths(x, 2.0)
+    return torch.square(lengths).sum()
+
+
+def _of_shares(package: Any, x: torch.Tensor) -> torch.Tensor:
+    shares = package.shares(x)
+    return torch.square(shares).sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "start"),
+    [
+        ("lengths_patched", _of_lengths, [[0.0, 0.0], [3.0, 4.0]]),
+        ("shares_patched", _of_shares, [[-1.0, -2.0], [3.0, 4.0]]),
+    ],
+)
+def test_patch_of_a_package_is_tried_on_the_whole_step(
+    name: str,
+    call: Callable[[Any, torch.Tensor], torch.Tensor],
+    start: list[list[float]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package = installed(tmp_path, monkeypatch, name, LENGTHS)
+    function = package.lengths if "lengths" in name else package.Shares.of
+    before, x = function.__code__, nn.Parameter(torch.tensor(start))
+    with nanlab.watch(on_fault="record") as trace:
+        call(package, x).backward()
+    assert trace.culprit is not None and trace.culprit.library is not None
+    patch = next(fix for fix in trace.culprit.fixes if fix.patch is not None)
+    assert patch.verified, patch.why
+    assert patch.diff().startswith(f"--- {trace.culprit.library[0]}") and not patch.edits
+    replay = trace.replay(patch)
+    assert function.__code__ is before
+    try:
+        exec(patch.code, {})
+        assert function.__code__ is not before
+        x.grad = None
+        call(package, x).backward()
+        assert x.grad is not None and torch.equal(x.grad, next(iter(replay.gradients.values())))
+    finally:
+        function.__code__ = before
+
+
+def test_line_that_stands_twice_in_a_package_is_not_patched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "def twice(x):\n    x = x.sqrt()\n    x = x.sqrt()\n    return x\n"
+    package = installed(tmp_path, monkeypatch, "twice_patched", text)
+    file = str(package.__file__)
+    assert patch_text(Edit(file, 2, 2, "x = x.clamp_min(1e-6).sqrt()")) == ""
+    assert "clamp" in patch_text(Edit(file, 4, 4, "return x.clamp_min(1e-6)"))

@@ -26,6 +26,7 @@ from nanlab.program.expression import (
     span_of,
     stored_in,
 )
+from nanlab.program.patched import function_at, parsed_file
 from nanlab.trace.chunk import Span
 from nanlab.trace.op import Op, walk
 from nanlab.trace.recording import Recording
@@ -96,25 +97,6 @@ def _is_in(row: Op, functions: tuple[tuple[str, int, int], ...]) -> bool:
     """Whether a row was computed by a line of one of these functions."""
     _, line, real = row.recording.places[row.place]
     return any(real == file and first <= line <= last for file, first, last in functions)
-
-
-@lru_cache(maxsize=256)
-def function_at(file: str, line: int) -> str:
-    """Qualified name of the innermost function around a line; empty outside of one."""
-    tree = _parsed(file)
-    classes = (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
-    outer = [n for n in classes if line in lines_of(n)]
-    around = sorted([*outer, *functions_around(tree, line)], key=lambda n: n.lineno)
-    return ".".join(node.name for node in around)
-
-
-@lru_cache(maxsize=16)
-def _parsed(file: str) -> ast.Module:
-    """A file or cell; an empty one where it is no Python."""
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
 
 
 # The user's side of a fault inside a library: what the call could be given instead.
@@ -223,13 +205,13 @@ def rewritings(
 @lru_cache(maxsize=256)
 def guards_at(file: str, line: int) -> tuple[tuple[str, bool], ...]:
     """(name, whether of self) of guards that a library's function reads; its line's first."""
-    around = functions_around(_parsed(file), line)
+    around = functions_around(parsed_file(file), line)
     if not around:
         return ()
     function = around[-1]
     statements = (node for node in ast.walk(function) if isinstance(node, ast.stmt))
     here = [s for s in statements if not hasattr(s, "body") and line in lines_of(s)]
-    classes = [n for n in ast.walk(_parsed(file)) if isinstance(n, ast.ClassDef)]
+    classes = [n for n in ast.walk(parsed_file(file)) if isinstance(n, ast.ClassDef)]
     own = [each for n in classes if line in lines_of(n) for each in n.body]
     makers = [n for n in own if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
     names = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
@@ -477,46 +459,7 @@ def _default(text: str, call: ast.Call, name: str) -> str:
     return "0"
 
 
-# A library's function with one of its lines written anew, as code for a cell; and the report to
-# its authors.
-
-_PATCH = """\
-import importlib, inspect, textwrap
-module = importlib.import_module({module!r})
-function = inspect.unwrap({path})
-text = textwrap.dedent(inspect.getsource(function)).replace(
-    {old!r},
-    {new!r},
-)
-made = {{}}
-exec(compile(text, module.__file__, "exec"), vars(module), made)
-function.__code__ = inspect.unwrap(made[{name!r}]).__code__"""
-
-
-def patch(library: Place, old: str, new: str) -> str:
-    """Code that replaces a line of a library's function in the running process; empty where that
-    cannot be done.
-
-    The function keeps its identity: whoever has imported it runs the new code.
-    """
-    file, line, path = library
-    module = next(
-        (n for n, m in list(sys.modules.items()) if getattr(m, "__file__", None) == file), ""
-    )
-    around = functions_around(_parsed(file), line)
-    if not module or not path or not around or "<" in path or "nanlab" in new:
-        return ""
-    function, nested = around[-1], path.rpartition(".")[0]
-    inner = not names_in(function).isdisjoint(("super", "__class__"))
-    if inner or (nested and not nested.rpartition(".")[2][:1].isupper()):
-        return ""
-    return _PATCH.format(
-        module=module,
-        path=f"module.{path}",
-        name=function.name,
-        old=textwrap.dedent(old),
-        new=textwrap.dedent(new),
-    )
+# The report to a library's authors.
 
 
 def text_of_library(library: Place) -> str:

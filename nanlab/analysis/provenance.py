@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import torch
 
-from nanlab.analysis.libraries import function_at
 from nanlab.analysis.training import comes_from_gradients
 from nanlab.operators import having
+from nanlab.program.patched import function_at
 from nanlab.trace.op import BACKWARD, BORN, CARRIED, HEALED, INTENDED, OPTIMIZER, TURNED, Op, walk
 from nanlab.trace.recording import ACCUMULATES, MOST_SINKS, Recording, Sink, Source
 

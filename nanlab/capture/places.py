@@ -22,6 +22,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from nanlab.errors import TypeMismatchError
 from nanlab.trace.chunk import Names, Span
+from nanlab.trace.op import is_installed
 
 # The user's own line behind an operation.
 
@@ -49,11 +50,6 @@ def _kind(code: CodeType, names: dict[str, Any]) -> int:
     if code.co_name in _PROTOCOL:
         return _LIBRARY
     return _LIBRARY if is_installed(path) or path.startswith(_STDLIB) else _USER
-
-
-def is_installed(path: str) -> bool:
-    """Whether a file belongs to an installed package."""
-    return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
 
 
 def is_user(frame: FrameType) -> bool:

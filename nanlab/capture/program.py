@@ -14,8 +14,8 @@ from torch.nn.parameter import is_lazy
 
 from nanlab.capture.buffers import CopyBuffers
 from nanlab.capture.ledger import Ledger, TensorViews, is_plain, tracked_by
-from nanlab.capture.places import is_installed
 from nanlab.capture.plans import Plan, argument, tensors_of, unwrapped
+from nanlab.trace.op import is_installed
 from nanlab.trace.program import (
     Call,
     EngineRun,

@@ -167,6 +167,8 @@ class Fix:
     verdict: Verdict = "untried"
     why: str = ""  # one clause, where the verdict is not "verified"
     edits: tuple[Edit, ...] = ()
+    # the line of an installed package that the code writes otherwise, in the running process alone
+    patch: Edit | None = field(default=None, repr=False)
     # largest relative change of a healthy element, against float64; None: not measured, or of what
     # is between edit and loss, where these values are others and loss and gradients are right
     distortion: float | None = None
@@ -184,9 +186,14 @@ class Fix:
         """Whether the replayed step came out right."""
         return self.verdict == "verified"
 
+    @property
+    def tried(self) -> tuple[Edit, ...]:
+        """The edits of the program, or that of an installed package."""
+        return self.edits if self.patch is None else (self.patch,)
+
     def diff(self) -> str:
-        """The edits as a unified diff; "" without edits."""
-        return diff_of(self.edits)
+        """The edits as a unified diff, those of an installed package too; "" without edits."""
+        return diff_of(self.tried)
 
 
 def diff_of(edits: Sequence[Edit]) -> str:
@@ -262,7 +269,7 @@ class Finding:
         """A bug report for the library's authors; "" for a fault in the user's own code."""
         if self.library is None:
             return ""
-        patches = [fix.code for fix in self.fixes if fix.title.startswith("patch ")]
+        patches = [fix.code for fix in self.fixes if fix.patch is not None]
         values = self.evidence.head().to_string() if len(self.evidence) else ""
         return report(self.library, self.title, self.explanation, values, patches)
 

@@ -18,6 +18,7 @@ from IPython.display import display
 
 from nanlab.capture import without_ours
 from nanlab.trace import Trace
+from nanlab.trace.op import PACKAGES
 from nanlab.trace.recording import STATUSES, Recording
 from nanlab.views.charts import PALETTE, closed, narrowed, pixels
 
@@ -113,7 +114,6 @@ FRAME_IN_7 = re.compile(  # of IPython 7
     r"(?P<path>\S+) in (?P<function>\w+)\([^\n]*\n(?:[^\n]*\n)*?-+> (?P<line>\d+)"
 )
 STANDARD = Path(sysconfig.get_paths()["stdlib"])
-INSTALLED = ("site-packages", "dist-packages")
 CALL = "get_ipython().run_line_magic('_nanwatch_cell', "
 CELL_MAGIC = "%%nanwatch"
 OURS = re.compile(
@@ -136,7 +136,7 @@ def library_of(part: str) -> str:
     if frame is None:
         return ""
     path = Path(frame["path"]).expanduser()
-    packages = [path.parts[i + 1] for i, name in enumerate(path.parts[:-1]) if name in INSTALLED]
+    packages = [path.parts[i + 1] for i, name in enumerate(path.parts[:-1]) if name in PACKAGES]
     if packages:
         return packages[-1].removesuffix(".py")
     return "Python's library" if path.is_relative_to(STANDARD) else ""

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -78,12 +79,14 @@ from nanlab.program.expression import (
     transformed,
 )
 from nanlab.program.limited import decorated, patches_of
+from nanlab.program.patched import patching
 from nanlab.program.readings import Readings, device_of, text_of
 from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get, operate
 from nanlab.program.values import BySegment, Values
 from nanlab.trace.chunk import Span
 from nanlab.trace.mode import DispatchMode
+from nanlab.trace.op import is_installed
 from nanlab.trace.program import Call, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
@@ -137,6 +140,9 @@ def apply(
     numbers = {name: pair for each in started.values() for name, pair in each.items()}
     found: list[_Found] = []
     for edit in edits:
+        if is_installed(edit.file):
+            found += _in_package(recording, values, edit)
+            continue
         if several and started[edit]:
             continue  # the others compute with the number
         if named[edit] and _only_names(texts[edit], edit, named[edit]):
@@ -158,6 +164,39 @@ def apply(
     patches += _conversions(recording, segments, edits, taken)
     patches += _created(recording, values, edits, taken)
     return Edited(patches, [region for region, _ in found])
+
+
+def _in_package(recording: Recording, values: Values, edit: EditLike) -> Iterator[_Found]:
+    """The program's calls that led to the lines of a package, made again while these are patched.
+    Raises NotReplayable."""
+    context, lines = patching(edit), range(edit.first, edit.last + 1)
+    places = recording.places
+    inner = {n for n, place in enumerate(places) if place[0] == edit.file and place[1] in lines}
+    led: dict[int, None] = {}
+    for segment in values.segments:
+        for index, call in enumerate(segment.calls):
+            op = recording.op(call.position)
+            within = any(run.first <= index < run.last for run in segment.engine)
+            if op is not None and op.site in inner and op.place not in inner and not within:
+                led[op.place] = None
+    for number in led:
+        file, line, _ = places[number]
+        row = text_of(recording, file).splitlines()[line - 1 : line]
+        same = _Lines(file, line, line, "".join(row))
+        rewrite, span = _Rewrite(recording, same, values, {}, {}), recording.spans[number]
+        yield from rewrite.made_again(span, context)
+    if not led:
+        raise NotReplayable(CHANGES_NOTHING)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Lines of a file as they stand."""
+
+    file: str
+    first: int
+    last: int
+    text: str
 
 
 def _conversions(
@@ -551,6 +590,21 @@ class _Rewrite:
                     if found:
                         return found
         return []
+
+    def made_again(self, span: Span | None, context: Callable[[], Any]) -> list[_Found]:
+        """The calls into a library at a place of the line, made again in a context."""
+        own = whole_spans(self.text).get(span, span)
+        calls = (n for s in self.old for n in ast.walk(s) if isinstance(n, ast.Call))
+        node = next((call for call in calls if span_of(call) == own), None)
+        found = [f for s in self.old for f in self._called(s, s, node, node)]
+        if not found:
+            raise NotReplayable(f"the call in line {self.readings.line} cannot be made again")
+
+        def run(code: Callable[[Get], Any], get: Get) -> Any:
+            with context():
+                return code(get)
+
+        return [(region, replace(patch, run=partial(run, patch.run))) for region, patch in found]
 
     def _given_anew(self, old: ast.stmt) -> list[_Found]:
         """A name that a library is given has another value from a statement on, to the end of its

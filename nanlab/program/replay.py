@@ -546,7 +546,7 @@ def edits_of(fix: Any) -> list[EditLike]:
         return []
     if isinstance(fix, list | tuple):
         return [edit for each in fix for edit in edits_of(each)]
-    edits = getattr(fix, "edits", None)
+    edits = getattr(fix, "tried", None)
     if edits is None:
         raise TypeMismatchError(
             f"expected a Fix, a Cure or a list of them, got {type(fix).__name__}"

@@ -71,6 +71,11 @@ class Cure:
         texts = (" ".join(edit.text.split()) for edit in self.edits)
         return "; ".join(map(": ".join, zip(places, texts, strict=True)))
 
+    @property
+    def tried(self) -> tuple[Edit, ...]:
+        """The edits, all of the program."""
+        return self.edits
+
     def diff(self) -> str:
         """The edits as a unified diff."""
         return diff_of(self.edits)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from nanlab.analysis.libraries import PASS, is_told_elsewhere, patch, rewritings, text_of_library
+from nanlab.analysis.libraries import PASS, is_told_elsewhere, rewritings, text_of_library
 from nanlab.analysis.verdict import RAISES, ROUNDED, Judge, Move
 from nanlab.errors import NanlabError
 from nanlab.exact.numbers import work
@@ -38,6 +38,7 @@ from nanlab.fixes.proposals import (
 from nanlab.fixes.removable import Removable, removables
 from nanlab.program.edit import CHANGES_NOTHING
 from nanlab.program.limited import DECORATOR, under_limit
+from nanlab.program.patched import patch
 from nanlab.program.readings import text_of as source_text
 from nanlab.program.rerun import first_of_fault, grouped, step_that_shows, window
 from nanlab.rules.advice import advised, with_arguments
@@ -134,8 +135,10 @@ def _tried(
     found = distinct([*_helpful(found, finding), *beyond()])
     found = [with_arguments(fix, finding.source) for fix in found]
     if finding.library is not None:  # what the user can write comes before what cannot be written
-        found.sort(key=lambda fix: not fix.edits and not fix.title.startswith(_PATCH))
+        found.sort(key=lambda fix: not fix.tried)
         found.sort(key=_rank_in_library)
+        patches = [f for f in found if f.patch is not None]
+        found = [f for f in found if f.patch is None or f in patches[:MOST_PATCHES]]
         fed = (f for f in found if f.title.startswith(PASS) and f.verdict == "untried")
         rest = [*fed][MOST_TOLD:]
         return [f for f in found if not any(f is other for other in rest)]
@@ -180,15 +183,15 @@ def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
     kept = [
         fix
         for fix in fixes
-        if not (fix.edits and fix.verdict == "fails" and (right or fix.why.startswith(RAISES)))
-        and not (fix.edits and fix.verdict == "untried" and right)
+        if not (fix.tried and fix.verdict == "fails" and (right or fix.why.startswith(RAISES)))
+        and not (fix.tried and fix.verdict == "untried" and right)
         and (fix.why != CHANGES_NOTHING or _is_at(fix, finding))
     ]
     mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
     if any(f.verdict in ("verified", "finite") for f in mild):
         kept = mild
     told = [f.title for f in kept if f.edits]  # in the program's words
-    kept = [f for f in kept if f.edits or not any(each.startswith(f.title) for each in told)]
+    kept = [f for f in kept if f.tried or not any(each.startswith(f.title) for each in told)]
     failing = [f for f in kept if f.verdict == "fails"][MOST_TOLD:]
     return [f for f in kept if not any(f is other for other in failing)]
 
@@ -238,7 +241,7 @@ def proposed(trace: Trace, finding: Finding, read: Callable[[str], str] | None =
 
 def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
     """A fix with the verdict of the whole step."""
-    if not fix.edits or fix.verdict == "fails" or fix.why:
+    if not fix.tried or fix.verdict == "fails" or fix.why:
         return fix
     if clock.spent():
         why = "trying others took all the work that is allowed"
@@ -247,7 +250,7 @@ def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
     judge = judge_for(trace, finding)
     if isinstance(judge, str):
         return replace(fix, verdict="untried", why=judge)
-    found = judge.judge(fix.edits, another_form=fix.title.startswith(REWRITTEN))
+    found = judge.judge(fix.tried, another_form=REWRITTEN in fix.title)
     clock.left -= work() - started
     if found.read:
         return replace(fix, verdict="untried", why=found.read)
@@ -337,28 +340,36 @@ def patched_library(trace: Trace, finding: Finding) -> list[Fix]:
         return []
     if not (text := text_of_library(library)):
         return []
-    rows, found = text.splitlines(), []
-    for each in library_proposals(trace.recording, finding.position, text, library[1]):
-        code = patch(library, "\n".join(rows[each.first - 1 : each.last]), each.text)
-        if code:
-            title = f"{_PATCH}{library[2]} in this process: {each.title}"
-            found.append(Fix(title, code, why="it is the library's line"))
-    return found[:MOST_PATCHES]
+    rows, found = text.splitlines(), list[Fix]()
+    forms = candidates(text, library[1], _precision_of(trace, finding))[:MOST_FORMS_PATCHED]
+    guards = library_proposals(trace.recording, finding.position, text, library[1])
+    for each in (*forms, *guards):
+        old = "\n".join(rows[each.first - 1 : each.last])
+        edit = Edit(library[0], each.first, each.last, each.text, old)
+        if not each.also and (code := patch(edit)):
+            title = f"patch {library[2]} in this process: {each.title}"
+            found.append(Fix(title, code, patch=edit, last_resort=each.last_resort))
+    return found
 
 
 def rewritten(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     """The line, or what feeds it, in a form that keeps its signal: catalogue or series."""
     if not finding.file or not finding.line:
         return []
-    dtype = trace.recording.at(finding.position).dtype
-    if dtype not in (torch.float16, torch.bfloat16, torch.float64):
-        dtype = torch.float32
+    dtype = _precision_of(trace, finding)
     line = pages.line(finding.file, finding.line)
     every = candidates(pages.text, line, dtype)
     # the last takes the least of the program with it
     found = [*every[: MOST_REWRITTEN - 1], *every[MOST_REWRITTEN - 1 :][-1:]]
     found += carried(trace.recording, finding.position, pages, dtype)
     return _as_fixes(found, pages)
+
+
+def _precision_of(trace: Trace, finding: Finding) -> torch.dtype:
+    """The format in which the operation computes."""
+    dtype = trace.recording.at(finding.position).dtype
+    known = (torch.float16, torch.bfloat16, torch.float64)
+    return dtype if dtype in known else torch.float32
 
 
 def guarded(trace: Trace, finding: Finding, pages: Pages) -> list[list[Fix]]:
@@ -409,12 +420,12 @@ def under_limits(finding: Finding, pages: Pages) -> list[Fix]:
 
 LIMIT = "the exact value or limit of the function where it is not finite (slow there)"
 MOST_FUNCTIONS = 3
-_PATCH = "patch "
 REWRITTEN = "rewritten with "  # how a form begins that computes the same
 FORMS = (REWRITTEN, "the series", "nanlab.safe.removable")  # such forms, and series of them
 MOST_REWRITTEN = 12
 MOST_PASSED = 24  # forms of what a library is given
-MOST_PATCHES = 2  # of a library's line
+MOST_PATCHES = 2  # of a library's line that are told
+MOST_FORMS_PATCHED = 6  # of it that are tried
 MOST_TOLD = 3  # of those that are finite and no more, that fail, or that could not be tried
 _MASKS = ("softmax-all-masked", "mask-overflow")  # what is wrong is the mask, at its own line
 _GAPS = ("nan-in-input", "inf-in-input", "nan-in-target")
@@ -457,7 +468,7 @@ def _as_fixes(candidates: Sequence[Candidate], pages: Pages) -> list[Fix]:
 
 def _explained(fix: Fix) -> Fix:
     """What a rule proposes itself concerns more than the operation that failed: it says so."""
-    if fix.verdict != "untried" or fix.why or fix.edits:
+    if fix.verdict != "untried" or fix.why or fix.tried:
         return fix
     return replace(fix, why="it concerns the program, not one operation")
 
@@ -474,22 +485,24 @@ def file_text(trace: Trace, file: str) -> str:
 
 def _order(fix: Fix) -> int:
     """Settings before lines, and advice before wrong lines, these before untried."""
-    line = bool(fix.edits)
-    untried = 5 if line or fix.title.startswith(_PATCH) else 3
+    line = bool(fix.tried)
+    untried = 5 if line else 3
     return {"verified": 0 + line, "finite": 2 + 2 * line, "untried": untried, "fails": 6}[
         fix.verdict
     ]
 
 
-def _rank_in_library(fix: Fix) -> tuple[int, bool, float]:
+def _rank_in_library(fix: Fix) -> tuple[int, bool, bool, float]:
     """Verified first, what draws random numbers after what does not, and small gradients before
-    large ones; then finite, the least distorting first; then untried."""
+    large ones; then finite, the least distorting first; then untried. The program's lines before
+    those of the library."""
+    patched = fix.patch is not None
     if fix.verdict == "verified":
         size = math.floor(math.log10(max(fix.gradient_max or 0.0, 1.0)))
-        return 0, "randn" in fix.code, size
+        return 0, patched, "randn" in fix.code, size
     if fix.verdict == "finite":
-        return 1, False, fix.distortion or 0.0
-    return 2 + (fix.verdict == "fails"), False, 0.0
+        return 1, patched, False, fix.distortion or 0.0
+    return 2 + (fix.verdict == "fails"), patched, False, 0.0
 
 
 def _rank(fix: Fix) -> tuple[int, bool, bool, float]:

@@ -38,11 +38,19 @@ if TYPE_CHECKING:
     from nanlab.trace.recording import Recording
 
 
+PACKAGES = ("site-packages", "dist-packages")  # the folders of installed packages
+
+
+def is_installed(path: str) -> bool:
+    """Whether a file belongs to an installed package."""
+    return any(f"{os.sep}{folder}{os.sep}" in path for folder in PACKAGES)
+
+
 def location(file: str, line: int | str) -> str:
     """``train.py:41`` or ``In[7]:3``, relative to the current folder; "" without a file."""
     if not file:
         return ""
-    for folder in ("site-packages", "dist-packages"):  # of an installed package, as it is imported
+    for folder in PACKAGES:  # of an installed package, as it is imported
         _, found, below = file.replace(os.sep, "/").rpartition(f"/{folder}/")
         if found:
             return f"{below}:{line}"

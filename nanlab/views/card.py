@@ -68,7 +68,7 @@ def fix_block(fix: Fix, number: int, which: int = -1, reason: bool = True) -> st
 
     reason: whether to show why it is not verified.
     """
-    key = f"{which}.{number}" if which >= 0 and fix.edits else ""
+    key = f"{which}.{number}" if which >= 0 and fix.tried else ""
     if len(fix.edits) > 1:
         body = difference(fix.edits)
         return _block(fix, sentence(fix.title), body, key, fix.diff(), reason)

@@ -87,7 +87,7 @@ def tried(trace: Trace, attempt: Attempt) -> str:
         f"Step {after.step}, run again",
     )
     # the lines of the cure stand above already
-    edits = () if attempt.what is cure else attempt.what.edits
+    edits = () if attempt.what is cure else attempt.what.tried
     return table + _remarks(attempt, after) + difference(edits)
 
 
