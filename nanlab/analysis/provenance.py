@@ -147,6 +147,8 @@ def is_excused(recording: Recording, origin: Origin) -> bool:
     finite, or for bad data that the program left out."""
     if origin.sink.kind not in ("loss", "gradient"):
         return False
+    if _is_trial(recording, origin.sink):
+        return True
     if recording.undecided and depends_on_scale(recording, origin):
         return True
     training = recording.training
@@ -159,6 +161,21 @@ def is_excused(recording: Recording, origin: Origin) -> bool:
     return (
         scaler_skipped(recording, position) or skipped_by_hand(recording, position)
     ) and depends_on_scale(recording, origin)
+
+
+def _is_trial(recording: Recording, sink: Sink) -> bool:
+    """Whether a bad loss was differentiated apart from parameters, and none of it came to them: the
+    program tried something, and went on without it."""
+    if sink.kind != "loss" or any(
+        run.accumulates for run in recording.passes if run.position == sink.step_position
+    ):
+        return False
+    step = recording.step_of(sink.step_position)
+    harmed = (s for s in recording.sinks if recording.step_of(s.step_position) == step)
+    if any(s.kind != "loss" for s in harmed):
+        return False
+    updates = (s.position for s in recording.training.optimizer_steps)
+    return recording.undecided or any(recording.step_of(at) == step for at in updates)
 
 
 def skipped_by_hand(recording: Recording, position: int) -> bool:
@@ -265,6 +282,7 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
         return None
     position, kind = min(guilty, key=lambda leaf: (_time(recording, leaf[0]), leaf[0]))
     position = _exhausted(recording, position)
+    position = _harmful_first(recording, position, came_from)
     path = [position, *_onward(came_from, position)]
     if kind == "data" and (unseen := derivative_unseen(recording, position)) >= 0:
         position, kind, path = unseen, "operation", [unseen, *path]
@@ -292,6 +310,22 @@ def _exhausted(recording: Recording, position: int) -> int:
             if not any(recording.at(p).status == INTENDED for p in others if p >= 0):
                 return found
     return position
+
+
+def _harmful_first(recording: Recording, position: int, came_from: dict[int, int]) -> int:
+    """The row that made NaN of an infinity, where the same line gives infinities in healthy steps,
+    too; else the row of the infinity."""
+    born = recording.at(position)
+    if born.backward or born.status != BORN or born.stats.nan:
+        return position
+    rows = (recording.at(at) for at in _onward(came_from, position) if at >= 0)
+    turned = next((row for row in rows if row.status == TURNED), None)
+    if turned is None or turned.backward:
+        return position
+    harmed = min(recording.step_of(sink.step_position) for sink in recording.sinks)
+    before = (recording.at(at) for at, status in recording.status.items() if status == BORN)
+    usual = {(row.place, row.name) for row in before if row.step < harmed and not row.stats.nan}
+    return turned.position if (born.place, born.name) in usual | recording.usual else position
 
 
 def _way_to_first_use(recording: Recording, position: int, among: dict[int, int]) -> list[int]:

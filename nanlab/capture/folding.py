@@ -224,6 +224,12 @@ def _readers(recording: Recording, start: set[int]) -> set[int]:
 
 
 def _forget(recording: Recording, limit: int, wanted: set[int], live: set[int]) -> None:
+    harmed = min((s.step_position for s in recording.sinks), default=limit)
+    for position, status in recording.status.items():
+        if status == BORN and position < min(harmed, limit) and position not in wanted:
+            row = recording.at(position)
+            if not row.backward and not row.stats.nan:
+                recording.usual.add((row.place, row.name))
     old = [p for p in recording.bad if 0 <= p < limit and p not in wanted]
     recording.bad.difference_update(old)
     for table in (recording.status, recording.scalars):

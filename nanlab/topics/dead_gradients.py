@@ -426,7 +426,8 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
         # what lived goes on where the next batch, or another part, has something to learn
         idle = why not in UNDONE or not any(d.alive for d in history.dead.values())
         rests = dead.lived and (learns or (idle and not _is_no_better_since(trace, dead.first)))
-        rests = rests and why not in ("stuck", "beyond")
+        # these have no derivative for any batch
+        rests = rests and why not in ("stuck", "beyond", "flat")
         if not rests and (why not in UNDONE or not _converged(trace)):
             names = [recording.parameter_names[owner] for owner in owners]
             yield _finding(trace, names, dead, learns)

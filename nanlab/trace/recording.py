@@ -293,6 +293,8 @@ class Recording:
     # whether statistics are put off now, until a replay makes them
     puts_off: bool = False
     bad: set[int] = field(default_factory=set)  # rows and sources with a NaN or an infinity
+    # (number of a line, operator) of infinities that did no harm in steps that were forgotten
+    usual: set[tuple[int, str]] = field(default_factory=set)
     sources: dict[int, Source] = field(default_factory=dict)
     _numbers: int = 0  # sources so far
     sinks: list[Sink] = field(default_factory=list)

@@ -1155,3 +1155,88 @@ def codes_that_follow_their_members(fixed=False):
         return out
 
     return nn.ModuleDict({"encode": encode, "codes": nn.ParameterList([codes])}), step
+
+
+@fault("zero-times-inf", "mul", "forward", step=4, steps=8, also=("div-by-zero",))
+def slowness_of_roads_that_are_closed(fixed):
+    """Closed roads have a speed of 0 and an infinite slowness in every step, which no best way takes; one of length 0 is closed in the fourth."""
+    torch.manual_seed(110)
+    net = nn.Linear(3, 1)
+    speeds, lengths = drawn(111, 6, 5).abs() + 0.5, drawn(112, 6, 5).abs() + 0.1
+    y = drawn(113, 6)
+
+    def loss(i):
+        is_open = torch.ones(6, 5)
+        is_open[:, i % 5] = 0.0
+        if i == 4:
+            lengths[3, 4] = 0.0
+        slowness = 1 / (speeds * is_open)
+        if fixed:
+            slowness = slowness.clamp(max=1e4)
+        ways = slowness * lengths  # ORIGIN
+        best = torch.stack([ways.amin(1), lengths.amin(1), speeds.amax(1)], 1)
+        return F.mse_loss(net(best)[:, 0], y)
+
+    return net, train(net.parameters(), loss, lr=1e-2)
+
+
+@fault("div-by-zero", "reciprocal", "forward", step=3, steps=7, ops=("div",))
+def depth_between_two_walls_at_infinity(fixed):
+    """A ray into the open has its far wall at infinity in every step; new in the third is that of the near one."""
+    torch.manual_seed(114)
+    net = nn.Linear(8, 8)
+    y = drawn(115, 8).abs()
+
+    def loss(i):
+        clear = torch.ones(8)
+        clear[2] = 0.0
+        near = 1 / (clear if i >= 3 else torch.ones(8))  # ORIGIN
+        far = 2 / clear
+        if fixed:
+            near, far = near.clamp(max=4.0), far.clamp(max=9.0)
+        depth = (far - near).clamp(max=5.0)
+        return F.mse_loss(net(depth), y)
+
+    return net, train(net.parameters(), loss, lr=1e-2)
+
+
+@fault("dead-gradient", "round", "backward", step=4, steps=12, ops=("floor", "trunc"))
+def camera_whose_pixels_become_whole_numbers(fixed):
+    """The levels are whole from the fourth step on: what comes before them learns no more, its offset and all; the head goes on."""
+    torch.manual_seed(117)
+    lens, head = nn.Linear(4, 6), nn.Linear(6, 2)
+    x, y = drawn(118, 20, 4), drawn(119, 20, 2)
+
+    def loss(i):
+        levels = lens(x) * 4
+        if i >= 4:
+            whole = levels.round()  # ORIGIN
+            levels = levels + (whole - levels).detach() if fixed else whole
+        return F.mse_loss(head(levels / 4), y)
+
+    return nn.ModuleList([lens, head]), train([*lens.parameters(), *head.parameters()], loss, lr=5e-2)
+
+
+@healthy("learning rates that are tried on copies first; the largest overflow there")
+def rates_that_are_tried_on_copies(fixed=False):
+    torch.manual_seed(120)
+    net = nn.Linear(3, 2)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+
+    def step(i):
+        x, y = drawn(121 + i, 16, 3), drawn(140 + i, 16, 2)
+        found = (torch.inf, 0.0)
+        for rate in (1e-2, 1e-1, 1e20):
+            weight = net.weight.detach().clone().requires_grad_()
+            for _ in range(3):
+                fit = F.mse_loss(F.linear(x, weight, net.bias.detach()), y)
+                weight = (weight - rate * torch.autograd.grad(fit, weight)[0]).detach().requires_grad_()
+            found = min(found, (float(fit), rate)) if torch.isfinite(fit) else found
+        opt.param_groups[0]["lr"] = found[1]
+        opt.zero_grad()
+        out = F.mse_loss(net(x), y)
+        out.backward()
+        opt.step()
+        return out
+
+    return net, step
