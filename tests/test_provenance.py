@@ -272,3 +272,26 @@ def test_a_written_infinity_that_reached_the_loss_names_the_line_that_wrote_it()
         (weight + border).sum().backward()
     assert trace.culprit is not None
     assert trace.culprit.explanation.endswith(f"test_provenance.py:{line_of('written here')}.")
+
+
+@pytest.mark.parametrize("kind", ["input", "target"])
+def test_bad_data_names_its_elements_and_samples(kind: str) -> None:
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(4, 1), torch.randn(6, 4), torch.randn(6)
+    (x[3] if kind == "input" else y[3:])[0] = torch.nan
+    with nanlab.watch(model, on_fault="record") as trace:
+        for _ in range(2):
+            torch.nn.functional.mse_loss(model(x)[:, 0], y).backward()
+    found = trace.culprit
+    assert found is not None and found.cause == f"nan-in-{kind}" and found.samples == [3]
+    assert found.evidence["index"].tolist() == [(3, 0) if kind == "input" else 3]
+    assert found.evidence["value"].isna().all()
+
+
+def test_of_two_bad_buffers_that_which_made_nan_is_blamed() -> None:
+    norm = nn.BatchNorm1d(4).eval()
+    assert norm.running_var is not None and norm.running_mean is not None
+    norm.running_var[2], norm.running_mean[1] = torch.inf, torch.nan
+    with nanlab.watch(norm, on_fault="record") as trace:
+        norm(torch.randn(6, 4)).mean().backward()
+    assert trace.culprit is not None and "running_mean" in trace.culprit.title

@@ -609,3 +609,13 @@ def test_what_cancels_in_a_rewriting_is_left_out() -> None:
     texts = [c.text for c in candidates(code, 1)]
     product = next(text for text in texts if "expm1" in text or "logsigmoid" in text)
     assert "expm1" not in product and "- 0.45867514538708" in product
+
+
+def test_expression_that_makes_a_number_of_two_elements_has_no_series_of_one() -> None:
+    outer = "n = h.norm(dim=-1)\ncos = (h @ h.T) / (n[:, None] * n[None])"
+    assert not [r for r in removables(outer, 2) if r.variable == "n"]
+    assert [r for r in removables("y = torch.sin(x) / x", 1) if r.variable == "x"]
+
+
+def test_division_by_a_number_that_is_zero_is_read() -> None:
+    assert removables("y = g / (g.sum() * 0)", 1) == []

@@ -157,3 +157,25 @@ def test_rows_that_are_not_there_are_refused() -> None:
         trace.replay(without="first")
     with pytest.raises(nanlab.NanlabError, match="does not go together with without="):
         trace.replay(without=[1], dtype=torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["view", "stack"])
+def test_rows_of_a_batch_that_the_step_makes_of_something_else_are_left_out(kind: str) -> None:
+    torch.manual_seed(0)
+    model, every = nn.Linear(4, 3), torch.randn(5, ROWS, 4)
+    every[2, 3] = 0.0
+    rows = every.reshape(-1, 4).clone()
+
+    def loss_of(x: Tensor) -> Tensor:
+        scores = model(x)
+        return scores.pow(2).mean() + (x / x.norm(dim=1, keepdim=True)).sum()
+
+    with nanlab.watch(model, on_fault="record") as trace:
+        for i in range(3):
+            x = every[i] if kind == "view" else torch.stack([rows[ROWS * i + k] for k in range(6)])
+            model.zero_grad()
+            loss_of(x).backward()
+    assert trace.culprit is not None and trace.culprit.samples == [3]
+    again = trace.replay(without=[3])
+    kept = loss_of(every[2][[0, 1, 2, 4, 5]])
+    assert again.finite and again.loss == pytest.approx(kept.item())

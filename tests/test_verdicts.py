@@ -874,3 +874,98 @@ def test_a_quotient_whose_numerator_may_depend_on_the_number_that_is_0_has_no_ri
     verdicts = {(fix.verdict, fix.why) for fix in trace.culprit.fixes if fix.edits}
     assert verdicts
     assert "verified" not in {verdict for verdict, _ in verdicts}
+
+
+HALF_HEAD = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model, x = nn.Linear(16, 16).half(), torch.randn(6, 16).half()
+
+
+def cast(s):
+    {ask}
+
+
+def step():
+    y = (model(x) * 300).pow(2)
+    loss = cast(y)
+    loss.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        "return s.to(x.dtype).float().mean()",
+        "return s.half().float().mean()",
+        "return s.float().mean() if s.dtype == torch.float16 else (s - s).log().mean()",
+    ],
+    ids=["as another tensor", "to half", "in a condition"],
+)
+def test_dtype_that_the_program_asks_for_later_is_not_changed_unseen(
+    ask: str, tmp_path: Path
+) -> None:
+    """A conversion to the dtype that a tensor has is no operation; after the edit it may be one."""
+    path = tmp_path / "half_head.py"
+    path.write_text(HALF_HEAD.format(ask=ask))
+    names: dict[str, Any] = {"__name__": "half_head"}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    with nanlab.watch(names["model"], on_fault="record") as trace:
+        names["step"]()
+    assert trace.culprit is not None and trace.culprit.cause == "dtype-overflow"
+    wide = [fix for fix in trace.culprit.fixes if ".float()" in fix.code and fix.edits]
+    assert wide and all("whose dtype the edit may change" in fix.why for fix in wide)
+    assert not any(fix.verified for fix in trace.culprit.fixes)
+
+
+def test_edit_that_leaves_a_lost_signal_as_it_is_cures_nothing() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).half()
+    with nanlab.watch(model, on_fault="record") as trace:
+        for _ in range(3):
+            loss = model(torch.randn(6, 4).half()).float().pow(2).mean() * 1e-9
+            loss.backward()
+    assert trace.culprit is not None and trace.culprit.cause == "dtype-underflow"
+    assert not any(fix.verified for fix in trace.culprit.fixes)
+
+
+def test_search_that_went_on_by_bad_numbers_accuses_no_fix() -> None:
+    torch.manual_seed(0)
+    model, x, weights = nn.Linear(4, 4), torch.randn(6, 4), torch.ones(6)
+    opt = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def closure() -> torch.Tensor:
+        opt.zero_grad()
+        h = model(x)
+        shares = (h * weights[:, None]).sum(0) / weights.sum()
+        loss = shares.pow(2).sum()
+        loss.backward()
+        return loss
+
+    with nanlab.watch(model, on_fault="record") as trace:
+        for i in range(3):
+            weights.fill_(float(i < 2))
+            opt.step(closure)
+    assert trace.culprit is not None
+    tried = [fix for fix in trace.culprit.fixes if fix.edits]
+    assert tried and all(fix.verdict == "untried" for fix in tried)
+
+
+def test_function_of_one_line_is_not_wrapped(tmp_path: Path) -> None:
+    path = tmp_path / "one_line.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\n\nmodel = nn.Linear(16, 16)\n\n\n"
+        "def head(h): return (model(h) * 300).pow(2)\n\n\n"
+        "def step(x):\n    with torch.autocast('cpu', dtype=torch.float16):\n"
+        "        loss = head(x).mean()\n    loss.backward()\n"
+    )
+    names: dict[str, Any] = {"__name__": "one_line"}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    torch.manual_seed(0)
+    with nanlab.watch(names["model"], on_fault="record") as trace:
+        names["step"](40 * torch.randn(6, 16))
+    assert trace.culprit is not None
+    around = [fix for fix in trace.culprit.fixes if fix.code.startswith("with ")]
+    assert not any(fix.verdict in ("verified", "finite") for fix in around)

@@ -280,7 +280,7 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     guilty = [leaf for leaf in guilty if not hides_nothing(recording, leaf[0], guilty, came_from)]
     if not guilty:
         return None
-    position, kind = min(guilty, key=lambda leaf: (_time(recording, leaf[0]), leaf[0]))
+    position, kind = min(guilty, key=lambda leaf: _rank(recording, leaf[0]))
     position = _exhausted(recording, position)
     position = _harmful_first(recording, position, came_from)
     path = [position, *_onward(came_from, position)]
@@ -316,15 +316,16 @@ def _harmful_first(recording: Recording, position: int, came_from: dict[int, int
     """The row that made NaN of an infinity, where the same line gives infinities in healthy steps,
     too; else the row of the infinity."""
     born = recording.at(position)
-    if born.backward or born.status != BORN or born.stats.nan:
+    if born.backward or born.status != BORN or born.stats.nan or is_mask(recording, position):
         return position
     rows = (recording.at(at) for at in _onward(came_from, position) if at >= 0)
     turned = next((row for row in rows if row.status == TURNED), None)
     if turned is None or turned.backward:
         return position
     harmed = min(recording.step_of(sink.step_position) for sink in recording.sinks)
+    limit = min(harmed, born.step)
     before = (recording.at(at) for at, status in recording.status.items() if status == BORN)
-    usual = {(row.place, row.name) for row in before if row.step < harmed and not row.stats.nan}
+    usual = {(row.place, row.name) for row in before if row.step < limit and not row.stats.nan}
     return turned.position if (born.place, born.name) in usual | recording.usual else position
 
 
@@ -361,6 +362,12 @@ def _hands_on(recording: Recording, position: int, kind: Kind) -> bool:
     """Whether a backward row hands on a forward infinity that the loss never saw."""
     row = recording.at(position)
     return kind == "operation" and row.backward and row.status == CARRIED
+
+
+def _rank(recording: Recording, position: int) -> tuple[int, bool, int]:
+    """The earliest first; of what one operation read, NaN before infinities, which it may end."""
+    stats = recording.stats(position) if position < 0 else None
+    return _time(recording, position), stats is not None and not stats.nan, position
 
 
 def _time(recording: Recording, position: int) -> int:

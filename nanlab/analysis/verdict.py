@@ -40,7 +40,7 @@ from nanlab.exact.limits import (
 )
 from nanlab.exact.numbers import Undecided, count_work
 from nanlab.program.beginnings import Beginnings
-from nanlab.program.edit import Edited, Region, apply
+from nanlab.program.edit import CHANGES_NOTHING, Edited, Region, apply
 from nanlab.program.edit_text import EditLike
 from nanlab.program.readings import text_of
 from nanlab.program.rebuild import Graph, Patch, Rebuilt, same_bits
@@ -252,6 +252,8 @@ class Judge:
             why = self._what_fails(replay, graph, edited)
             largest = largest if math.isfinite(largest or math.nan) else None
             return Judgement("fails", why, None, largest, replay, self._bad_number_read(replay))
+        if self._changes_nothing(replay):
+            return Judgement("untried", CHANGES_NOTHING)
         self._fetch(edited)
         distortion = self._largest_distortion(edited)
         if (distortion or 0.0) > WITHIN:  # perhaps of elements that fail behind the line
@@ -271,6 +273,19 @@ class Judge:
             return replace(found, distortion=None)
         return found
 
+    def _changes_nothing(self, replay: Replay) -> bool:
+        """Whether a step that was finite, in which a signal was lost, has the bits that it had."""
+        where = self.where
+        sinks = (sink.step_position for sink in self.recording.sinks)
+        if any(where.start <= position < where.end for position in sinks):
+            return False
+        was = self._as_it_was
+        pairs = [(was.gradients, replay.gradients), (was.parameters, replay.parameters)]
+        return was.loss == replay.loss and all(
+            a.keys() == b.keys() and all(same_bits(a[name], b[name]) for name in a)
+            for a, b in pairs
+        )
+
     def _shows_more(self, replay: Replay) -> bool:
         """Whether the program has read another value than its losses that is now another."""
         others = {place_of(self.recording, look.place) for look in self._looks()}
@@ -278,13 +293,20 @@ class Judge:
 
     def _bad_number_read(self, replay: Replay) -> str:
         """What is told where the program computed on with a bad number that it had read, and that
-        is another now: the calls of the replay still hold the bad one."""
+        is another now, or its optimizer with those of a closure: the calls of the replay still hold
+        the bad one."""
         for look in self._looks():
             place = place_of(self.recording, look.place)
             number = isinstance(look.value, float) and not math.isfinite(look.value)
             if number and place in replay.looked_at:
                 bad = "NaN" if math.isnan(look.value) else f"{look.value}"
                 return f"the replay goes on with the {bad} that the program read at {place}"
+        if any(
+            sum(update.first < run.first < update.last for run in segment.engine) > 1
+            for segment in self.where.segments
+            for update in segment.optimizers
+        ):
+            return "the optimizer went on by bad numbers: its way with good ones is not known"
         return ""
 
     def _looks(self) -> Iterator[Look]:

@@ -20,6 +20,7 @@ from nanlab.safe.series import Series, series
 
 Splits = Callable[[Term], bool]
 PIECEWISE = having("analytic", "compares") | {"where"}
+_MOVED = having("moves") | {"T", "mT"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,21 @@ class Removable:
             if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
         )
 
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether the variable has one shape in all its places: ``t[:, None] * t[None]`` makes a
+        number of two elements."""
+        tree = ast.parse(self.over("_", {}), mode="eval")
+        shapes = {
+            ast.unparse(parent)
+            for parent in ast.walk(tree)
+            for child in ast.iter_child_nodes(parent)
+            if isinstance(child, ast.Name) and child.id == "_"
+            if isinstance(parent, ast.Subscript)
+            or (isinstance(parent, ast.Attribute) and parent.attr in _MOVED)
+        }
+        return len(shapes) < 2
+
     def over(self, variable: str, others: Mapping[str, str]) -> str:
         """The expression with other names for what it reads."""
         return _renamed(self.expression, {self.variable: variable, **others})
@@ -111,7 +127,7 @@ def removables(text: str, line: int) -> list[Removable]:
                 for made in _of(scope, statement, node):
                     # a series of a series takes the square of its time
                     again = "removable(" in made.expression + ast.unparse(statement)
-                    if line in made.lines and not again:
+                    if line in made.lines and not again and made.is_elementwise:
                         found.setdefault((made.expression, made.variable, made.first), made)
     return sorted(found.values(), key=lambda r: len(r.expression))
 
@@ -170,6 +186,8 @@ def _taken_apart(t: Term) -> tuple[Fraction | float, Term]:
         factor, unit = _taken_apart(t.parts[0])
         return int(t.marks[0]) * factor, unit
     if t.kind != "product":
+        return Fraction(1), t
+    if any(p.kind == "number" and not p.value for p in t.parts):
         return Fraction(1), t
     numbers = [p.value if m > 0 else 1 / p.value for m, p in t.items if p.kind == "number"]
     rest = [(m, p) for m, p in t.items if p.kind != "number"]

@@ -28,22 +28,20 @@ from nanlab.program.callee import (
     settings_between,
     with_settings,
 )
+from nanlab.program.dtype_changes import check_dtypes_asked, conversions, created
 from nanlab.program.edit_text import (
-    DTYPES,
     EditLike,
     PartOfStatement,
     called_in_float32,
     changed_arguments,
     differences_between,
     function_around,
-    gives_dtype,
     joined,
     leaves_autocast,
     lifted_out,
     local_makers,
     name_given,
     named_parts,
-    names_assigned,
     number_changed,
     occurring_in,
     outward_of,
@@ -70,7 +68,6 @@ from nanlab.program.expression import (
     lines_of,
     names_in,
     nodes_of,
-    parsed,
     postorder,
     replaced,
     sides_taken,
@@ -99,6 +96,9 @@ CHANGES_NOTHING = "the edit changes nothing that the step computed"  # why one i
 MOST_HANDED = 2  # functions through which a value goes on
 MOST_AROUND = 4  # expressions around a part of a line that are tried in its place
 _SUMS = having("matmul") | having("layer")
+
+
+_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,9 @@ def apply(
         if own & taken:
             raise NotReplayable("two of the edits rewrite the same call")
         taken |= own
-    patches += _conversions(recording, segments, edits, taken)
-    patches += _created(recording, values, edits, taken)
+    check_dtypes_asked(recording, values, edits, patches)
+    patches += conversions(recording, segments, edits, taken)
+    patches += created(recording, values, edits, taken)
     return Edited(patches, [region for region, _ in found])
 
 
@@ -197,102 +198,6 @@ class _Lines:
     first: int
     last: int
     text: str
-
-
-def _conversions(
-    recording: Recording,
-    segments: Sequence[Segment],
-    edits: Sequence[EditLike],
-    taken: Collection[tuple[int, int]],
-) -> Iterator[Patch]:
-    """Conversions that did nothing in the step, and do where an edit changes the dtype.
-
-    ``.to(x.dtype)`` of a tensor that has this dtype is no call of an operator. Raises NotReplayable
-    where one converts to the dtype of what is edited.
-    """
-    for edit in edits:
-        text = text_of(recording, edit.file)
-        old = "\n".join(text.splitlines()[edit.first - 1 : edit.last])
-        if not any(name in edit.text and name not in old for name in DTYPES):
-            continue
-        whole, given = whole_spans(text), names_assigned(old)
-        inner = {
-            span_of(node.func.value): node
-            for node in nodes_of(parsed(text))
-            if isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and gives_dtype(node, node.func.attr)
-        }
-        places = [
-            whole.get(own, own) if own is not None and place[0] == edit.file else None
-            for place, own in zip(recording.places, recording.spans, strict=True)
-        ]
-        for at, segment in enumerate(segments if inner else ()):
-            ran = [
-                (index, call, places[op.place])
-                for index, call in enumerate(segment.calls)
-                if (op := recording.op(call.position)) is not None
-                and not any(run.first <= index < run.last for run in segment.engine)
-            ]
-            after: list[tuple[int, int, int, int] | None] = [span for _, _, span in ran[1:]]
-            for (index, call, span), then in zip(ran, [*after, None], strict=True):
-                if span not in inner or span == then or (at, index) in taken:
-                    continue
-                node = inner[span]
-                if then == span_of(node) or call.out.__class__ is not Ref:
-                    continue  # it was converted
-                if names_in(*node.args) & given:
-                    raise NotReplayable(
-                        f"line {node.lineno} converts to the dtype of what it edits"
-                    )
-                if call.out.dtype.is_floating_point:
-                    yield Patch(at, index, frozenset(), call.out, _to(call.out), follows=True)
-
-
-def _to(ref: Ref, like: Ref | None = None) -> Callable[[Get], Any]:
-    """A tensor in the dtype that it had, or in that of another."""
-
-    def run(get: Get) -> Any:
-        found, dtype = get(ref), ref.dtype if like is None else get(like).dtype
-        return None if found.dtype is dtype else found.to(dtype)
-
-    return run
-
-
-def _created(
-    recording: Recording, values: Values, edits: Sequence[EditLike], taken: Collection[Any]
-) -> Iterator[Patch]:
-    """Tensors that are created in the dtype of one that an edit may change:
-    ``torch.zeros(n, dtype=x.dtype)``."""
-    for edit in edits:
-        text = text_of(recording, edit.file)
-        given = {span_of(n): x for n in nodes_of(parsed(text)) for x in _dtypes_given(n)}
-        places = [
-            span if place[0] == edit.file else None
-            for place, span in zip(recording.places, recording.spans, strict=True)
-        ]
-        changes = any(name in edit.text for name in DTYPES)
-        for at, segment in enumerate(values.segments if given and changes else ()):
-            for index, call in enumerate(segment.calls):
-                op = None if call.read else recording.op(call.position)
-                span = places[op.place] if op is not None else None
-                if span not in given or call.out.__class__ is not Ref or (at, index) in taken:
-                    continue
-                readings = Readings(recording, values, edit.file, span[0])
-                with suppress(NotReplayable, PartOfStatement):
-                    readings.statements = statements_of(text, span[0], span[2])
-                    like = readings.elsewhere(given[span], at, [index])
-                    if like.__class__ is Ref:
-                        run = _to(call.out, like)
-                        yield Patch(at, index, frozenset(), call.out, run, follows=True)
-
-
-def _dtypes_given(node: ast.AST) -> Iterator[ast.expr]:
-    """The tensor whose dtype a call is given for the one that it creates."""
-    for each in node.keywords if isinstance(node, ast.Call) else ():
-        match each:
-            case ast.keyword(arg="dtype", value=ast.Attribute(value=like, attr="dtype")):
-                yield like
 
 
 class _Rewrite:
@@ -334,6 +239,9 @@ class _Rewrite:
         if extra and [key_of(s) for s in new[:-extra]] == [key_of(s) for s in self.old]:
             new, self.behind, extra = new[:-extra], new[-extra:], 0
         self.before, self.new = new[:extra], new[extra:]  # statements put before, and in the place
+        added = self.contexts or self.before or self.behind
+        if added and any(isinstance(was, _DEFINITIONS) for was in self.old):
+            raise NotReplayable("what stands around a function of one line does not run with it")
 
     def found(self) -> list[_Found]:
         """The runs that it rewrites, and the patches of each."""

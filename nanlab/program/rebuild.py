@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -64,6 +64,8 @@ class Batch:
     kept: Tensor  # their numbers
     leaves: frozenset[int]  # storages of the data
     lines: dict[int, str] = field(default_factory=dict)  # position of a call -> its source
+    # positions of the calls that make the batch of something else: X[i], a stack of samples
+    makers: frozenset[int] = frozenset()
     _counters: set[int] = field(default_factory=set)  # storages that arange made
     _reached: set[int] = field(default_factory=set)  # storages that the batch has a part in
     # (storage, flattened size) -> whether the batch comes last in it
@@ -87,7 +89,9 @@ class Batch:
         name = getattr(call.func, "_opname", "")
         before = call.read
         reached = any(r.storage in self._reached for r in before)
-        if index in segment.states:
+        if call.position in self.makers:
+            made = operate(call.func, args, kwargs).index_select(0, self.kept)
+        elif index in segment.states:
             made = self._drawn(segment, index, call, args, kwargs)
         elif not before:
             made = self._created(name, call, args, kwargs)
@@ -372,6 +376,11 @@ def batch_of(where: Window, without: Sequence[int]) -> Batch:
     if not sizes:
         raise NotReplayable("it reads no data that has rows")
     rows = sizes.most_common(1)[0][0]
+    makers = frozenset[int]()
+    entering = _rows_entering(where, names)
+    if entering and rows not in entering and not entering.keys() & {*data.values()}:
+        rows = next(iter(entering))
+        makers = _makers(where, names, rows)
     wrong = [r for r in without if not -rows <= r < rows]
     if wrong:
         raise UsageError(f"the batch has rows 0 to {rows - 1}; row {wrong[0]} is not among them")
@@ -381,7 +390,45 @@ def batch_of(where: Window, without: Sequence[int]) -> Batch:
         raise UsageError(f"all {rows} rows of the batch are left out; leave at least one")
     calls = (call for segment in where.segments for call in segment.calls)
     lines = {call.position: where.recording.at(call.position).source for call in calls}
-    return Batch(rows, kept, frozenset(n for n, size in data.items() if size == rows), lines)
+    leaves = frozenset(n for n, size in data.items() if size == rows)
+    return Batch(rows, kept, leaves, lines, makers)
+
+
+def _rows_entering(where: Window, parameters: Container[int]) -> dict[int, None]:
+    """The leading sizes of the data that calls compute with beside parameters, in their order."""
+    found: dict[int, None] = {}
+    for call, data in _data_calls(where, parameters):
+        if call.out.__class__ is not Ref or call.out.storage not in data:
+            met = [ref for ref in call.read if ref.storage in data and ref.size]
+            if len(met) < len(call.read):
+                found.update(dict.fromkeys(ref.size[0] for ref in met))
+    return found
+
+
+def _makers(where: Window, parameters: Container[int], rows: int) -> frozenset[int]:
+    """The positions of the calls on data whose results have that many rows, and operands none."""
+    return frozenset(
+        call.position
+        for call, data in _data_calls(where, parameters)
+        if call.out.__class__ is Ref and call.out.storage in data and call.out.size[:1] == (rows,)
+        if call.read and not any(ref.size[:1] == (rows,) for ref in call.read)
+    )
+
+
+def _data_calls(where: Window, parameters: Container[int]) -> Iterator[tuple[Call, Container[int]]]:
+    """The calls of the forward pass, and the storages that no parameter has a part in up to there,
+    those of the call among them."""
+    data: set[int] = set()
+    for segment in where.segments:
+        end = min((run.first for run in segment.engine), default=len(segment.calls))
+        for call in segment.calls[:end]:
+            data |= {r.storage for r in call.read if r.storage in segment.leaves and not r.tracked}
+            data -= {r.storage for r in call.read if r.storage in parameters}
+            if all(ref.storage in data for ref in call.read):
+                data |= {ref.storage for ref in refs_in(call.out)}
+            else:
+                data -= {ref.storage for ref in refs_in(call.out)}
+            yield call, data
 
 
 # The step run again above autograd, with some of its calls replaced: what the program would

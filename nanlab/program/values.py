@@ -12,9 +12,10 @@ from torch.utils._pytree import tree_leaves
 from nanlab.errors import NotReplayable
 from nanlab.program.expression import Bound, Expression, Made
 from nanlab.program.rebuild import Beginning
-from nanlab.program.rerun import bytes_of, copy_of, operate, rerun
+from nanlab.program.rerun import bytes_of, copy_of, operate, rerun, window
 from nanlab.trace.chunk import Span
 from nanlab.trace.program import Call, Ref, Segment, refs_in
+from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
 BySegment = list[tuple[int, list[Made]]]  # segments, and calls of each
@@ -99,6 +100,19 @@ class Values:
                 copy = self._copies[segment, view] = copy_of(tensor)
             found.setdefault(view, copy)
         return found
+
+
+def operand_of(recording: Recording, position: int, slot: int) -> Tensor:
+    """A tensor that a call read, as it was then; slot: its number among those of the call. Raises
+    NotReplayable."""
+    where = window(recording, recording.step_of(position))
+    at, index, _ = where.find(position)
+    call = where.segments[at].calls[index]
+    refs = list(refs_in((call.args, tuple(call.kwargs.values()))))
+    ((_, shown),) = Values(where.segments).of([(at, index)])
+    if slot >= len(refs) or refs[slot].view not in shown.read:
+        raise NotReplayable("the operand is not known")
+    return shown.read[refs[slot].view]
 
 
 class Results:

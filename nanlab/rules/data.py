@@ -12,9 +12,10 @@ import pandas as pd
 
 from nanlab.analysis.provenance import is_mask, skipped_by_hand
 from nanlab.analysis.training import line_fields, optimizer_step_of
-from nanlab.findings.fault import Fault, bad_values, listed, plural, verb
+from nanlab.findings.fault import SHOWN, Fault, bad_values, listed, nonfinite, plural, verb
 from nanlab.findings.rule import Finding, Fix, Match, rule
 from nanlab.operators import card, having
+from nanlab.program.values import operand_of
 from nanlab.topics.training import SCALE_FREE
 from nanlab.trace import Trace
 from nanlab.trace.op import FORWARD, OPTIMIZER, walk
@@ -175,12 +176,35 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     phase = (
         "init" if role in ("parameter", "buffer") else "data" if fault.kind == "intended" else None
     )
+    evidence, samples = _held(fault)
     return Match(
         f"the {_shown(fault, role)} holds {bad_values(nans, infinities)} among"
         f" {plural(numel, 'value')}, first used by {fault.finding.op}",
+        evidence,
         explanation=text,
+        samples=samples if role in ("input", "target") else [],
         phase=phase,
     )
+
+
+def _held(fault: Fault) -> tuple[pd.DataFrame, list[int]]:
+    """The bad elements of the tensor as it was first used, and the samples that they are in; none
+    where the step cannot be run again."""
+    use, slot = _first_use(fault)
+    if use < 0 or slot < 0:
+        return pd.DataFrame(), []
+    try:
+        held = operand_of(fault.recording, use, slot).detach().cpu()
+        where = nonfinite(held).nonzero()
+    except Exception:  # the step is no longer kept, or holds tensors of another kind
+        return pd.DataFrame(), []
+    shown = [tuple(each) if len(each) != 1 else each[0] for each in where[:SHOWN].tolist()]
+    values = held[tuple(where[:SHOWN].T)].reshape(-1).tolist()
+    cells = [str(value) if isinstance(value, complex) else value for value in values]
+    frame = pd.DataFrame({"index": shown, "value": cells})
+    frame.attrs["total"] = len(where)
+    batched = held.dim() > 0 and held.shape[0] == fault.batch > 1
+    return frame, sorted({*where[:, 0].tolist()}) if batched else []
 
 
 _given = partial(rule, family="context", origins=GIVEN)
@@ -363,7 +387,7 @@ SMALL = 0.1  # a parameter below this is taken to be of this size: many begin at
 # change of a parameter in one update, relative to its size before, from which on it was thrown
 THROWN = 1.0
 ROSE = 10.0  # the same for the steps of the run-up together
-SHOWN = 6  # steps of the run-up
+SHOWN_STEPS = 6  # of the run-up
 
 
 def with_data(fault: Fault, finding: Finding) -> Finding:
@@ -415,7 +439,7 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
     )
     names = _parameters_behind(fault)
     before = before[before["parameter"].isin(names)]
-    first, last = max(finding.step - SHOWN, 0), finding.step - 1
+    first, last = max(finding.step - SHOWN_STEPS, 0), finding.step - 1
     far = []
     for name, change in zip(before["parameter"].tolist(), before["update_absmax"], strict=True):
         was, began = _before(frame, name, last), _before(frame, name, first)
@@ -433,7 +457,9 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
     step, rate = found
     at = f" at a learning rate of {rate:g}" if rate is not None else ""
     series = frame[frame["parameter"] == name]
-    series = series[(series["step"] < finding.step) & (series["step"] >= finding.step - SHOWN)]
+    series = series[
+        (series["step"] < finding.step) & (series["step"] >= finding.step - SHOWN_STEPS)
+    ]
     return Finding(
         cause="learning-rate",
         severity="warning",

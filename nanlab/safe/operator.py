@@ -236,13 +236,14 @@ def _total(x: Tensor) -> Tensor:
 @contextmanager
 def _unseen() -> Iterator[None]:
     """Where torch is asked for a gradient that may be NaN: no anomaly detection, and no hooks on
-    saved tensors.
+    saved tensors. First derivatives alone can be asked for: what is saved has no graph, for a node
+    that kept its own result with one would never be freed.
 
     Inside torch.func.grad there are no such hooks, and torch refuses to set any.
     """
     possible = torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
     hooks = (
-        torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is)
+        torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, _as_it_is)
         if possible
         else nullcontext()
     )
