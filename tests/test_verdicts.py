@@ -969,3 +969,47 @@ def test_function_of_one_line_is_not_wrapped(tmp_path: Path) -> None:
     assert trace.culprit is not None
     around = [fix for fix in trace.culprit.fixes if fix.code.startswith("with ")]
     assert not any(fix.verdict in ("verified", "finite") for fix in around)
+
+
+WAVES = """
+import torch
+
+weight = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+opt = torch.optim.SGD([weight], lr=0.01)
+
+
+def step(times):
+    opt.zero_grad()
+    x = weight * times
+    y = torch.sin(x) / x
+    y.sum().backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "why"),
+    [
+        ("y = torch.sinc(x / torch.pi)", "verified", ""),
+        (
+            "y = torch.sinc(x / torch.pi).reshape(3 * int((x == 0).any()))",
+            "fails",
+            "in step 1 it raises RuntimeError",
+        ),
+    ],
+)
+def test_what_is_right_in_the_failing_step_breaks_none_before(
+    text: str, verdict: str, why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "waves.py"
+    path.write_text(WAVES)
+    names: dict[str, Any] = {"__name__": "waves"}
+    exec(compile(WAVES, str(path), "exec"), names)
+    with nanlab.watch(on_fault="record") as trace:
+        for times in ([1.0, 1.0, 1.0], [2.0, 1.0, 0.5], [0.0, 1.0, 2.0]):
+            names["step"](torch.tensor(times))
+    assert trace.culprit is not None
+    judge = judge_for(trace, trace.culprit)
+    assert isinstance(judge, Judge)
+    found = judge.judge([Edit(str(path), 11, 11, text, "    y = torch.sin(x) / x")])
+    assert (found.verdict, found.why[: len(why)]) == (verdict, why)

@@ -26,7 +26,7 @@ from nanlab.analysis.parts import (
     widened,
 )
 from nanlab.capture.state import are_finite, values_of
-from nanlab.errors import NotReplayable
+from nanlab.errors import NotReplayable, UsageError
 from nanlab.exact.limits import (
     Agreement,
     Evaluation,
@@ -54,7 +54,7 @@ from nanlab.program.replay import (
     patched,
     place_of,
 )
-from nanlab.program.rerun import Get, Window
+from nanlab.program.rerun import Get, Window, window
 from nanlab.program.slices import Slice, calls_of, cut, numel
 from nanlab.program.values import Values
 from nanlab.trace import Trace
@@ -157,6 +157,8 @@ class Judge:
                 elif self.revives and found.verdict == "finite" and self._only_revives(found):
                     found = replace(found, why=REVIVED, distortion=None)
                 found = self._beside_another_form(found, another_form)
+                if found.verified and (why := self._harm_before(edits)):
+                    found = replace(found, verdict="fails", why=why)
             except Exception as error:  # it accuses no edit
                 told = f"{type(error).__name__}: {_first_line(error)}"
                 found = Judgement("untried", f"nanlab could not tell whether it is right ({told})")
@@ -178,6 +180,29 @@ class Judge:
         return replace(
             found, verdict="finite", why=f"the loss is {loss:.4g}, its limit {right:.4g}"
         )
+
+    def _harm_before(self, edits: Sequence[EditLike]) -> str:
+        """What edits break in the step before, which went well as it was; "" where nothing is known
+        of it."""
+        try:
+            where, values = self._before
+            replay = patched(where, apply(self.recording, where.segments, edits, values))[0]
+        except (NotReplayable, UsageError):  # it is not kept, or does not run these lines
+            return ""
+        except Exception as error:
+            return f"in step {where.step} it raises {type(error).__name__}: {_first_line(error)}"
+        return "" if replay.finite else f"step {where.step}, which was finite, is not with it"
+
+    @cached_property
+    def _before(self) -> tuple[Window, Values]:
+        """The step before, and its values. Raises NotReplayable where it is not kept or went wrong,
+        too."""
+        step = self.recording.step_of(self.where.start) - 1
+        sinks = {self.recording.step_of(sink.step_position) for sink in self.recording.sinks}
+        if step < 0 or step in sinks:
+            raise NotReplayable("no step before it went well")
+        where = window(self.recording, step)
+        return where, Values(where.segments)
 
     def _has_revived(self, replay: Replay | None) -> bool:
         after = replay.gradients if replay is not None else {}
