@@ -907,3 +907,32 @@ def test_line_that_stands_twice_in_a_package_is_not_patched(
     file = str(package.__file__)
     assert patch_text(Edit(file, 2, 2, "x = x.clamp_min(1e-6).sqrt()")) == ""
     assert "clamp" in patch_text(Edit(file, 4, 4, "return x.clamp_min(1e-6)"))
+
+
+HOLDERS = """
+class Holder:
+    def __init__(self, x):
+        self.x = x
+
+
+def scaled(holder):
+    spread = holder.x.abs().amax()
+    holder.x = holder.x * (
+        1 / spread
+    )
+    return holder
+"""
+
+
+def test_patch_is_tried_by_the_values_of_its_line_where_the_call_cannot_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = installed(tmp_path, monkeypatch, "holders_patched", HOLDERS)
+    weight = nn.Parameter(torch.ones(3))
+    made = [torch.tensor([1.0, 2.0, 3.0]), torch.zeros(3)]
+    with nanlab.watch(on_fault="record") as trace:
+        parts = [package.scaled(package.Holder(each)).x for each in made]
+        (torch.stack(parts) * weight).sum().backward()
+    assert trace.culprit is not None and trace.culprit.library is not None
+    patch = next(fix for fix in trace.culprit.fixes if fix.patch is not None)
+    assert patch.verified, patch.why

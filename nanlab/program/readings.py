@@ -48,7 +48,7 @@ from nanlab.program.expression import (
 from nanlab.program.rerun import ZEROS
 from nanlab.program.values import BySegment, Results, Values
 from nanlab.trace.chunk import Span
-from nanlab.trace.op import RECOMPUTE
+from nanlab.trace.op import RECOMPUTE, Op, is_installed
 from nanlab.trace.program import Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
@@ -113,8 +113,8 @@ class Readings:
                     again = op and op.phase == RECOMPUTE
                     if not own or not op or (op.place == applied and not again):
                         continue
-                if op and op.place in wanted:
-                    group.append((index, call, wanted[op.place]))
+                if op and (place := self._place(op)) in wanted:
+                    group.append((index, call, wanted[place]))
             results.want(at, [index for index, _, _ in group])
             found.append((at, group))
         results.run()
@@ -159,6 +159,10 @@ class Readings:
             raise NotReplayable(str(found))
         return found
 
+    def _place(self, op: Op) -> int:
+        """The number of the line of a row: of a package's file the innermost there."""
+        return op.site if is_installed(self.file) else op.place
+
     @cached_property
     def _is_forward(self) -> bool:
         """Whether the step differentiates forward."""
@@ -177,9 +181,10 @@ class Readings:
         if self.file not in self.shared.computing:
             calls = (call for segment in self.segments for call in segment.calls)
             rows = (self.recording.at(c.position) for c in calls if any(refs_in(c.out)))
-            own = [op for op in rows if op.file == self.file]
-            spans = {self.recording.spans[op.place] for op in own}
-            self.shared.computing[self.file] = {op.line for op in own}, spans - {None}
+            places, spans_of = self.recording.places, self.recording.spans
+            own = [at for at in map(self._place, rows) if places[at][0] == self.file]
+            spans = {spans_of[at] for at in own}
+            self.shared.computing[self.file] = {places[at][1] for at in own}, spans - {None}
         lines, spans = self.shared.computing[self.file]
         kinds: dict[str, set[bool | None]] = {}
         for statement in nodes_of(function_around(self.text, self.line)):
