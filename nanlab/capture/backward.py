@@ -211,6 +211,7 @@ class BackwardRecorder:
             loss = accumulates or root.numel() == 1
             if loss and recording.may_be_bad(source):
                 recording.sinks.append(Sink("loss", source, position))
+                ops.fault_shown()
             if accumulates and ops.where.in_backward == 0:
                 self.loss_seen(source, adding)
         return oldest, adding

@@ -106,7 +106,7 @@ class OpRecorder(DispatchMode):
     ``special`` is called with (kind, position, args) after an operation of a loss scaler, ``wrote``
     with (entry, position, tensor) after a parameter or buffer was written under ``no_grad``,
     ``adopt`` with a tensor that turns out to be a parameter, ``failed`` with an exception of our
-    own.
+    own, ``fault_shown`` where a loss is bad.
     """
 
     supports_higher_order_operators = True
@@ -140,6 +140,7 @@ class OpRecorder(DispatchMode):
         self.wrote: Callable[[Entry, int, Tensor], None] = lambda entry, position, tensor: None
         self.adopt: Callable[[Tensor], int] = lambda tensor: -1
         self.failed: Callable[[Exception], None] = lambda error: None
+        self.fault_shown: Callable[[], None] = lambda: None
         self.harmless = _Harmless(self)
         self._flags = 0  # of the row of the running call
         # of the last row: id of the tensor, number of its storage, view

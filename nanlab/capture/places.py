@@ -254,6 +254,10 @@ class SourceLines:
         """Whether a frame runs torch's own code (or ours)."""
         return frame is not None and self._kinds.get(id(frame.f_code)) == _TORCH
 
+    def shown(self, code: CodeType) -> str:
+        """The file of a known function, as tables show it."""
+        return self._names.get(id(code), "")
+
     def user_code(self, frame: FrameType) -> bool:
         return self._kind(frame) == _USER
 

@@ -21,6 +21,7 @@ from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.exception_frames import failure_of, mark
 from nanlab.capture.execution import BatchRecorder, EagerCode, is_watched, run_in_thread
 from nanlab.capture.folding import fold
+from nanlab.capture.naming import note_names
 from nanlab.capture.places import Models, ModuleRecorder, SourceLines, joined
 from nanlab.capture.program import ProgramRecorder
 from nanlab.capture.ranks import Agreement, Kind
@@ -220,6 +221,7 @@ class watch:
         # whether all processes watch here, also where they share no collective
         self.is_shared = False
         self._judged = 0  # sinks that were judged
+        self._named = 0  # sinks at which the program's names were read
         self._looked = 0  # sinks that were looked into, where statistics are put off
         self._broken = False  # whether nanlab itself failed
         self._sound_sinks = 0  # sinks noted before that
@@ -237,6 +239,7 @@ class watch:
         ops.special, ops.wrote, ops.adopt = training.special, training.wrote, training.owner_of
         self.recording.catch_up = training.step_checks.catch_up
         training.step_checks.failed = self._failed
+        ops.fault_shown = self._note_names
         training.judge, training.stepping = (
             partial(self._judge, "step"),
             partial(self._judge, "optimizer"),
@@ -515,6 +518,7 @@ class watch:
         is scaled, may yet be skipped.
         """
         recording, shared = self.recording, self._agreement.attach()
+        self._note_names()
         if self.on_fault != "stop":
             return
         self._look_closer()
@@ -533,6 +537,16 @@ class watch:
         culprit = run_in_thread(lambda: self.trace.culprit)
         other = FaultFound("nanlab stopped the program: another rank found a fault")
         self.stopping(other if culprit is None else stopped(culprit))
+
+    def _note_names(self) -> None:
+        """Read what the program calls its tensors where a fault first shows."""
+        recording = self.recording
+        if len(recording.sinks) > self._named:
+            new, self._named = recording.sinks[self._named :], len(recording.sinks)
+            bad = [sink for sink in new if sink.position in recording.bad]
+            if bad:
+                with self._ops.harmless:
+                    note_names(self._ops, sys._getframe(1), bad[0].step_position)
 
     def _culprit(self, undecided: bool) -> Any:
         self.recording.updates_apart = self._clock.makes_new_parameters()

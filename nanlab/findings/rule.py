@@ -15,6 +15,7 @@ import pandas as pd
 
 from nanlab.analysis.libraries import report
 from nanlab.errors import UsageError
+from nanlab.program.rebuild import LeftOut
 from nanlab.trace.op import location
 
 # Lists of findings, fixes and path stations that print well.
@@ -173,6 +174,8 @@ class Fix:
     # is between edit and loss, where these values are others and loss and gradients are right
     distortion: float | None = None
     gradient_max: float | None = None
+    # the rows of the batch that its lines leave out
+    left_out: LeftOut | None = field(default=None, repr=False)
     # worth its line only where no other is right
     last_resort: bool = field(default=False, repr=False)
     # it was tried as a setting of the optimizer, whose lines the step does not run

@@ -43,6 +43,7 @@ from nanlab.trace.program import (
     Segment,
     refs_in,
 )
+from nanlab.trace.recording import NamedTensor
 
 # The step without some rows of its batch: forward calls on fewer rows, sizes that the program
 # wrote as numbers included.
@@ -66,6 +67,9 @@ class Batch:
     lines: dict[int, str] = field(default_factory=dict)  # position of a call -> its source
     # positions of the calls that make the batch of something else: X[i], a stack of samples
     makers: frozenset[int] = frozenset()
+    # tensors of which the rows are left out from a call on, and the position of that call
+    entering: tuple[Ref, ...] = ()
+    start: int = 0
     _counters: set[int] = field(default_factory=set)  # storages that arange made
     _reached: set[int] = field(default_factory=set)  # storages that the batch has a part in
     # (storage, flattened size) -> whether the batch comes last in it
@@ -82,10 +86,22 @@ class Batch:
             return found.index_select(0, self.kept)
         raise NotReplayable("a part of the batch is read that is not made of whole rows")
 
+    def enter(self, graph: Graph) -> None:
+        """Leave the rows out of what is known under names."""
+        for ref in self.entering:
+            graph.rebind(ref, graph.get(ref).index_select(0, self.kept))
+            self._reached.add(ref.storage)
+
+    def leaves_alone(self, storage: int) -> bool:
+        """Whether a storage, of a batch known by names, has its rows."""
+        return bool(self.start) and storage not in self._reached
+
     # -- a call
 
     def run(self, segment: Segment, index: int, call: Call, args: Any, kwargs: Any) -> Any:
         """The call on the rows that are left. Raises NotReplayable where that is unclear."""
+        if call.position < self.start:
+            return operate_call(call, args, kwargs)
         name = getattr(call.func, "_opname", "")
         before = call.read
         reached = any(r.storage in self._reached for r in before)
@@ -392,6 +408,65 @@ def batch_of(where: Window, without: Sequence[int]) -> Batch:
     lines = {call.position: where.recording.at(call.position).source for call in calls}
     leaves = frozenset(n for n, size in data.items() if size == rows)
     return Batch(rows, kept, leaves, lines, makers)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Rows that some tensors lose where a step first reads one of them, all being written."""
+
+    rows: int  # of the recorded tensors
+    without: tuple[int, ...]  # the numbers of those that they lose
+    tensors: tuple[NamedTensor, ...]
+
+
+def refs_by_name(where: Window, named: Iterable[NamedTensor]) -> dict[str, Ref]:
+    """The tensors of these names, as far as the step's calls read them, and autograd does not
+    follow them."""
+    calls = (call for segment in where.segments for call in segment.calls)
+    read = {tuple(ref[:4]): ref for call in calls for ref in call.read if not ref.tracked}
+    keys = {n.name: (n.storage, n.offset, n.size, n.stride) for n in named}
+    return {name: read[key] for name, key in keys.items() if key in read}
+
+
+def batch_without(where: Window, out: LeftOut) -> Batch:
+    """The batch without these rows. Raises NotReplayable."""
+    refs = tuple(refs_by_name(where, out.tensors).values())
+    first = next((call for _, _, call in readers_of(where, refs)), None)
+    if first is None or len(refs) < len(out.tensors):
+        raise NotReplayable("nothing reads these rows, or autograd follows them")
+    kept = torch.tensor([r for r in range(out.rows) if r not in {*out.without}], dtype=torch.long)
+    calls = (call for segment in where.segments for call in segment.calls)
+    lines = {call.position: where.recording.at(call.position).source for call in calls}
+    start = max(first.position, 1)
+    return Batch(out.rows, kept, frozenset(), lines, entering=refs, start=start)
+
+
+def readers_of(where: Window, refs: Sequence[Ref]) -> Iterator[tuple[int, int, Call]]:
+    """(segment, index, call) of what reads one of these tensors once all are written."""
+    views, storages = {ref.view for ref in refs}, {ref.storage for ref in refs}
+    every = [
+        (at, index, call)
+        for at, segment in enumerate(where.segments)
+        for index, call in enumerate(segment.calls)
+    ]
+
+    def writes(call: Call) -> bool:
+        made = {ref.storage for ref in refs_in(call.out)} - {ref.storage for ref in call.read}
+        return not storages.isdisjoint(made.union(written_by(call)))
+
+    written = [n for n, (_, _, call) in enumerate(every) if writes(call)]
+    for each in every[written[-1] + 1 if written else 0 :]:
+        if any(ref.view in views for ref in each[2].read):
+            yield each
+
+
+def data_of(where: Window) -> set[int]:
+    """The storages of a step that no parameter has a part in."""
+    found: set[int] = set()
+    for call, data in _data_calls(where, where.recording.program.names):
+        found |= {r.storage for r in (*call.read, *refs_in(call.out)) if r.storage in data}
+        found -= {r.storage for r in refs_in(call.out) if r.storage not in data}
+    return found
 
 
 def _rows_entering(where: Window, parameters: Container[int]) -> dict[int, None]:
@@ -1221,7 +1296,8 @@ def _paired(out: Any, made: Any) -> tuple[tuple[Ref, ...], tuple[Any, ...]]:
 
 
 def _call(graph: Graph, segment: Segment, index: int, rows: Batch | None = None) -> None:
-    if index in segment.loads and rows is None and segment.loads[index][0] not in graph.edited:
+    plain = rows is None or rows.leaves_alone(segment.loads.get(index, (-1,))[0])
+    if index in segment.loads and plain and segment.loads[index][0] not in graph.edited:
         storage, held = segment.loads[index]
         base = graph.bases.get(storage)
         with _disable_current_modes():
@@ -1229,6 +1305,8 @@ def _call(graph: Graph, segment: Segment, index: int, rows: Batch | None = None)
                 graph.memory.storages[storage] = held.clone()
             else:
                 base.tensor.untyped_storage().copy_(held)
+    if rows is not None and rows.start and segment.calls[index].position == rows.start:
+        rows.enter(graph)
     run = operate_call if rows is None else partial(rows.run, segment, index)
     make(segment, index, graph.get, graph.bind, run)
 

@@ -24,9 +24,11 @@ from nanlab.program.rebuild import (
     Beginning,
     Ended,
     Graph,
+    LeftOut,
     Patch,
     Rebuilt,
     batch_of,
+    batch_without,
     rebuild,
     same_bits,
 )
@@ -415,6 +417,11 @@ def replay_step(
     return _again(where, change, dtype)
 
 
+def without_rows(where: Window, out: LeftOut) -> Replay:
+    """A step in which some tensors have fewer rows. Raises NotReplayable."""
+    return patched(where, Change(where.segments, batch=batch_without(where, out)))[0]
+
+
 def replay(
     trace: Trace,
     fix: Any = None,
@@ -435,6 +442,14 @@ def replay(
                 begin = first_of_fault(trace.recording, step, culprit.position)
     elif first and type(step) is int:  # numbered as in the longer run that this is a replay of
         step -= first
+    out = getattr(fix, "left_out", None)
+    if out is not None:
+        others = {"dtype": dtype, "loss_scale": loss_scale, "lr": lr, "without": without}
+        if given := [name for name, value in others.items() if value is not None]:
+            raise UsageError(f"a fix that leaves samples out does not go together with {given[0]}=")
+        found = without_rows(window(trace.recording, step, begin), out)
+        found.recorded = trace
+        return found
     edits = edits_of(fix)
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeMismatchError(f"expected a floating dtype such as torch.float32, got {dtype!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from types import NoneType
 from typing import Any, get_args, get_origin
 
 import numpy as np
@@ -68,6 +69,8 @@ def _made(value: Any, hint: Any) -> Any:
     """The value of a type that was told. Raises CapsuleError for any other."""
     kind: Any = get_origin(hint) or hint
     inside = get_args(hint)
+    if NoneType in inside and is_dataclass(inside[0]):
+        return None if value is None else _made(value, inside[0])
     if is_dataclass(hint):
         hints = {name: each for name, each in hints_of(kind).items() if name != _UNTOLD}
         _expect(isinstance(value, dict) and value.keys() == hints.keys())

@@ -42,6 +42,7 @@ from nanlab.program.patched import patch
 from nanlab.program.readings import text_of as source_text
 from nanlab.program.rerun import first_of_fault, grouped, step_that_shows, window
 from nanlab.rules.advice import advised, with_arguments
+from nanlab.rules.left_out import without_samples
 from nanlab.rules.settings import tried_settings
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
@@ -132,6 +133,7 @@ def _tried(
         limited = _limited(trace, finding, pages, clock)
         told = {"verified", "finite"} - {fix.verdict for fix in found}
         found += [fix for fix in limited if fix.verdict in told]
+        found += _leaving_out(trace, finding)
     found = distinct([*_helpful(found, finding), *beyond()])
     found = [with_arguments(fix, finding.source) for fix in found]
     if finding.library is not None:  # what the user can write comes before what cannot be written
@@ -143,6 +145,18 @@ def _tried(
         rest = [*fed][MOST_TOLD:]
         return [f for f in found if not any(f is other for other in rest)]
     return nearest_first(sorted(found, key=_rank), finding)
+
+
+def _leaving_out(trace: Trace, finding: Finding) -> list[Fix]:
+    """The batch without the samples that it failed for."""
+    judge = judge_for(trace, finding)
+    if isinstance(judge, str):
+        return []
+    try:
+        return without_samples(trace, finding, judge.where, judge.values)
+    except Exception as error:
+        _note(trace, f"no samples to leave out ({type(error).__name__}: {error})")
+        return []
 
 
 def _has_verified(fixes: Sequence[Fix]) -> bool:
@@ -494,21 +508,22 @@ def _order(fix: Fix) -> int:
 
 def _rank_in_library(fix: Fix) -> tuple[int, bool, bool, float]:
     """Verified first, what draws random numbers after what does not, and small gradients before
-    large ones; then finite, the least distorting first; then untried. The program's lines before
-    those of the library."""
+    large ones; then finite, what leaves samples out and the least distorting first; then untried.
+    The program's lines before those of the library."""
     patched = fix.patch is not None
     if fix.verdict == "verified":
         size = math.floor(math.log10(max(fix.gradient_max or 0.0, 1.0)))
         return 0, patched, "randn" in fix.code, size
     if fix.verdict == "finite":
-        return 1, patched, False, fix.distortion or 0.0
+        return 1, patched, fix.left_out is None, fix.distortion or 0.0
     return 2 + (fix.verdict == "fails"), patched, False, 0.0
 
 
-def _rank(fix: Fix) -> tuple[int, bool, bool, float]:
-    """Verified first, then what is right but for rounding; gradient-stopping last; the least
-    distorting first, but for rounding."""
+def _rank(fix: Fix) -> tuple[int, bool, bool, bool, float]:
+    """Verified first, then what is right but for rounding, then what leaves samples out;
+    gradient-stopping last; the least distorting first, but for rounding."""
     distortion = math.inf if fix.distortion is None else fix.distortion
     rounded = float(f"{distortion:.1g}") if distortion > ROUNDING else 0.0
     off = not fix.why.startswith(ROUNDED)
-    return (_order(fix), off, fix.gradient_max is None, rounded)
+    out = fix.left_out is None
+    return (_order(fix), off, out, fix.gradient_max is None, rounded)

@@ -86,6 +86,20 @@ class NodeInfo:
     custom: bool = False  # a torch.autograd.Function
 
 
+@dataclass(frozen=True, slots=True)
+class NamedTensor:
+    """A tensor that a function of the program had under a name when a fault showed."""
+
+    position: int  # of the trace when it did
+    file: str  # as it is shown
+    function: int  # its first line; 0: the file or cell itself
+    name: str
+    storage: int  # number of its memory in the recorded program
+    offset: int  # elements
+    size: tuple[int, ...]
+    stride: tuple[int, ...]  # elements
+
+
 def leaf_number(owner: int) -> int:
     """The number of a parameter's AccumulateGrad node, which has no sequence; negative."""
     return -2 - owner
@@ -298,6 +312,7 @@ class Recording:
     sources: dict[int, Source] = field(default_factory=dict)
     _numbers: int = 0  # sources so far
     sinks: list[Sink] = field(default_factory=list)
+    named: list[NamedTensor] = field(default_factory=list)  # in the steps of the first of these
     guilty: dict[int, GuiltyCall] = field(default_factory=dict)
     # by guilty call, as far as they were asked for; None where they could not be made again
     evidence: dict[int, Kept | None] = field(default_factory=dict)

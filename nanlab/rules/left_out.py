@@ -1,0 +1,198 @@
+"""Samples that a program could leave out: a condition on its data that they alone fail."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import torch
+
+from nanlab.errors import NanlabError
+from nanlab.findings.fault import listed, plural, verb
+from nanlab.findings.rule import Edit, Finding, Fix
+from nanlab.program.expression import names_in, parsed
+from nanlab.program.readings import text_of
+from nanlab.program.rebuild import LeftOut, data_of, readers_of, refs_by_name
+from nanlab.program.replay import without_rows
+from nanlab.program.rerun import Window
+from nanlab.program.values import Values
+from nanlab.trace import Trace
+from nanlab.trace.program import Ref
+from nanlab.trace.recording import NamedTensor
+
+Tensor = torch.Tensor
+# What the samples that stay have, and what the others are.
+OF_ROWS = {
+    "{x}.flatten(1).isfinite().all(1)": "not finite",
+    "{x}.flatten(1).any(1)": "all zeros",
+    "{x}.flatten(1).amax(1) > {x}.flatten(1).amin(1)": "one number throughout",
+}
+OF_NUMBERS = {"{x}.isfinite()": "not finite", "{x} != 0": "0", "{x} > 0": "not above 0"}
+MOST = 0.5  # of a batch that is left out
+MOST_PLACES = 3  # in a function that are tried
+_NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+
+
+def without_samples(trace: Trace, finding: Finding, where: Window, values: Values) -> list[Fix]:
+    """The batch without the samples of a finding, where their data tells them from the others;
+    tried."""
+    if not finding.samples or not finding.harmful:
+        return []
+    named = trace.recording.named
+    every = (each for each in named if where.start <= each.position < where.end)
+    data = data_of(where)
+    untried: dict[int, Fix] = {}  # by line, the first
+    for (file, function), group in groupby(every, key=lambda each: (each.file, each.function)):
+        own = [n for n in group if n.storage in data]
+        batch = {n.name: n for n in _of_one_size(own, max(finding.samples))}
+        refs = refs_by_name(where, batch.values())
+        text = text_of(trace.recording, file)
+        for statement, names in _first_readers(text, function, {*refs}):
+            known = {name: ref for name, ref in refs.items() if name in names}
+            for name, condition, said, rows in _conditions(where, values, known, finding.samples):
+                written = _written(text, statement, condition, [*known])
+                row = text.splitlines()[statement.lineno - 1]
+                edit = Edit(file, statement.lineno, statement.lineno, written, row)
+                left = tuple(each for each in batch.values() if each.name in known)
+                out = LeftOut(known[name].size[0], rows, left)
+                fix = _fix(edit, name, said, out)
+                try:
+                    if without_rows(where, out).finite:
+                        return [fix]
+                except NanlabError as error:
+                    fix = replace(fix, verdict="untried", why=str(error), distortion=None)
+                    untried.setdefault(statement.lineno, fix)
+    return [*untried.values()][-1:]
+
+
+def _fix(edit: Edit, name: str, said: str, out: LeftOut) -> Fix:
+    """The edit, with which the step is finite."""
+    count, samples = len(out.without), listed([str(row) for row in out.without], 4)
+    which = f"{verb(count, 'sample', 'samples')} {samples}, where `{name}` is {said}"
+    return Fix(
+        f"leave out {which}",
+        edit.text,
+        verdict="finite",
+        why=f"{count:,} of {plural(out.rows, 'sample')} {verb(count, 'is', 'are')} left out, and"
+        " the others weigh more",
+        edits=(edit,),
+        distortion=count / (out.rows - count),
+        left_out=out,
+    )
+
+
+def _of_one_size(named: Sequence[NamedTensor], largest: int) -> list[NamedTensor]:
+    """Those that share the most common number of rows, in which a row of that number is."""
+    sizes = Counter(n.size[0] for n in named if n.size[0] > max(largest, 1))
+    return [n for n in named if n.size[0] == sizes.most_common(1)[0][0]] if sizes else []
+
+
+def _first_readers(
+    text: str, function: int, names: set[str]
+) -> Iterator[tuple[ast.stmt, set[str]]]:
+    """The first statements of a function that read the batch, or what is made of it, once all that
+    is read from there on stands; and the names of that.
+
+    function: its first line, 0: the file.
+    """
+    tree: ast.AST | None = parsed(text) if text else None
+    if tree is not None and function:
+        tree = next((n for n in ast.walk(tree) if _begin(n) == function), None)
+    own = [*_own_nodes(tree)] if tree is not None else []
+    stored = dict.fromkeys(names, 0)
+    for node in own:
+        if isinstance(node, ast.expr) and (name := _stores(node)) in names:
+            stored[name] = max(stored[name], node.lineno)
+    for last in sorted({*stored.values()})[:MOST_PLACES]:
+        place = _first_reader(text, own, {n for n, at in stored.items() if at <= last}, last)
+        if place is not None:
+            yield place
+
+
+def _first_reader(
+    text: str, own: Sequence[ast.AST], names: set[str], last: int
+) -> tuple[ast.stmt, set[str]] | None:
+    """The first statement behind a line that reads one of these names, and those that are read from
+    there on."""
+    read = [
+        n
+        for n in own
+        if isinstance(n, ast.Name) and n.id in names and isinstance(n.ctx, ast.Load)
+        if n.lineno > last
+    ]
+    statements = [n for n in own if isinstance(n, ast.stmt)]
+    first = min((n.lineno for n in read), default=0)
+    around = [s for s in statements if s.lineno <= first <= (s.end_lineno or s.lineno)]
+    if not around:
+        return None
+    statement = max(around, key=lambda s: s.lineno)
+    rows = text.splitlines()[statement.lineno - 1]
+    begins = rows[: statement.col_offset].strip() == ""  # not behind a colon or a semicolon
+    whole = statement.lineno == statement.end_lineno or hasattr(statement, "body")
+    return (statement, {n.id for n in read}) if begins and whole else None
+
+
+def _begin(node: ast.AST) -> int:
+    """The first line of a function, its decorators included; 0 of anything else."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return 0
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+
+
+def _own_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function or file, without those of functions in it."""
+    for child in ast.iter_child_nodes(tree):
+        if not isinstance(child, _NESTED):
+            yield child
+            yield from _own_nodes(child)
+
+
+def _stores(node: ast.expr) -> str:
+    """The name that an expression gives a value to, or to a part of it."""
+    if not isinstance(getattr(node, "ctx", None), ast.Store):
+        return ""
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _conditions(
+    where: Window, values: Values, known: dict[str, Ref], samples: Sequence[int]
+) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
+    """(name, condition on it, what those are that fail it, their rows) of what tells the samples
+    from the others."""
+    for name, ref in known.items():
+        value = _value(where, values, ref)
+        if value is None or not (value.is_floating_point() or value.dim() > 1):  # labels
+            continue
+        for form, said in (OF_ROWS if value.dim() > 1 else OF_NUMBERS).items():
+            try:
+                stays = eval(form.format(x="x"), {"x": value})
+            except Exception:  # rows without elements
+                continue
+            rows = (~stays).nonzero().flatten().tolist()
+            if rows == sorted(samples) and len(rows) <= MOST * len(stays):
+                yield name, form.format(x=name), said, tuple(rows)
+
+
+def _value(where: Window, values: Values, ref: Ref) -> Tensor | None:
+    """A tensor as the first call that reads it saw it; None where that cannot be run again."""
+    for at, index, _ in readers_of(where, [ref]):
+        try:
+            ((_, shown),) = values.of([(at, index)])
+        except NanlabError:
+            return None
+        return shown.read.get(ref.view)
+    return None
+
+
+def _written(text: str, statement: ast.stmt, condition: str, names: Sequence[str]) -> str:
+    """The row of a statement below two that leave the rows out."""
+    taken = names_in(parsed(text))
+    keep = next(n for n in ("keep", "kept", "rows_kept", "_keep") if n not in taken)
+    picked = ", ".join(f"{name}[{keep}]" for name in names)
+    row = text.splitlines()[statement.lineno - 1].strip()
+    return f"{keep} = {condition}\n{', '.join(names)} = {picked}\n{row}"

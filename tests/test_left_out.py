@@ -1,0 +1,169 @@
+"""A batch without the samples that failed: what their data have in common, as a condition."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import nanlab
+from nanlab.analysis.verdict import Judge
+from nanlab.rules.left_out import without_samples
+from nanlab.rules.remedies import judge_for
+
+PROGRAM = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def train(x, y):
+    opt.zero_grad()
+    shares = x / x.sum(1, keepdim=True)
+    loss = (net(shares)[:, 0] - y).square().mean() - shares.log().mean()
+    loss.backward()
+    opt.step()
+    return loss
+"""
+
+
+def loaded(path: Path, text: str = PROGRAM) -> dict[str, Any]:
+    path.write_text(text)
+    names: dict[str, Any] = {"__name__": path.stem}
+    exec(compile(text, str(path), "exec"), names)
+    return names
+
+
+def batches(bad: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(1)
+    made = [(torch.rand(6, 4), torch.rand(6)) for _ in range(3)]
+    made[2][0][4] = bad
+    return made
+
+
+def watched(names: dict[str, Any], data: list[tuple[torch.Tensor, torch.Tensor]]) -> nanlab.Trace:
+    with nanlab.watch(names["net"], on_fault="record") as trace:
+        for x, y in data:
+            names["train"](x, y)
+    assert trace.culprit is not None
+    return trace
+
+
+def leaving(trace: nanlab.Trace) -> list[nanlab.Fix]:
+    """What would be told if no other fix were right."""
+    assert trace.culprit is not None
+    judge = judge_for(trace, trace.culprit)
+    assert isinstance(judge, Judge)
+    return without_samples(trace, trace.culprit, judge.where, judge.values)
+
+
+def test_samples_are_left_out_by_what_tells_them_from_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "shares.py"
+    trace = watched(loaded(path), batches(0.0))
+    assert trace.culprit is not None and trace.culprit.samples == [4]
+    (fix,) = leaving(trace)
+    assert fix.code == (
+        "keep = x.flatten(1).any(1)\nx, y = x[keep], y[keep]\nshares = x / x.sum(1, keepdim=True)"
+    )
+    assert (fix.title, fix.verdict) == ("leave out sample 4, where `x` is all zeros", "finite")
+    assert "1 of 6 samples is left out" in fix.why
+    (edit,) = fix.edits
+    rows = PROGRAM.splitlines()
+    rows[edit.first - 1 : edit.last] = edit.rows()
+    other = loaded(tmp_path / "mended.py", "\n".join(rows) + "\n")
+    losses = [other["train"](x, y).item() for x, y in batches(0.0)]
+    assert trace.replay(fix).loss == pytest.approx(losses[2], rel=1e-6)
+    loaded_trace = nanlab.load(trace.save(tmp_path / "shares.nanlab"))
+    (again,) = leaving(loaded_trace)
+    assert again == fix and loaded_trace.replay(again).loss == trace.replay(fix).loss
+    with pytest.raises(nanlab.NanlabError, match="does not go together with lr="):
+        trace.replay(fix, lr=0.1)
+
+
+def test_batch_of_a_loop_is_cut_once_all_of_it_stands(tmp_path: Path) -> None:
+    text = PROGRAM.replace("def train(x, y):", "def train(x, y):\n    x = x * 2").replace(
+        "    opt.zero_grad()\n", "    opt.zero_grad()\n    weight = y + 1\n"
+    )
+    text = text.replace(".square().mean()", ".square().mul(weight).mean()")
+    (fix,) = leaving(watched(loaded(tmp_path / "doubled.py", text), batches(0.0)))
+    assert fix.verdict == "finite" and "keep = x.flatten(1).any(1)" in fix.code
+
+
+def test_most_of_a_batch_is_not_left_out(tmp_path: Path) -> None:
+    data = batches(0.0)
+    data[2][0][1:] = 0.0
+    assert leaving(watched(loaded(tmp_path / "sums.py"), data)) == []
+
+
+def test_samples_are_told_by_what_was_made_of_them_where_their_data_are_like_others(
+    tmp_path: Path,
+) -> None:
+    data = batches(0.0)
+    data[2][0][4] = torch.tensor([1.0, -1.0, 2.0, -2.0])
+    (fix,) = leaving(watched(loaded(tmp_path / "sums.py"), data))
+    assert fix.title == "leave out sample 4, where `shares` is not finite"
+
+
+TWO = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net, head = nn.Linear(4, 3), nn.Linear(3, 1)
+
+
+def train(x, y):
+    shares = x / x.sum(1, keepdim=True)
+    loss = (head(net(shares))[:, 0] - y).square().mean() - shares.log().mean()
+    loss.backward()
+
+
+def run():
+    for i in range(3):
+        x, y = torch.rand(6, 4), torch.rand(6)
+        if i == 2:
+            x[4] = 0
+        train(x, y)
+"""
+
+
+def test_where_no_other_fix_is_right_it_is_told_first(tmp_path: Path) -> None:
+    names = loaded(tmp_path / "two.py", TWO)
+    with nanlab.watch(names["net"], on_fault="record") as trace:
+        names["run"]()
+    assert trace.culprit is not None
+    first, *others = trace.culprit.fixes
+    assert not any(fix.verified for fix in others)
+    assert first.left_out is not None and first.verdict == "finite"
+    assert first == nanlab.load(trace.save(tmp_path / "two.nanlab")).culprit.fixes[0]
+
+
+def test_names_are_read_where_a_fault_shows_alone(tmp_path: Path) -> None:
+    names = loaded(tmp_path / "healthy.py")
+    with nanlab.watch(names["net"]) as trace:
+        for x, y in batches(1.0):
+            names["train"](x, y)
+    assert trace.recording.named == []
+
+
+def test_function_lets_its_tensors_go_after_its_names_were_read(tmp_path: Path) -> None:
+    names = loaded(tmp_path / "kept.py")
+    gone: list[weakref.ref[torch.Tensor]] = []
+
+    def run() -> None:
+        for x, y in batches(0.0):
+            big = x * 1.0
+            gone.append(weakref.ref(big))
+            names["train"](big, y)
+            del big
+        assert gone[-1]() is None
+
+    with nanlab.watch(names["net"], on_fault="record", budget=0) as trace:
+        run()
+    assert {named.name for named in trace.recording.named} >= {"x", "y", "big"}
