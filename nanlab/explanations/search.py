@@ -30,6 +30,7 @@ from nanlab.explanations.edits import (
     forms,
     functions,
     gradients,
+    hooks,
     indices,
     labels,
     layouts,
@@ -133,7 +134,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts]
 _FILES += [indices, labels, layouts, parametrizations, documents, solvers, orders]
-_FILES += [columns, counts, defaults, products, saved, sequences, spectra, tables]
+_FILES += [columns, counts, defaults, products, saved, sequences, spectra, tables, hooks]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [

@@ -38,6 +38,17 @@ def read_as_numbers(site: Site) -> Iterator[Candidate]:
                 yield Candidate(0.2, spliced(source, [(node, text + more)]))
 
 
+def dummies_as_numbers(site: Site) -> Iterator[Candidate]:
+    """A column for each kind of something as numbers: as truth values, beside columns of numbers,
+    they make a table one of objects."""
+    for source in site.program.texts if "numpy.object_" in site.text else ():
+        for node in source.nodes:
+            if isinstance(node, ast.Call) and callee(node) == "get_dummies":
+                if not any(keyword.arg == "dtype" for keyword in node.keywords):
+                    head = source.part(node)[:-1].rstrip().rstrip(",")
+                    yield Candidate(0.22, spliced(source, [(node, f"{head}, dtype=float)")]))
+
+
 def _texts_of(table: pd.DataFrame) -> Iterator[list[str]]:
     """The different texts of each column of a table that has some."""
     for _, column in table.items():

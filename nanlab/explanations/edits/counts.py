@@ -10,7 +10,16 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from nanlab.explanations.site import MISSING, Candidate, Place, Site, bound_by, callee, spelled
+from nanlab.explanations.site import (
+    MISSING,
+    Candidate,
+    Place,
+    Site,
+    bound_by,
+    callee,
+    spelled,
+    spliced,
+)
 
 _BEYOND = re.compile("out of (range|bounds)|is outside")
 
@@ -130,3 +139,53 @@ def _near(site: Site, place: Place, size: Any) -> Iterator[str]:
         names = [n for node in nodes if isinstance(node, ast.AnnAssign) for n in bound_by(node)]
         names += [getattr(node, "attr", "") for node in nodes]
         yield from (f"{place.text(size.value)}.{name}" for name in filter(_NUMBER.match, names))
+
+
+def with_one_for_zero(site: Site) -> Iterator[Candidate]:
+    """A table with a row more than there are words, where these are numbered from one."""
+    found = site.looked_up if site.rows else ()  # classes rather are counted from zero
+    for count in (
+        a for a, b in found if b == a + 1 and any(_is_numbered(d, a) for d in _dicts(site))
+    ):
+        pairs: dict[str, list[tuple[ast.AST, str]]] = {}
+        for place in site.statements():
+            for node in (n for n in _sizes(place) if _length(site, place, n.args[0]) == count):
+                text = f"{place.text(node)} + 1"
+                pairs.setdefault(place.source.shown, []).append((node, text))
+                yield replace(place, distance=0.0).replaced(0.32, (node, text))
+        for source in site.program.texts:
+            yield Candidate(0.3, spliced(source, pairs.get(source.shown, [])))
+
+
+def _sizes(place: Place) -> Iterator[Any]:
+    """The lengths that a statement binds, or gives to a call."""
+    given: list[Any] = [getattr(place.statement, "value", None)]
+    for call in place.calls():
+        given += [*call.args, *(k.value for k in call.keywords)] * (callee(call) != "range")
+    yield from (node for node in given if callee(node) == "len" and len(node.args) == 1)
+
+
+def _length(site: Site, place: Place, node: ast.expr) -> int:
+    """The length of what an expression stands for, also as an attribute of an object that the
+    program has; -1: not known."""
+    value, name = place.value(node), spelled(node)
+    if value is MISSING and name.startswith("self."):
+        own = (getattr(each, name[5:], MISSING) for each in site.program.names.values())
+        value = next((each for each in own if each is not MISSING), MISSING)
+    with suppress(TypeError):  # it may have none
+        return len(value)
+    return -1
+
+
+def _dicts(site: Site) -> Iterator[dict[Any, Any]]:
+    """The dicts of the program, also those that its objects keep."""
+    known = [*site.program.names.values()]
+    known += [v for frame, _ in site.frames for v in frame.f_locals.values()]
+    known += [v for each in known for v in getattr(each, "__dict__", {}).values()]
+    yield from (each for each in known if isinstance(each, dict))
+
+
+def _is_numbered(words: dict[Any, Any], count: int) -> bool:
+    """Whether the values of a dict are the numbers from 1 to this one."""
+    whole = len(words) == count and all(type(n) is int for n in words.values())
+    return whole and {*words.values()} == {*range(1, count + 1)}

@@ -298,6 +298,9 @@ def equations(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         for other in sorted({*left} - {*right, ",", "."}):
             texts.append(f"{left}->{right[:at]}{other}{right[at + 1 :]}")
     shapes = [getattr(place.value(given), "shape", ()) for given in call.args[1:]]
+    for each in _letters_of_sizes(parts, right, shapes):
+        text = f"{','.join(each)}->{right}"
+        yield place.replaced(0.45, (call.args[0], repr(text)))
     texts += (f"{','.join(each)}->{right}" for each in _other_letters(parts, right, shapes))
     rank = len(parts[0]) if len({*map(len, parts)}) == 1 else 0
     for a, b in itertools.combinations(range(rank), 2):
@@ -306,6 +309,21 @@ def equations(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         texts.append(f"{','.join(''.join(part[n] for n in order) for part in parts)}->{right}")
     for at, text in enumerate(texts):
         yield place.replaced(0.5 + 0.02 * at, (call.args[0], repr(text)))
+
+
+def _letters_of_sizes(parts: list[str], right: str, shapes: list[Any]) -> Iterator[list[str]]:
+    """The subscripts of operands in which a letter that stands for two sizes is, for one of them,
+    the letter that has that size in another operand alone."""
+    known = [(p, s) for p, s in zip(parts, shapes, strict=False) if len(p) == len(s)]
+    pairs = {pair for p, s in known for pair in zip(p, s, strict=True)}
+    letters = [c for c, _ in pairs]
+    for at, (part, shape) in enumerate(known if len(known) == len(parts) else ()):
+        others = "".join(parts[:at] + parts[at + 1 :])
+        for n, (letter, size) in enumerate(zip(part, shape, strict=True)):
+            alone = (c for c, m in sorted(pairs) if m == size and letters.count(c) == 1)
+            for c in alone if letters.count(letter) > 1 and letter in others else ():
+                if c not in part and others.count(c) == 1 and c not in right:
+                    yield [*parts[:at], part[:n] + c + part[n + 1 :], *parts[at + 1 :]]
 
 
 def _other_letters(parts: list[str], right: str, shapes: list[Any]) -> Iterator[list[str]]:
@@ -473,7 +491,7 @@ def _body(node: ast.AST) -> list[ast.stmt]:
     return body if isinstance(body, list) else []
 
 
-_INVERSES = {"irfft": ("rfft", "n={}.size(-1)"), "irfft2": ("rfft2", "s={}.shape[-2:]")}
+_INVERSES = {"irfft": ("rfft", "n={}.size({})"), "irfft2": ("rfft2", "s={}.shape[-2:]")}
 
 
 def of_the_length(site: Site) -> Iterator[Candidate]:
@@ -482,15 +500,19 @@ def of_the_length(site: Site) -> Iterator[Candidate]:
         (place, call)
         for place in site.statements()
         for call in place.calls()
-        if callee(call) in _INVERSES and len(call.args) == 1 and not call.keywords
+        if callee(call) in _INVERSES and len(call.args) == 1
     ]
     for place, call in sized if re.search(r"size|shape", site.text) else ():
         forward, option = _INVERSES[callee(call)]
+        own = {k.arg: place.text(k.value) for k in call.keywords}
+        if not own.keys() <= ({"dim", "norm"} if "{}.size" in option else {"norm"}):
+            continue
         around = place.function or place.source.tree
         made = [n for n in ast.walk(around) if isinstance(n, ast.Call) and callee(n) == forward]
         for name in dict.fromkeys(spelled(n.args[0]) for n in made if n.args):
             if name:
-                yield replace(place, distance=0.0).added(0.3, call, option.format(name))
+                more = option.format(name, own.get("dim", "-1"))
+                yield replace(place, distance=0.0).added(0.3, call, more)
 
 
 def states_in_one(site: Site) -> Iterator[Candidate]:

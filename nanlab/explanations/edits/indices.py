@@ -20,6 +20,7 @@ from nanlab.explanations.site import (
     Tensor,
     bound_value,
     callee,
+    is_whole,
     names_in,
     spelled,
     unread,
@@ -160,3 +161,42 @@ def _counts(place: Place, number: int) -> list[str]:
                 known = vars(held).items()
                 found += [f"{whole}.{n}" for n, v in known if type(v) is int and v == number]
     return [*found, *tables, str(number)]
+
+
+_NO_INDICES = re.compile("used as indices|integer or boolean|for index|indices.* to have")
+
+
+def divided_whole(site: Site) -> Iterator[Candidate]:
+    """An index that is the quotient of whole numbers as a whole number, where it was divided."""
+    if not _NO_INDICES.search(site.text):
+        return
+    bound = {id(place.statement) for place in site.bound}
+    for place in (*site.bound, *(at for at in site.statements() if id(at.statement) not in bound)):
+        own, near = replace(place, distance=0.0), id(place.statement) in bound
+        for node in place.parts():
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+                whole = near and all(_is_whole(place, side) for side in (node.left, node.right))
+                if whole or _has_rest(place, node):
+                    text = f"{place.whole(node.left)} // {place.whole(node.right)}"
+                    yield own.replaced(0.25, (node, text))
+            elif isinstance(node, ast.Call) and callee(node) in ("div", "divide") and near:
+                sides = [*node.args, getattr(node.func, "value", node)][:2]
+                if not node.keywords and all(_is_whole(place, side) for side in sides):
+                    yield own.added(0.25, node, 'rounding_mode="floor"')
+
+
+def _has_rest(place: Place, quotient: ast.BinOp) -> bool:
+    """Whether the program takes the rest of a division, too."""
+    sides = [place.text(quotient.left), place.text(quotient.right)]
+    found = (n for n in place.source.nodes if isinstance(n, ast.BinOp))
+    rests = (n for n in found if isinstance(n.op, ast.Mod))
+    return any([place.text(n.left), place.text(n.right)] == sides for n in rests)
+
+
+def _is_whole(place: Place, node: ast.expr) -> bool:
+    """Whether an expression gives whole numbers, as a tensor or not."""
+    if isinstance(node, ast.BinOp):
+        sides = (node.left, node.right)
+        return not isinstance(node.op, ast.Div) and all(_is_whole(place, side) for side in sides)
+    value = place.value(node)
+    return is_whole(value) if isinstance(value, Tensor) else type(value) is int

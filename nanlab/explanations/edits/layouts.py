@@ -64,6 +64,11 @@ def in_other_layouts(
     text = place.whole(expression)
     if isinstance(value, Tensor) and value.layout != torch.strided:
         more = 0.2 * (role in ("value", "indexed"))
+        bound = site.binding(place, expression) if value.dim() == 1 else None
+        made = bound_value(bound, spelled(expression))
+        if bound is not None and isinstance(made, ast.Call) and place in site.raising[:1]:
+            dense = f"{bound.text(made)}.to_dense()"  # a vector is as well dense from the beginning
+            yield replace(bound, distance=0.0).replaced(0.33, (made, dense))
         yield place.replaced(0.35 + more, (expression, f"{text}.to_dense()"))
         if value.layout != torch.sparse_coo:
             yield place.replaced(0.45 + more, (expression, f"{text}.to_sparse_coo()"))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import builtins
 import difflib
+import inspect
 import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from traceback import walk_tb
@@ -462,6 +464,67 @@ def more_parameters(site: Site) -> Iterator[Candidate]:
                 edits = spliced(source, [(old, f"{text}, _" if last else f"_, {text}")])
                 given = re.match("in|arg", names[-1]) is not None  # what it gives comes after
                 yield Candidate(cost + 0.02 * (last != given), edits)
+
+
+def as_its_base(site: Site) -> Iterator[Candidate]:
+    """A method with the parameters that it has in the class it overrides, where it is called with
+    one of them: the one, or all; handed on to that class where the method calls it."""
+    told = re.search(
+        r"(\w+)\.(\w+)\(\) (?:got an unexpected keyword argument '(\w+)'|takes )", site.text
+    )
+    for source in site.program.texts if told is not None else ():
+        for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
+            for each in (n for n in kind.body if isinstance(n, ast.FunctionDef)):
+                if told is None or (kind.name, each.name) != told.group(1, 2):
+                    continue
+                taken = [*each.args.posonlyargs, *each.args.args]
+                own = {a.arg for a in (*taken, *each.args.kwonlyargs)}
+                base = _of_base(site, kind, each.name)
+                more = {name: p for name, p in base.items() if name not in own}
+                after = [*base][len(taken) :]  # they may have other names here
+                named = [[told[3]], [*more]] if told[3] else [after]
+                for names in named if taken and not each.args.kwonlyargs else ():
+                    if {*names} <= more.keys() and names:
+                        pairs = [_after_last(source, each, [more[n] for n in names])]
+                        pairs += _handed_on(source, each, names)
+                        yield Candidate(0.25 + 0.02 * (len(names) > 1), spliced(source, pairs))
+
+
+def _of_base(site: Site, kind: ast.ClassDef, name: str) -> dict[str, inspect.Parameter]:
+    """The parameters of a method as the first class has it that this one was derived from."""
+    kinds = [frame.f_globals.get(kind.name) for frame, _ in site.frames]
+    kinds += map(type, site.modules)
+    own = [each for each in kinds if getattr(each, "__name__", "") == kind.name]
+    bases = own[0].__mro__[1:-1] if own and isinstance(own[0], type) else ()
+    base = next((each for each in bases if name in vars(each)), None)
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    with suppress(TypeError, ValueError):  # of one that is built in, they may not be known
+        known = inspect.signature(getattr(base, name)).parameters if base is not None else {}
+        return {n: p for n, p in known.items() if p.kind not in several}
+    return {}
+
+
+def _after_last(
+    source: Source, function: ast.FunctionDef, more: list[inspect.Parameter]
+) -> tuple[ast.AST, str]:
+    """The last parameter of a function, with others after it."""
+    last, defaults = function.args.args[-1], function.args.defaults
+    none = inspect.Parameter.empty
+    needed = "" if not defaults else "=None"
+    texts = [p.name + (needed if p.default is none else f"={p.default!r}") for p in more]
+    end: Any = defaults[-1] if defaults else (last.annotation or last)
+    return end, ", ".join([source.part(end), *texts])
+
+
+def _handed_on(
+    source: Source, function: ast.FunctionDef, names: list[str]
+) -> Iterator[tuple[ast.AST, str]]:
+    """The calls of a method by which it calls the one that it overrides, with more arguments."""
+    for call in (n for n in ast.walk(function) if callee(n) == function.name):
+        if isinstance(call, ast.Call) and callee(getattr(call.func, "value", call)) == "super":
+            given = "".join(f", {name}={name}" for name in names)
+            text = source.part(call)[:-1].rstrip().rstrip(",")
+            yield call, f"{text}{given if call.args or call.keywords else given[2:]})"
 
 
 def fewer_parameters(site: Site) -> Iterator[Candidate]:

@@ -36,6 +36,18 @@ def with_comma(site: Site) -> Iterator[Candidate]:
         yield Candidate(0.22, spliced(source, pairs))
 
 
+def without_comma(site: Site) -> Iterator[Candidate]:
+    """What is bound with a comma after it as it is: ``width = 48,`` is a tuple of one."""
+    kinds = (ast.Assign, ast.AnnAssign, ast.Return)
+    for source in site.program.texts:
+        for row in (n for n in source.nodes if isinstance(n, kinds)):
+            value = row.value
+            if isinstance(value, ast.Tuple) and len(value.elts) == 1:
+                text = source.part(value.elts[0])
+                if not source.part(value).startswith("(") and text[:1] != "*":
+                    yield Candidate(0.2, spliced(source, [(value, text)]))
+
+
 def _is_bracketed(source: Source, node: ast.expr) -> bool:
     """Whether an expression is alone in brackets that call nothing."""
     head = source.lines[node.lineno - 1].encode()[: node.col_offset].decode()

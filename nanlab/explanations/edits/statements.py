@@ -20,6 +20,7 @@ from nanlab.explanations.edits.gradients import is_cut
 from nanlab.explanations.site import (
     MISSING,
     Candidate,
+    Function,
     Place,
     Site,
     Tensor,
@@ -139,12 +140,42 @@ def computed_anew(site: Site, place: Place) -> Iterator[Candidate]:
 
 
 def gradient_for_each(site: Site) -> Iterator[Candidate]:
-    """No gradient returned for those arguments of a function that had been forgotten."""
+    """A gradient for each argument of a function: those that were computed and never read, and none
+    for the others that had been forgotten."""
     for place in site.statements() if "gradients" in site.text else ():
         value: Any = getattr(place.statement, "value", None)
         if is_return(place.statement) and getattr(place.function, "name", "") == "backward":
             lacking = abs(site.told[0] - site.told[1]) if len(site.told) == 2 else 1
             yield place.replaced(0.5, (value, place.text(value) + lacking * ", None"))
+            given = value.elts if isinstance(value, ast.Tuple) else [value]
+            arguments = _differentiated(place, len(given) + lacking)
+            known = [n for n in ast.walk(place.function or value) if isinstance(n, ast.Name)]
+            read = {n.id for n in known if isinstance(n.ctx, ast.Load)}
+            unread = dict.fromkeys(n.id for n in known if n.id not in read)
+            computed = [n for n in unread if any(_is_gradient(n, of) for of in arguments)]
+            if 0 < len(computed) <= lacking and len(arguments) == len(given) + lacking:
+                texts = _in_order([*map(place.text, given), *computed], arguments)
+                yield place.replaced(0.3, (value, ", ".join(texts)))
+
+
+def _differentiated(place: Place, count: int) -> list[str]:
+    """The arguments of ``forward`` of the autograd function around a place, without its context."""
+    kinds = [n for n in place.source.nodes if isinstance(n, ast.ClassDef)]
+    rows = [row for kind in kinds if place.function in kind.body for row in kind.body]
+    found = (row for row in rows if isinstance(row, Function) and row.name == "forward")
+    return [each.arg for function in found for each in function.args.args[-count:]]
+
+
+def _is_gradient(name: str, of: str) -> bool:
+    return re.fullmatch(rf"(g|d|grad)_?{re.escape(of)}", name) is not None
+
+
+def _in_order(gradients: list[str], arguments: list[str]) -> list[str]:
+    """Gradients in the order of the arguments that they are named for, the others where there is
+    room; None where there is none."""
+    own = {of: n for of in arguments for n in gradients if _is_gradient(n, of)}
+    left = [n for n in gradients if n not in own.values()]
+    return [own[of] if of in own else left.pop(0) if left else "None" for of in arguments]
 
 
 def module_initialised(site: Site) -> Iterator[Candidate]:

@@ -14,12 +14,11 @@ from nanlab.explanations.site import MISSING, Candidate, Place, Site, callee, in
 
 def as_the_others(site: Site) -> Iterator[Candidate]:
     """An instance in a table of classes as its class, or a class in a table of instances or
-    functions as an instance."""
+    functions as an instance; a function in a table of classes as the class of its layers."""
     if not isinstance(site.error, (TypeError, AttributeError)):
         return
     for source in site.program.texts:
-        for table in source.nodes:
-            entries = _entries(table)
+        for entries in (each for node in source.nodes for each in _tables(node)):
             row = innermost(source, entries[0].lineno) if len(entries) > 1 else None
             if row is None:
                 continue
@@ -29,6 +28,10 @@ def as_the_others(site: Site) -> Iterator[Candidate]:
                 continue
             classes = [node for node, kind in kinds if kind == "class"]
             made = [node for node, kind in kinds if kind == "instance"]
+            functions = [node for node, kind in kinds if kind == "function"]
+            named = [(node, _layer_of(node)) for node in functions]
+            if named and len(named) <= len(classes) and all(name for _, name in named):
+                yield place.replaced(0.25, *((node, f"torch.nn.{name}") for node, name in named))
             if made and len(made) <= len(classes):
                 alone = [(node, place.text(node.func)) for node in made]
                 anew = [(n, f"lambda: {place.text(n)}" if _takes(n) else t) for n, t in alone]
@@ -36,6 +39,15 @@ def as_the_others(site: Site) -> Iterator[Candidate]:
                 yield place.replaced(0.28, *alone)
             if 0 < len(classes) <= len(entries) - len(classes):
                 yield place.replaced(0.26, *((node, f"{place.text(node)}()") for node in classes))
+
+
+def _tables(node: Any) -> Iterator[list[Any]]:
+    """What a table holds; of one of rows that are as long, each of its columns."""
+    entries = _entries(node)
+    rows = [each.elts for each in entries if isinstance(each, (ast.Tuple, ast.List))]
+    yield entries
+    if len(rows) == len(entries) and len({*map(len, rows)}) == 1:
+        yield from map(list, zip(*rows, strict=True))
 
 
 def _entries(node: Any) -> list[Any]:
@@ -54,6 +66,13 @@ def _kind(place: Place, node: Any) -> str:
     value = place.value(node)
     plain = isinstance(node, ast.Lambda) or (callable(value) and not isinstance(value, nn.Module))
     return "class" if isinstance(value, type) else "function" * plain
+
+
+def _layer_of(node: Any) -> str:
+    """The class of the layers that apply a function which is only named; empty: there is none."""
+    name = getattr(node, "attr", getattr(node, "id", "")).lower().replace("_", "")
+    kinds = (each for each, kind in vars(nn).items() if isinstance(kind, type))
+    return next((each for each in kinds if name and each.lower() == name), "")
 
 
 def _takes(call: ast.Call) -> bool:

@@ -430,6 +430,6 @@ def in_columns(site: Site, place: Place) -> Iterator[Candidate]:
         value = place.value(node) if isinstance(node, ast.expr) else MISSING
         if values or (isinstance(value, np.ndarray) and value.dtype == object):
             if isinstance(node, ast.expr) and not (spelled(node) and site.binding(place, node)):
-                yield replace(place, distance=0.0).replaced(
-                    0.3, (node, f'{place.text(node)}.astype("float32")')
-                )
+                own = replace(place, distance=0.0)
+                yield own.replaced(0.3, (node, f'{place.text(node)}.astype("float32")'))
+                yield own.replaced(0.32, (node, f"{place.text(node)}.astype(float)"))

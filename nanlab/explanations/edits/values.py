@@ -127,6 +127,40 @@ def after_the_window(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.3, (node, f"{place.whole(node)}[{name}:]"))
 
 
+def windows_with_a_target(site: Site) -> Iterator[Candidate]:
+    """Windows of a series without the last ones, after which there is none of the targets that
+    begin where the first window ends."""
+    refused = "Size mismatch between tensors" in site.text
+    known = [(at, at.result()) for at in site.statements()] if refused or site.met else []
+    made = [(at, value) for at, value in known if isinstance(value, Tensor) and value.dim()]
+    targets = {len(value) for at, value in made if any(map(_begins_late, at.parts()))}
+    for place, value in made:
+        for size in sorted(size for size in targets if size < len(value)):
+            if any(map(_is_window, place.parts())) and (refused or {size, len(value)} == site.met):
+                whole: Any = bound_value(place, "")
+                text = f"{place.whole(whole)}[:{size - len(value)}]"
+                yield replace(place, distance=0.0).replaced(0.28, (whole, text))
+
+
+def _begins_late(node: ast.AST) -> bool:
+    """Whether an expression leaves out the beginning of a series: ``x[w:]``."""
+    part = _first_slice(node)
+    return part is not None and part.lower is not None and part.upper is None
+
+
+def _is_window(node: ast.AST) -> bool:
+    """Whether an expression gives parts of a series that overlap, or one of them."""
+    part = _first_slice(node)
+    both = part is not None and part.lower is not None and part.upper is not None
+    return both or callee(node) in ("unfold", "sliding_window_view")
+
+
+def _first_slice(node: ast.AST) -> ast.Slice | None:
+    index = node.slice if isinstance(node, ast.Subscript) else None
+    first = index.elts[0] if isinstance(index, ast.Tuple) and index.elts else index
+    return first if isinstance(first, ast.Slice) else None
+
+
 def as_long_as_a_window(site: Site) -> Iterator[Candidate]:
     """A signal with zeros at its end, where it is shorter than the window of a transform."""
     for place in site.raising[:1] if "Padding size should be less than" in site.text else ():

@@ -1,0 +1,83 @@
+"""Hooks: what one returns takes the place of what a layer gives."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from nanlab.explanations.site import Candidate, Function, Site, callee, spliced
+from nanlab.explanations.trial import Source
+
+_NO_TENSOR = re.compile(
+    r"must be Tensor|object has no attribute|object is not|expected Tensor|hook"
+)
+
+
+def without_result(site: Site) -> Iterator[Candidate]:
+    """A hook that only looks returns nothing, where what it returned was no tensor, and it did not
+    raise itself."""
+    for source in site.program.texts if _NO_TENSOR.search(site.text) else ():
+        calls = (n for n in source.nodes if re.search("register_.*hook$", callee(n)))
+        hooks = [h for call in calls for a in getattr(call, "args", []) for h in _hooks(source, a)]
+        raised = {at.statement.lineno for at in site.raising if at.source is source}
+        ended = [h for h in hooks if raised.isdisjoint(range(h.lineno, h.end_lineno + 1))]
+        pairs = [pair for hook in ended for pair in _silent(source, hook)]
+        yield from (Candidate(0.25, spliced(source, [pair])) for pair in pairs)
+        if len(pairs) > 1:
+            yield Candidate(0.27, spliced(source, pairs))
+
+
+def _hooks(source: Source, node: Any) -> Iterator[Any]:
+    """The functions that an expression stands for: itself, by its name, or made by a call."""
+    if isinstance(node, ast.Lambda):
+        yield node
+    functions = [n for n in source.nodes if isinstance(n, Function)]
+    name = getattr(node, "attr", getattr(node, "id", ""))
+    yield from (each for each in functions if each.name == name)
+    makers = [each for each in functions if each.name == callee(node) != ""]
+    for given in (n.value for each in makers for n in ast.walk(each) if isinstance(n, ast.Return)):
+        if isinstance(given, (ast.Lambda, ast.Name)):
+            yield from _hooks(source, given)
+    if callee(node) == "partial":
+        yield from (each for given in node.args[:1] for each in _hooks(source, given))
+
+
+def _silent(source: Source, hook: Any) -> Iterator[tuple[ast.AST, str]]:
+    """What a function returns, so that it is computed and not returned."""
+    own = {each.arg for each in hook.args.args}
+    if isinstance(hook, ast.Lambda):
+        if _does(hook.body, own):
+            yield hook.body, _unreturned(source, hook.body)
+        return
+    inner = {id(n) for row in hook.body for n in ast.walk(row) if isinstance(row, Function)}
+    for row in ast.walk(hook):
+        if isinstance(row, ast.Return) and row.value is not None and id(row) not in inner:
+            yield row, source.part(row.value) if _does(row.value, own) else "return"
+
+
+def _does(node: ast.expr, own: set[str]) -> bool:
+    """Whether an expression calls what may change something else than what a hook is given."""
+    calls = (n.func for n in ast.walk(node) if isinstance(n, ast.Call))
+    owners = (_root(each.value) for each in calls if isinstance(each, ast.Attribute))
+    return any(name and name not in own for name in owners)
+
+
+def _root(node: Any) -> str:
+    """The name that an expression begins with; empty: with none."""
+    while node is not None and not isinstance(node, ast.Name):
+        node = getattr(node, "value", getattr(node, "func", None))
+    return node.id if node is not None else ""
+
+
+def _unreturned(source: Source, node: ast.expr) -> str:
+    """An expression computed as before, of which nothing is returned."""
+    text = source.part(node)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "setdefault" and len(node.args) == 2:
+            key, value = map(source.part, node.args)
+            return f"{source.part(node.func.value)}.update({{{key}: {value}}})"
+    if isinstance(node, ast.Tuple):
+        return f"({', '.join(map(source.part, node.elts))}, None)[-1]"
+    return f"({text}, None)[-1]"
