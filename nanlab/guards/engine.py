@@ -490,11 +490,16 @@ class Guard:
             gradients=evidence_of(optimizer, after) if optimizer is not None else [],
             losses=[float(loss) for loss in self._losses],
         )
+        gradients = [(p, p.grad) for p in self.parameters()]
+        left: list[tuple[Tensor, Tensor | None]] = [(p, None) for p, _ in gradients]
         try:
             trace = self._traced(window, frame, replay)
+        except Exception:  # of nanlab: the program takes its step all the same
+            left = gradients
+            raise
         finally:
-            for parameter in self.parameters():
-                parameter.grad = None
+            for parameter, gradient in left:
+                parameter.grad = gradient
         if replay.whole and window is not None:
             window.reached.tensors.put()
         if after:

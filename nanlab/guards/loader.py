@@ -20,7 +20,7 @@ from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.guards import loops
 from nanlab.guards.engine import Guard
 from nanlab.guards.loops import TURNS, Loop, cells_of, loop_at, repeat
-from nanlab.guards.outcome import outcome
+from nanlab.guards.outcome import folder_of, outcome
 from nanlab.guards.window import Turn, Window
 
 # functions that hand on the items of what they are given
@@ -61,14 +61,14 @@ class guard:
                 f"expected something to iterate over, got {type(loader).__name__}; try:"
                 " nanlab.guard(loader, model, optimizer)"
             )
-        several = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        several = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
         # Accelerate puts it into a wrapper
         several = [getattr(each, "optimizer", each) for each in several]
         for each in several:
             if not hasattr(each, "param_groups"):
                 raise TypeMismatchError(f"expected an optimizer, got {type(each).__name__}")
         self.loader = loader
-        self._guard = Guard(model, several, snapshot, ended=outcome(save))
+        self._guard = Guard(model, several, snapshot, ended=outcome(folder_of(save)))
         self._model = model
         self._has_late = False  # whether the loop binds what does not come from here
         # whether a function is the user's own, by the id of its code

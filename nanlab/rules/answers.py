@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from types import UnionType
 from typing import Any, get_args, get_origin
 
 import numpy as np
@@ -74,6 +75,8 @@ def _made(value: Any, hint: Any) -> Any:
         return kind(**{name: _made(value[name], each) for name, each in hints.items()})
     if hint is pd.DataFrame:
         return _table(value)
+    if kind is UnionType and is_dataclass(inside[0]):  # a record or none
+        return None if value is None else _made(value, inside[0])
     if inside and is_dataclass(inside[0]):
         _expect(isinstance(value, list | tuple))
         return kind(_made(each, inside[0]) for each in value)
