@@ -276,6 +276,36 @@ def test_an_update_that_divided_by_zero_shows_what_it_divided(kind: str, foreach
     assert (culprit.evidence["divisor"] == 0).all() and culprit.evidence["value"].isna().all()
 
 
+class ByTrust(torch.optim.Optimizer):
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(p.grad * (p.norm() / p.grad.norm()), alpha=-group["lr"])
+
+
+@pytest.mark.parametrize(
+    "zeroed",
+    [torch.zero_, lambda w: w.fill_(0.0), lambda w: w.mul_(0.0), lambda w: w.copy_(w - w)],
+    ids=["zero_", "fill_", "mul_", "copy_"],
+)
+def test_an_update_that_stays_zero_is_told_however_its_parameter_became_zero(zeroed: Any) -> None:
+    with nanlab.watch() as trace:
+        layer = nn.Linear(4, 4)
+        with torch.no_grad():
+            zeroed(layer.bias)
+        optimizer = ByTrust(layer.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            layer(torch.randn(6, 4)).square().mean().backward()
+            optimizer.step()
+    assert not trace.notes
+    assert trace.culprit is not None and trace.culprit.cause == "optimizer-arithmetic"
+
+
 @pytest.mark.parametrize(("small", "cause"), [(1e-9, "eps-underflow"), (0.0, "log-of-zero")])
 @pytest.mark.parametrize(
     "guarded",

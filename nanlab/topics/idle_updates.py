@@ -81,7 +81,9 @@ def _values(recording: Recording, position: int, start: int) -> set[int]:
     """What a parameter held in a step before an update, which other updates may have preceded."""
     found = {position}
     while position >= start and recording.at(position).inplace:
-        position = recording.parents(position)[0]
+        if not (before := recording.parents(position)):
+            break  # written anew, as by zero_
+        position = before[0]
         found.add(position)
     return found
 
