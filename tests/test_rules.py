@@ -485,3 +485,64 @@ def test_of_two_rules_that_fit_one_example_one_says_that_it_is_the_more_specific
                     if other.name not in one.more_specific_than and not own:
                         unclear.add((one.name, other.name))
     assert unclear == set()
+
+
+def _written(model: nn.Linear, optimizer: torch.optim.Optimizer, text: str) -> nanlab.Trace:
+    """Three steps; after the last backward the statement is executed."""
+    names = {"w": model.weight, "torch": torch, "nan": float("nan"), "inf": float("inf")}
+    with nanlab.watch(model) as trace:
+        for i in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(5, 4)).mean().backward()
+            if i == 2:
+                exec(text, names)  # HERE
+            optimizer.step()
+    return trace
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("w.grad[0, 0] = nan", "1 NaN"),
+        ("w.grad[0].fill_(nan)", "4 NaNs"),
+        ("w.grad *= nan", "16 NaNs"),
+        ("w.grad = torch.full((4, 4), nan)", "16 NaNs"),
+        ("w.grad.data[1] = torch.tensor(nan)", "4 NaNs"),
+        ("w.grad[0, 0] = inf", "1 infinity"),
+    ],
+)
+def test_what_the_program_writes_into_a_gradient_is_no_parameters_fault(
+    kind: Any, text: str, count: str
+) -> None:
+    model = nn.Linear(4, 4)
+    found = _written(model, kind(model.parameters(), 0.1), text).culprit
+    assert found is not None and (found.cause, found.phase) == ("poisoned-gradient", "optimizer")
+    assert found.title == f"the program wrote {count} into the gradient of weight, of 16 values"
+    assert found.step == 2 and found.op != "step"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("with torch.no_grad(): w[0, 0] = nan", "1 NaN"),
+        ("w.data.fill_(nan)", "16 NaNs"),
+        ("with torch.no_grad(): w.copy_(torch.full((4, 4), nan))", "16 NaNs"),
+    ],
+)
+def test_what_the_program_writes_into_a_parameter_is_told_where_it_was_written(
+    text: str, count: str
+) -> None:
+    model = nn.Linear(4, 4)
+    found = _written(model, torch.optim.Adam(model.parameters(), 0.1), text).culprit
+    assert found is not None and found.cause == "poisoned-parameter"
+    assert found.title == f"the program wrote {count} into the parameter weight"
+
+
+@pytest.mark.parametrize("used", [torch.mul, torch.add, torch.pow])
+def test_a_number_that_is_nan_has_a_cause(used: Any) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    with nanlab.watch() as trace:
+        used(weight, float("nan")).sum().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "nan-in-input"
+    assert trace.culprit.op == used.__name__
