@@ -959,3 +959,33 @@ def test_a_script_that_a_guard_ends_shows_no_traceback(tmp_path: Path, save: str
     assert told[-1].startswith("nanlab stopped the program at") and "step" in told[-1]
     assert told[-1].endswith("faults/nanlab.html" if save else "kept with save=DIR")
     assert (tmp_path / "faults" / "nanlab.html").exists() == bool(save)
+
+
+@pytest.mark.parametrize(
+    ("owner", "identical"),
+    [
+        (None, True),  # its branch never runs
+        (torch.amp.GradScaler("cpu", enabled=False), True),
+        (types.SimpleNamespace(step=lambda x: x), False),
+    ],
+    ids=["none", "scaler", "environment"],
+)
+def test_only_what_may_have_been_called_is_held_against_a_replay(
+    owner: Any, identical: bool
+) -> None:
+    model = nn.Linear(8, 4)
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+            opt.zero_grad()
+            (model(x) * (torch.nan if i == LAST else 1.0)).sum().backward()
+            if owner is None:
+                opt.step()
+            else:
+                owner.step(opt)
+                opt.step()
+
+    trace = run(loop)
+    assert trace.guarded is not None and trace.guarded.identical == identical
+    assert ("`owner.step(opt)`" in trace.guarded.reason) != identical

@@ -19,7 +19,7 @@ from nanlab.capture.state import Reached, held
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.guards import loops
 from nanlab.guards.engine import Guard
-from nanlab.guards.loops import TURNS, Loop, cells_of, loop_at, repeat
+from nanlab.guards.loops import TURNS, Loop, cells_of, loop_at, repeat, value_of
 from nanlab.guards.outcome import folder_of, outcome
 from nanlab.guards.window import Turn, Window
 
@@ -366,7 +366,7 @@ def _known(
     parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
     if any(isinstance(part, ast.Starred) for part in parts):
         parts = []
-    if name == "guard" or (call is None and isinstance(_value_of(expression, frame), guard)):
+    if name == "guard" or (call is None and isinstance(value_of(expression, frame), guard)):
         yield target, lambda turn: turn.item[1]
     elif call is None or not call.args:
         return
@@ -389,15 +389,6 @@ def _start_of(call: ast.Call) -> int | None:
         return 0
     value = given[0].value if isinstance(given[0], ast.Constant) else None
     return value if isinstance(value, int) else None
-
-
-def _value_of(expression: ast.expr, frame: FrameType) -> Any:
-    """The value of a variable, or of an attribute of one."""
-    if isinstance(expression, ast.Name):
-        return frame.f_locals.get(expression.id, frame.f_globals.get(expression.id))
-    if isinstance(expression, ast.Attribute):
-        return getattr(_value_of(expression.value, frame), expression.attr, None)
-    return None
 
 
 def _refuse(reason: str) -> Any:
