@@ -349,7 +349,9 @@ class Trace:
         from nanlab.rules import with_hidden
         from nanlab.rules.ranks import across_ranks
 
-        return across_ranks(self.recording, with_hidden(self.own_findings, self.chain))
+        return across_ranks(
+            self.recording, with_hidden(self.recording, self.own_findings, self.chain)
+        )
 
     @property
     def own_findings(self) -> list[Finding]:
