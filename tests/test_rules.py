@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import nanlab
 from nanlab.analysis.provenance import harmful_origins
@@ -546,3 +547,28 @@ def test_a_number_that_is_nan_has_a_cause(used: Any) -> None:
         used(weight, float("nan")).sum().backward()
     assert trace.culprit is not None and trace.culprit.cause == "nan-in-input"
     assert trace.culprit.op == used.__name__
+
+
+@pytest.mark.parametrize(
+    ("used", "op", "what"),
+    [
+        (lambda x, w: torch.addmm(w[0], x, w), "addmm", "inf - inf"),
+        (lambda x, w: torch.addmm(w[0], x, w * 0), "addmm", "0 × inf"),
+        (lambda x, w: torch.baddbmm(w[None], x[None], w[None]), "baddbmm", "inf - inf"),
+        (lambda x, w: torch.softmax(x * w, 1), "_softmax", "_softmax of infinities"),
+        (lambda x, w: F.avg_pool1d((x * w)[None], 2), "avg_pool2d", "of infinities"),
+        (lambda x, w: F.layer_norm(x * w, (4,)), "native_layer_norm", "of infinities"),
+    ],
+    ids=["addmm", "addmm by zeros", "baddbmm", "softmax", "pool", "layer norm"],
+)
+def test_an_infinity_that_becomes_nan_in_an_operation_has_a_cause(
+    used: Any, op: str, what: str
+) -> None:
+    weight = nn.Parameter(torch.ones(4, 4))
+    signs = torch.tensor([1.0, -1.0]).repeat(4, 2)
+    with nanlab.watch() as trace:
+        used(signs * float("inf"), weight).sum().backward()
+    found = trace.culprit
+    assert found is not None and found.op == op and what in found.title
+    assert found.cause == ("zero-times-inf" if "×" in what else "inf-minus-inf")
+    assert len(found.evidence)
