@@ -27,7 +27,9 @@ def outcome(save: str | Path | None) -> Callable[[Trace], None]:
             else FaultFound(f"nanlab stopped the program: {headline(trace)}")
         )
         if not in_notebook():
-            sys.excepthook = _InOneLine(sys.excepthook, report)
+            kept = "" if save is not None else "; a report is kept with save=DIR"
+            kept = f"; report: {report}" if report is not None else kept
+            sys.excepthook = _InOneLine(sys.excepthook, kept)
         raise stop
 
     return ended
@@ -49,15 +51,15 @@ class _InOneLine:
     """An excepthook that ends a guarded program with one line: its traceback leads through nanlab
     and torch alone."""
 
-    def __init__(self, shown: Any, report: Path | None) -> None:
+    def __init__(self, shown: Any, kept: str) -> None:
         self.shown: Any = shown.shown if isinstance(shown, _InOneLine) else shown
-        self.kept = f"report: {report}" if report else "a report is kept with save=DIR"
+        self.kept = kept  # where its report is
 
     def __call__(self, kind: Any, error: Any, frames: Any) -> None:
         if not isinstance(error, FaultFound):
             self.shown(kind, error, frames)
             return
-        print(f"{error.place or error}; {self.kept}", file=sys.stderr)
+        print(f"{error.place or error}{self.kept}", file=sys.stderr)
 
 
 def folder_of(save: object) -> Path | None:
