@@ -14,7 +14,7 @@ from typing import Any
 from nanlab.capture import without_ours
 from nanlab.errors import NanlabError
 from nanlab.guards import programs
-from nanlab.guards.outcome import file_stem, headline, write_files
+from nanlab.guards.outcome import file_stem, headline, written
 from nanlab.trace import Trace
 
 FAULT = 3  # exit status of a program in which a fault was found
@@ -150,10 +150,11 @@ def _tell(trace: Trace, shown: str | None, folder: str | None) -> None:
         print(end=told, file=sys.stderr, flush=True)
     rest = ""
     try:
-        if folder is not None:
-            write_files(trace, folder)
+        failure = written(trace, folder) if folder is not None else ""
         rest = _remedy(trace)
-        if shown is not None:
+        if failure:
+            rest += f"; {failure}"
+        elif shown is not None:
             rest += f"; report: {os.path.join(shown, file_stem())}.html"
     finally:
         print(rest if waits else told + rest, file=sys.stderr, flush=True)

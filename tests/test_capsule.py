@@ -437,6 +437,21 @@ def test_the_command_line_shows_what_a_guard_saved(
     assert (tmp_path / "again.html").stat().st_size > 10_000
 
 
+def test_a_page_that_cannot_be_written_is_one_line(
+    capsule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(capsule), "--html", str(tmp_path / "no" / "page.html")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("nanlab: the report could not be written to")
+
+
+@pytest.mark.parametrize("path", [None, 3, True])
+def test_what_is_no_path_is_refused(trace: nanlab.Trace, path: Any) -> None:
+    for take in (nanlab.load, trace.save, trace.report().to_html):
+        with pytest.raises(nanlab.NanlabError, match="expected a path"):
+            take(path)
+
+
 def test_a_capsule_holds_no_pickle(capsule: Path) -> None:
     with zipfile.ZipFile(capsule) as file:
         assert sorted(file.namelist()) == [

@@ -8,6 +8,7 @@ import pkgutil
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -457,6 +458,26 @@ def test_statuses_say_what_became_of_a_bad_value() -> None:
     assert status(trace, "nan_to_num") == ["healed"]
 
 
+@pytest.mark.parametrize(
+    ("op", "use", "word"),
+    [
+        ("mul", lambda x: x * 0, "turned"),
+        ("sub", lambda x: x - float("inf"), "turned"),
+        ("sub", lambda x: x - x, "turned"),
+        ("mul", lambda x: x * torch.tensor([1.0, 0.0]), "turned"),
+        ("mul", lambda x: x * torch.tensor([0.0, 1.0]), "carried"),
+        ("mul", lambda x: x * torch.tensor([1.0, torch.nan]), "carried"),
+    ],
+)
+def test_an_infinity_beside_a_nan_is_told_where_it_becomes_nan_too(
+    op: str, use: Callable[[torch.Tensor], torch.Tensor], word: str
+) -> None:
+    x = torch.tensor([float("nan"), float("inf")])
+    with nanlab.watch(on_fault="record") as trace:
+        use(x)
+    assert status(trace, op) == [word]
+
+
 def test_an_infinity_that_the_program_writes_is_intended() -> None:
     with nanlab.watch(on_fault="record") as trace:
         torch.full((3,), float("-inf"))
@@ -813,11 +834,22 @@ def test_a_histogram_of_no_position_is_refused_with_what_was_seen() -> None:
         trace.histogram("first")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("position", [-1, 10**9])
+def test_a_position_without_a_row_is_refused_by_all_who_ask_for_one(position: int) -> None:
+    with nanlab.watch() as trace:
+        torch.ones(2) * 2
+    for take in (trace.histogram, trace.tensor, trace.why):
+        with pytest.raises(UsageError, match=f"no row at position {position}"):
+            take(position)
+
+
 def test_a_model_that_is_no_module_is_refused() -> None:
     with pytest.raises(TypeMismatchError, match=r"expected a torch.nn.Module to watch.* got int"):
         nanlab.watch(3)  # type: ignore[arg-type]
     with pytest.raises(TypeMismatchError, match=r'a list of modules; try: .*"G": G'):
         nanlab.watch([nn.Linear(1, 1)])  # type: ignore[arg-type]
+    with pytest.raises(TypeMismatchError, match=r'got the key 1; try: .*"G": G'):
+        nanlab.watch({1: nn.Linear(1, 1)})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,24 @@ MISUSED = {
         "    grads.step(opt)\n    grads.update()\n",
         "grads.unscale_(opt)\nnn.utils.clip_grad_norm_(net.parameters(), 1.0)",
     ),
+    "clipped on the line of backward": (
+        "    scaler.scale(loss).backward(); nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n"
+        "    grads.step(opt)\n    grads.update()\n",
+        "grads.scale(loss).backward(); grads.unscale_(opt);"
+        " nn.utils.clip_grad_norm_(net.parameters(), 1.0)",
+    ),
+    "clipped under a condition": (
+        "    scaler.scale(loss).backward()\n"
+        "    if i >= 0: nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n"
+        "    grads.step(opt)\n    grads.update()\n",
+        "if i >= 0: grads.unscale_(opt); nn.utils.clip_grad_norm_(net.parameters(), 1.0)",
+    ),
+    "clipped on several lines": (
+        "    opt.zero_grad(); scaler.scale(loss).backward()\n"
+        "    total = nn.utils.clip_grad_norm_(\n        net.parameters(), 1.0\n    )\n"
+        "    grads.step(opt); grads.update()\n",
+        "grads.unscale_(opt)\ntotal = nn.utils.clip_grad_norm_(",
+    ),
     "stepped without the scaler": (
         "    scaler.scale(loss).backward()\n    opt.step()\n",
         "grads.step(opt)\ngrads.update()",

@@ -66,6 +66,17 @@ def test_a_fault_ends_with_status_3_one_line_on_stderr_and_files(
     assert {p.suffix for p in (project / "out").iterdir()} >= {".txt", ".html"}
 
 
+@pytest.mark.parametrize("guard", [["--guard"], []], ids=["guard", "watch"])
+def test_a_fault_whose_files_cannot_be_written_is_told_all_the_same(
+    project: Path, capsys: pytest.CaptureFixture[str], guard: list[str]
+) -> None:
+    (project / "out").write_text("a file")
+    assert main(["run", *guard, "--save", "out", "training_script.py", "30"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("nanlab: the derivative of sqrt")
+    assert "the report could not be written to" in line and "File exists" in line
+
+
 class Terminal(io.StringIO):
     """Keeps what was to be read at each flush."""
 

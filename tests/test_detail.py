@@ -136,6 +136,17 @@ def test_gradient_that_is_flushed_as_a_whole_is_found() -> None:
     assert told_by[0] == told_by[1] != []
 
 
+def test_a_dead_gradient_is_told_of_the_steps_that_were_summarised() -> None:
+    layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    layers[0].bias.data.fill_(-100.0)
+    with nanlab.watch(detail="fault") as trace:
+        for _ in range(6):
+            layers.zero_grad()
+            layers(torch.randn(6, 4)).square().mean().backward()
+    (found,) = (f for f in trace.findings if f.cause == "dead-gradient")
+    assert "in all 4 steps that were summarised" in found.title
+
+
 def test_step_that_gives_other_results_when_it_is_run_again_says_so() -> None:
     with nanlab.watch(detail="fault", on_fault="record") as trace:
         warm_up = torch.ones(40, requires_grad=True)

@@ -8,6 +8,7 @@ import linecache
 import os
 import random
 import signal
+import subprocess
 import sys
 import types
 import weakref
@@ -22,6 +23,7 @@ from torch import nn
 
 import nanlab
 from nanlab.capture import FaultFound
+from nanlab.guards.window import Now
 from nanlab.rules import remedies
 
 LAST = 25  # number of the turn in which the fault is made
@@ -857,3 +859,133 @@ def test_a_tensor_that_the_body_changes_is_found_though_it_has_another_shape_tha
 
     trace = run(loop)
     assert trace.guarded is not None and trace.guarded.identical
+
+
+@pytest.mark.parametrize("there", ["file/faults", "file", "/proc/faults"])
+def test_a_report_that_cannot_be_written_takes_no_fault_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], there: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    model = net()
+    opt = torch.optim.Adam(model.parameters())
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt, save=tmp_path / there)):
+            opt.zero_grad()
+            length(model(x), i == LAST).backward()
+            opt.step()
+
+    trace = run(loop)
+    assert trace.guarded is not None and trace.guarded.step == LAST
+    told = capsys.readouterr().err
+    assert "the derivative of sqrt" in told and "the report could not be written to" in told
+
+
+def test_a_report_that_cannot_be_made_takes_no_fault_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nanlab.Trace, "save", lambda *given: 1 / 0)
+    model = net()
+    opt = torch.optim.Adam(model.parameters())
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt, save=tmp_path)):
+            opt.zero_grad()
+            length(model(x), i == LAST).backward()
+            opt.step()
+
+    assert run(loop).culprit is not None
+    assert "nanlab itself failed" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:internal error in nanlab")
+def test_the_step_in_which_the_guard_fails_at_a_fault_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Now, "__init__", lambda *given: 1 / 0)
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+    for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+        opt.zero_grad()
+        (model(x).sum() * (torch.nan if i == 3 else 1.0)).backward()
+        before = model[0].weight.detach().clone()
+        opt.step()
+        assert not torch.equal(before, model[0].weight), i
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"save": 3}, {"optimizer": 3}, {"optimizer": None}, {"optimizer": [3]}, {"loader": 3}],
+    ids=str,
+)
+def test_an_argument_of_a_wrong_type_is_refused_before_the_loop(given: dict[str, Any]) -> None:
+    model = net()
+    right = {"loader": [1], "model": model, "optimizer": torch.optim.SGD(model.parameters())}
+    with pytest.raises(nanlab.NanlabError, match="expected"):
+        nanlab.guard(**{**right, **given})
+
+
+ENDED = """
+import torch
+import nanlab
+
+model = torch.nn.Linear(2, 2)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for i in nanlab.guard(range(9), model, opt{save}):
+    opt.zero_grad()
+    try:
+        (model(torch.ones(1, 2)) * (i != 4)).log().sum().backward()
+        opt.step()
+    except Exception:
+        print("swallowed")
+"""
+
+
+@pytest.mark.parametrize("save", ["", ", save='faults'"], ids=["nothing saved", "saved"])
+def test_a_script_that_a_guard_ends_shows_no_traceback(tmp_path: Path, save: str) -> None:
+    (tmp_path / "script.py").write_text(ENDED.format(save=save))
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(nanlab.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1 and not done.stdout and "Traceback" not in done.stderr
+    told = done.stderr.splitlines()
+    assert told[0].startswith("nanlab: log of") and "script.py:10" in told[0]
+    assert told[-1].startswith("nanlab stopped the program at") and "step" in told[-1]
+    assert told[-1].endswith("faults/nanlab.html" if save else "kept with save=DIR")
+    assert (tmp_path / "faults" / "nanlab.html").exists() == bool(save)
+
+
+@pytest.mark.parametrize(
+    ("owner", "identical"),
+    [
+        (None, True),  # its branch never runs
+        (torch.amp.GradScaler("cpu", enabled=False), True),
+        (types.SimpleNamespace(step=lambda x: x), False),
+    ],
+    ids=["none", "scaler", "environment"],
+)
+def test_only_what_may_have_been_called_is_held_against_a_replay(
+    owner: Any, identical: bool
+) -> None:
+    model = nn.Linear(8, 4)
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+            opt.zero_grad()
+            (model(x) * (torch.nan if i == LAST else 1.0)).sum().backward()
+            if owner is None:
+                opt.step()
+            else:
+                owner.step(opt)
+                opt.step()
+
+    trace = run(loop)
+    assert trace.guarded is not None and trace.guarded.identical == identical
+    assert ("`owner.step(opt)`" in trace.guarded.reason) != identical

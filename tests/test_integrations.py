@@ -308,3 +308,13 @@ def test_a_wrong_mode_is_refused(package: str) -> None:
     callback = importlib.import_module(f"nanlab.integrations.{package}").NanlabCallback
     with pytest.raises(nanlab.NanlabError, match='"guard" or "watch"'):
         callback(mode="look")
+
+
+@pytest.mark.parametrize("package", ["transformers", "lightning"])
+def test_a_folder_that_is_no_path_is_refused(package: str) -> None:
+    pytest.importorskip(package)
+    import importlib
+
+    callback = importlib.import_module(f"nanlab.integrations.{package}").NanlabCallback
+    with pytest.raises(nanlab.NanlabError, match="expected a path"):
+        callback(save=3)

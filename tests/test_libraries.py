@@ -936,3 +936,45 @@ def test_patch_is_tried_by_the_values_of_its_line_where_the_call_cannot_be_made_
     assert trace.culprit is not None and trace.culprit.library is not None
     patch = next(fix for fix in trace.culprit.fixes if fix.patch is not None)
     assert patch.verified, patch.why
+
+
+class _OwnRoot(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        root = x.clamp_min(0).sqrt()
+        ctx.save_for_backward(root)
+        return root
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        (root,) = ctx.saved_tensors
+        return grad / (2 * root)
+
+
+ROOTS = """
+import torch
+
+class Root(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        root = x.clamp_min(0).sqrt()
+        ctx.save_for_backward(root)
+        return root
+
+    @staticmethod
+    def backward(ctx, grad):
+        (root,) = ctx.saved_tensors
+        return grad / (2 * root)
+"""
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["own", "installed"])
+def test_a_functions_backward_is_a_librarys_only_where_it_is_installed(
+    is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = _OwnRoot if is_own else installed(tmp_path, monkeypatch, "roots_of_rows", ROOTS).Root
+    weight = nn.Parameter(torch.tensor([0.0, 1.0, 4.0]))
+    found = culprit(weight, lambda: root.apply(weight).sum())
+    assert found.cause == "custom-backward"
+    assert (found.library is None) == is_own
+    assert not (is_own and any(fix.patch is not None for fix in found.fixes))

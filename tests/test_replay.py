@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import nanlab
+from nanlab.program.rerun import window
+from nanlab.program.settings import other_settings
 from nanlab.views.results import replay_html
 
 Program = Callable[..., tuple[nn.Module, Callable[[int], None]]]
@@ -179,6 +181,24 @@ def test_wrong_arguments_are_refused() -> None:
         trace.replay(lr="high")  # type: ignore[arg-type]
     with pytest.raises(nanlab.NanlabError, match="above 0 for loss_scale="):
         trace.replay(loss_scale=0.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"lr": 0.1}, "its learning rate is not known"),
+        ({"momentum": 0.9}, "its momentum is not known"),
+        ({"lr": 0.1, "momentum": 0.9}, "its learning rate and momentum are not known"),
+    ],
+)
+def test_settings_of_a_step_without_an_optimizer_are_not_known(
+    changed: dict[str, float], told: str
+) -> None:
+    with nanlab.watch() as trace:
+        nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()
+    where = window(trace.recording, 0)
+    with pytest.raises(nanlab.NotReplayable, match=told):
+        other_settings(where, where.segments, changed)
 
 
 def test_the_tables_of_a_replay_are_those_of_the_step_as_it_is_now() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import nanlab
 from nanlab.analysis.provenance import harmful_origins
@@ -276,6 +277,36 @@ def test_an_update_that_divided_by_zero_shows_what_it_divided(kind: str, foreach
     assert (culprit.evidence["divisor"] == 0).all() and culprit.evidence["value"].isna().all()
 
 
+class ByTrust(torch.optim.Optimizer):
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(p.grad * (p.norm() / p.grad.norm()), alpha=-group["lr"])
+
+
+@pytest.mark.parametrize(
+    "zeroed",
+    [torch.zero_, lambda w: w.fill_(0.0), lambda w: w.mul_(0.0), lambda w: w.copy_(w - w)],
+    ids=["zero_", "fill_", "mul_", "copy_"],
+)
+def test_an_update_that_stays_zero_is_told_however_its_parameter_became_zero(zeroed: Any) -> None:
+    with nanlab.watch() as trace:
+        layer = nn.Linear(4, 4)
+        with torch.no_grad():
+            zeroed(layer.bias)
+        optimizer = ByTrust(layer.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            layer(torch.randn(6, 4)).square().mean().backward()
+            optimizer.step()
+    assert not trace.notes
+    assert trace.culprit is not None and trace.culprit.cause == "optimizer-arithmetic"
+
+
 @pytest.mark.parametrize(("small", "cause"), [(1e-9, "eps-underflow"), (0.0, "log-of-zero")])
 @pytest.mark.parametrize(
     "guarded",
@@ -455,3 +486,89 @@ def test_of_two_rules_that_fit_one_example_one_says_that_it_is_the_more_specific
                     if other.name not in one.more_specific_than and not own:
                         unclear.add((one.name, other.name))
     assert unclear == set()
+
+
+def _written(model: nn.Linear, optimizer: torch.optim.Optimizer, text: str) -> nanlab.Trace:
+    """Three steps; after the last backward the statement is executed."""
+    names = {"w": model.weight, "torch": torch, "nan": float("nan"), "inf": float("inf")}
+    with nanlab.watch(model) as trace:
+        for i in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(5, 4)).mean().backward()
+            if i == 2:
+                exec(text, names)  # HERE
+            optimizer.step()
+    return trace
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("w.grad[0, 0] = nan", "1 NaN"),
+        ("w.grad[0].fill_(nan)", "4 NaNs"),
+        ("w.grad *= nan", "16 NaNs"),
+        ("w.grad = torch.full((4, 4), nan)", "16 NaNs"),
+        ("w.grad.data[1] = torch.tensor(nan)", "4 NaNs"),
+        ("w.grad[0, 0] = inf", "1 infinity"),
+    ],
+)
+def test_what_the_program_writes_into_a_gradient_is_no_parameters_fault(
+    kind: Any, text: str, count: str
+) -> None:
+    model = nn.Linear(4, 4)
+    found = _written(model, kind(model.parameters(), 0.1), text).culprit
+    assert found is not None and (found.cause, found.phase) == ("poisoned-gradient", "optimizer")
+    assert found.title == f"the program wrote {count} into the gradient of weight, of 16 values"
+    assert found.step == 2 and found.op != "step"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("with torch.no_grad(): w[0, 0] = nan", "1 NaN"),
+        ("w.data.fill_(nan)", "16 NaNs"),
+        ("with torch.no_grad(): w.copy_(torch.full((4, 4), nan))", "16 NaNs"),
+    ],
+)
+def test_what_the_program_writes_into_a_parameter_is_told_where_it_was_written(
+    text: str, count: str
+) -> None:
+    model = nn.Linear(4, 4)
+    found = _written(model, torch.optim.Adam(model.parameters(), 0.1), text).culprit
+    assert found is not None and found.cause == "poisoned-parameter"
+    assert found.title == f"the program wrote {count} into the parameter weight"
+
+
+@pytest.mark.parametrize("used", [torch.mul, torch.add, torch.pow])
+def test_a_number_that_is_nan_has_a_cause(used: Any) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    with nanlab.watch() as trace:
+        used(weight, float("nan")).sum().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "nan-in-input"
+    assert trace.culprit.op == used.__name__
+
+
+@pytest.mark.parametrize(
+    ("used", "op", "what"),
+    [
+        (lambda x, w: torch.addmm(w[0], x, w), "addmm", "inf - inf"),
+        (lambda x, w: torch.addmm(w[0], x, w * 0), "addmm", "0 × inf"),
+        (lambda x, w: torch.baddbmm(w[None], x[None], w[None]), "baddbmm", "inf - inf"),
+        (lambda x, w: torch.softmax(x * w, 1), "_softmax", "_softmax of infinities"),
+        (lambda x, w: F.avg_pool1d((x * w)[None], 2), "avg_pool2d", "of infinities"),
+        (lambda x, w: F.layer_norm(x * w, (4,)), "native_layer_norm", "of infinities"),
+    ],
+    ids=["addmm", "addmm by zeros", "baddbmm", "softmax", "pool", "layer norm"],
+)
+def test_an_infinity_that_becomes_nan_in_an_operation_has_a_cause(
+    used: Any, op: str, what: str
+) -> None:
+    weight = nn.Parameter(torch.ones(4, 4))
+    signs = torch.tensor([1.0, -1.0]).repeat(4, 2)
+    with nanlab.watch() as trace:
+        used(signs * float("inf"), weight).sum().backward()
+    found = trace.culprit
+    assert found is not None and found.op == op and what in found.title
+    assert found.cause == ("zero-times-inf" if "×" in what else "inf-minus-inf")
+    assert len(found.evidence)

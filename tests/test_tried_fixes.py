@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -509,3 +510,26 @@ def test_a_name_that_functions_are_given_is_bounded_once_where_it_is_taken_apart
         "logvar = logvar.clamp(max=20)",
     ]
     assert all(bool(g.isfinite().all()) for g in trace.cure.replay.gradients.values())
+
+
+OF_ONE = {
+    "a norm": "torch.zeros(4, 3) * w.sum(), h / h.norm(dim=1, keepdim=True)",
+    "a variance": "torch.arange(3.0) * w.sum(), h / h[:1].var(0)",
+}
+
+
+@pytest.mark.parametrize("what", OF_ONE)
+@pytest.mark.filterwarnings("ignore:var")
+def test_one_origin_is_one_fault_whatever_is_written_in_its_place(
+    what: str, tmp_path: Path
+) -> None:
+    made, used = OF_ONE[what].split(", h")
+    text = (
+        "import torch\nw = torch.nn.Parameter(torch.ones(3))\n"
+        f"h = {made}\nloss = (h{used}).pow(2).mean()\nloss.backward()\n"
+    )
+    file = tmp_path / "program.py"
+    file.write_text(text)
+    with nanlab.watch(on_fault="record") as trace:
+        exec(compile(text, str(file), "exec"), {})
+    assert len([f for f in trace.findings if f.severity == "error"]) == 1, trace.findings

@@ -209,3 +209,29 @@ def test_a_long_table_filters_and_sorts_in_the_kernel() -> None:
 def test_of_a_long_path_or_name_the_end_is_shown(text: str, shown: str) -> None:
     assert near_end(text) == shown
     assert (text == shown) or f'title="{text}"' in ended(text)
+
+
+def scaled_training(steps: int) -> nanlab.Trace:
+    """Steps of which a loss scaler skips the first; none: a forward pass alone."""
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-12)
+    with nanlab.watch(model, shadow="float32", on_fault="record") as trace:
+        for _ in range(steps):
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = model(torch.randn(6, 4)).square().mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return trace
+
+
+def test_a_table_without_rows_has_the_types_that_it_has_with_some() -> None:
+    none, some = scaled_training(0), scaled_training(4)
+    for name in ("ops", "backward", "parameters", "skips", "edges", "shadow"):
+        empty, filled = getattr(none, name), getattr(some, name)
+        assert len(filled) and not len(empty), name
+        assert empty.dtypes.to_dict() == filled.dtypes.to_dict(), name
+    assert not len(none.backward[none.backward.file.str.endswith(".py")])
+    assert none.ranks["file"].dtype == some.ops["file"].dtype

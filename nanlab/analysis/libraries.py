@@ -45,9 +45,9 @@ def library_of(recording: Recording, position: int) -> Place | None:
     Function's backward.
     """
     made, row = recording.made_by(position), recording.at(position)
-    site = row.site if made.custom else made.site
+    own, site = (row.place, row.site) if made.custom else (made.line, made.site)
     shown, line, real = recording.places[site]
-    if line and site != made.line:
+    if line and site != own:
         return shown, line, function_at(real, line)
     return recording.inside_torch.get(made.position)
 

@@ -19,6 +19,7 @@ from nanlab.errors import UsageError
 from nanlab.formats import format_of
 from nanlab.program.rerun import grouped
 from nanlab.trace import Trace
+from nanlab.trace.columns import typed
 from nanlab.trace.history import Place, place_at
 from nanlab.trace.op import BORN
 from nanlab.trace.recording import Recording
@@ -116,7 +117,8 @@ def skips_frame(recording: Recording) -> pd.DataFrame:
     names = "step scale_before scale_after parameter op file line source finite_at known_by"
     frame = pd.DataFrame(rows, columns=names.split())
     frame["finite_at"] = frame["finite_at"].astype("Float64")
-    return frame
+    text = "parameter op file source known_by"
+    return typed(frame, text, "step line", "scale_before scale_after")
 
 
 _WHERE = ("op", "file", "line", "source")

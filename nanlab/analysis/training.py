@@ -284,6 +284,11 @@ def where(recording: Recording, place: Place) -> dict[str, Any]:
     }
 
 
+def steps_seen(recording: Recording, steps: int) -> str:
+    """``6 steps``; of a watch that summarises only some, ``4 steps that were summarised``."""
+    return f"{steps} steps" + (" that were summarised" if recording.detail == "fault" else "")
+
+
 def line_fields(recording: Recording, line: int) -> dict[str, Any]:
     """The fields of a Finding that say which line: file, line, source."""
     return dict(zip(("file", "line", "source"), recording.line_at(line), strict=True))

@@ -145,7 +145,9 @@ class Evidence:
             if fresh and not self._meets_infinity(call, call.targets[position - call.position]):
                 return BORN
             return TURNED
-        return BORN if fresh else CARRIED
+        if fresh:
+            return BORN
+        return TURNED if nan and self._turns(call, position, reads) else CARRIED
 
     def _has_nan(self, number: int) -> bool:
         return self._nans(number)[0] > 0
@@ -178,6 +180,26 @@ class Evidence:
                 if _floating(operand):
                     clean = clean & ~_nonfinite(operand)
             return bool(clean.any())
+        except Exception:
+            return False
+
+    def _turns(self, call: Call, position: int, reads: list[int]) -> bool:
+        """Whether an infinity became NaN at an element of its own, beside those that were NaN."""
+        if not call.plan.pointwise or call.lost or any(self._all_nan(s) for s in reads):
+            return False
+        known = (stats for s in reads if (stats := self.recording.stats(s)) is not None)
+        if not any(stats.posinf or stats.neginf for stats in known):
+            return False
+        target = call.targets[position - call.position]
+        try:
+            turned, infinite = torch.isnan(target), torch.zeros_like(target, dtype=torch.bool)
+            for operand in _operands(call, target):
+                if operand is target:
+                    return False
+                if _floating(operand):
+                    turned = turned & ~torch.isnan(operand)
+                    infinite = infinite | torch.isinf(operand)
+            return bool((turned & infinite).any())
         except Exception:
             return False
 

@@ -367,6 +367,11 @@ def joined(model: object, call: str) -> nn.Module | None:
             f" {call.replace('model', given)}"
         )
     for name, each in model.items():
+        if not isinstance(name, str):
+            named = call.replace("model", '{"G": G, "D": D}')
+            raise TypeMismatchError(
+                f"expected a dict of models by name, got the key {name!r}; try: {named}"
+            )
         if not isinstance(each, nn.Module):
             raise TypeMismatchError(
                 f"expected a torch.nn.Module to watch, got {type(each).__name__} for {name!r}"

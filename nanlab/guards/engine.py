@@ -490,11 +490,16 @@ class Guard:
             gradients=evidence_of(optimizer, after) if optimizer is not None else [],
             losses=[float(loss) for loss in self._losses],
         )
+        gradients = [(p, p.grad) for p in self.parameters()]
+        left: list[tuple[Tensor, Tensor | None]] = [(p, None) for p, _ in gradients]
         try:
             trace = self._traced(window, frame, replay)
+        except Exception:  # of nanlab: the program takes its step all the same
+            left = gradients
+            raise
         finally:
-            for parameter in self.parameters():
-                parameter.grad = None
+            for parameter, gradient in left:
+                parameter.grad = gradient
         if replay.whole and window is not None:
             window.reached.tensors.put()
         if after:
@@ -609,18 +614,20 @@ class Guard:
                 else:
                     replay.compared = "the optimizer step that failed was not reached"
             reason = replay.compared or ""
-            if not reason and suspects(window) and not is_telling(replay):
+            if not reason and suspects(window, frame) and not is_telling(replay):
                 reason = "none of its values shows that it is the same step"
             if watching.trace.recording.ended == "failed":
                 reason = "nanlab itself failed in the replay (see the note)"
             if reason:
-                reason += suspects(window)
+                reason += suspects(window, frame)
         except NotReplayable as error:
             reason = str(error)
         except (Exception, SystemExit) as error:
             alike = type(error) is type(replay.error) and str(error) == str(replay.error)
             if not alike:
-                reason = f"the replay raised {type(error).__name__}: {error}{suspects(window)}"
+                reason = (
+                    f"the replay raised {type(error).__name__}: {error}{suspects(window, frame)}"
+                )
         finally:
             try:
                 self._return(now, looks, replaying)

@@ -19,8 +19,8 @@ from nanlab.capture.state import Reached, held
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.guards import loops
 from nanlab.guards.engine import Guard
-from nanlab.guards.loops import TURNS, Loop, cells_of, loop_at, repeat
-from nanlab.guards.outcome import outcome
+from nanlab.guards.loops import TURNS, Loop, cells_of, loop_at, repeat, value_of
+from nanlab.guards.outcome import folder_of, outcome
 from nanlab.guards.window import Turn, Window
 
 # functions that hand on the items of what they are given
@@ -36,7 +36,7 @@ class guard:
     optimizer step. At a bad one the weights are left alone, and the body of the loop is replayed
     under a full watch, from the same batch, buffers and random states. The run then ends as a
     watched one does: `nanlab.last` is the trace of the replay, `nanlab.last.guarded` names the
-    step.
+    step. It ends by FaultFound, which no `except Exception` catches; a script ends with one line.
 
     optimizer: one or several; other optimizers that step are checked too.
     snapshot: steps between copies of parameters and optimizer state, for faults inside the
@@ -61,14 +61,14 @@ class guard:
                 f"expected something to iterate over, got {type(loader).__name__}; try:"
                 " nanlab.guard(loader, model, optimizer)"
             )
-        several = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        several = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
         # Accelerate puts it into a wrapper
         several = [getattr(each, "optimizer", each) for each in several]
         for each in several:
             if not hasattr(each, "param_groups"):
                 raise TypeMismatchError(f"expected an optimizer, got {type(each).__name__}")
         self.loader = loader
-        self._guard = Guard(model, several, snapshot, ended=outcome(save))
+        self._guard = Guard(model, several, snapshot, ended=outcome(folder_of(save)))
         self._model = model
         self._has_late = False  # whether the loop binds what does not come from here
         # whether a function is the user's own, by the id of its code
@@ -366,7 +366,7 @@ def _known(
     parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
     if any(isinstance(part, ast.Starred) for part in parts):
         parts = []
-    if name == "guard" or (call is None and isinstance(_value_of(expression, frame), guard)):
+    if name == "guard" or (call is None and isinstance(value_of(expression, frame), guard)):
         yield target, lambda turn: turn.item[1]
     elif call is None or not call.args:
         return
@@ -389,15 +389,6 @@ def _start_of(call: ast.Call) -> int | None:
         return 0
     value = given[0].value if isinstance(given[0], ast.Constant) else None
     return value if isinstance(value, int) else None
-
-
-def _value_of(expression: ast.expr, frame: FrameType) -> Any:
-    """The value of a variable, or of an attribute of one."""
-    if isinstance(expression, ast.Name):
-        return frame.f_locals.get(expression.id, frame.f_globals.get(expression.id))
-    if isinstance(expression, ast.Attribute):
-        return getattr(_value_of(expression.value, frame), expression.attr, None)
-    return None
 
 
 def _refuse(reason: str) -> Any:

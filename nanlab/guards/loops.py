@@ -11,8 +11,12 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from types import FrameType
+from types import FrameType, NoneType
 from typing import Any, Protocol
+
+import torch
+from torch.amp import GradScaler
+from torch.optim.lr_scheduler import LRScheduler
 
 from nanlab.capture.places import codes_in
 from nanlab.errors import NotReplayable
@@ -118,8 +122,11 @@ class Loop:
                 return "its body awaits"
         return ""
 
-    def takers(self) -> list[str]:
-        """Calls with irreversible effects: ``next(it)``, ``queue.pop()``, ``env.step(a)``."""
+    def takers(self, frame: FrameType) -> list[str]:
+        """Calls with irreversible effects: ``next(it)``, ``queue.pop()``, ``env.step(a)``.
+
+        frame: of the loop, which tells whose methods they are.
+        """
         names = (
             "pop popleft popitem get get_nowait recv read readline step reset send sample".split()
         )
@@ -137,8 +144,28 @@ class Loop:
                     continue  # of a dictionary
                 if isinstance(called.value, ast.Name) and called.value.id in self.targets:
                     continue  # out of the batch, which is kept
+                if self._is_harmless(called.value, frame):
+                    continue
                 found.append(ast.unparse(node))
         return list(dict.fromkeys(found))
+
+    def _is_harmless(self, owner: ast.expr, frame: FrameType) -> bool:
+        """Whether it is an optimizer, a scheduler or a scaler, which a replay puts back, or None,
+        so that its method was not called."""
+        names = {n.id for n in ast.walk(owner) if isinstance(n, ast.Name)}
+        return names.isdisjoint(self.stored) and isinstance(
+            value_of(owner, frame, ...), (torch.optim.Optimizer, LRScheduler, GradScaler, NoneType)
+        )
+
+
+def value_of(expression: ast.expr, frame: FrameType, missing: Any = None) -> Any:
+    """The value of a variable, or of an attribute of one; ``missing`` where there is none."""
+    if isinstance(expression, ast.Name):
+        return frame.f_locals.get(expression.id, frame.f_globals.get(expression.id, missing))
+    if isinstance(expression, ast.Attribute):
+        owner = value_of(expression.value, frame, missing)
+        return getattr(owner, expression.attr, missing)
+    return missing
 
 
 def loop_at(file: str, line: int, name: str, globals_: dict[str, Any]) -> Loop:

@@ -227,9 +227,9 @@ def is_telling(replay: Replay) -> bool:
     return replay.error is not None or any(bool((v.isfinite() & (v != 0)).any()) for v in dense)
 
 
-def suspects(window: Window) -> str:
+def suspects(window: Window, frame: FrameType | None) -> str:
     """A likely reason in the loop body why a replay differs, as a clause; "" for none."""
-    takers = window.source.takers() if hasattr(window.source, "takers") else []
+    takers = window.source.takers(frame) if hasattr(window.source, "takers") else []
     if takers:
         told = ", ".join(f"`{t if len(t) <= 40 else t[:37] + '...'}`" for t in takers[:3])
         return f"; the body calls {told}, whose effect cannot be undone"

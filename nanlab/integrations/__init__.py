@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from torch import nn
 
-from nanlab.capture import announce, watch
+from nanlab.capture import watch
 from nanlab.capture.state import Reached
 from nanlab.errors import UsageError
 from nanlab.guards.engine import Guard
-from nanlab.guards.outcome import write_files
+from nanlab.guards.outcome import folder_of, report_of
 from nanlab.guards.window import Turn, Window
 from nanlab.trace import Trace
 
@@ -37,7 +37,7 @@ class Training:
     ) -> None:
         if mode not in ("guard", "watch"):
             raise UsageError(f'mode must be "guard" or "watch", got {mode!r}')
-        self.mode, self.save, self.repeat, self.ended = mode, save, repeat, ended
+        self.mode, self.save, self.repeat, self.ended = mode, folder_of(save), repeat, ended
         self.trace: Trace | None = None  # of the fault
         self.guard: Guard | None = None
         self._watching: watch | None = None
@@ -120,9 +120,7 @@ class Training:
         self.ended()
 
     def _tell(self, trace: Trace) -> None:
-        if self.save is not None:
-            write_files(trace, self.save)
-        announce(trace)
+        report_of(trace, self.save)
 
 
 def clear_gradients(optimizer: Any) -> None:

@@ -23,6 +23,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from nanlab.errors import CapsuleError, TypeMismatchError, UsageError
+from nanlab.paths import path_of
 from nanlab.program.rerun import bytes_of, complete, handed_over, memory_of
 from nanlab.stats import layout as L
 from nanlab.trace import Trace, history, recording
@@ -127,7 +128,7 @@ def save(trace: Trace, path: str | os.PathLike[str], budget: int = BUDGET) -> Pa
         raise TypeMismatchError(f"expected a budget in bytes, got {budget!r}")
     if budget < 0:
         raise UsageError(f"expected a budget of 0 bytes or more, got {budget}")
-    there, writer = Path(path), _Writer(budget)
+    there, writer = path_of(path, 'trace.save("run.nanlab")'), _Writer(budget)
     members = {
         "trace.json": (
             json.dumps(writer.trace(trace), allow_nan=False, separators=(",", ":")).encode()
@@ -518,7 +519,7 @@ def load(path: str | os.PathLike[str], trusted: bool = False) -> Trace:
     """
     if not isinstance(trusted, bool):
         raise TypeMismatchError(f"expected trusted=True or False, got {trusted!r}")
-    there = Path(path)
+    there = path_of(path, 'nanlab.load("run.nanlab")')
     try:
         members = _members(there)
         trace = _Reader(members).trace()

@@ -120,10 +120,10 @@ def other_settings(where: Window, segments: Sequence[Segment], changed: Mapping[
     """
     runs = _runs(where)
     if not runs:
+        asked = " and ".join(map(_named, changed))
+        verb = "are" if len(changed) > 1 else "is"
         raise NotReplayable(
-            "no optimizer of torch.optim stepped in it, so its "
-            + " and ".join(map(_named, changed))
-            + " are not known"
+            f"no optimizer of torch.optim stepped in it, so its {asked} {verb} not known"
         )
     for name in changed.keys() - {CLIP}:
         if not any(name in group.settings for _, _, run in runs for group in run.groups):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from nanlab.analysis.libraries import asked_at, library_of, scripted_at
-from nanlab.analysis.provenance import harmful_origins
+from nanlab.analysis.provenance import MOVES, harmful_origins
 from nanlab.capture.places import display_name
 from nanlab.findings.fault import LOW, Fault, finding_of, matched, surveyed
 from nanlab.findings.rule import (
@@ -39,7 +39,7 @@ from nanlab.topics import (
     trends,
 )
 from nanlab.trace import Trace
-from nanlab.trace.op import location
+from nanlab.trace.op import location, walk
 from nanlab.trace.recording import Recording
 
 T = TypeVar("T")
@@ -133,14 +133,34 @@ def chain_of(trace: Trace) -> Chain | None:
         return None
 
 
-def with_hidden(findings: list[Finding], followed: Chain | None) -> list[Finding]:
+def with_hidden(
+    recording: Recording, findings: list[Finding], followed: Chain | None
+) -> list[Finding]:
     """The findings; after the harmful ones, the faults that show once those are fixed."""
     if followed is None or len(followed.faults) == 1:
         return findings
-    known = {(f.file, f.line, f.cause) for f in findings}
-    hidden = [f for f in followed.faults[1:] if (f.file, f.line, f.cause) not in known]
+    known = [*findings]
+    for fault in followed.faults[1:]:
+        if not any(_same(fault, other) for other in known) and not _used_it(
+            recording, fault, known
+        ):
+            known.append(fault)
+    hidden = known[len(findings) :]
     at = next((i for i, f in enumerate(findings) if not f.harmful), len(findings))
     return Findings([*findings[:at], *hidden, *findings[at:]])
+
+
+def _used_it(recording: Recording, fault: Finding, others: Sequence[Finding]) -> bool:
+    """Whether an operation only used what another fault had made: how it fares with what is written
+    there instead is no fault of its own."""
+    made = {other.position for other in others}
+
+    def onward(at: int) -> list[int]:
+        here = at == fault.position or recording.at(at).name in MOVES
+        return [p for p in recording.parents(at) if p in recording.bad] if here else []
+
+    bad = [at for at in walk([fault.position], onward) if not onward(at)]
+    return bad != [fault.position] and made.issuperset(bad)
 
 
 def _placed(recording: Recording, finding: Finding) -> Finding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from types import NoneType
+from types import UnionType
 from typing import Any, get_args, get_origin
 
 import numpy as np
@@ -69,14 +69,14 @@ def _made(value: Any, hint: Any) -> Any:
     """The value of a type that was told. Raises CapsuleError for any other."""
     kind: Any = get_origin(hint) or hint
     inside = get_args(hint)
-    if NoneType in inside and is_dataclass(inside[0]):
-        return None if value is None else _made(value, inside[0])
     if is_dataclass(hint):
         hints = {name: each for name, each in hints_of(kind).items() if name != _UNTOLD}
         _expect(isinstance(value, dict) and value.keys() == hints.keys())
         return kind(**{name: _made(value[name], each) for name, each in hints.items()})
     if hint is pd.DataFrame:
         return _table(value)
+    if kind is UnionType and is_dataclass(inside[0]):  # a record or none
+        return None if value is None else _made(value, inside[0])
     if inside and is_dataclass(inside[0]):
         _expect(isinstance(value, list | tuple))
         return kind(_made(each, inside[0]) for each in value)

@@ -10,15 +10,15 @@ from itertools import pairwise
 
 import pandas as pd
 
-from nanlab.analysis.provenance import is_mask, skipped_by_hand
+from nanlab.analysis.provenance import MOVES, is_mask, skipped_by_hand
 from nanlab.analysis.training import line_fields, optimizer_step_of
-from nanlab.findings.fault import SHOWN, Fault, bad_values, listed, nonfinite, plural, verb
+from nanlab.findings.fault import SHOWN, Fault, bad_values, listed, match, nonfinite, plural, verb
 from nanlab.findings.rule import Finding, Fix, Match, rule
 from nanlab.operators import card, having
 from nanlab.program.values import operand_of
 from nanlab.topics.training import SCALE_FREE
 from nanlab.trace import Trace
-from nanlab.trace.op import FORWARD, OPTIMIZER, walk
+from nanlab.trace.op import FORWARD, OPTIMIZER, TURNED, walk
 
 GIVEN = ("data", "parameter", "buffer", "intended")  # origins outside of the program
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
@@ -42,6 +42,8 @@ def _role(fault: Fault) -> str:
     if fault.kind in ("parameter", "buffer"):
         return _owned(fault)
     use, _ = _first_use(fault)
+    if _is_written(fault):
+        return "parameter"
     if _of_optimizer(fault) or _is_running(fault):
         return "buffer"
     if (
@@ -58,7 +60,15 @@ def _of_optimizer(fault: Fault) -> bool:
     use, slot = _first_use(fault)
     # the first operands of a call in place
     result = fault.recording.at(use + slot if slot >= 0 else -1)
-    return result.call == use and result.phase == OPTIMIZER and result.inplace
+    in_place = result.call == use and result.phase == OPTIMIZER and result.inplace
+    return in_place and not _is_written(fault)
+
+
+def _is_written(fault: Fault) -> bool:
+    """Whether the program wrote the value into a parameter as it was."""
+    rows = [p for p in fault.origin.path if p >= 0]
+    moved = all(fault.op_at(p) in MOVES for p in rows)
+    return fault.origin.sink.kind == "parameter" and bool(rows) and moved
 
 
 def _shown(fault: Fault, role: str) -> str:
@@ -164,6 +174,12 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     nans, infinities, numel = _counts(fault)
     if nan is not None and nan != bool(nans):
         return None
+    if _is_written(fault):
+        at = max(fault.origin.path)
+        held = bad_values(*_counts_among(fault, [at])[:2])
+        name = fault.origin.sink.name or "a parameter"
+        title = f"the program wrote {held} into the parameter {name}"
+        return Match(title, phase="optimizer", position=at)
     born = fault.recording.step_of(fault.position) if fault.position >= 0 else fault.finding.step
     first = fault.recording.step_of(0)
     if role in ("parameter", "buffer") and born <= first:
@@ -225,6 +241,33 @@ def nan_in_input(fault: Fault) -> Match | None:
     Impute or drop such samples where the data is loaded, and check there with torch.isfinite.
     """
     return _data(fault, "input", True)
+
+
+@rule(
+    example="""
+        x = torch.ones(2, requires_grad=True)
+        rate = float("nan")
+        loss = (x * rate).sum()  # here
+        loss.backward()
+    """,
+    fix={'float("nan")': "0.5"},
+    family="context",
+    origins=("operation",),
+)
+def nan_in_input_(fault: Fault) -> Match | None:
+    """A Python number of the program is NaN: 0/0 or inf - inf in plain arithmetic, a statistic of
+    nothing, or a missing value.
+
+    Look where the number comes from, and check it there with math.isfinite.
+    """
+    stats = fault.recording.stats(fault.position)
+    known = fault.row.literal and stats is not None and stats.nan > 0
+    if not known or any(p in fault.recording.bad for p in fault.parents(fault.position)):
+        return None
+    numbers = [v for v in fault.kept.args if isinstance(v, float)] if fault.kept else []
+    if not any(map(math.isnan, numbers)):
+        return None
+    return match(fault, f"a number that {fault.name} was given is NaN", "", fault.named_operands)
 
 
 @_given(
@@ -308,15 +351,18 @@ def poisoned_buffer(fault: Fault) -> Match | None:
     """,
     fix={'torch.tensor([1.0, float("nan")])': "None"},
     family="context",
-    more_specific_than=("context",),
-    origins=("data",),
+    more_specific_than=("context", "optimizer-arithmetic"),
+    origins=(*GIVEN, "operation"),
 )
 def poisoned_gradient(fault: Fault) -> Match | None:
-    """`.grad` was already bad when backward added to it: an earlier pass was not cleared.
+    """`.grad` was already bad when it was used, or when backward added to it: an earlier pass was
+    not cleared, or the program itself wrote there.
 
     Call optimizer.zero_grad() before backward, also after a step skipped for its bad loss.
     """
-    if fault.origin.sink.kind != "gradient":
+    if (written := _written_gradient(fault)) is not None:
+        return written
+    if fault.kind != "data" or fault.origin.sink.kind != "gradient":
         return None
     kept = _kept_from_a_skipped_step(fault)
     row = fault.recording.at(fault.finding.position if kept is None else kept)
@@ -337,6 +383,33 @@ def poisoned_gradient(fault: Fault) -> Match | None:
     step = fault.recording.step_of(kept)
     title += f": it was left over from step {step - 1}, which was skipped"
     return Match(title, phase="backward", position=kept, step=step)
+
+
+def _written_gradient(fault: Fault) -> Match | None:
+    """What the program, not backward, wrote into a gradient that an optimizer then used."""
+    recording = fault.recording
+    owners = {s.used: s.owner for s in recording.training.parameters if s.used is not None}
+
+    def onward(at: int) -> list[int]:
+        return [p for p in recording.parents(at) if p in recording.bad]
+
+    turned = [fault.position] if fault.row.status == TURNED and fault.in_update else []
+    used = next((p for p in (*fault.origin.path, *walk(turned, onward)) if p in owners), None)
+    if used is None:
+        return None
+    before = [*walk([used], onward)][::-1]
+    rows = [row for p in before if (row := recording.at(p))]
+    moved = all(fault.op_at(row.position) in MOVES or row.literal for row in rows)
+    if not rows or not moved or any(row.backward or row.phase == OPTIMIZER for row in rows):
+        return None
+    nans, infinities, numel = _counts_among(fault, before)
+    name = recording.parameter_names[owners[used]]
+    return Match(
+        f"the program wrote {bad_values(nans, infinities)} into the gradient of {name}, of"
+        f" {plural(numel, 'value')}",
+        phase="optimizer",
+        position=rows[-1].position,
+    )
 
 
 def _kept_from_a_skipped_step(fault: Fault) -> int | None:

@@ -385,9 +385,11 @@ def std_of_constant(fault: Fault) -> Match | None:
             algebra(fault, "inf"),
         )
     if fault.forward in having("normalises"):
-        exact, bad = fault.exact, fault.bad
+        exact, bad, given = fault.exact, fault.bad, fault.subject()
         if exact is None or bad is None or bool(torch.isfinite(exact[bad]).any()):
             return None  # an overflow, which float64 does not have
+        if isinstance(given, torch.Tensor) and not bool(torch.isfinite(given).all()):
+            return None  # no constant
         return match(
             fault,
             f"{fault.forward} of constant values: variance 0 and an epsilon of 0 for"

@@ -19,7 +19,7 @@ from nanlab.trace.op import BORN, HEALED, location, walk
 TIMES = (
     "A mask times -inf is -inf where the mask is one, but NaN where it is zero: use masked_fill."
 )
-_MATRICES = having("matmul", "dot") - {"addmm"}
+_MATRICES = having("matmul", "dot")
 
 
 def cancels(fault: Fault) -> bool:
@@ -181,12 +181,6 @@ def zero_times_inf(fault: Fault) -> Match | None:
         return match(fault, f"0 times an infinity: {became_nan(fault)}", TIMES)
     if fault.name not in _PRODUCTS or not _infinite_operands(fault) or cancels(fault):
         return None
-    values = [
-        v for o in fault.operands if fault.spread(o) is not None and (v := fault.at(o)) is not None
-    ]
-    zeros = any(bool((v == 0).any()) for v in values) if len(values) > 1 else True
-    if fault.name == "addmm" and not zeros:
-        return None
     what = "inf / inf" if fault.name == "div" else "0 × inf"
     return match(
         fault, f"{what} in {fault.name}: {became_nan(fault)}", columns=fault.named_operands
@@ -244,6 +238,28 @@ def inf_minus_inf(fault: Fault) -> Match | None:
     return match(
         fault, f"inf - inf in {fault.name}: {became_nan(fault)}", columns=fault.named_operands
     )
+
+
+@rule(
+    example="""
+        x = torch.tensor([[[float("inf"), -float("inf"), 1.0, 2.0]]])
+        w = torch.ones(1, requires_grad=True)
+        (F.avg_pool1d(x, 2) * w).sum().backward()  # here
+    """,
+    fix={'float("inf"), -float("inf")': "1e9, -1e9"},
+    family="fallback",
+)
+def inf_minus_inf_(fault: Fault) -> Match | None:
+    """Infinities among the operands cancelled, or met a zero, within one operation: both give NaN.
+
+    Replace the infinities by a large finite number, or select the finite elements first.
+    """
+    if not _infinite_operands(fault) or any(bool(o.isnan().any()) for o in fault.operands):
+        return None
+    if fault.result is None or not bool(torch.isnan(fault.result).any()):
+        return None
+    title = f"{fault.name} of infinities: {became_nan(fault)}"
+    return match(fault, title, columns=fault.named_operands)
 
 
 # -- finite masks that overflow

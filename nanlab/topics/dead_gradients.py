@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from nanlab.analysis.graph import Cut, GraphFlow, cuts_before, last_root
-from nanlab.analysis.training import where
+from nanlab.analysis.training import steps_seen, where
 from nanlab.errors import NotReplayable
 from nanlab.findings.fault import bad_values, listed, plural
 from nanlab.findings.rule import Finding, Fix, rule
@@ -571,7 +571,7 @@ def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Findin
     )
     return dead_gradient.finding(
         f"no gradient arrives at {shown}: it is exactly 0 in"
-        f" {'the last' if dead.lived else 'all'} {dead.steps} steps. {told}",
+        f" {'the last' if dead.lived else 'all'} {steps_seen(recording, dead.steps)}. {told}",
         severity="error" if error else "warning",
         step=recording.step_of(dead.first),
         symptom="silent-underflow",

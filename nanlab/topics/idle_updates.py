@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nanlab.analysis.training import where
+from nanlab.analysis.training import steps_seen, where
 from nanlab.findings.fault import listed
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import HALF_PRECISION
@@ -81,7 +81,9 @@ def _values(recording: Recording, position: int, start: int) -> set[int]:
     """What a parameter held in a step before an update, which other updates may have preceded."""
     found = {position}
     while position >= start and recording.at(position).inplace:
-        position = recording.parents(position)[0]
+        if not (before := recording.parents(position)):
+            break  # written anew, as by zero_
+        position = before[0]
         found.add(position)
     return found
 
@@ -152,8 +154,9 @@ def optimizer_arithmetic(trace: Trace) -> Iterator[Finding]:
         assert first.factor is not None
         names = [trace.recording.parameter_names[m.owner] for m in members]
         yield optimizer_arithmetic.finding(
-            f"the update of {listed(names, 2)} is exactly 0 in all {first.still} steps: it is"
-            f" multiplied by 0, which was computed from the zeros of the parameter",
+            f"the update of {listed(names, 2)} is exactly 0 in all"
+            f" {steps_seen(trace.recording, first.still)}: it is multiplied by 0, which was"
+            " computed from the zeros of the parameter",
             step=trace.recording.step_of(first.first),
             symptom="silent-underflow",
             fixes=[

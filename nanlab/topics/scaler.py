@@ -755,9 +755,10 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
 def _in_words_of(text: str, kind: str, fix: Fix, place: Mapping[str, Any]) -> Fix:
     """The fix in the names of the program, as an edit of the line at which it helps."""
     try:
-        body = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
+        tree = ast.parse(text)
     except SyntaxError:
         return fix
+    body = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
     methods = [(n, n.func) for n in body if isinstance(n.func, ast.Attribute)]
     scalers = {ast.unparse(f.value) for _, f in methods if f.attr == "scale"}
     steps = {
@@ -776,8 +777,11 @@ def _in_words_of(text: str, kind: str, fix: Fix, place: Mapping[str, Any]) -> Fi
     if not scaler or len(optimizers) != 1:
         return fix
     optimizer = optimizers[0]
-    if kind == "clip-before-unscale" and "clip_grad" in plain:
-        new = f"{scaler}.unscale_({optimizer})\n{plain}"
+    clips = _statements(tree, line, "clip_grad")
+    if kind == "clip-before-unscale" and len(clips) == 1:
+        line = clips[0].lineno
+        old = text.splitlines()[line - 1]
+        new = _preceded(old, clips[0], f"{scaler}.unscale_({optimizer})")
     elif kind == "bypass":
         updates = any((f.attr, ast.unparse(f.value)) == ("update", scaler) for _, f in methods)
         new = f"{scaler}.step({optimizer})" + ("" if updates else f"\n{scaler}.update()")
@@ -789,6 +793,25 @@ def _in_words_of(text: str, kind: str, fix: Fix, place: Mapping[str, Any]) -> Fi
         return replace(fix, code=code)
     why = "a replay keeps the order of the scaler's calls"
     return replace(fix, code=new, why=why, edits=(Edit(file, line, line, new, old),))
+
+
+def _statements(tree: ast.Module, line: int, name: str) -> list[ast.stmt]:
+    """The statements on a line that call a function with this in its name, and hold no others."""
+    return [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.stmt)
+        and n.lineno <= line <= (n.end_lineno or n.lineno)
+        and not hasattr(n, "body")
+        and name in ast.unparse(n)
+    ]
+
+
+def _preceded(row: str, statement: ast.stmt, other: str) -> str:
+    """The first row of a statement with another one before it."""
+    at = len(row.encode()[: statement.col_offset].decode())
+    before, after = row[:at].lstrip(), row[at:].rstrip()
+    return f"{before}{other}; {after}" if before else f"{other}\n{after}"
 
 
 def _twice(recording: Recording, found: Misuse) -> bool:

@@ -120,7 +120,8 @@ def learning_rate(fault: Fault) -> Finding | None:
     if not fault.row:
         return None
     step = optimizer_step_at(recording, origin.position)
-    bad = fault.row.literal if step is None else not all(map(_finite, step.rates))
+    written = fault.row.literal and fault.kind == "operation"
+    bad = written if step is None else not all(map(_finite, step.rates))
     if bad and fault.in_update:
         return _bad_rate(fault, step)
     away = drove_away(fault)

@@ -274,11 +274,14 @@ class Trace:
             index = pd.Index([], name="exponent", dtype="int64")
             return pd.Series([], index=index, name="count", dtype="int64")
         if found is None:
-            raise UsageError(
-                f"no row at position {position}; trace.ops.position lists those at hand (older"
-                " steps are folded, see keep=)"
-            )
+            raise self._no_row(position)
         return found
+
+    def _no_row(self, position: int) -> UsageError:
+        return UsageError(
+            f"no row at position {position}; trace.ops.position lists those at hand (older steps"
+            " are folded, see keep=)"
+        )
 
     def _position(self, position: Any) -> int:
         try:
@@ -287,6 +290,12 @@ class Trace:
             raise TypeMismatchError(
                 f"expected a position, such as one of trace.ops.position, got {position!r}"
             ) from None
+
+    def _row(self, position: Any) -> int:
+        number = self._position(position)
+        if not 0 <= number < self.recording.end:
+            raise self._no_row(number)
+        return number
 
     def summarise(self, judge: Any = None) -> None:
         """Give the kept steps of a watch with ``detail="fault"`` their statistics, by replay.
@@ -349,7 +358,9 @@ class Trace:
         from nanlab.rules import with_hidden
         from nanlab.rules.ranks import across_ranks
 
-        return across_ranks(self.recording, with_hidden(self.own_findings, self.chain))
+        return across_ranks(
+            self.recording, with_hidden(self.recording, self.own_findings, self.chain)
+        )
 
     @property
     def own_findings(self) -> list[Finding]:
@@ -426,7 +437,7 @@ class Trace:
         """The tensor of a row of ``ops``, by replay. Raises NotReplayable, UsageError."""
         from nanlab.program.replay import tensor_at
 
-        return tensor_at(self.recording, self._position(position))
+        return tensor_at(self.recording, self._row(position))
 
     def why(self, position: int, index: Any = None) -> Origin:
         """The elements behind one element of a row of ``ops``, copies skipped, back to its birth
@@ -437,7 +448,7 @@ class Trace:
         """
         from nanlab.program.why import why
 
-        return why(self, self._position(position), index)
+        return why(self, self._row(position), index)
 
     def report(self) -> Report:
         """Culprit, evidence, path, tried fixes and tables, on one page."""

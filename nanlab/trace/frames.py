@@ -32,6 +32,7 @@ from nanlab.trace.chunk import (
     WIDTH,
     Columns,
 )
+from nanlab.trace.columns import typed
 from nanlab.trace.history import History, Loss, OptimizerStep, ParameterStep, Unscale
 from nanlab.trace.op import BACKWARD, BORN, CARRIED, TURNED
 from nanlab.trace.recording import PHASES, STATUSES, BackwardPass, NodeRun, Recording, owner_of_leaf
@@ -245,7 +246,9 @@ def ops_frame(recording: Recording) -> pd.DataFrame:
         "site_line": site_line,
         "status": lookup(list(STATUSES), status),
     }
-    return pd.DataFrame(columns, index=pd.Index(where, name=None))
+    frame = pd.DataFrame(columns, index=pd.Index(where, name=None))
+    text = "phase op module dtype device file source site_file status"
+    return typed(frame, text)
 
 
 def _merged(recording: Recording, groups: list[tuple[int, ...]]) -> dict[str, Array]:
@@ -347,7 +350,8 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
     columns["parameter"] = np.array(parameters, dtype=object)
     columns["position_in"] = _first_row([r.taken for r in runs])
     columns["position_out"] = _first_row([r.given for r in runs])
-    return pd.DataFrame(columns)
+    text = "name op module file source status parameter"
+    return typed(pd.DataFrame(columns), text, "backward_pass")
 
 
 def _pass_steps(recording: Recording, runs: list[NodeRun]) -> Array:
@@ -390,7 +394,12 @@ def shadow_frame(recording: Recording) -> pd.DataFrame:
         " relative_error exponents"
     )
     twins = "twin_zero twin_nan twin_posinf twin_neginf"
-    return pd.DataFrame(rows, columns=[*names.split(), *twins.split()])
+    return typed(
+        pd.DataFrame(rows, columns=[*names.split(), *twins.split()]),
+        "phase op module file",
+        f"position step line numel flushed overflowed {twins}",
+        "flushed_share relative_error",
+    )
 
 
 def edges_frame(recording: Recording) -> pd.DataFrame:
@@ -400,7 +409,8 @@ def edges_frame(recording: Recording) -> pd.DataFrame:
         for p in recording.passes
         for a, b in p.edges
     ]
-    return pd.DataFrame(rows, columns=["step", "backward_pass", "source", "target"])
+    names = "step backward_pass source target"
+    return typed(pd.DataFrame(rows, columns=names.split()), whole=names)
 
 
 # Parameters and training steps as DataFrames.
@@ -471,7 +481,7 @@ def parameters_frame(recording: Recording) -> pd.DataFrame:
     ratio[~np.isfinite(ratio)] = np.nan
     frame["update_ratio"] = values_array(ratio)
     frame["lr"] = values_array(merged["lr"])
-    return pd.DataFrame(frame)
+    return typed(pd.DataFrame(frame), "parameter")
 
 
 def _position(event: Any) -> int:

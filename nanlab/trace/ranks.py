@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from nanlab.trace.columns import typed
+
 if TYPE_CHECKING:
     from nanlab.trace.recording import Recording
 
@@ -40,7 +42,8 @@ def ranks_frame(recording: Recording) -> pd.DataFrame:
     columns = ["rank", "step", "cause", "phase", "op", "module", "file", "line", "source", "title"]
     told = recording.ranks.told if recording.ranks is not None else []
     rows = sorted(told, key=lambda each: (each["step"], each["rank"]))
-    return pd.DataFrame([[each[name] for name in columns] for each in rows], columns=columns)
+    frame = pd.DataFrame([[each[name] for name in columns] for each in rows], columns=columns)
+    return typed(frame, "cause phase op module file source title", "rank step line")
 
 
 def as_sent(finding: Any, rank: int) -> dict[str, Any]:

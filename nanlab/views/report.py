@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from nanlab.paths import path_of, writing
 from nanlab.rules import Finding
 from nanlab.trace import Trace
 from nanlab.trace.recording import PHASES
@@ -94,11 +95,12 @@ class Report:
             return [f'<div class="nl-note">{escape(told)}</div>'] if html else [told]
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the report as one offline file; return its path."""
-        file = Path(path)
+        """Write the report as one offline file; return its path. Raises UsageError."""
+        file = path_of(path, 'report.to_html("nanlab.html")')
         script = (HERE / "report_page.js").read_text("utf-8")
         page = PAGE.format(style=style("report"), dark=DARK, body=self.body(), script=script)
-        file.write_text(page, encoding="utf-8")
+        with writing("the report", file):
+            file.write_text(page, encoding="utf-8")
         return file
 
 
