@@ -978,3 +978,35 @@ def test_a_functions_backward_is_a_librarys_only_where_it_is_installed(
     assert found.cause == "custom-backward"
     assert (found.library is None) == is_own
     assert not (is_own and any(fix.patch is not None for fix in found.fixes))
+
+
+LINKED = """
+from torch import nn
+
+class Half(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(3, 1)
+        self.held = {}
+
+    def forward(self, x):
+        return (self.lin(x) - self.lin(x)).sqrt()
+
+class Linked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Half(), Half()
+        self.first.held["other"], self.second.held["other"] = self.second, self.first
+
+    def forward(self, x):
+        return self.first(x).sum() + self.second(x).sum()
+"""
+
+
+def test_modules_that_hold_each_other_are_looked_through_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = installed(tmp_path, monkeypatch, "modules_linked", LINKED).Linked()
+    x = torch.ones(2, 3)
+    found = culprit(next(model.parameters()), lambda: model(x))
+    assert found.library is not None and len(found.fixes)

@@ -147,7 +147,7 @@ def is_excused(recording: Recording, origin: Origin) -> bool:
     finite, or for bad data that the program left out."""
     if origin.sink.kind not in ("loss", "gradient"):
         return False
-    if _is_trial(recording, origin.sink):
+    if origin.sink.kind == "loss" and _is_trial(recording, origin.sink):
         return True
     if recording.undecided and depends_on_scale(recording, origin):
         return True
@@ -166,9 +166,8 @@ def is_excused(recording: Recording, origin: Origin) -> bool:
 def _is_trial(recording: Recording, sink: Sink) -> bool:
     """Whether a bad loss was differentiated apart from parameters, and none of it came to them: the
     program tried something, and went on without it."""
-    if sink.kind != "loss" or any(
-        run.accumulates for run in recording.passes if run.position == sink.step_position
-    ):
+    runs = (run for run in recording.passes if run.position == sink.step_position)
+    if any(run.accumulates for run in runs):
         return False
     step = recording.step_of(sink.step_position)
     harmed = (s for s in recording.sinks if recording.step_of(s.step_position) == step)
@@ -280,9 +279,16 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     guilty = [leaf for leaf in guilty if not hides_nothing(recording, leaf[0], guilty, came_from)]
     if not guilty:
         return None
-    position, kind = min(guilty, key=lambda leaf: _rank(recording, leaf[0]))
-    position = _exhausted(recording, position)
-    position = _harmful_first(recording, position, came_from)
+    # of what one operation read, NaN before infinities, which it may end
+    held = {p for p, _ in guilty if p < 0 and (s := recording.stats(p)) is not None and not s.nan}
+    position, kind = min(
+        guilty, key=lambda leaf: (_time(recording, leaf[0]), leaf[0] in held, leaf[0])
+    )
+    status = recording.status.get(position)
+    if status == TURNED:
+        position = _exhausted(recording, position)
+    elif status == BORN and not recording.at(position).backward:
+        position = _harmful_first(recording, position, came_from)
     path = [position, *_onward(came_from, position)]
     if kind == "data" and (unseen := derivative_unseen(recording, position)) >= 0:
         position, kind, path = unseen, "operation", [unseen, *path]
@@ -296,7 +302,7 @@ def _exhausted(recording: Recording, position: int) -> int:
     """The maximum of what a mask hides altogether, through which alone an intended infinity came to
     the row that made NaN of it; that row where there is none, or where a 0 was to remove it."""
     turned = recording.at(position)
-    if turned.status != TURNED or turned.base_name in having("pairs"):
+    if turned.base_name in having("pairs"):
         return position
 
     def onward(at: int) -> list[int]:
@@ -316,7 +322,7 @@ def _harmful_first(recording: Recording, position: int, came_from: dict[int, int
     """The row that made NaN of an infinity, where the same line gives infinities in healthy steps,
     too; else the row of the infinity."""
     born = recording.at(position)
-    if born.backward or born.status != BORN or born.stats.nan or is_mask(recording, position):
+    if born.stats.nan or is_mask(recording, position):
         return position
     rows = (recording.at(at) for at in _onward(came_from, position) if at >= 0)
     turned = next((row for row in rows if row.status == TURNED), None)
@@ -362,12 +368,6 @@ def _hands_on(recording: Recording, position: int, kind: Kind) -> bool:
     """Whether a backward row hands on a forward infinity that the loss never saw."""
     row = recording.at(position)
     return kind == "operation" and row.backward and row.status == CARRIED
-
-
-def _rank(recording: Recording, position: int) -> tuple[int, bool, int]:
-    """The earliest first; of what one operation read, NaN before infinities, which it may end."""
-    stats = recording.stats(position) if position < 0 else None
-    return _time(recording, position), stats is not None and not stats.nan, position
 
 
 def _time(recording: Recording, position: int) -> int:

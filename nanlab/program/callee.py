@@ -495,8 +495,12 @@ def _recorded(
 def _tensors_of(held: Any) -> list[Tensor]:
     """The plain tensors that an object and the objects in it hold."""
     found: dict[int, Tensor] = {}
+    seen: set[int] = set()
     waiting: list[tuple[Any, int]] = [(held, 0)]
     for each, depth in waiting:
+        if id(each) in seen:  # modules may hold each other
+            continue
+        seen.add(id(each))
         if isinstance(each, Tensor) and each.layout is torch.strided:
             found[id(each)] = each
         elif isinstance(each, nn.Module):

@@ -253,6 +253,7 @@ def nan_in_input(fault: Fault) -> Match | None:
     fix={'float("nan")': "0.5"},
     family="context",
     origins=("operation",),
+    phase="forward",
 )
 def nan_in_input_(fault: Fault) -> Match | None:
     """A Python number of the program is NaN: 0/0 or inf - inf in plain arithmetic, a statistic of
@@ -360,7 +361,8 @@ def poisoned_gradient(fault: Fault) -> Match | None:
 
     Call optimizer.zero_grad() before backward, also after a step skipped for its bad loss.
     """
-    if (written := _written_gradient(fault)) is not None:
+    used = bool(fault.recording.training.optimizer_steps)
+    if used and (written := _written_gradient(fault)) is not None:
         return written
     if fault.kind != "data" or fault.origin.sink.kind != "gradient":
         return None
