@@ -35,9 +35,10 @@ def focal_loss_by_hand(fixed):
     x, y = rows(2, 16, 6), (rows(3, 16, 1) > 0).float()
 
     def loss(i):
-        scale = 1 if i == 0 else 400
-        p = torch.sigmoid(net(x * scale))
-        p = p.clamp(1e-6, 1 - 1e-6) if fixed else p
+        z = net(x * (1 if i == 0 else 400))
+        p = torch.sigmoid(z)
+        if fixed:
+            return -(y * (1 - p) ** 2 * F.logsigmoid(z) + (1 - y) * p**2 * F.logsigmoid(-z)).mean()
         pos = -y * (1 - p) ** 2 * torch.log(p)  # ORIGIN
         neg = -(1 - y) * p**2 * torch.log(1 - p)  # ALSO
         return (pos + neg).mean()

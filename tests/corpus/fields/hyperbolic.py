@@ -100,9 +100,7 @@ def lift_to_the_hyperboloid_in_half(fixed):
     def loss(i):
         v = net(torch.randn(8, 4, generator=gen)) * (1 if i < 2 else 12)
         r = v.norm(dim=-1, keepdim=True)
-        if fixed:
-            r = r.clamp(max=4.0)
-        time = torch.cosh(r.half())  # ORIGIN
+        time = torch.cosh(r if fixed else r.half())  # ORIGIN
         return torch.log(time.float() + 1).mean()
 
     return net, train(net.parameters(), loss, 1e-6)
