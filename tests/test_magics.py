@@ -555,7 +555,7 @@ def test_model_may_be_an_attribute_or_an_index(cell: Cell, expression: str) -> N
         ("%%nanwatch print(1)", ["print(1)", "expected a variable"]),
         ("%%nanwatch model --stepz 3", ["--stepz", "%nanwatch?"]),
         ("%%nanwatch model --steps many", ["--steps", "'many'", "whole number"]),
-        ("%%nanwatch model --steps 0", ["steps", "at least 1", "got 0"]),
+        ("%%nanwatch model --steps 0", ["--steps", "whole number of 1 or more", "'0'"]),
         ("%%nanwatch model --keep -1", ["--keep", "'-1'"]),
         ("%%nanwatch model --on-fault explode", ["--on-fault", "explode", "stop", "record"]),
         ("%%nanwatch model --shadow float16", ["--shadow", "float16", "float32"]),

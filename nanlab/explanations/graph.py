@@ -26,6 +26,7 @@ from nanlab.explanations.explanation import (
 )
 from nanlab.findings.rule import Finding
 from nanlab.trace import Trace
+from nanlab.trace.op import module_name
 from nanlab.trace.recording import Recording
 
 # Errors of the autograd graph: cut before the loss, or with a NaN in it.
@@ -108,7 +109,7 @@ def _cut_explanation(
     carriers = [
         ("still carried gradient", p) for p in first.carriers or (first.carrier,) if first.known
     ]
-    inside = f" in {first.module}" if first.module else ""
+    inside = f" in {module_name(first.module)}" if first.module else ""
     if len(first.carriers) > 1:
         held = f" It holds the values of {len(first.carriers)} results that carry gradient."
     else:

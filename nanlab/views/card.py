@@ -12,11 +12,11 @@ from nanlab.program.rerun import Window, window
 from nanlab.rules import Edit, Finding, Fix
 from nanlab.rules.cure import Cure
 from nanlab.trace import Trace
-from nanlab.trace.op import location
+from nanlab.trace.op import location, module_name
 from nanlab.trace.program import Ref, Segment
 from nanlab.views.charts import png
 from nanlab.views.columns import as_typed, excerpt, known
-from nanlab.views.html import TINTS, capital, ended, escape, inline, module_name, plural, sentence
+from nanlab.views.html import TINTS, capital, ended, escape, inline, plural, sentence
 
 # Fixes and cures as blocks to copy and to try.
 

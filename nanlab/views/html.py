@@ -72,11 +72,6 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:] if plain else text
 
 
-def module_name(module: str) -> str:
-    """The path of a module; ``module 2`` for a path that is only a number."""
-    return f"module {module}" if module.isdigit() else module
-
-
 LONGEST = 60  # characters of a place or of a name that a page shows whole
 
 

@@ -83,7 +83,11 @@ function render({ model, el }) {
       const ask = () => set("clicked", [Number(each.dataset.why), each.dataset.which, get("clicked")[2] + 1]);
       for (const [name, value] of [["role", "button"], ["tabindex", 0], ["title", "Where did this come from?"]]) each.setAttribute(name, value);
       each.addEventListener("click", ask);
-      each.addEventListener("keydown", (event) => { if (event.key === "Enter") ask(); });
+      each.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();  // Space would scroll
+        ask();
+      });
     }
   }
   /** A part of the page that the kernel has made anew. */

@@ -189,7 +189,7 @@ function render({ model, el }) {
     const out = h("div", { class: `nl-row nl-${status}${chosen ? " nl-chosen" : ""}`, role: "treeitem", id: `${uid}-${r}`,
       "aria-level": item.level, "aria-selected": String(chosen), "aria-setsize": -1, "aria-posinset": r + 1,
       "aria-expanded": item.children ? String(item.open) : null, onclick: (e) => clicked(e, item) },
-      h("span", { class: "nl-twist" }, item.children ? (item.open ? "▾" : "▸") : ""), h("span", { class: "nl-name" }, name),
+      h("span", { class: "nl-twist" }, item.children ? (item.open ? "▾" : "▸") : ""), h("span", { class: "nl-name", title: item.children ? name : null }, h("bdi", { dir: "ltr" }, name)),
       h("span", { class: "nl-note nl-dim" }, note), h("span", { class: "nl-value", title: valueTitle(item) }, value(item, node, status)));
     out.style.cssText = `top:${r * ROW}px;padding-left:${layout.width * laneStep + 8 + 14 * (item.level - 1)}px`;
     return out;
