@@ -63,7 +63,7 @@ def test_the_card_says_what_where_and_when_and_has_the_best_fix_and_the_samples(
     card = text_of(card_of(report(fake_trace())._repr_html_()))
     assert "train.py:6 The derivative of sqrt at 0 is infinite" in card
     assert "in loss · step 2 · backward · NaN in a gradient · sqrt-at-zero" in card
-    assert "verified nanlab.safe.sqrt, whose gradient at 0 is 0" in card
+    assert "verified: nanlab.safe.sqrt, whose gradient at 0 is 0" in card
     assert "distance = nanlab.safe.sqrt(square)" in card
     assert "In the batch: samples 0–2 (3 of 512)" in card
 

@@ -449,7 +449,7 @@ def _ordinary(norms: Array) -> Array:
 _NORMS = having("norm", "inner") | {"sum", "mul"}
 _REFUSE = Fix(
     "raise an error at such a norm",
-    "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)",
+    "torch.nn.utils.clip_grad_norm_(parameters, max_norm, error_if_nonfinite=True)",
 )
 
 

@@ -41,7 +41,8 @@ function render({ model, el }) {
   function addButtons() {
     for (const fix of root.querySelectorAll(".nl-fix[data-copy]")) {
       const attempt = button("Try it", () => tryIt(fix, attempt));
-      fix.querySelector(".nl-fix-head").append(copier("Copy fix", fix.dataset.copy), fix.dataset.try ? attempt : "");
+      const buttons = h("span", { class: "nl-buttons" }, copier("Copy fix", fix.dataset.copy), fix.dataset.try ? attempt : "");
+      fix.querySelector(".nl-fix-head").append(buttons);
       fix.append(h("div", { class: "nl-tried", role: "status" }));
     }
     const program = root.querySelector(".nl-program")?.textContent, issue = get("issue");

@@ -11,7 +11,7 @@ from nanlab.trace.recording import PHASES
 from nanlab.views import card, details, text
 from nanlab.views.card import WAITING, guilty_samples
 from nanlab.views.evidence import evidence, lens
-from nanlab.views.html import capital, escape, plural, sentence
+from nanlab.views.html import capital, escape, plural, sentence, tag
 from nanlab.views.text import first_of, headroom_line, known_first, reproduction_of
 from nanlab.views.widget import style
 
@@ -127,9 +127,9 @@ def healthy_html(trace: Trace) -> str:
         kind, word = "verified", "healthy"
     else:
         kind, word = "note", "finite"
-    tag = f'<span class="nl-tag nl-{kind}">{word}</span> '
     watched = len(trace.ops) or trace.guarded is not None
-    return f'<div class="nl-healthy">{tag if watched else ""}{escape(healthy_text(trace))}</div>'
+    told = escape(healthy_text(trace))
+    return f'<div class="nl-healthy">{f"{tag(kind, word)} " if watched else ""}{told}</div>'
 
 
 def contents(trace: Trace) -> str:
