@@ -384,8 +384,8 @@ def _linear(case: Case) -> Explanation:
     )
     return case.explain(
         "shape-mismatch",
-        f"the layer{case.inside.replace(', in', '')} takes {plural(wants, 'feature')}, its input has"
-        f" {got}",
+        f"the layer{case.inside.replace(', in', '')} takes {plural(wants, 'feature')}, its input"
+        f" has {got}",
         f"nn.Linear(in_features={wants}) works on the last dimension of its input, which has shape "
         f"{shape_text(shape)}.",
         evidence=operands_frame(inputs or case.failure.operands),
