@@ -213,6 +213,9 @@ def test_every_link_of_the_site_leads_somewhere_and_none_loads_from_the_network(
         body = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
         assert not re.search(r'<(?:script|img|source|iframe)[^>]+src(?:set)?="https?:', text), page
         assert not re.search(r'<link[^>]+href="https?:', text), page
+        for target, anchor in re.findall(r'<a[^>]+href="([^"#?:]*)#([^"]+)"', body):
+            linked = (page.parent / target if target else page).read_text(encoding="utf-8")
+            assert re.search(rf'(?:id|name)="{re.escape(anchor)}"', linked), (page, target, anchor)
         for target in re.findall(r'(?:href|src|srcset)="([^"#?]+)', body):
             if not target.startswith(("http:", "https:", "data:")):
                 assert (page.parent / target).exists(), (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from nanlab.analysis.graph import (
     Cut,
     GraphFlow,
@@ -114,9 +116,9 @@ def _cut_explanation(
         held = f" It holds the values of {len(first.carriers)} results that carry gradient."
     else:
         held = ""
-    what = {"number": ".item()", "literal": "torch.tensor(list)", "numpy": ".numpy()"}.get(
-        first.kind, first.op
-    )
+    made = re.search(r"\b(tensor|as_tensor|asarray)\(", first.source)
+    listed = f"torch.{made[1] if made else 'tensor'}(list)"
+    what = {"number": ".item()", "literal": listed, "numpy": ".numpy()"}.get(first.kind, first.op)
     return case.explain(
         "graph-cut",
         f"the graph was cut by {what} at {spot(first.file, first.line)}{inside}",
