@@ -41,9 +41,13 @@ def build_guides(target: Path) -> None:
     shutil.copytree(HERE / "images", target / "images", dirs_exist_ok=True)
     for source, name in GUIDES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
-        pages.write(
-            target, name, "page.html.jinja2", title=source, body=linked(pages.markdown(text))
-        )
+        body = anchored(linked(pages.markdown(text)))
+        pages.write(target, name, "page.html.jinja2", title=source, body=body)
+
+
+def anchored(body: str) -> str:
+    """The headings' anchors as they are named in the repository's pages: in small letters."""
+    return re.sub(r'(\sid=|href="#)"?[^"]*"', lambda found: found[0].lower(), body)
 
 
 def linked(body: str) -> str:

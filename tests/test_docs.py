@@ -220,6 +220,14 @@ def test_every_link_of_the_site_leads_somewhere_and_none_loads_from_the_network(
                 )
 
 
+def test_a_link_to_a_heading_of_a_guide_finds_it(build: Any, site: Path) -> None:
+    for name in build.GUIDES.values():
+        body = (site / name).read_text(encoding="utf-8")
+        for target, anchor in re.findall(r'<a[^>]+href="([\w.-]*)#([\w-]+)"', body):
+            linked = (site / (target or name)).read_text(encoding="utf-8")
+            assert f'id="{anchor}"' in linked, f"{name} links to {target}#{anchor}"
+
+
 def test_no_page_names_a_place_of_the_machine_it_was_made_on(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")

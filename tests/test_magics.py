@@ -555,7 +555,7 @@ def test_model_may_be_an_attribute_or_an_index(cell: Cell, expression: str) -> N
         ("%%nanwatch print(1)", ["print(1)", "expected a variable"]),
         ("%%nanwatch model --stepz 3", ["--stepz", "%nanwatch?"]),
         ("%%nanwatch model --steps many", ["--steps", "'many'", "whole number"]),
-        ("%%nanwatch model --steps 0", ["steps", "at least 1", "got 0"]),
+        ("%%nanwatch model --steps 0", ["--steps", "whole number of 1 or more", "'0'"]),
         ("%%nanwatch model --keep -1", ["--keep", "'-1'"]),
         ("%%nanwatch model --on-fault explode", ["--on-fault", "explode", "stop", "record"]),
         ("%%nanwatch model --shadow float16", ["--shadow", "float16", "float32"]),
@@ -788,3 +788,36 @@ def test_statements_of_a_cell_that_call_a_step_again_are_steps_of_their_own(cell
         )
         assert ran.success, ran.err
         assert cell("t.steps['optimizer_steps'].tolist()").value == [1] * steps
+
+
+@pytest.mark.parametrize("watch", ["%%nanwatch model --on-fault record\n", ""])
+def test_a_cell_that_meets_a_bad_parameter_names_the_watched_cell_that_left_it_so(
+    cell: Cell, watch: str
+) -> None:
+    if not watch:
+        cell("%nanwatch model --on-fault record")
+    bad = "h = model(x)\n(h - h.detach()).pow(2).sum(1).sqrt().mean().backward()\noptimizer.step()"
+    assert "left it so" not in cell(watch + bad).text
+    (report,) = cell(watch + "model(x).pow(2).mean().backward()").shown
+    assert "an earlier watched cell left it so: the derivative of sqrt" in report
+    assert "(In[" in report.split("left it so")[1]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("loss = (model(x).sum() * 0).log()\nprint(loss.item())", "an infinity was born in log at"),
+        (
+            "with torch.no_grad():\n    z = model(x) * 0\n    (z / z).mean()",
+            "a NaN was born in div",
+        ),
+        ("torch.tril(torch.ones(3, 3)).log().softmax(1)", "No harmful NaN or infinity."),
+        ("print(torch.minimum(torch.tensor(float('inf')), model(x).sum()))", "No harmful NaN"),
+        ("float('inf') > model(x).sum(), torch.tensor(float('nan'))", "No harmful NaN"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_told_of_though_no_gradient_is_bad(
+    cell: Cell, code: str, told: str
+) -> None:
+    (shown,) = cell(f"%%nanwatch model\n{code}").shown
+    assert told in shown

@@ -55,7 +55,7 @@ SAYS = {
         "culprit: None",
     ],
     "06-error-clinic": [
-        "the graph was cut by torch.tensor(list) at In[5]:3",
+        "the graph was cut by torch.as_tensor(list) at In[5]:3",
         "backward at In[10]:6 reached embedding",
         "entry 0 has shape [7] and entry 1 has shape [5]",
         "index 93 at position [1, 5] is outside of the 93 rows of the embedding",

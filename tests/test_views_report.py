@@ -63,7 +63,7 @@ def test_the_card_says_what_where_and_when_and_has_the_best_fix_and_the_samples(
     card = text_of(card_of(report(fake_trace())._repr_html_()))
     assert "train.py:6 The derivative of sqrt at 0 is infinite" in card
     assert "in loss · step 2 · backward · NaN in a gradient · sqrt-at-zero" in card
-    assert "verified nanlab.safe.sqrt, whose gradient at 0 is 0" in card
+    assert "verified: nanlab.safe.sqrt, whose gradient at 0 is 0" in card
     assert "distance = nanlab.safe.sqrt(square)" in card
     assert "In the batch: samples 0–2 (3 of 512)" in card
 
@@ -405,8 +405,11 @@ def test_the_card_names_the_update_that_threw_a_parameter_just_before() -> None:
     ("size", "told"),
     [
         # the ceiling of float16 is 65,504, just below 2^16; the floor 2^-14
-        (65_000.0, r"Room in float16: less than 0\.1 bits up to its maximum at test_views_report"),
-        (2.0**12, r"Room in float16: 4\.0 bits up to its maximum at test_views_report.py:\d+"),
+        (
+            65_000.0,
+            r"largest result is less than 0\.1 bits below its maximum, at test_views_report",
+        ),
+        (2.0**12, r"largest result is 4\.0 bits below its maximum, at test_views_report.py:\d+"),
         (
             2.0**20,
             r"Not safe in float16: test_views_report.py:\d+ \(\w+\) is 4\.0 bits above its maximum",
@@ -427,7 +430,8 @@ def test_a_mask_of_the_lowest_number_says_nothing_about_headroom() -> None:
         scores = torch.full((2, 2), 2.0**12) * 1.0
         masked = scores.masked_fill(torch.eye(2, dtype=torch.bool), torch.finfo(scores.dtype).min)
         torch.softmax(masked, -1)
-    assert "Room in float16: 4.0 bits up to its maximum" in repr(trace.report())
+    told = repr(trace.report())
+    assert "Room in float16: the largest result is 4.0 bits below its maximum" in told
 
 
 def test_a_minimal_reproduction_is_a_dozen_lines_that_fail_by_themselves() -> None:

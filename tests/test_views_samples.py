@@ -7,12 +7,14 @@ import io
 import re
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from torch import nn
 
 import nanlab
 from nanlab.trace import Trace
+from nanlab.views import card
 from nanlab.views.card import as_images, guilty_samples
 
 GUILTY = [1, 4]
@@ -73,3 +75,16 @@ def test_what_is_no_image_is_not_drawn() -> None:
     )
     assert made is not None and made.shape == (1, 8, 8, 3)
     assert made[0, :2, :2, 0].tolist() == [[0, 0], [255, 255]]
+
+
+@pytest.mark.parametrize("weight", [1.0, torch.ones(3)], ids=["number", "tensor"])
+def test_pairs_of_samples_are_no_samples(weight: torch.Tensor | float) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    with nanlab.watch(model, on_fault="record") as trace:
+        points = model(torch.zeros(6, 4))
+        apart = points[:3] - points[3:]
+        square = (apart * 1.0 * 2.0 * 0.5).pow(2).sum(1)
+        (square.sqrt() * weight).mean().backward()
+    assert trace.culprit is not None and trace.culprit.samples == []
+    assert card.samples(trace.culprit, trace) == ""

@@ -111,9 +111,13 @@ def test_two_faults_of_a_step_are_cured_by_one_button_and_each_is_tried_beside_t
         (
             "finite",
             "the loss is 3.2e-05, its limit 0",
-            "finite An epsilon. The loss is 3.2e-05, its limit 0.",
+            "finite : An epsilon. The loss is 3.2e-05, its limit 0.",
         ),
-        ("untried", "the step was not recorded", "untried An epsilon. The step was not recorded."),
+        (
+            "untried",
+            "the step was not recorded",
+            "untried : An epsilon. The step was not recorded.",
+        ),
         ("fails", "line 31 overflows too", "The one fix tried does not make the step finite."),
     ],
 )

@@ -14,7 +14,7 @@ import torch
 from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.operators import having
 from nanlab.trace import Trace
-from nanlab.trace.history import Place
+from nanlab.trace.history import UNSCALE, Place
 from nanlab.trace.op import BACKWARD, FORWARD
 
 # What a cast would lose, told from an exponent histogram; and the loss scale that loses least.
@@ -205,7 +205,8 @@ def headroom(trace: Trace) -> Headroom | None:
 
     Results are those of forward and backward operations; of each the largest magnitude in a step
     counts, so a result that is partly flushed is no concern of the floor, and one that is wholly
-    zero is left out. So are constants, and the largest number of a dtype, which masks hold.
+    zero is left out. So are constants, the largest number of a dtype, which masks hold, and what a
+    loss scaler computes where it divides its scale out.
     """
     recording = trace.recording
     series = recording.training.series
@@ -215,8 +216,11 @@ def headroom(trace: Trace) -> Headroom | None:
     dtypes = {place.dtype for place in series.places}
     used = [name for name in ("float16", "bfloat16") if name in dtypes]
     name, ran = (used[0], used[:1]) if used else ("float16", ["float32", "float64"])
+    scaler = {p.line for p in series.places if p.op == UNSCALE}
     chosen = [
-        p.phase in (FORWARD, BACKWARD) and p.dtype in ran and p.op not in _CONSTANTS
+        (p.phase == BACKWARD or (p.phase == FORWARD and p.line not in scaler))
+        and p.dtype in ran
+        and p.op not in _CONSTANTS
         for p in series.places
     ]
     # a mask of finfo.min is another number in another format

@@ -12,7 +12,18 @@ import torch
 from nanlab.analysis.training import comes_from_gradients
 from nanlab.operators import having
 from nanlab.program.patched import function_at
-from nanlab.trace.op import BACKWARD, BORN, CARRIED, HEALED, INTENDED, OPTIMIZER, TURNED, Op, walk
+from nanlab.trace.op import (
+    BACKWARD,
+    BORN,
+    CARRIED,
+    FORWARD,
+    HEALED,
+    INTENDED,
+    OPTIMIZER,
+    TURNED,
+    Op,
+    walk,
+)
 from nanlab.trace.recording import ACCUMULATES, MOST_SINKS, Recording, Sink, Source
 
 # Where a bad value begins: in an operation, or in what came from outside: data, a parameter, a
@@ -478,6 +489,32 @@ def harmful_origins(recording: Recording) -> Iterator[Origin]:
         if call not in seen:
             seen.add(call)
             yield origin
+
+
+NUMBERS = 32  # the latest ones that are looked at
+
+
+def bad_number(recording: Recording) -> tuple[int, int] | None:
+    """(birth, number): the last single number of the forward pass that is not finite and that no
+    operation read, as what a program prints; None: there is none.
+    """
+    bad = {at for at, s in recording.status.items() if at >= 0 and s in (BORN, TURNED, CARRIED)}
+    looked = 0
+    for position in sorted(bad, reverse=True):
+        row = recording.at(position)
+        parents = recording.parents(position)
+        if not row or row.phase != FORWARD or row.shape or not parents:
+            continue
+        if looked == NUMBERS:
+            return None
+        looked += 1
+        if any((chunk.edge_table()[:, 1] == position).any() for chunk in recording.chunks):
+            continue
+        way = walk([position], lambda at: [p for p in recording.parents(at) if p in bad])
+        birth = min(way)
+        if recording.at(birth).name not in MOVES:  # written as it is: float("inf")
+            return birth, position
+    return None
 
 
 def _follows(recording: Recording, sink: Sink, told: dict[int, int]) -> bool:

@@ -17,6 +17,7 @@ from nanlab.operators import card, having, in_place
 from nanlab.stats.memory import has_memory, is_wrapper, local_part
 from nanlab.trace.chunk import Names
 from nanlab.trace.escapes import BadIndices
+from nanlab.trace.op import module_name
 from nanlab.trace.recording import Recording
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def examine(op: str, indices: Tensor, limits: Allowed) -> BadIndices | None:
 def message(bad: BadIndices, module: str) -> str:
     """One sentence: which index, where, and what would have been allowed."""
     where = f" at position {list(bad.places[0])}" if bad.places and bad.places[0] else ""
-    inside = f", in {module}" if module else ""
+    inside = f", in {module_name(module)}" if module else ""
     more = f" and {bad.count - 1} more" if bad.count > 1 else ""
     return (
         f"index {bad.values[0]} is out of range for {bad.op}{inside}: expected {bad.low} to"

@@ -12,6 +12,7 @@ import pandas as pd
 
 from nanlab.findings.rule import Fix
 from nanlab.trace.escapes import Failure, Operand
+from nanlab.trace.op import module_name
 from nanlab.trace.recording import Recording
 
 
@@ -64,12 +65,10 @@ class Case:
     @property
     def inside(self) -> str:
         """``, in encoder.0 (Linear)``; empty outside of every module."""
-        failure = self.failure
-        if not failure.module_type:
-            return f", in {failure.module}" if failure.module else ""
-        if failure.module:
-            return f", in {failure.module} ({failure.module_type})"
-        return f", in {failure.module_type}"
+        module, kind = module_name(self.failure.module), self.failure.module_type
+        if not module or module == kind:  # the outermost one bears the name of its class
+            return f", in {kind}" if kind else ""
+        return f", in {module} ({kind})" if kind else f", in {module}"
 
 
 Judge = Callable[[Case], "Explanation | None"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from nanlab.analysis.graph import (
     Cut,
     GraphFlow,
@@ -26,6 +28,7 @@ from nanlab.explanations.explanation import (
 )
 from nanlab.findings.rule import Finding
 from nanlab.trace import Trace
+from nanlab.trace.op import module_name
 from nanlab.trace.recording import Recording
 
 # Errors of the autograd graph: cut before the loss, or with a NaN in it.
@@ -108,14 +111,14 @@ def _cut_explanation(
     carriers = [
         ("still carried gradient", p) for p in first.carriers or (first.carrier,) if first.known
     ]
-    inside = f" in {first.module}" if first.module else ""
+    inside = f" in {module_name(first.module)}" if first.module else ""
     if len(first.carriers) > 1:
         held = f" It holds the values of {len(first.carriers)} results that carry gradient."
     else:
         held = ""
-    what = {"number": ".item()", "literal": "torch.tensor(list)", "numpy": ".numpy()"}.get(
-        first.kind, first.op
-    )
+    made = re.search(r"\b(tensor|as_tensor|asarray)\(", first.source)
+    listed = f"torch.{made[1] if made else 'tensor'}(list)"
+    what = {"number": ".item()", "literal": listed, "numpy": ".numpy()"}.get(first.kind, first.op)
     return case.explain(
         "graph-cut",
         f"the graph was cut by {what} at {spot(first.file, first.line)}{inside}",

@@ -17,6 +17,7 @@ from nanlab.explanations.explanation import (
     operands_frame,
     shape_text,
 )
+from nanlab.findings.fault import plural, verb
 from nanlab.findings.rule import Finding
 from nanlab.trace import Trace
 from nanlab.trace.escapes import BadIndices, Operand
@@ -73,7 +74,8 @@ def with_evidence(case: Case, bad: BadIndices, after: str = "") -> Explanation:
     return case.explain(
         "index-out-of-range",
         f"{kind[0]} {first}{at} is outside of the {bad.high} {kind[1]}{case.inside}",
-        f"{bad.count} of the {shape_text(bad.shape)} indices are outside of {bad.low} to "
+        f"{bad.count} of the {shape_text(bad.shape)} indices"
+        f" {verb(bad.count, 'is', 'are')} outside of {bad.low} to "
         f"{bad.high - 1}{ignored}.{sample} {kind[2]}{after}",
         evidence=frame,
         fixes=advice(*_remedies(bad.op, bad.high)),
@@ -160,6 +162,13 @@ _NAMES = {
     "bool": "bool",
 }
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
+_HALVES = ("float16", "bfloat16")
+_HALF = (
+    "Under autocast this happens to what is computed outside of its block, to a hand-written"
+    " autograd.Function, and to operations that autocast does not list; without it, to a model that"
+    " was cast by .half() and a batch that was not."
+)
+_WIDE = "NumPy arrays come in as float64; what torch makes itself is float32."
 _METHODS = {
     "float16": "half()",
     "float32": "float()",
@@ -195,24 +204,25 @@ def dtype_mismatch(case: Case) -> Explanation | None:
     own = case.failure.facts.get("parameter_dtypes")
     parameters = f" The parameters of the module are {', '.join(own)}." if own else ""
     kept = own[0] if own and own[0] in _METHODS else "float32"
+    half = next((name for name in (first, second) if name in _HALVES), "")
+    inputs = [*case.failure.operands, *case.failure.facts.get("inputs", [])]
+    fixes = [
+        (
+            "cast the operand to the parameters' dtype",
+            f"x = x.{_METHODS[kept]}  # or x.to(self.weight.dtype)",
+        )
+    ]
+    if half:
+        device = inputs[0].device.split(":")[0] if inputs else "cuda"
+        autocast = f'torch.autocast(device_type="{device}", dtype=torch.{half})'
+        within = f"with {autocast}:\n    loss = criterion(model(x), y)"
+        fixes.append(("keep the forward pass inside of autocast", within))
     return case.explain(
         "dtype-mismatch",
         f"{first} met {second}{case.inside}",
-        f"The operation takes operands of one dtype only.{parameters} Under autocast this happens"
-        " to what is computed outside of its block, to a hand-written autograd.Function, and to"
-        " operations that autocast does not list; without it, to a model that was cast by .half()"
-        " and a batch that was not. NumPy arrays come in as float64.",
-        evidence=operands_frame([*case.failure.operands, *case.failure.facts.get("inputs", [])]),
-        fixes=advice(
-            (
-                "cast the operand to the parameters' dtype",
-                f"x = x.{_METHODS[kept]}  # or x.to(self.weight.dtype)",
-            ),
-            (
-                "keep the forward pass inside of autocast",
-                'with torch.autocast(device_type="cuda"):\n    loss = criterion(model(x), y)',
-            ),
-        ),
+        f"The operation takes operands of one dtype only.{parameters} {_HALF if half else _WIDE}",
+        evidence=operands_frame(inputs),
+        fixes=advice(*fixes),
     )
 
 
@@ -353,12 +363,13 @@ def _linear(case: Case) -> Explanation:
     inputs: list[Operand] = facts.get("inputs", [])
     shape = inputs[0].shape if inputs else ()
     got = shape[-1] if shape else "another size"
+    features = plural(shape[-1], "feature") if shape else "as many features"
     flat = 1
     for size in shape[1:]:
         flat *= size
     fixes = [
         (
-            f"let the layer take {got} features",
+            f"let the layer take {features}",
             f"nn.Linear({got}, {facts.get('out_features', '...')})",
         )
     ]
@@ -373,7 +384,8 @@ def _linear(case: Case) -> Explanation:
     )
     return case.explain(
         "shape-mismatch",
-        f"the layer{case.inside.replace(', in', '')} takes {wants} features, its input has {got}",
+        f"the layer{case.inside.replace(', in', '')} takes {plural(wants, 'feature')}, its input"
+        f" has {got}",
         f"nn.Linear(in_features={wants}) works on the last dimension of its input, which has shape "
         f"{shape_text(shape)}.",
         evidence=operands_frame(inputs or case.failure.operands),
@@ -415,11 +427,11 @@ def channels(case: Case) -> Explanation | None:
     if last:
         fix = ("channels come first", "x = x.permute(0, 3, 1, 2)")
     else:
-        fix = (f"let the layer take {got} channels", f"nn.Conv2d({got}, ...)")
+        fix = (f"let the layer take {plural(got, 'channel')}", f"nn.Conv2d({got}, ...)")
     return case.explain(
         "shape-mismatch",
-        f"the convolution takes {wants} channels, its input of shape {shape_text(shape)} has"
-        f" {got}{case.inside}",
+        f"the convolution takes {plural(wants, 'channel')}, its input of shape"
+        f" {shape_text(shape)} has {got}{case.inside}",
         "A convolution reads (batch, channels, height, width)."
         + (" Here the channels are in the last dimension." if last else ""),
         evidence=operands_frame(case.failure.operands),

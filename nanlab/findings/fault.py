@@ -395,15 +395,26 @@ class Fault:
 
     @cached_property
     def batch(self) -> int:
-        """Batch size: the step's most common leading dimension; 0 if unknown."""
-        starts, step = [*self.recording.starts, self.recording.end], self.finding.step
-        rows = [self.recording.at(at) for at in range(*starts[step : step + 2])]
+        """Batch size: the step's most common leading dimension that its data has too; 0 if
+        unknown.
+        """
+        recording, step = self.recording, self.finding.step
+        starts = [*recording.starts, recording.end]
+        places = range(*starts[step : step + 2])
+        rows = [recording.at(at) for at in places]
         if not all(rows):  # the step was folded: the few rows left of it tell nothing
             return 0
-        forward = (row for row in rows if row.phase == FORWARD and not row.view)
-        sizes = Counter(int(row.shape[0]) for row in forward if row.shape)
+        parents = {at: recording.parents(at) for at in places}
+        forward = {at: row for at, row in zip(places, rows, strict=True) if row.phase == FORWARD}
+        sizes = Counter(int(r.shape[0]) for r in forward.values() if r.shape and not r.view)
         del sizes[0], sizes[1]
-        return sizes.most_common(1)[0][0] if sizes else 0
+        read = (recording.sources.get(p) for at in forward for p in parents[at] if p < 0)
+        held = [source.shape for source in read if source is not None and source.kind == "data"]
+        held += [row.shape for at, row in forward.items() if not parents[at]]  # drawn at random
+        # a loss may be of pairs of samples, or of parts of them, each with a weight of its own
+        held = [s for s in held if len(s) > 1] or [s for s in held if len(s)]
+        given = {int(shape[0]) for shape in held} & {*sizes}
+        return max(given or sizes, key=sizes.__getitem__, default=0)
 
     @property
     def samples(self) -> list[int]:

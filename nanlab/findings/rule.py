@@ -16,7 +16,7 @@ import pandas as pd
 from nanlab.analysis.libraries import report
 from nanlab.errors import UsageError
 from nanlab.program.rebuild import LeftOut
-from nanlab.trace.op import location
+from nanlab.trace.op import location, module_name
 
 # Lists of findings, fixes and path stations that print well.
 
@@ -278,7 +278,7 @@ class Finding:
 
     def __str__(self) -> str:
         place = location(self.file, self.line) or "unknown line"
-        module = f", in {self.module}" if self.module else ""
+        module = f", in {module_name(self.module)}" if self.module else ""
         rank = f", rank {self.rank}" if self.rank is not None else ""
         rank = "" if rank and self.title.startswith(f"{rank[2:]}: ") else rank
         return f"{self.title}  ({place}{module}, step {self.step}{rank})"

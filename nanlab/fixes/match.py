@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
+from keyword import kwlist
 from typing import Any, TypeGuard, cast
 
 from nanlab.fixes.catalogue import CATALOGUE, Rule
@@ -319,9 +321,17 @@ class Scope:
             atomic = isinstance(ast.parse(new, mode="eval").body, kinds)
             before, after = head.rstrip()[-1:], tail.lstrip()[:1]
             bare = before in (b"(", b"[", b",") and after in (b")", b"]", b",")
+            if atomic and after == b")" and _GROUPS.search(head):
+                head, tail = head.rstrip()[:-1], tail.lstrip()[1:]
             text = new if whole or atomic or bare else f"({new})"
             part[start : end + 1] = [head + text.encode() + tail]
         return _aligned("\n".join(row.decode() for row in part))
+
+
+# a parenthesis around an expression, none of a call
+_GROUPS = re.compile(
+    rb"(?:[^\w\s)\]}'\"]\s*|(?<!\w)(?:%s)\s+|^\s*)\(\s*$" % "|".join(kwlist).encode()
+)
 
 
 @lru_cache(4096)

@@ -38,6 +38,7 @@ from nanlab.notebook.models import find_model
 from nanlab.notebook.options import KEYWORDS, chosen, described, keyword_options, positive, variable
 from nanlab.stats import load_early
 from nanlab.trace import Trace
+from nanlab.trace.op import location
 from nanlab.views import register_formatters
 from nanlab.views.html import escape
 
@@ -250,6 +251,9 @@ class NanMagics(Magics):
             self.shown(lambda: explain(error))
         run.trace = run.watching.trace
         telling = run.is_telling
+        before = run.before
+        if telling and before is not None:
+            self.shown(lambda: run.trace.notes.extend(_left_bad(before, run.trace)))
         if run.options.guard and run.trace.guarded is None:
             telling = False
             if not run.options.quiet and not crashed and not run.armed:
@@ -367,6 +371,22 @@ def leave_report(shell: Any, trace: Trace, error: FaultFound) -> None:
     path = trace.report().to_html("nanlab.html")
     error.args = (f"{error}; report: {path}",)
     shell._last_traceback = [str(error)]  # which the kernel sends
+
+
+def _left_bad(before: Trace, trace: Trace) -> list[str]:
+    """A note where a parameter began the fault that the watch before left bad."""
+    found, culprit = trace.culprit, before.culprit
+    if found is None or culprit is None:
+        return []
+    last = before.parameters[before.parameters["step"] == before.parameters["step"].max()]
+    bad = set(last["parameter"][(last["value_nan"] + last["value_inf"]).gt(0).to_numpy(dtype=bool)])
+    if not any(row["op"] == "parameter" and row["module"] in bad for row in found.path):
+        return []
+    place = location(culprit.file, culprit.line)
+    return [
+        f"an earlier watched cell left it so: {culprit.title}{f' ({place})' if place else ''}; make"
+        " the model anew, or load a checkpoint, once that is mended"
+    ]
 
 
 def report_of(trace: Trace, crashed: bool) -> Any:

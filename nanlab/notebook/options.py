@@ -31,8 +31,9 @@ def keyword_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, default in reversed(KEYWORDS.items()):
         choices = list(literals(hints[name]))
         told_default = f" (default: {default})" if default is not None else ""
+        number = whole if name == "budget" else positive
         values: dict[str, Any] = (
-            {"choices": choices} if choices else {"type": whole, "metavar": "N"}
+            {"choices": choices} if choices else {"type": number, "metavar": "N"}
         )
         function = argument(
             f"--{name.replace('_', '-')}",

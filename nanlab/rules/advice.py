@@ -111,18 +111,21 @@ _WIDE_NORM = Fix(
 
 
 def with_arguments(fix: Fix, source: str) -> Fix:
-    """Advice on a call that clips gradients, with the arguments that a line of code gives it."""
+    """Advice on a call that clips gradients, with the arguments that a line of code gives it, or
+    the usual ones.
+    """
     try:
         calls = [n for n in ast.walk(ast.parse(source.strip())) if isinstance(n, ast.Call)]
     except SyntaxError:  # of several lines
+        calls = []
+    if fix.edits or "clip_grad" not in fix.code:
         return fix
+    given = {"parameters": "model.parameters()", "max_norm": "1.0"}
     call = next((c for c in calls if ast.unparse(c.func).endswith("clip_grad_norm_")), None)
-    if call is None or fix.edits:
-        return fix
-    names = ("parameters", "max_norm")
-    given = dict(zip(names, map(ast.unparse, call.args), strict=False))
-    given |= {k.arg: ast.unparse(k.value) for k in call.keywords if k.arg in names}
-    code = re.sub(r"\b(parameters|max_norm)\b(?!\()", lambda m: given.get(m[0], m[0]), fix.code)
+    if call is not None:
+        given |= dict(zip([*given], map(ast.unparse, call.args), strict=False))
+        given |= {k.arg: ast.unparse(k.value) for k in call.keywords if k.arg in given}
+    code = re.sub(r"\b(parameters|max_norm)\b(?!\()", lambda m: given[m[0]], fix.code)
     return replace(fix, code=code)
 
 

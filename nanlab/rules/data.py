@@ -499,7 +499,8 @@ def _from_data(fault: Fault) -> bool:
 
 
 _CLIPPED = Fix(
-    "clip the norm of the gradients before the update", "nn.utils.clip_grad_norm_(parameters, 1.0)"
+    "clip the norm of the gradients before the update",
+    "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
 )
 
 

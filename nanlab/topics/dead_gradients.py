@@ -338,8 +338,8 @@ _WHY = {
     ),
     "flat": "{op} is constant between its jumps: its derivative is 0 everywhere.",
     "choice": (
-        "{op} chose the other alternative, or cut off beyond its bound, all {numel:,} values: their"
-        " derivative is 0."
+        "{op} lets none of the {numel:,} values through: each lies beyond its bound, or another was"
+        " chosen. Its derivative is 0 there."
     ),
     "bound": (
         "{op} gives its bound for all {numel:,} values: what follows does not see what it reads."

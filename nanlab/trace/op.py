@@ -61,6 +61,11 @@ def location(file: str, line: int | str) -> str:
     return f"{file if below.startswith(os.pardir) else below}:{line}"
 
 
+def module_name(module: str) -> str:
+    """The path of a module; ``module 2`` for a path that is only a number."""
+    return f"module {module}" if module.isdigit() else module
+
+
 FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE, OTHER = range(5)  # of PHASES
 OK, BORN, CARRIED, TURNED, HEALED, INTENDED = range(6)  # of STATUSES
 T = TypeVar("T", bound=Hashable)

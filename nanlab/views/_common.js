@@ -71,6 +71,18 @@ const castShares = (histogram, format, scale) => {
   return out;
 };
 
+/** Each bin as [fate, count] pairs. Rounding keeps the order of values, so the smallest of them are those that a cast flushed,
+ *  and those of a limit's bin may be on both sides: cast holds what became of all. */
+const fates = (data, format, scale, cast = castShares(data, format, scale)) => {
+  const left = ["zero", "subnormal", "normal", "overflow"].map((name) => [name, cast[name]]);
+  return data.counts.map((n) => left.map((each) => {
+    const part = Math.min(n, each[1]);
+    n -= part;
+    each[1] -= part;
+    return [each[0], part];
+  }).filter((pair) => pair[1]));
+};
+
 const extra = (h) => [["zero", h.zero], ["−inf", h.neginf], ["+inf", h.posinf], ["NaN", h.nan]];
 const SIDE = 168, AXIS = 44;  // room for zeros and what is not finite at the right, for the numbers of the axis at the left
 
@@ -81,9 +93,9 @@ function ticks(most, total, log) {
   return Array.from({ length: Math.min(4, Math.floor(most / total / step + 1e-9)) }, (_, i) => [(i + 1) * step * total, `${Number((100 * (i + 1) * step).toPrecision(3))} %`]);
 }
 
-/** An exponent histogram as SVG. axis: [low, high] exponents; format: colours the bars and draws its three limits;
- *  log: heights by the logarithm of the count. Zeros that were other values before they were rounded are a part of their bar. */
-function histogram(data, { axis, format, scale = 0, width = 520, height = 120, label, top, log = false }) {
+/** An exponent histogram as SVG. axis: [low, high] exponents; format: colours the bars, by what a cast made of all
+ *  values where that is known, and draws its three limits; log: heights by the logarithm of the count. Zeros that were other values before they were rounded are a part of their bar. */
+function histogram(data, { axis, format, scale = 0, width = 520, height = 120, label, top, log = false, cast }) {
   const [low, high] = axis, plot = width - SIDE - AXIS, unit = plot / (high - low + 1), base = height - 18;
   const others = extra(data), most = top ?? Math.max(1, ...data.counts, ...others.map((o) => o[1]));
   const total = Math.max(1, data.counts.reduce((a, b) => a + b, 0) + others.reduce((a, o) => a + o[1], 0));
@@ -96,9 +108,13 @@ function histogram(data, { axis, format, scale = 0, width = 520, height = 120, l
   }
   const bar = (left, wide, n, kind, title, under = 0) => n && root.append(
     s("rect", { x: left, y: base - tall(n + under), width: wide, height: tall(n + under) - tall(under), class: `nl-bar nl-${kind}` }, s("title", {}, title)));
-  data.counts.forEach((n, i) => {
+  fates(data, format, scale, cast).forEach((parts, i) => {
     const e = data.first + i;
-    bar(x(e) + 0.5, Math.max(1, unit - 1), n, fate(e, format, scale), `2^${e} to 2^${e + 1}: ${plural(n, "value")}`);
+    let under = 0;
+    for (const [kind, n] of parts) {
+      bar(x(e) + 0.5, Math.max(1, unit - 1), n, kind, `2^${e} to 2^${e + 1}: ${plural(n, "value")}`, under);
+      under += n;
+    }
   });
   others.forEach(([name, n], i) => {
     const left = width - SIDE + 14 + i * 39, flushed = name === "zero" ? Math.min(n, data.flushed ?? 0) : 0;

@@ -12,11 +12,11 @@ from nanlab.program.rerun import Window, window
 from nanlab.rules import Edit, Finding, Fix
 from nanlab.rules.cure import Cure
 from nanlab.trace import Trace
-from nanlab.trace.op import location
+from nanlab.trace.op import location, module_name
 from nanlab.trace.program import Ref, Segment
 from nanlab.views.charts import png
 from nanlab.views.columns import as_typed, excerpt, known
-from nanlab.views.html import TINTS, capital, ended, escape, inline, module_name, plural, sentence
+from nanlab.views.html import TINTS, capital, ended, escape, inline, plural, sentence, tag
 
 # Fixes and cures as blocks to copy and to try.
 
@@ -55,10 +55,7 @@ def first_remedy(finding: Finding, trace: Trace | None, which: int) -> str:
         count = len(finding.fixes)
         told = f"None of the {count} fixes tried makes"
         told = told if count > 1 else "The one fix tried does not make"
-        return (
-            f'<div class="nl-fix"><span class="nl-tag nl-fails">fails</span> {told} the step'
-            " finite.</div>"
-        )
+        return f'<div class="nl-fix">{tag("fails", "fails")} {told} the step finite.</div>'
     return fix_block(fix, finding.fixes.index(fix), which)
 
 
@@ -103,10 +100,7 @@ def reason_of(tried: Fix | Cure) -> str:
 
 def verdict(tried: Fix | Cure) -> str:
     """The verdict as a coloured tag."""
-    return (
-        f'<span class="nl-tag nl-{tried.verdict}"'
-        f' title="{VERDICTS[tried.verdict]}">{tried.verdict}</span>'
-    )
+    return tag(tried.verdict, tried.verdict, VERDICTS[tried.verdict])
 
 
 def written(fix: Fix) -> str:

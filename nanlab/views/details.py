@@ -31,7 +31,7 @@ from nanlab.views.columns import (
     without_batches,
 )
 from nanlab.views.evidence import evidence, operand_names
-from nanlab.views.html import data_table, ended, escape, inline, number, plural, sentence
+from nanlab.views.html import data_table, ended, escape, inline, number, plural, sentence, tag
 
 ELEMENTS = 12  # that are shown of the way back
 FIRST_BAD, LARGEST = "bad", "largest"  # which element of a row a number stands for
@@ -325,10 +325,10 @@ def other_findings(trace: Trace, shown: Finding | None) -> str:
 
 
 def _summary(finding: Finding) -> str:
-    tag = f'<span class="nl-tag nl-{finding.severity}">{finding.severity}</span>'
+    severity = tag(finding.severity, finding.severity)
     place = location(finding.file, finding.line)
     return (
-        f"{tag} {sentence(finding.title, finding.op)}"
+        f"{severity} {sentence(finding.title, finding.op)}"
         f" {f'<code>{ended(place)}</code>' if place else ''}"
     )
 

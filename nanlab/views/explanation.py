@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from nanlab.trace.op import location
+from nanlab.trace.op import location, module_name
 from nanlab.views import card
 from nanlab.views.columns import as_typed
-from nanlab.views.html import data_table, ended, escape, inline, module_name, sentence
+from nanlab.views.html import data_table, ended, escape, inline, sentence
 from nanlab.views.widget import style
 
 if TYPE_CHECKING:

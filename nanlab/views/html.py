@@ -72,9 +72,11 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:] if plain else text
 
 
-def module_name(module: str) -> str:
-    """The path of a module; ``module 2`` for a path that is only a number."""
-    return f"module {module}" if module.isdigit() else module
+def tag(kind: str, word: str, title: str = "") -> str:
+    """A word in a box of its colour; where style sheets are stripped, a word with a colon."""
+    meaning = f' title="{escape(title)}"' if title else ""
+    colon = '<span class="nl-plain">:</span>'
+    return f'<span class="nl-tag nl-{kind}"{meaning}>{escape(word)}{colon}</span>'
 
 
 LONGEST = 60  # characters of a place or of a name that a page shows whole

@@ -41,7 +41,8 @@ function render({ model, el }) {
   function addButtons() {
     for (const fix of root.querySelectorAll(".nl-fix[data-copy]")) {
       const attempt = button("Try it", () => tryIt(fix, attempt));
-      fix.querySelector(".nl-fix-head").append(copier("Copy fix", fix.dataset.copy), fix.dataset.try ? attempt : "");
+      const buttons = h("span", { class: "nl-buttons" }, copier("Copy fix", fix.dataset.copy), fix.dataset.try ? attempt : "");
+      fix.querySelector(".nl-fix-head").append(buttons);
       fix.append(h("div", { class: "nl-tried", role: "status" }));
     }
     const program = root.querySelector(".nl-program")?.textContent, issue = get("issue");
@@ -83,7 +84,11 @@ function render({ model, el }) {
       const ask = () => set("clicked", [Number(each.dataset.why), each.dataset.which, get("clicked")[2] + 1]);
       for (const [name, value] of [["role", "button"], ["tabindex", 0], ["title", "Where did this come from?"]]) each.setAttribute(name, value);
       each.addEventListener("click", ask);
-      each.addEventListener("keydown", (event) => { if (event.key === "Enter") ask(); });
+      each.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();  // Space would scroll
+        ask();
+      });
     }
   }
   /** A part of the page that the kernel has made anew. */

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from nanlab.analysis.provenance import bad_number
+from nanlab.operators import spoken
 from nanlab.paths import path_of, writing
 from nanlab.rules import Finding
 from nanlab.trace import Trace
+from nanlab.trace.op import location
 from nanlab.trace.recording import PHASES
 from nanlab.views import card, details, text
 from nanlab.views.card import WAITING, guilty_samples
 from nanlab.views.evidence import evidence, lens
-from nanlab.views.html import capital, escape, plural, sentence
+from nanlab.views.html import capital, escape, plural, sentence, tag
 from nanlab.views.text import first_of, headroom_line, known_first, reproduction_of
 from nanlab.views.widget import style
 
@@ -125,13 +128,15 @@ def healthy_html(trace: Trace) -> str:
         kind, word = "warning", "incomplete"
     elif trace.guarded is not None:
         kind, word = "error", "stopped"
+    elif bad_number(trace.recording) is not None:
+        kind, word = "warning", "not finite"
     elif not trace.findings and not text.line(trace):
         kind, word = "verified", "healthy"
     else:
         kind, word = "note", "finite"
-    tag = f'<span class="nl-tag nl-{kind}">{word}</span> '
     watched = len(trace.ops) or trace.guarded is not None
-    return f'<div class="nl-healthy">{tag if watched else ""}{escape(healthy_text(trace))}</div>'
+    told = escape(healthy_text(trace))
+    return f'<div class="nl-healthy">{f"{tag(kind, word)} " if watched else ""}{told}</div>'
 
 
 def contents(trace: Trace) -> str:
@@ -205,8 +210,25 @@ def healthy_text(trace: Trace) -> str:
         return f"{told}; no cause was found for the stop." if guarded.identical else f"{told}."
     if not len(trace.ops):
         return "Nothing was watched: no operation ran in this thread."
-    parts = ["No harmful NaN or infinity.", headroom_line(trace), f"Watched: {covered(trace)}."]
+    verdict = bad_number_text(trace) or "No harmful NaN or infinity."
+    parts = [verdict, headroom_line(trace), f"Watched: {covered(trace)}."]
     return " ".join(part for part in parts if part)
+
+
+def bad_number_text(trace: Trace) -> str:
+    """What became of a number that is not finite, though no gradient is bad; "" without one."""
+    found = bad_number(trace.recording)
+    if found is None:
+        return ""
+    birth, result = map(trace.recording.at, found)
+    what = "a NaN" if birth.stats.nan else "an infinity"
+    places = (location(*trace.recording.line_at(op.place)[:2]) for op in (birth, result))
+    born, end = (
+        f"{spoken(op.name)}{f' at {place}' if place else ''}"
+        for op, place in zip((birth, result), places, strict=True)
+    )
+    onward = "" if born == end else f", and it came through to {end}"
+    return f"No gradient is bad, but {what} was born in {born}{onward}."
 
 
 def verdict(trace: Trace) -> str:

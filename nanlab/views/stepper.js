@@ -102,7 +102,7 @@ function render({ model, el }) {
   const pane = h("div", { class: "nl-detail", role: "region", "aria-label": "Selected node", tabindex: 0 });
   const origin = h("div", { class: "nl-origin", role: "note", "aria-label": "Origin" });
   const root = h("div", { class: "nanlab nl-stepper" }, origin,
-    h("div", { class: "nl-bar-of-controls" }, buttons.culprit, buttons.bad, buttons.back, buttons.on, play, slider, where),
+    h("div", { class: "nl-bar-of-controls" }, buttons.culprit, buttons.bad, buttons.back, buttons.on, play, h("span", { class: "nl-slide" }, slider, where)),
     h("div", { class: "nl-bar-of-controls" }, search, hits, colour.label, step.label, pass.label),
     h("div", { class: "nl-panes" }, tree, pane));
   el.append(root);
@@ -189,7 +189,7 @@ function render({ model, el }) {
     const out = h("div", { class: `nl-row nl-${status}${chosen ? " nl-chosen" : ""}`, role: "treeitem", id: `${uid}-${r}`,
       "aria-level": item.level, "aria-selected": String(chosen), "aria-setsize": -1, "aria-posinset": r + 1,
       "aria-expanded": item.children ? String(item.open) : null, onclick: (e) => clicked(e, item) },
-      h("span", { class: "nl-twist" }, item.children ? (item.open ? "▾" : "▸") : ""), h("span", { class: "nl-name" }, name),
+      h("span", { class: "nl-twist" }, item.children ? (item.open ? "▾" : "▸") : ""), h("span", { class: "nl-name", title: item.children ? name : null }, h("bdi", { dir: "ltr" }, name)),
       h("span", { class: "nl-note nl-dim" }, note), h("span", { class: "nl-value", title: valueTitle(item) }, value(item, node, status)));
     out.style.cssText = `top:${r * ROW}px;padding-left:${layout.width * laneStep + 8 + 14 * (item.level - 1)}px`;
     return out;
@@ -340,8 +340,8 @@ function render({ model, el }) {
       h("td", { title: t.name }, t.name), [t.shape, ...t.numbers].map((text) => h("td", {}, text)),
       h("td", {}, t.dtype), h("td", { class: "nl-blocks", title: "values by exponent, 2⁻⁴¹ to 2²⁰" }, t.blocks));
     return h("div", { class: "nl-wide", tabindex: 0, role: "region", "aria-label": "Saved for backward" },
-      h("table", {}, h("caption", { class: "nl-dim" }, "Saved for backward: the forward operation’s operands and results"),
-        h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, all.map(row))));
+      h("div", { class: "nl-dim nl-heading" }, "Saved for backward: the forward operation’s operands and results"),
+      h("table", {}, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, all.map(row))));
   }
   const firstBad = (from) => { for (let i = from; i < count(); i++) if (isBad(graph.status[i])) return i; return null; };
   /** The next node from `from` on that the search box names; it is shown, its groups opened. */

@@ -377,7 +377,10 @@ class Stepper(View):
         )
         lines = source_of(self._trace, row)
         source = code(lines, int(row["line"])) if lines else ""
-        table = static_table(around, "backward", self._trace, in_order=True)
+        first, last = max(0, at - 4) + 1, max(0, at - 4) + len(around)
+        part = f"nodes {first} to {last} of {len(self._rows):,}, in the order in which they ran"
+        caption = part if len(around) < len(self._rows) else ""
+        table = static_table(around, "backward", self._trace, in_order=True, caption=caption)
         return head + source + gain_chart(self._rows) + table
 
 

@@ -19,17 +19,19 @@ ROWS = 50  # more makes notebooks slow and large
 
 
 def static_table(
-    frame: pd.DataFrame, kind: str, trace: Trace | None, in_order: bool = False
+    frame: pd.DataFrame, kind: str, trace: Trace | None, in_order: bool = False, caption: str = ""
 ) -> str:
-    """HTML of the first rows with inline styles, worst first unless ``in_order``."""
+    """HTML of the first rows with inline styles, worst first unless ``in_order``; its caption says
+    how many there are, unless one is given.
+    """
     frame, left_out = without_batches(frame)
     rows = (frame if in_order else trouble_first(frame)).head(ROWS)
     columns = [column for column in columns_for(frame, kind) if not is_blank(rows, column)]
     cells = [
         [column.html(row, trace) for column in columns] for row in rows.itertuples(index=False)
     ]
-    caption = "; ".join(filter(None, (_caption(frame, rows, in_order), left_out)))
-    return table([c.title for c in columns], cells, [c.align for c in columns], caption)
+    told = caption or "; ".join(filter(None, (_caption(frame, rows, in_order), left_out)))
+    return table([c.title for c in columns], cells, [c.align for c in columns], told)
 
 
 def _caption(frame: pd.DataFrame, rows: pd.DataFrame, in_order: bool) -> str:

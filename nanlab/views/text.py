@@ -17,10 +17,10 @@ from nanlab.operators import spoken
 from nanlab.rules import Finding, Path
 from nanlab.trace import Trace
 from nanlab.trace.history import Place
-from nanlab.trace.op import location
+from nanlab.trace.op import location, module_name
 from nanlab.views.columns import as_typed, excerpt, known, shortened
 from nanlab.views.evidence import operand_names
-from nanlab.views.html import escape, fold, module_name, number, plural, table
+from nanlab.views.html import escape, fold, number, plural, table
 
 # A finding as text.
 
@@ -74,17 +74,19 @@ def as_text(finding: Finding) -> str:
 
 # The headroom of a run in low precision, in one line.
 
-SMALL = "below its smallest normal number"
+BIG, SMALL = "above its maximum", "below its smallest normal number"
 
 
 def headroom_line(trace: Trace) -> str:
-    """``Room in float16: 2.1 bits up to its maximum at blocks.0, ...``; "" if unknown."""
+    """``Room in float16: the largest result is 2.1 bits below its maximum, at blocks.0; ...``; ""
+    if unknown.
+    """
     found = headroom(trace)
     if found is None:
         return ""
     ends = [
-        (found.ceiling, "up to its maximum", "above its maximum", found.highest),
-        (found.floor, "down to its smallest normal number", SMALL, found.lowest),
+        (found.ceiling, "largest result is {} below its maximum", BIG, found.highest),
+        (found.floor, "smallest is {} above its smallest normal number", SMALL, found.lowest),
     ]
     beyond = [
         f"{_at(trace, place)} is {_bits(bits)} {past}" for bits, _, past, place in ends if bits < 0
@@ -92,8 +94,8 @@ def headroom_line(trace: Trace) -> str:
     if beyond:
         whose = "Out of the normal range of" if found.ran else "Not safe in"
         return f"{whose} {found.dtype}: {', '.join(beyond)}."
-    room = (f"{_bits(bits)} {to} at {_at(trace, place)}" for bits, to, _, place in ends)
-    return f"Room in {found.dtype}: {', '.join(room)}."
+    room = (f"the {to.format(_bits(bits))}, at {_at(trace, place)}" for bits, to, _, place in ends)
+    return f"Room in {found.dtype}: {'; '.join(room)}."
 
 
 def _bits(bits: float) -> str:

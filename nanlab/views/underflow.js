@@ -88,16 +88,18 @@ function render({ model, el }) {
     const width = drawn = room(root, 860), both = [[`${at}, ${tensor.dtype}`, tensor.data], ...(twin ? [["its float32 twin", twin]] : [])];
     const axis = commonAxis(both.map((each) => each[1]), formats[0]);
     const top = Math.max(1, ...both.flatMap(([, d]) => [...d.counts, ...extra(d).map((o) => o[1])]));
-    const figures = both.map(([name, data]) => {
+    const figures = both.map(([name, data], i) => {
+      const rounded = i === both.length - 1 ? exact?.shares[format.name] : undefined;  // of the twin, where there is one
       const total = data.counts.reduce((a, b) => a + b, 0) + data.zero + data.neginf + data.posinf + data.nan;
       const sum = `${counted(total)} value${total === 1 ? "" : "s"}: ${counted(total - data.zero - data.neginf - data.posinf - data.nan)} finite and not zero`
         + extra(data).filter((o) => o[1]).map(([what, n]) => `, ${counted(n)} ${what}`).join("");
       const lost = [data.flushed && `${counted(data.flushed)} became zero`, data.overflowed && `${counted(data.overflowed)} became infinite`].filter(Boolean);
       return h("figure", {}, h("figcaption", {}, h("b", {}, name), h("span", { class: "nl-dim" }, `  ${sum}`),
         lost.length ? h("span", { class: "nl-lost" }, `  ${lost.join(" and ")}`) : null),
-        histogram(data, { axis, top, log, format, scale, width, height: twin ? 130 : 190, label: `${name}: ${sum}` }));
+        histogram(data, { axis, top, log, format, scale, cast: rounded, width, height: twin ? 130 : 190, label: `${name}: ${sum}` }));
     });
-    plots.replaceChildren(...figures, bands(axis, scale, width));
+    const moved = scale ? `The axis has the values before × 2${superscript(scale)}: the limits move instead.` : "";
+    plots.replaceChildren(...figures, bands(axis, scale, width), h("div", { class: "nl-dim nl-moved" }, moved));
   }
   /** What each format does with each exponent, under the histograms on their axis. */
   function bands(axis, scale, width) {
@@ -137,10 +139,16 @@ function render({ model, el }) {
       : `By histogram: ${answer.reason}.`;
     return h("p", { class: "nl-dim nl-note", "aria-busy": String(!answer) }, h("b", { class: answer ? "" : "nl-busy" }, source),
       ` Shares of the non-zero finite values${tensor.twin ? " of the float32 twin" : ""}.`
-        + (exact ? "" : " A value near a limit counts as kept, and may round across it.")
+        + (exact ? onLimit(scale, answer) : " A value near a limit counts as kept, and may round across it.")
         + (!exact && !tensor.twin && tensor.data.flushed + tensor.data.overflowed ? " What was lost as it ran is not among them." : "")
         + (tensor.scalable ? "" : " A loss scale reaches gradients only: here the slider multiplies the values themselves.")
         + (get("left_out") ? ` ${plural(get("left_out"), "more tensor")} that would lose less ${get("left_out") === 1 ? "is" : "are"} not listed.` : ""));
+  }
+  /** A word on bars whose values did not end where the limits, drawn between bins, have them. */
+  function onLimit(scale, { data, twin, shares: rounded }) {
+    const format = primary(), cast = castShares(twin ?? data, format, scale);
+    const same = FATES.every(([name]) => cast[name] === rounded[format.name][name]);
+    return same ? "" : " A bar beside a limit has the colours of what its values became.";
   }
   const scaled = (tensor, scale) => tensor.scalable ? `loss scale 2${superscript(scale + tensor.run_scale)}` : `2${superscript(scale)}`;
   const loosen = keepKeys(root), restore = replaceFallback(get("fallback")), names = ["selected", "chosen", "log2_scale"];

@@ -24,6 +24,7 @@ from nanlab.analysis.signal_loss import first_losses, flushed_at
 from nanlab.errors import NotReplayable, UsageError
 from nanlab.operators import spoken
 from nanlab.trace import Place, Trace
+from nanlab.trace.op import module_name
 from nanlab.views.charts import (
     before_rounding,
     browser_histogram,
@@ -33,7 +34,7 @@ from nanlab.views.charts import (
     twin_histogram,
 )
 from nanlab.views.columns import floats, known
-from nanlab.views.html import escape, module_name, number, plural, table
+from nanlab.views.html import escape, number, plural, table
 from nanlab.views.text import first_loss, loss_place, told
 from nanlab.views.widget import View, below, script, style
 

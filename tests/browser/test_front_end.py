@@ -484,3 +484,48 @@ def test_formats_reach_the_browser_as_they_are() -> None:
         "normal_limit": -15,
         "overflow_limit": 15,
     }
+
+
+def test_bars_have_the_colours_of_what_their_values_became(bare: Page) -> None:
+    """Exactly 2^-25 rounds to 0 in float16, and what is above it in the same bin does not."""
+    factor = torch.tensor([2.0**-26, 2.0**-25, 2.0**-25, 1.5 * 2.0**-25])
+    leaf = torch.ones(4, requires_grad=True)
+    with nanlab.watch() as trace:
+        (leaf * factor).sum().backward()
+    made = underflow(trace)
+    made.selected = next(
+        i for i, tensor in enumerate(made.tensors) if tensor["label"].startswith("mul · gradient")
+    )
+    for scale, bars in ((0, {"zero": 3, "subnormal": 1}), (3, {"zero": 0, "subnormal": 4})):
+        made.log2_scale = scale
+        made._answer(made.selected, scale)
+        mount(bare, made)
+        found = dict.fromkeys(bars, 0)
+        for name in bars:
+            titles = bare.locator(f".nl-plots .nl-bar.nl-{name}:not(.nl-band) title")
+            found[name] = sum(int(t.split(": ")[1].split()[0]) for t in titles.all_text_contents())
+        assert found == bars
+        cells = bare.get_by_role("status", name="Shares").get_by_role("row").nth(1)
+        assert [cells.locator(f".nl-share-{name}").inner_text().split()[-1] for name in bars] == [
+            str(count) for count in bars.values()
+        ]
+        assert bare.get_by_text("the limits move instead").count() == (scale > 0)
+
+
+@pytest.mark.parametrize("width", [1164, 524, 468])
+def test_no_remark_lies_on_the_code_and_nothing_scrolls_the_page(bare: Page, width: int) -> None:
+    bare.set_viewport_size({"width": width, "height": 900})
+    mount(bare, ReportView(report(fake_trace())))
+    bare.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    over = bare.evaluate(
+        """[...document.querySelectorAll('.nl-line')].filter((line) => {
+          const [text, remark] = ['.nl-text', '.nl-remark'].map((n) => line.querySelector(n)?.getBoundingClientRect());
+          return remark && remark.top < text.bottom - 1; }).length"""
+    )
+    wide = bare.evaluate("document.documentElement.scrollWidth - innerWidth")
+    tops = bare.evaluate(
+        """[...document.querySelectorAll('.nl-buttons')].map((n) =>
+          new Set([...n.children].map((b) => b.getBoundingClientRect().top)).size)"""
+    )
+    bare.set_viewport_size({"width": 1100, "height": 800})
+    assert (over, wide <= 0, {*tops}) == (0, True, {1})

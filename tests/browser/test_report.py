@@ -153,7 +153,8 @@ def test_a_drag_enlarges_a_part_of_the_minimap_and_a_click_there_selects(
     expect(out.locator(".nl-minimap")).to_have_attribute("data-window", "0,1,0,1")
 
 
-def test_a_number_leads_to_where_it_came_from(notebook: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("key", ["Enter", "Space"])
+def test_a_number_leads_to_where_it_came_from(notebook: Callable[..., Any], key: str) -> None:
     nb = notebook(WATCHED, "trace.report()")
     assert nb.run_all()
     out = nb.out(1).locator(".nl-live")
@@ -163,7 +164,7 @@ def test_a_number_leads_to_where_it_came_from(notebook: Callable[..., Any]) -> N
     nb.until("trace.at.line", line - 1)  # and what the click changes is drawn
     number = out.locator(".nl-chosen-line").get_by_role("button", name="NaN").first
     number.focus()
-    nb.page.keyboard.press("Enter")
+    nb.page.keyboard.press(key)
     way = out.locator(".nl-whence li")
     expect(way.first).to_contain_text("= NaN")
     expect(way.last).to_contain_text(f":{line}")
