@@ -242,13 +242,14 @@ def expert_that_nobody_is_sent_to(fixed):
             self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(count))
 
         def forward(self, x):
-            choice = self.gate(x).argmax(-1)
+            chance = self.gate(x).softmax(-1)
+            choice = chance.argmax(-1)
             out, balance = torch.zeros_like(x), []
             for k, expert in enumerate(self.experts):
                 rows = (choice == k).nonzero()[:, 0]
                 if fixed and not len(rows):
                     continue
-                y = expert(x[rows])
+                y = expert(x[rows]) * chance[rows, k, None]
                 out = out.index_add(0, rows, y)
                 balance.append(y.square().mean())  # ORIGIN
             return out, torch.stack(balance).var()
