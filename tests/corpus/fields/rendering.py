@@ -13,7 +13,7 @@ def transmittance_behind_an_opaque_sample(fixed):
     x = torch.rand(6, 12, 3)
 
     def loss(i):
-        raw = net(x).squeeze(-1) * (1 if i < 1 else 300)
+        raw = net(x).squeeze(-1) * (1 if i < 1 or fixed else 300)
         alpha = 1 - torch.exp(-torch.relu(raw))
         log = torch.log(1 - alpha + 1e-6 * fixed)  # ORIGIN
         through = torch.exp(log.cumsum(-1) - log)

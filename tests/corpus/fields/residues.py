@@ -258,12 +258,14 @@ def scale_of_similarities_without_a_ceiling(fixed):
         for p in (*image.parameters(), *text.parameters(), log_scale):
             p.grad = None
         u, v = F.normalize(image(a), dim=1).half(), F.normalize(text(b), dim=1).half()
-        scale = log_scale.clamp(max=4.6).exp().half() if fixed else log_scale.half().exp()  # ORIGIN
+        scale = log_scale.exp().half() if fixed else log_scale.half().exp()  # ORIGIN
         logits = scale * (u @ v.T)  # ALSO
         loss = F.cross_entropy(logits.float(), torch.arange(8))
         loss.backward()
         with torch.no_grad():
             log_scale.add_(0.5)
+            if fixed:
+                log_scale.clamp_(max=4.6)
         return loss
 
     net = nn.ModuleList([image, text])
