@@ -19,7 +19,7 @@ def transmittance_behind_an_opaque_sample(fixed):
         through = torch.exp(log.cumsum(-1) - log)
         return ((through * alpha).sum(-1) - 0.5).square().mean()
 
-    return net, train(net.parameters(), loss, 1e-6)
+    return net, train(net.parameters(), loss, 1e-2 if fixed else 1e-6)
 
 
 @fault("where-grad-trap", "div", "backward", step=0, also=("sqrt-of-negative", "sqrt-at-zero"), ops=("sqrt", "mul"))
