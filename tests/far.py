@@ -223,7 +223,9 @@ def told(program: Callable[[torch.device], Any], device: torch.device) -> dict[s
     if found is not None:
         told["place"] = [found.cause, found.op, found.phase, found.step, found.title]
         told["elements"] = found.evidence.to_string()
-        told["fixes"] = [(fix.title, fix.code, fix.verified) for fix in found.fixes]
+        # names are read where a fault shows, and on a device that is known too late
+        known = [fix for fix in found.fixes if fix.left_out is None]
+        told["fixes"] = [(fix.title, fix.code, fix.verified) for fix in known]
     return told
 
 

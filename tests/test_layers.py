@@ -28,7 +28,7 @@ LAYERS = [  # from the top; those in one line may not import each other
     {"exact"},
     {"trace"},
     {"stats"},
-    {"formats", "operators"},
+    {"formats", "operators", "paths"},
     {"errors"},
 ]
 SETS_LAST = (

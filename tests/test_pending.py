@@ -68,7 +68,9 @@ def told(trace: nanlab.Trace) -> dict[str, Any]:
     }
     if (found := trace.culprit) is not None:
         place = found.cause, found.file, found.line, found.op, found.phase, found.step, found.title
-        tried = [(fix.title, fix.code, fix.verified, fix.distortion) for fix in found.fixes]
+        # names are read where a fault shows, and on a device that is known too late
+        told = [fix for fix in found.fixes if fix.left_out is None]
+        tried = [(fix.title, fix.code, fix.verified, fix.distortion) for fix in told]
         facts |= {
             "place": place,
             "elements": found.evidence.to_string(),

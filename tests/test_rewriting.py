@@ -423,7 +423,7 @@ def test_a_removable_expression_is_found_with_its_variable() -> None:
     assert found[0].expression == "x / (torch.exp(x) - 1)"
     assert found[0].variable == "x"
     assert found[0].others == ()
-    assert found[0].edited("bern(x)") == "return self.n * (bern(x))"
+    assert found[0].edited("bern(x)") == "return self.n * bern(x)"
     assert found[0].as_call() == "nanlab.safe.removable(lambda t: t / (torch.exp(t) - 1), x)"
 
 

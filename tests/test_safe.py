@@ -767,4 +767,4 @@ def test_what_a_safe_operator_computes_with_is_freed(name: str) -> None:
     before = alive()
     for _ in range(3):
         run()
-    assert alive() == before
+    assert alive() <= before

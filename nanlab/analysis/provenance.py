@@ -287,7 +287,8 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
         leaves = _leaves(recording, came_from)
     guilty = [leaf for leaf in leaves if leaf[1] != "intended"] or leaves
     guilty = [leaf for leaf in guilty if not _hands_on(recording, *leaf)] or guilty
-    guilty = [leaf for leaf in guilty if not hides_nothing(recording, leaf[0], guilty, came_from)]
+    hidden = {p for p, _ in guilty if p < 0 and hides_nothing(recording, p, guilty, came_from)}
+    guilty = [leaf for leaf in guilty if leaf[0] not in hidden]
     if not guilty:
         return None
     # of what one operation read, NaN before infinities, which it may end

@@ -253,7 +253,6 @@ def nan_in_input(fault: Fault) -> Match | None:
     fix={'float("nan")': "0.5"},
     family="context",
     origins=("operation",),
-    phase="forward",
 )
 def nan_in_input_(fault: Fault) -> Match | None:
     """A Python number of the program is NaN: 0/0 or inf - inf in plain arithmetic, a statistic of
