@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import linecache
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -1010,3 +1011,47 @@ def test_modules_that_hold_each_other_are_looked_through_once(
     x = torch.ones(2, 3)
     found = culprit(next(model.parameters()), lambda: model(x))
     assert found.library is not None and len(found.fixes)
+
+
+REGISTERED = """
+KNOWN = []
+
+def register(function):
+    KNOWN.append(function)
+    return function
+
+@register
+def root(x):
+    return x.square().sum(1).sqrt()
+"""
+
+
+def test_trial_of_a_patch_leaves_the_package_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = installed(tmp_path, monkeypatch, "roots_registered", REGISTERED)
+    x = nn.Parameter(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
+    before = {**vars(package)}
+    found = culprit(x, lambda: package.root(x).sum())
+    patches = [fix for fix in found.fixes if fix.patch is not None]
+    assert patches and all("torch." in fix.patch.text for fix in patches)
+    assert {**vars(package)} == before and [package.root] == package.KNOWN
+
+
+def test_patch_of_a_file_that_was_loaded_is_run_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = installed(tmp_path, monkeypatch, "roots_loaded", REGISTERED)
+    x = nn.Parameter(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
+    with nanlab.watch(on_fault="record") as trace:
+        package.root(x).sum().backward()
+    assert trace.culprit is not None
+    fix = next(fix for fix in trace.culprit.fixes if fix.patch is not None)
+    loaded = nanlab.load(trace.save(tmp_path / "roots.nanlab"))
+    ran = tmp_path / "ran"
+    text = f"return [open({str(ran)!r}, 'w') for _ in [0]] and x"
+    assert fix.patch is not None
+    hostile = replace(fix, patch=replace(fix.patch, text=text))
+    with pytest.raises(nanlab.NotReplayable, match="trusted=True"):
+        loaded.replay(hostile)
+    assert not ran.exists()

@@ -173,6 +173,7 @@ def apply(
 def _in_package(recording: Recording, values: Values, edit: EditLike) -> Iterator[_Found]:
     """The program's calls that led to the lines of a package, made again while these are patched.
     Raises NotReplayable."""
+    check_trusted(recording)
     context, lines = patching(edit), range(edit.first, edit.last + 1)
     places = recording.places
     inner = {n for n, place in enumerate(places) if place[0] == edit.file and place[1] in lines}
@@ -191,6 +192,15 @@ def _in_package(recording: Recording, values: Values, edit: EditLike) -> Iterato
         yield from rewrite.made_again(span, context)
     if not led:
         raise NotReplayable(CHANGES_NOTHING)
+
+
+def check_trusted(recording: Recording) -> None:
+    """Raise NotReplayable where text of the recording may not be run: that of a file."""
+    if not recording.trusted:
+        raise NotReplayable(
+            "it would run source text of the file that was loaded; try nanlab.load(path,"
+            " trusted=True)"
+        )
 
 
 @dataclass(frozen=True)
@@ -216,11 +226,7 @@ class _Rewrite:
     ) -> None:
         """named: parts that other edits name; started: what numbers they make of numbers."""
         self.recording, self.segments, self.started = recording, shared.segments, started
-        if not recording.trusted:
-            raise NotReplayable(
-                "it would run source text of the file that was loaded; try nanlab.load(path,"
-                " trusted=True)"
-            )
+        check_trusted(recording)
         self.readings = Readings(recording, shared, edit.file, edit.first)
         self.text, self.made = self.readings.text, self.readings.made
         if not self.text:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import linecache
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -19,13 +20,14 @@ _PATCH = """\
 import importlib, inspect, textwrap
 module = importlib.import_module({module!r})
 {imports}function = inspect.unwrap(module.{path})
-text = textwrap.dedent(inspect.getsource(function)).replace(
+text = textwrap.dedent(inspect.getsource(function))
+text = text[("\\n" + text).index("\\ndef ") :].replace(  # without its decorators
     {old!r},
     {new!r},
 )
 made = {{}}
 exec(compile(text, module.__file__, "exec"), vars(module), made)
-function.__code__ = inspect.unwrap(made[{name!r}]).__code__"""
+function.__code__ = made[{name!r}].__code__"""
 
 
 @lru_cache(maxsize=16)
@@ -63,6 +65,8 @@ def patch(edit: EditLike) -> str:
     inner = not names_in(function).isdisjoint(("super", "__class__"))
     if inner or (nested and not nested.rpartition(".")[2][:1].isupper()):
         return ""
+    if isinstance(function, ast.AsyncFunctionDef):
+        return ""
     first, last = function.lineno, function.end_lineno or function.lineno
     if not first < edit.first <= edit.last <= last:
         return ""
@@ -71,8 +75,7 @@ def patch(edit: EditLike) -> str:
     if "".join(rows[first - 1 :]).count(old) != 1:
         return ""
     new = textwrap.indent(edit.text, old[: len(old) - len(old.lstrip())])
-    known, used = vars(sys.modules[module]), names_in(ast.parse(edit.text))
-    missing = [name for name in ("math", "torch") if name in used and name not in known]
+    missing = _missing(vars(sys.modules[module]), edit)
     imports = "".join(f"module.{n} = importlib.import_module({n!r})\n" for n in missing)
     return _PATCH.format(
         module=module,
@@ -84,38 +87,41 @@ def patch(edit: EditLike) -> str:
     )
 
 
+def _missing(known: Mapping[str, Any], edit: EditLike) -> list[str]:
+    """The modules that an edit reads and that a module has not imported."""
+    used = names_in(ast.parse(edit.text))
+    return [name for name in ("math", "torch") if name in used and name not in known]
+
+
 def patching(edit: EditLike) -> Callable[[], Any]:
-    """A context in which the package's function runs the edit, by the code that ``patch`` shows.
-    Raises NotReplayable."""
+    """A context in which the package's function runs the edit, by the code that ``patch`` shows;
+    after it all is as it was. Raises NotReplayable."""
     text = patch(edit)
     if not text:
         raise NotReplayable("the function around it cannot be patched")
     *prepare, assign = text.splitlines(keepends=True)
+    module = next(m for m in sys.modules.values() if getattr(m, "__file__", None) == edit.file)
+    missing = _missing(vars(module), edit)
     space: dict[str, Any] = {}
-    try:
-        exec("".join(prepare), space)
-        with _kept(space):
-            exec(assign, space)
-            patched = space["function"].__code__
-    except Exception as error:
-        told = f"{type(error).__name__}: {error}"
-        raise NotReplayable(f"the patch cannot be made ({told})") from None
-    function = space["function"]
 
     @contextmanager
     def context() -> Iterator[None]:
-        with _kept(space):
-            function.__code__ = patched
+        function = space["function"]
+        before = function.__code__
+        vars(module).update({name: importlib.import_module(name) for name in missing})
+        try:
+            exec(assign, space)
             yield
+        finally:
+            function.__code__ = before
+            for name in missing:
+                vars(module).pop(name, None)
 
-    return context
-
-
-@contextmanager
-def _kept(space: dict[str, Any]) -> Iterator[None]:
-    function = space["function"]
-    before = function.__code__
     try:
-        yield
-    finally:
-        function.__code__ = before
+        exec("".join(prepare), space)
+        with context():
+            pass
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise NotReplayable(f"the patch cannot be made ({told})") from None
+    return context
