@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,40 @@ def test_function_lets_its_tensors_go_after_its_names_were_read(tmp_path: Path) 
     with nanlab.watch(names["net"], on_fault="record", budget=0) as trace:
         run()
     assert {named.name for named in trace.recording.named} >= {"x", "y", "big"}
+
+
+BRANCHES = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Linear(4, 1)
+
+
+def train(x, y, kind="plain"):
+    if kind == "none":
+        return None
+    elif x.sum() > 0:
+        shares = x / x.sum(1, keepdim=True)
+        loss = (net(shares)[:, 0] - y).square().mean()
+        loss.backward()
+"""
+
+
+def test_branches_of_an_if_are_not_parted(tmp_path: Path) -> None:
+    names = loaded(tmp_path / "branches.py", BRANCHES)
+    (fix,) = leaving(watched(names, batches(0.0)))
+    (edit,) = fix.edits
+    rows = BRANCHES.splitlines()
+    rows[edit.first - 1 : edit.last] = edit.rows()
+    compile("\n".join(rows), "mended", "exec")
+    assert edit.text.splitlines()[-1] == 'if kind == "none":'
+
+
+def test_rows_that_the_tensors_do_not_have_are_refused(tmp_path: Path) -> None:
+    trace = watched(loaded(tmp_path / "shares.py"), batches(0.0))
+    (fix,) = leaving(trace)
+    assert fix.left_out is not None
+    other = replace(fix, left_out=replace(fix.left_out, rows=10**12))
+    with pytest.raises(nanlab.NotReplayable, match="other numbers of rows"):
+        trace.replay(other)

@@ -434,6 +434,8 @@ def batch_without(where: Window, out: LeftOut) -> Batch:
     first = next((call for _, _, call in readers_of(where, refs)), None)
     if first is None or len(refs) < len(out.tensors):
         raise NotReplayable("nothing reads these rows, or autograd follows them")
+    if any(ref.size[:1] != (out.rows,) for ref in refs):
+        raise NotReplayable("the tensors have other numbers of rows")
     kept = torch.tensor([r for r in range(out.rows) if r not in {*out.without}], dtype=torch.long)
     calls = (call for segment in where.segments for call in segment.calls)
     lines = {call.position: where.recording.at(call.position).source for call in calls}

@@ -125,12 +125,18 @@ def _first_reader(
     ]
     statements = [n for n in own if isinstance(n, ast.stmt)]
     first = min((n.lineno for n in read), default=0)
-    around = [s for s in statements if s.lineno <= first <= (s.end_lineno or s.lineno)]
+    rows = text.splitlines()
+    around = [
+        s
+        for s in statements
+        if last < s.lineno <= first <= (s.end_lineno or s.lineno)
+        if not rows[s.lineno - 1].lstrip().startswith("elif ")  # what begins above it does
+    ]
     if not around:
         return None
     statement = max(around, key=lambda s: s.lineno)
-    rows = text.splitlines()[statement.lineno - 1]
-    begins = rows[: statement.col_offset].strip() == ""  # not behind a colon or a semicolon
+    # not behind a colon or a semicolon
+    begins = not rows[statement.lineno - 1][: statement.col_offset].strip()
     whole = statement.lineno == statement.end_lineno or hasattr(statement, "body")
     return (statement, {n.id for n in read}) if begins and whole else None
 
