@@ -15,7 +15,7 @@ import pandas as pd
 
 from nanlab.analysis.libraries import report
 from nanlab.errors import UsageError
-from nanlab.program.rebuild import LeftOut
+from nanlab.program.batch import LeftOut
 from nanlab.trace.op import location, module_name
 
 # Lists of findings, fixes and path stations that print well.

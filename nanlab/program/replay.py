@@ -17,18 +17,15 @@ from nanlab.capture.plans import plan_of
 from nanlab.capture.state import are_finite
 from nanlab.capture.watching import running, watch
 from nanlab.errors import NanlabError, NotReplayable, TypeMismatchError, UsageError
+from nanlab.program.batch import Batch, LeftOut, batch_of, batch_without
 from nanlab.program.edit import Edited, apply
 from nanlab.program.edit_text import EditLike
 from nanlab.program.rebuild import (
-    Batch,
     Beginning,
     Ended,
     Graph,
-    LeftOut,
     Patch,
     Rebuilt,
-    batch_of,
-    batch_without,
     rebuild,
     same_bits,
 )

@@ -13,9 +13,9 @@ import torch
 from nanlab.errors import NanlabError
 from nanlab.findings.fault import listed, plural, verb
 from nanlab.findings.rule import Edit, Finding, Fix
+from nanlab.program.batch import LeftOut, data_of, readers_of, refs_by_name
 from nanlab.program.expression import names_in, parsed
 from nanlab.program.readings import text_of
-from nanlab.program.rebuild import LeftOut, data_of, readers_of, refs_by_name
 from nanlab.program.replay import without_rows
 from nanlab.program.rerun import Window
 from nanlab.program.values import Values

@@ -1,0 +1,477 @@
+"""The step without some rows of its batch: forward calls on fewer rows, and numbers of rows that
+the program wrote."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from nanlab.errors import NotReplayable, UsageError
+from nanlab.operators import having
+from nanlab.program.rerun import Get, Window, operate, operate_call, seed, written_by
+from nanlab.trace.program import Call, Ref, Segment, refs_in
+from nanlab.trace.recording import NamedTensor
+
+Tensor = torch.Tensor
+_VIEWS = having("sized")
+_PARTS = having("divides_rows")
+_INDEXED = having("indexed", in_place=True)
+_ALONG = having("along", in_place=True)
+_CREATED = having("created")
+_COUNTS = (".shape", ".size(", "len(", ".numel(")  # how a line asks for the number of rows
+
+
+@dataclass
+class Batch:
+    """A batch of which some rows are left out."""
+
+    rows: int  # of the recorded batch
+    kept: Tensor  # their numbers
+    leaves: frozenset[int]  # storages of the data
+    lines: dict[int, str] = field(default_factory=dict)  # position of a call -> its source
+    # positions of the calls that make the batch of something else: X[i], a stack of samples
+    makers: frozenset[int] = frozenset()
+    # tensors of which the rows are left out from a call on, and the position of that call
+    entering: tuple[Ref, ...] = ()
+    start: int = 0
+    _counters: set[int] = field(default_factory=set)  # storages that arange made
+    _reached: set[int] = field(default_factory=set)  # storages that the batch has a part in
+    # (storage, flattened size) -> whether the batch comes last in it
+    _inner: dict[tuple[int, int], bool] = field(default_factory=dict)
+
+    # -- leaves
+
+    def leaf(self, ref: Ref, found: Tensor) -> Tensor:
+        """A tensor that the step reads from outside, without the rows that are left out."""
+        if ref.storage not in self.leaves:
+            return found
+        self._reached.add(ref.storage)
+        if ref.size and ref.size[0] == self.rows:
+            return found.index_select(0, self.kept)
+        raise NotReplayable("a part of the batch is read that is not made of whole rows")
+
+    def enter(self, get: Get, rebind: Callable[[Ref, Any], None]) -> None:
+        """Leave the rows out of what is known under names."""
+        for ref in self.entering:
+            rebind(ref, get(ref).index_select(0, self.kept))
+            self._reached.add(ref.storage)
+
+    def leaves_alone(self, storage: int) -> bool:
+        """Whether a storage, of a batch known by names, has its rows."""
+        return bool(self.start) and storage not in self._reached
+
+    # -- a call
+
+    def run(self, segment: Segment, index: int, call: Call, args: Any, kwargs: Any) -> Any:
+        """The call on the rows that are left. Raises NotReplayable where that is unclear."""
+        if call.position < self.start:
+            return operate_call(call, args, kwargs)
+        name = getattr(call.func, "_opname", "")
+        before = call.read
+        reached = any(r.storage in self._reached for r in before)
+        if call.position in self.makers:
+            made = operate(call.func, args, kwargs).index_select(0, self.kept)
+        elif index in segment.states:
+            made = self._drawn(segment, index, call, args, kwargs)
+        elif not before:
+            made = self._created(name, call, args, kwargs)
+        elif reached or name in _CREATED:
+            args = self._sizes(name, call, args)
+            # fewer rows may lie otherwise in memory: a copy has the same elements
+            func = torch.ops.aten.reshape.default if name == "view" else call.func
+            made = operate(func, args[:2] if name == "view" else args, kwargs)
+        else:
+            made = operate(call.func, args, kwargs)
+        outs = list(refs_in(call.out))
+        made_of = zip(outs, _tensors(made), strict=False)
+        if reached or any(ref.size != tuple(t.shape) for ref, t in made_of):
+            self._reached |= {r.storage for r in outs}
+        self._inherit(before, outs)
+        if name == "arange":
+            self._counters |= {r.storage for r in outs}
+        return made
+
+    def _inherit(self, before: Sequence[Ref], outs: Sequence[Ref]) -> None:
+        """Flattened dimensions are what they were in the operands."""
+        known = {
+            size: self._inner[ref.storage, size]
+            for ref in before
+            for size in ref.size
+            if (ref.storage, size) in self._inner
+        }
+        for ref in outs if known else ():
+            for size in ref.size:
+                if size in known:
+                    self._inner.setdefault((ref.storage, size), known[size])
+
+    def _created(self, name: str, call: Call, args: Any, kwargs: Any) -> Any:
+        """What a call makes of numbers alone."""
+        if name == "arange":
+            numbers = [a for a in args if isinstance(a, int | float)]
+            if (numbers[-1:] == [self.rows] and len(numbers) == 1) or numbers == [0, self.rows]:
+                args = tuple(len(self.kept) if a == self.rows else a for a in args)
+            return operate(call.func, args, kwargs)
+        made = operate(call.func, args, kwargs)
+        return self._narrowed(made, call.out)
+
+    def _narrowed(self, made: Any, out: Any) -> Any:
+        if not isinstance(made, Tensor) or out.__class__ is not Ref:
+            return made
+        places = [i for i, n in enumerate(out.size) if n == self.rows]
+        if not places or (len(places) > 1 and places[0] != 0):
+            return made
+        if len(places) > 1 and len(out.size) == 2:
+            raise NotReplayable(
+                f"a tensor of shape {tuple(out.size)} is made, and which dimension is the batch is"
+                " not clear"
+            )
+        return made.index_select(places[0], self.kept)
+
+    def _drawn(self, segment: Segment, index: int, call: Call, args: Any, kwargs: Any) -> Any:
+        """Random numbers: those of the recorded rows, without the rows that are left out."""
+        if getattr(call.func, "_opname", "") == "randperm":
+            raise NotReplayable("the step draws an order of the rows")
+        inputs = [(i, r, args[i]) for i, r in enumerate(call.args) if r.__class__ is Ref]
+        whole = list(args)
+        for i, ref, actual in inputs:
+            for dim in _changed(ref, actual):
+                full = list(whole[i].shape)
+                full[dim] = ref.size[dim]
+                places = self._places(ref, dim)
+                whole[i] = whole[i].new_zeros(full).index_copy(dim, places, whole[i])
+        seed(segment, index)
+        made = operate(call.func, tuple(whole), kwargs)
+        if not inputs:
+            return self._narrowed(made, call.out)
+        dims = {d for _, ref, actual in inputs for d in _changed(ref, actual)}
+        results = _tensors(made)
+        for dim in dims:
+            places = self._places(inputs[0][1], dim)
+            results = [result.index_select(dim, places) for result in results]
+        if call.func._schema.is_mutable:
+            return args[0].copy_(results[0]) if dims else made
+        return results[0] if isinstance(made, Tensor) else tuple(results)
+
+    def _places(self, ref: Ref, dim: int) -> Tensor:
+        """The places that are kept of a dimension."""
+        size = ref.size[dim]
+        times = size // self.rows
+        if times == 1:
+            return self.kept
+        inner = self._inner.get((ref.storage, size))
+        if size % self.rows or inner is None:
+            raise NotReplayable(f"random numbers of {size} rows, whose samples are not known")
+        every = torch.arange(times)
+        if inner:
+            return (every[:, None] * self.rows + self.kept).flatten()
+        return (self.kept[:, None] * times + every).flatten()
+
+    # -- numbers that the program wrote
+
+    def _sizes(self, name: str, call: Call, args: Any) -> Any:
+        """The arguments with sizes of the batch as they are now."""
+        first = call.args[0] if call.args else None
+        ref = first if first.__class__ is Ref else None
+        actual = args[0] if args and isinstance(args[0], Tensor) else None
+        dims = _changed(ref, actual) if ref is not None and actual is not None else []
+        if name in _VIEWS and dims and ref is not None:
+            return (args[0], self._viewed(ref, actual, call.out), *args[2:])
+        if name == "expand":
+            return (args[0], self._expanded(ref, actual, call.out.size), *args[2:])
+        if name.startswith("new_") and len(args) > 1:
+            places = [i for i, n in enumerate(args[1]) if n == self.rows]
+            if len(places) > 1:
+                raise NotReplayable("a tensor is made of which two dimensions may be the batch")
+            return (args[0], [len(self.kept) if n == self.rows else n for n in args[1]], *args[2:])
+        if not dims:
+            return self._counted(name, call, args)
+        dim = _dimension(call, args, len(ref.size) if ref is not None else 1)
+        if name == "slice" and dim in dims and not _is_whole(args, self.rows):
+            raise NotReplayable(f"{self._line(call)} takes a part of the rows")
+        if name == "select" and dim in dims:
+            return (args[0], args[1], self._row(args[2]), *args[3:])
+        if name in _PARTS and (dim in dims or name in ("as_strided", "flip")):
+            raise NotReplayable(f"{self._line(call)} takes a part of the rows, or reorders them")
+        if name in _ALONG and dim in dims:
+            raise NotReplayable(f"{self._line(call)} goes along the rows of the batch")
+        if name in _INDEXED:
+            self._check_index(call, dims)
+        if name == "native_group_norm" and len(args) > 3 and args[3] == self.rows:
+            return (*args[:3], len(self.kept), *args[4:])
+        return args
+
+    def _viewed(self, ref: Ref, actual: Any, out: Ref) -> list[int]:
+        """The size of a view whose recorded one is that of ``out``."""
+        old, new = ref.size, out.size
+        found, i, j = list(new), 0, 0
+        while i < len(old) and j < len(new):
+            begin, start, have, want = i, j, old[i], new[j]
+            while have != want:
+                if have < want:
+                    i += 1
+                    have *= old[i]
+                else:
+                    j += 1
+                    want *= new[j]
+            i, j = i + 1, j + 1
+            changed = [k for k in range(begin, i) if actual.shape[k] != old[k]]
+            if changed:
+                self._regroup(ref, out, (begin, i), (start, j), changed, found)
+        return found
+
+    def _regroup(
+        self,
+        ref: Ref,
+        out: Ref,
+        source: tuple[int, int],
+        target: tuple[int, int],
+        changed: list[int],
+        found: list[int],
+    ) -> None:
+        """The sizes of one group of dimensions, which hold the same elements before and after."""
+        old, new = ref.size, out.size
+        many = [k for k in range(*target) if new[k] % self.rows == 0 and new[k]]
+        if len(changed) > 1 or not many:
+            raise NotReplayable("a view mixes the rows of the batch")
+        at = changed[0]
+        inner = self._inner.get((ref.storage, old[at]), False)
+        if source[1] - source[0] > 1 and old[at] == self.rows:
+            ahead, behind = math.prod(old[source[0] : at]), math.prod(old[at + 1 : source[1]])
+            if ahead > 1 and behind > 1:
+                raise NotReplayable("a view has the batch between other dimensions")
+            inner = ahead > 1
+        if len(many) == 1:
+            place = many[0]
+        else:
+            place = many[-1] if inner else many[0]
+        found[place] = new[place] // self.rows * len(self.kept)
+        if new[place] != self.rows:
+            self._inner[out.storage, new[place]] = inner
+
+    def _expanded(self, ref: Any, actual: Any, new: Sequence[int]) -> list[int]:
+        old, now = ref.size, actual.shape
+        lead = len(new) - len(old)
+        found = [
+            now[i - lead] if i >= lead and old[i - lead] == n else n for i, n in enumerate(new)
+        ]
+        fresh = [
+            i for i, n in enumerate(new) if n == self.rows and (i < lead or old[i - lead] != n)
+        ]
+        if len(fresh) > 1:
+            raise NotReplayable("a tensor is expanded in two dimensions that may be the batch")
+        for i in fresh:
+            found[i] = len(self.kept)
+        return found
+
+    def _row(self, number: int) -> int:
+        number %= self.rows
+        found = (self.kept == number).nonzero().flatten().tolist()
+        if not found:
+            raise NotReplayable(f"the program takes row {number} by its number")
+        return int(found[0])
+
+    def _check_index(self, call: Call, dims: list[int]) -> None:
+        """An index along the rows is one that counts them, or a mask."""
+        for dim, index in enumerate(call.args[1]):
+            if dim not in dims or index.__class__ is not Ref or index.dtype is torch.bool:
+                continue
+            if index.storage not in self._counters:
+                raise NotReplayable(f"{self._line(call)} picks rows of the batch by their numbers")
+
+    def _counted(self, name: str, call: Call, args: Any) -> Any:
+        """A sum over the batch divided by a number that may be the count of its rows."""
+        if name.rstrip("_") not in ("div", "mul") or len(args) < 2:
+            return args
+        number = args[1]
+        if isinstance(number, bool) or not isinstance(number, int | float) or number <= 0:
+            return args
+        count = number if name.rstrip("_") == "div" else 1 / number
+        if round(count) < 2 or abs(count - round(count)) > 1e-9 * count or round(count) % self.rows:
+            return args
+        line = self.lines.get(call.position, "")
+        if not any(each in line for each in _COUNTS):
+            raise NotReplayable(
+                f"{self._line(call)} divides by {round(count)}, which may be the count of the rows"
+            )
+        new = count / self.rows * len(self.kept)
+        return (args[0], new if name.rstrip("_") == "div" else 1 / new, *args[2:])
+
+    def _line(self, call: Call) -> str:
+        return f"`{self.lines.get(call.position, '') or getattr(call.func, '_opname', '')}`"
+
+
+def _tensors(made: Any) -> list[Tensor]:
+    if isinstance(made, Tensor):
+        return [made]
+    return [t for t in made if isinstance(t, Tensor)] if isinstance(made, tuple | list) else []
+
+
+def _changed(ref: Ref, actual: Tensor) -> list[int]:
+    """Dimensions that have another size now."""
+    if len(ref.size) != actual.dim():
+        return []
+    return [i for i, (a, b) in enumerate(zip(ref.size, actual.shape, strict=True)) if a != b]
+
+
+def _dimension(call: Call, args: Any, count: int) -> int:
+    """The dimension that a call goes along, 0 by default."""
+    for i, argument in enumerate(call.func._schema.arguments):
+        if argument.name == "dim":
+            number = args[i] if i < len(args) else call.kwargs.get("dim", 0)
+            return number % max(count, 1) if isinstance(number, int) else 0
+    return 0
+
+
+def _is_whole(args: Any, rows: int) -> bool:
+    start, end, by = (*args[2:], *(None, None, None))[:3]
+    return not start and (end is None or end >= rows) and by in (None, 1)
+
+
+def batch_of(where: Window, without: Sequence[int]) -> Batch:
+    """A step's batch without these rows. Raises NotReplayable (none), UsageError (not its)."""
+    runs = [r for s in where.segments for r in s.engine if r.accumulates and not r.nested]
+    if len(runs) > 1:
+        raise NotReplayable(f"{len(runs)} backward passes ran in it: which batch is meant?")
+    names = where.recording.program.names
+    sizes: Counter[int] = Counter()
+    data: dict[int, int] = {}
+    for segment in where.segments:
+        state = {
+            ref.storage
+            for run in segment.optimizers
+            for g in run.groups
+            for ref in refs_in((g.parameters, g.gradients, *(tuple(s.values()) for s in g.state)))
+        }
+        end = min((r.first for r in segment.engine), default=len(segment.calls))
+        for call in segment.calls[:end]:
+            for ref in call.read:
+                fits = ref.storage in segment.leaves and ref.storage not in names
+                if fits and not ref.tracked and ref.size and ref.storage not in state:
+                    if ref.storage not in data:
+                        sizes[ref.size[0]] += 1
+                        data[ref.storage] = ref.size[0]
+            if not data and segment.states and call.out.__class__ is Ref and call.out.size:
+                if not any(refs_in(call.args)):
+                    sizes[call.out.size[0]] += 1  # drawn by the step itself
+    if not sizes:
+        raise NotReplayable("it reads no data that has rows")
+    rows = sizes.most_common(1)[0][0]
+    makers = frozenset[int]()
+    entering = _rows_entering(where, names)
+    if entering and rows not in entering and not entering.keys() & {*data.values()}:
+        rows = next(iter(entering))
+        makers = _makers(where, names, rows)
+    wrong = [r for r in without if not -rows <= r < rows]
+    if wrong:
+        raise UsageError(f"the batch has rows 0 to {rows - 1}; row {wrong[0]} is not among them")
+    left = {r % rows for r in without}
+    kept = torch.tensor([r for r in range(rows) if r not in left], dtype=torch.long)
+    if not len(kept):
+        raise UsageError(f"all {rows} rows of the batch are left out; leave at least one")
+    calls = (call for segment in where.segments for call in segment.calls)
+    lines = {call.position: where.recording.at(call.position).source for call in calls}
+    leaves = frozenset(n for n, size in data.items() if size == rows)
+    return Batch(rows, kept, leaves, lines, makers)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Rows that some tensors lose where a step first reads one of them, all being written."""
+
+    rows: int  # of the recorded tensors
+    without: tuple[int, ...]  # the numbers of those that they lose
+    tensors: tuple[NamedTensor, ...]
+
+
+def refs_by_name(where: Window, named: Iterable[NamedTensor]) -> dict[str, Ref]:
+    """The tensors of these names, as far as the step's calls read them, and autograd does not
+    follow them."""
+    calls = (call for segment in where.segments for call in segment.calls)
+    read = {tuple(ref[:4]): ref for call in calls for ref in call.read if not ref.tracked}
+    keys = {n.name: (n.storage, n.offset, n.size, n.stride) for n in named}
+    return {name: read[key] for name, key in keys.items() if key in read}
+
+
+def batch_without(where: Window, out: LeftOut) -> Batch:
+    """The batch without these rows. Raises NotReplayable."""
+    refs = tuple(refs_by_name(where, out.tensors).values())
+    first = next((call for _, _, call in readers_of(where, refs)), None)
+    if first is None or len(refs) < len(out.tensors):
+        raise NotReplayable("nothing reads these rows, or autograd follows them")
+    if any(ref.size[:1] != (out.rows,) for ref in refs):
+        raise NotReplayable("the tensors have other numbers of rows")
+    kept = torch.tensor([r for r in range(out.rows) if r not in {*out.without}], dtype=torch.long)
+    calls = (call for segment in where.segments for call in segment.calls)
+    lines = {call.position: where.recording.at(call.position).source for call in calls}
+    start = max(first.position, 1)
+    return Batch(out.rows, kept, frozenset(), lines, entering=refs, start=start)
+
+
+def readers_of(where: Window, refs: Sequence[Ref]) -> Iterator[tuple[int, int, Call]]:
+    """(segment, index, call) of what reads one of these tensors once all are written."""
+    views, storages = {ref.view for ref in refs}, {ref.storage for ref in refs}
+    every = [
+        (at, index, call)
+        for at, segment in enumerate(where.segments)
+        for index, call in enumerate(segment.calls)
+    ]
+
+    def writes(call: Call) -> bool:
+        made = {ref.storage for ref in refs_in(call.out)} - {ref.storage for ref in call.read}
+        return not storages.isdisjoint(made.union(written_by(call)))
+
+    written = [n for n, (_, _, call) in enumerate(every) if writes(call)]
+    for each in every[written[-1] + 1 if written else 0 :]:
+        if any(ref.view in views for ref in each[2].read):
+            yield each
+
+
+def data_of(where: Window) -> set[int]:
+    """The storages of a step that no parameter has a part in."""
+    found: set[int] = set()
+    for call, data in _data_calls(where, where.recording.program.names):
+        found |= {r.storage for r in (*call.read, *refs_in(call.out)) if r.storage in data}
+        found -= {r.storage for r in refs_in(call.out) if r.storage not in data}
+    return found
+
+
+def _rows_entering(where: Window, parameters: Container[int]) -> dict[int, None]:
+    """The leading sizes of the data that calls compute with beside parameters, in their order."""
+    found: dict[int, None] = {}
+    for call, data in _data_calls(where, parameters):
+        if call.out.__class__ is not Ref or call.out.storage not in data:
+            met = [ref for ref in call.read if ref.storage in data and ref.size]
+            if len(met) < len(call.read):
+                found.update(dict.fromkeys(ref.size[0] for ref in met))
+    return found
+
+
+def _makers(where: Window, parameters: Container[int], rows: int) -> frozenset[int]:
+    """The positions of the calls on data whose results have that many rows, and operands none."""
+    return frozenset(
+        call.position
+        for call, data in _data_calls(where, parameters)
+        if call.out.__class__ is Ref and call.out.storage in data and call.out.size[:1] == (rows,)
+        if call.read and not any(ref.size[:1] == (rows,) for ref in call.read)
+    )
+
+
+def _data_calls(where: Window, parameters: Container[int]) -> Iterator[tuple[Call, Container[int]]]:
+    """The calls of the forward pass, and the storages that no parameter has a part in up to there,
+    those of the call among them."""
+    data: set[int] = set()
+    for segment in where.segments:
+        end = min((run.first for run in segment.engine), default=len(segment.calls))
+        for call in segment.calls[:end]:
+            data |= {r.storage for r in call.read if r.storage in segment.leaves and not r.tracked}
+            data -= {r.storage for r in call.read if r.storage in parameters}
+            if all(ref.storage in data for ref in call.read):
+                data |= {ref.storage for ref in refs_in(call.out)}
+            else:
+                data -= {ref.storage for ref in refs_in(call.out)}
+            yield call, data
