@@ -28,7 +28,7 @@ from nanlab.program.expression import (
 )
 from nanlab.program.patched import function_at, parsed_file
 from nanlab.trace.chunk import Span
-from nanlab.trace.op import Op, walk
+from nanlab.trace.op import Op, as_imported, walk
 from nanlab.trace.recording import Recording
 
 # Where inside an installed package, or inside torch, an operation stands that the user's line
@@ -470,7 +470,7 @@ def text_of_library(library: Place) -> str:
 def report(library: Place, title: str, explanation: str, evidence: str, patches: list[str]) -> str:
     """What to write to the authors of a library: versions, place, cause, values, and the patch."""
     file, line, function = library
-    shown = file.rsplit("site-packages/", 1)[-1]
+    shown = as_imported(file) or file
     package = shown.split("/", 1)[0]
     row = (text_of_library(library).splitlines()[line - 1 : line] or [""])[0].strip()
     parts = [

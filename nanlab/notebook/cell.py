@@ -18,7 +18,7 @@ from IPython.display import display
 
 from nanlab.capture import without_ours
 from nanlab.trace import Trace
-from nanlab.trace.op import PACKAGES
+from nanlab.trace.op import as_imported
 from nanlab.trace.recording import STATUSES, Recording
 from nanlab.views.charts import PALETTE, closed, narrowed, pixels
 
@@ -136,9 +136,8 @@ def library_of(part: str) -> str:
     if frame is None:
         return ""
     path = Path(frame["path"]).expanduser()
-    packages = [path.parts[i + 1] for i, name in enumerate(path.parts[:-1]) if name in PACKAGES]
-    if packages:
-        return packages[-1].removesuffix(".py")
+    if below := as_imported(str(path)):
+        return below.partition("/")[0].removesuffix(".py")
     return "Python's library" if path.is_relative_to(STANDARD) else ""
 
 

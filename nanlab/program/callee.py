@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from pathlib import PurePath
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -40,6 +39,7 @@ from nanlab.program.expression import (
 )
 from nanlab.program.rerun import Get, seed_first
 from nanlab.trace.chunk import Span
+from nanlab.trace.op import as_imported
 from nanlab.trace.program import Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
@@ -355,9 +355,9 @@ def meant(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
 
 def packages_of(recording: Recording) -> frozenset[str]:
     """The installed packages, but for torch, that a program ran through."""
-    parts = (PurePath(real).parts for _, _, real in recording.places)
-    found = {p[p.index("site-packages") + 1] for p in parts if "site-packages" in p[:-1]}
-    return frozenset(name.removesuffix(".py") for name in found - {"torch"})
+    files = (as_imported(real) for _, _, real in recording.places)
+    found = {file.partition("/")[0].removesuffix(".py") for file in files if file}
+    return frozenset(found - {"torch"})
 
 
 def known_in(text: str) -> dict[str, Any]:

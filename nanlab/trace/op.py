@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -41,19 +42,25 @@ if TYPE_CHECKING:
 PACKAGES = ("site-packages", "dist-packages")  # the folders of installed packages
 
 
+@lru_cache(maxsize=4096)
+def as_imported(path: str) -> str:
+    """``kornia/enhance/adjust.py``: a file below the folder of installed packages; "" elsewhere."""
+    parts = path.replace(os.sep, "/").split("/")
+    at = max((i for i, part in enumerate(parts) if part in PACKAGES), default=len(parts))
+    return "/".join(parts[at + 1 :])
+
+
 def is_installed(path: str) -> bool:
     """Whether a file belongs to an installed package."""
-    return any(f"{os.sep}{folder}{os.sep}" in path for folder in PACKAGES)
+    return bool(as_imported(path))
 
 
 def location(file: str, line: int | str) -> str:
     """``train.py:41`` or ``In[7]:3``, relative to the current folder; "" without a file."""
     if not file:
         return ""
-    for folder in PACKAGES:  # of an installed package, as it is imported
-        _, found, below = file.replace(os.sep, "/").rpartition(f"/{folder}/")
-        if found:
-            return f"{below}:{line}"
+    if installed := as_imported(file):
+        return f"{installed}:{line}"
     try:
         below = os.path.relpath(file) if os.path.isabs(file) else file
     except (OSError, ValueError):  # the folder is gone, or on another drive
