@@ -186,6 +186,7 @@ class Judge:
         of it."""
         try:
             where, values = self._before
+            count_work(*self._size())
             replay = patched(where, apply(self.recording, where.segments, edits, values))[0]
         except (NotReplayable, UsageError):  # it is not kept, or does not run these lines
             return ""
