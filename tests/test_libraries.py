@@ -1055,3 +1055,27 @@ def test_patch_of_a_file_that_was_loaded_is_run_by_nobody(
     with pytest.raises(nanlab.NotReplayable, match="trusted=True"):
         loaded.replay(hostile)
     assert not ran.exists()
+
+
+DISTANCES = """
+def distance(x, y):
+    apart = x.view(-1) - y.view(-1)
+    return (apart * apart).sum().sqrt()
+"""
+
+
+def test_arguments_of_equal_values_are_told_apart_by_who_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a prediction is its target, one in the place of the other gives what was recorded."""
+    package = installed(tmp_path, monkeypatch, "distances_of_equals", DISTANCES)
+    weight, target = nn.Parameter(torch.ones(4)), torch.ones(4)
+    with nanlab.watch(on_fault="record") as trace:
+        package.distance(weight, target).backward()
+    assert trace.culprit is not None
+    fix = next(fix for fix in trace.culprit.fixes if "weight + 1e-6" in fix.code)
+    weight.grad = None
+    package.distance(weight + 1e-6, target).backward()
+    (gradient,) = trace.replay(fix).gradients.values()
+    assert weight.grad is not None and bool(weight.grad.all())
+    assert torch.equal(gradient, weight.grad)

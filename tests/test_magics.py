@@ -821,3 +821,18 @@ def test_a_number_that_is_not_finite_is_told_of_though_no_gradient_is_bad(
 ) -> None:
     (shown,) = cell(f"%%nanwatch model\n{code}").shown
     assert told in shown
+
+
+def test_cell_after_one_that_ended_before_its_update_has_its_report(cell: Cell) -> None:
+    """The parameters of the step that was ended have no numbers."""
+    cell(
+        "head = torch.nn.Linear(4, 1)\nopt = torch.optim.SGD(head.parameters(), 0.1)\n"
+        "w, y = torch.nn.Parameter(torch.ones(4)), torch.ones(4)"
+    )
+    ended = cell(
+        "%%nanwatch head\nfor i in range(3):\n    opt.zero_grad()\n"
+        "    (head(torch.ones(2, 4)).mean() / (i < 2)).log1p().backward()\n    opt.step()"
+    )
+    assert "In[" in ended.text
+    after = cell("%%nanwatch\nfor i in range(2):\n    (w - y).square().sum().sqrt().backward()")
+    assert "the report failed" not in after.text

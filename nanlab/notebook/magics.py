@@ -379,7 +379,8 @@ def _left_bad(before: Trace, trace: Trace) -> list[str]:
     if found is None or culprit is None:
         return []
     last = before.parameters[before.parameters["step"] == before.parameters["step"].max()]
-    bad = set(last["parameter"][(last["value_nan"] + last["value_inf"]).gt(0).to_numpy(dtype=bool)])
+    held = (last["value_nan"] + last["value_inf"]).gt(0).to_numpy(dtype=bool, na_value=False)
+    bad = set(last["parameter"][held])
     if not any(row["op"] == "parameter" and row["module"] in bad for row in found.path):
         return []
     place = location(culprit.file, culprit.line)

@@ -430,7 +430,6 @@ def _followed(
     value: Get,
 ) -> Run | None:
     """The run in which the code makes the first of these calls; None where it makes others."""
-    following = Following(made)
     try:
         with (
             torch.set_grad_enabled(made[0].call.grad),
@@ -440,6 +439,7 @@ def _followed(
             seed_first(segment, made[0].index, made[-1].index + 1)
             recorded = partial(as_operand, value=value)
             given = {key: _given(part, recorded) for key, part in parts.items()}
+            following = Following(made, [(given[key], part) for key, part in parts.items()])
             with autocast(device, cast), following:
                 result = code(given)
     except Exception:

@@ -296,13 +296,26 @@ def is_silent(func: Any) -> bool:
     return func.is_view or getattr(func, "_opname", "") in _SILENT
 
 
-class Following(DispatchMode):
-    """Holds each operator that runs inside, and what it gives, against recorded calls."""
+def _has_storage(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided
 
-    def __init__(self, made: Sequence[Made]) -> None:
+
+class Following(DispatchMode):
+    """Holds each operator that runs inside, what it reads and what it gives, against recorded
+    calls.
+
+    operands: what the code is given, each with the reference that it stands for: tensors of equal
+    values are told apart by who reads them.
+    """
+
+    def __init__(self, made: Sequence[Made], operands: Iterable[tuple[Any, Any]] = ()) -> None:
         super().__init__()
         self.made, self.count = made, 0
         self._given: list[tuple[Tensor, Ref]] = []  # results, and the recorded ones
+        known = [(t, ref) for t, ref in operands if ref.__class__ is Ref and _has_storage(t)]
+        self._operands = {id(t): (t, ref) for t, ref in known}
+        # numbers of the storages that tensors stand for, by address
+        self._numbers = {t.untyped_storage()._cdata: ref.storage for t, ref in known}
 
     def ref_of(self, result: Any) -> Ref | None:
         """The recorded reference to a result of these calls."""
@@ -326,6 +339,8 @@ class Following(DispatchMode):
         self.count, call = at, self.made[at].call
         if not _fit((args, kwargs or {}), (call.args, call.kwargs)):
             raise _Other
+        if not self._stand_for((args, kwargs or {}), (call.args, call.kwargs)):
+            raise _Other
         out = plan_of(func).run(*args, **(kwargs or {}))
         outs = out if isinstance(out, tuple | list) else (out,)
         first, known = next(iter(outs), None), self.made[at].result
@@ -333,10 +348,29 @@ class Following(DispatchMode):
             unwritten = func._opname in _UNINITIALISED  # memory that nobody wrote
             if first.shape != known.shape if unwritten else not same_bits(first.detach(), known):
                 raise _Other
-        refs = refs_in(call.out)
-        self._given += zip((t for t in outs if isinstance(t, Tensor)), refs, strict=False)
+        results = zip((t for t in outs if isinstance(t, Tensor)), refs_in(call.out), strict=False)
+        for result, ref in results:
+            self._given.append((result, ref))
+            if _has_storage(result):
+                self._numbers[result.untyped_storage()._cdata] = ref.storage
         self.count += 1
         return out
+
+    def _stand_for(self, given: Any, recorded: Any) -> bool:
+        """Whether tensors that are known are those that the recorded call read."""
+        if isinstance(given, Tensor):
+            if recorded.__class__ is not Ref or not _has_storage(given):
+                return True
+            _, ref = self._operands.get(id(given), (None, recorded))
+            if ref.view != recorded.view:
+                return False
+            number = self._numbers.get(given.untyped_storage()._cdata, recorded.storage)
+            return bool(number == recorded.storage)
+        if isinstance(given, dict):
+            return all(self._stand_for(each, recorded.get(name)) for name, each in given.items())
+        if isinstance(given, tuple | list) and isinstance(recorded, tuple | list):
+            return recorded.__class__ is Ref or all(map(self._stand_for, given, recorded))
+        return True
 
     def followed(self) -> bool:
         """Whether all of them have run."""
@@ -1177,7 +1211,7 @@ def _gives(
         values = {key: as_operand(part, value) for key, part in parts.items()}
         if any(each.call.func._schema.is_mutable for each in group):  # into no leaf
             values = {k: v.clone() if isinstance(v, Tensor) else v for k, v in values.items()}
-        following = Following(group)
+        following = Following(group, [(values[key], part) for key, part in parts.items()])
         with (
             torch.set_grad_enabled(group[0].call.grad),
             _disable_current_modes(),
