@@ -199,9 +199,8 @@ def test_an_input_with_gaps_is_filled_in_the_call_of_its_layer() -> None:
     with nanlab.watch(net, on_fault="record") as trace:
         net(x).sum().backward()
     assert trace.culprit is not None and trace.culprit.cause == "nan-in-input"
-    assert [f.code for f in trace.culprit.fixes if holds(f)] == [
-        f"return self.head(torch.nan_to_num(x, {ZERO}))"
-    ]
+    first = next(f for f in trace.culprit.fixes if holds(f))
+    assert first.code == f"return self.head(torch.nan_to_num(x, {ZERO}))"
 
 
 def test_poisoned_running_statistics_are_to_start_again() -> None:

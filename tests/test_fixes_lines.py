@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -226,3 +227,34 @@ def test_a_square_beside_a_root_keeps_its_base(power: float, tmp_path: Path) -> 
     found = [fix.code for fix in trace.culprit.fixes if fix.edits]
     assert found
     assert all(square in each for each in found)
+
+
+ONE_LINE = {
+    "behind else": "if not flag: d = w\n    else: d = (w * w).sqrt()",
+    "behind elif": "if not flag: d = w\n    elif flag: d = (w * w).sqrt()\n    else: d = w",
+    "of an if with an else": "if flag: d = (w * w).sqrt()\n    else: d = w",
+    "of a context": "with torch.autocast('cpu', dtype=torch.bfloat16): d = (w * w).sqrt()",
+    "of a try": "try: d = (w * w).sqrt()\n    except ValueError: d = w",
+    "of a handler": "try: raise ValueError\n    except ValueError: d = (w * w).sqrt()",
+    "of a finally": "try: pass\n    finally: d = (w * w).sqrt()",
+    "of two statements": "if not flag: d = w\n    else: q = w * w; d = q.sqrt()",
+}
+
+
+@pytest.mark.parametrize("where", ONE_LINE)
+def test_the_one_line_body_of_a_compound_statement_is_rewritten_in_its_line(
+    where: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "one_line.py"
+    path.write_text(f"import torch\n\n\ndef step(w, flag):\n    {ONE_LINE[where]}\n    return d\n")
+    names: dict[str, Any] = {"__name__": "one_line"}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    weights = nn.Parameter(torch.tensor([0.0, 1.0, 2.0]))
+    with nanlab.watch(on_fault="record") as trace:
+        names["step"](weights, True).sum().backward()
+    assert trace.culprit is not None
+    (edit,) = trace.culprit.fixes[0].edits
+    assert trace.culprit.fixes[0].verified
+    head, _, _ = edit.old.strip().partition(":")
+    assert edit.text.startswith(f"{head}:")
+    assert trace.cure.verified

@@ -340,6 +340,8 @@ def guarded(
     for guard in guards:
         for node in nodes:
             found = bound(_with(guard.before, numbers), node, page.assigned, page.known_as(node))
+            if found and "$call" in guard.after:
+                found = _as_called(node, found)
             new = filled(_with(guard.after, numbers), found, page.source) if found else None
             new = page.written(node, new) if new is not None else None
             if new is not None and guard.ahead:
@@ -366,6 +368,15 @@ def guarded(
             if new is not None:
                 made.setdefault(new, page.candidate(key.split("\0")[0], new, key in last))
     return list({**made, **late}.values())
+
+
+def _as_called(node: ast.expr, found: Binding) -> Binding | None:
+    """The operands of an operation, and the program's own function for it, with its own options."""
+    if not isinstance(node, ast.Call) or found.get("x") not in node.args:
+        return None
+    held = [*found.values()]
+    given: list[ast.expr | ast.keyword] = [*node.args, *node.keywords]
+    return {**found, "call": node.func, "...": tuple(a for a in given if a not in held)}
 
 
 def renamed_behind(

@@ -5,7 +5,7 @@ Each is an example: see :mod:`nanlab.fixes.example`. They bound a value where th
 catalogue of expressions knows no form that keeps its signal. ``EPS``, ``EDGE``, ``LARGE``, ... are
 numbers of the dtype, see :func:`numbers`. In the tables a title stands above what becomes what;
 behind it, in brackets, what must hold of the operation (:data:`FACTS`), ``ahead`` and
-``last-resort``. Names before a colon take the place of NAME.
+``last-resort``. Names before a colon take the place of NAME; ``$call`` is what the program calls.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _ROW = re.compile(r"    (?:([\w ]+): )?(.+) -> (.+)")
 def _read(table: str) -> Iterator[Guard]:
     """The guards of a table."""
     title, marks = "", set[str]()
-    for line in table.strip().replace("\n        ->", " ->").replace("\n[", " [").splitlines():
+    for line in table.strip().replace("\n        ", " ").replace("\n[", " [").splitlines():
         if line[0] != " ":
             head = _TITLE.fullmatch(line)
             assert head is not None
@@ -484,18 +484,26 @@ clamp the exponent for all that read it
 ]
 
 # data that is bad before the program computes with it
-GAPS = [
-    *_read("""
-replace missing values by 0; better, impute them where the data is loaded [ahead]
+FILL = "replace missing values by 0; better, impute them where the data is loaded"
+PRESENT = "compute the loss only where the target is present"
+INPUTS = [
+    *_read(f"""
+{FILL} [ahead]
     $f($x, ...) -> $x = torch.nan_to_num($x, FILLED)
-replace missing values by 0; better, impute them where the data is loaded
+{FILL}
     $f($x, ...) -> $f(torch.nan_to_num($x, FILLED), ...)
 count no difference where one of the two is missing
     $x - $y -> torch.nan_to_num($x - $y, FILLED)
-compute the loss only where the target is present
-    mse_loss l1_loss smooth_l1_loss huber_loss: NAME($x, $y, ...)
-        -> F.NAME($x[torch.isfinite($y)], $y[torch.isfinite($y)], ...)
 """)
+]
+TARGETS = [
+    *INPUTS,
+    *_read(f"""
+{PRESENT}
+    mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss poisson_nll_loss
+        binary_cross_entropy binary_cross_entropy_with_logits: NAME($x, $y, ...)
+        -> $call($x[torch.isfinite($y)], $y[torch.isfinite($y)], ...)
+"""),
 ]
 
 

@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from nanlab.fixes.candidates import (
     takes_all_but_last,
 )
 from nanlab.fixes.example import Place, guarded, masked, renamed_behind
-from nanlab.fixes.guards import AHEAD, BEHIND, GAPS, GUARDS, IN_FLOAT32, MAKERS, Guard, numbers
+from nanlab.fixes.guards import AHEAD, BEHIND, GUARDS, IN_FLOAT32, MAKERS, Guard, numbers
 from nanlab.fixes.pages import Pages
 from nanlab.operators import card, having
 from nanlab.program.readings import text_of
@@ -207,12 +207,14 @@ def _is_small(stats: TensorStats) -> bool:
     return bool(stats.zero or (stats.absmin is not None and stats.absmin < VANISHING))
 
 
-def filled(recording: Recording, position: int, pages: Pages) -> list[Candidate]:
-    """The statement in which bad data comes in, with something in its place."""
+def filled(
+    gaps: Sequence[Guard], recording: Recording, position: int, pages: Pages
+) -> list[Candidate]:
+    """The statement in which bad data comes in, by these ways to do without it."""
     op = forward_of(recording, position)
     if op is None or not op.line:
         return []
-    return guarded(pages.text, _place(recording, op, pages), GAPS, _numbers(recording, op))
+    return guarded(pages.text, _place(recording, op, pages), gaps, _numbers(recording, op))
 
 
 def _is_update(recording: Recording, op: Op) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from nanlab.program.dtype_changes import check_dtypes_asked, conversions, create
 from nanlab.program.edit_text import (
     EditLike,
     PartOfStatement,
+    both_forms,
     called_in_float32,
     changed_arguments,
     differences_between,
@@ -46,7 +46,6 @@ from nanlab.program.edit_text import (
     occurring_in,
     outward_of,
     statement_around,
-    statements_of,
     statements_with,
     unwrapped,
     whole_expressions,
@@ -233,8 +232,7 @@ class _Rewrite:
             raise NotReplayable(f"the source of {edit.file} is not at hand")
         self.packages = packages_of(recording)
         try:
-            self.old = statements_of(self.text, edit.first, edit.last)
-            new = ast.parse(textwrap.dedent(edit.text)).body
+            self.old, new = both_forms(self.text, edit)
         except PartOfStatement:
             self.old, new = statement_around(self.text, edit)
         except SyntaxError as error:
@@ -849,8 +847,7 @@ class _Rewrite:
 
 def _only_names(text: str, edit: EditLike, named: Mapping[str, tuple[ast.expr, int]]) -> bool:
     """Whether an edit computes what the statement did, and names parts of it."""
-    (old,) = statements_of(text, edit.first, edit.last)
-    *_, new = ast.parse(textwrap.dedent(edit.text)).body
+    (old,), (*_, new) = both_forms(text, edit)
     parts = {name: part for name, (part, _) in named.items()}
     inserted = replaced(new, lambda n: parts.get(n.id) if isinstance(n, ast.Name) else None)
     return key_of(inserted) == key_of(old)

@@ -72,8 +72,7 @@ def function_around(text: str, line: int) -> ast.AST:
 def named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
     """Parts of one statement, and its line, by the names that an edit gives them before it."""
     try:
-        (old,) = statements_of(text, edit.first, edit.last)
-        *before, new = ast.parse(textwrap.dedent(edit.text)).body
+        (old,), (*before, new) = both_forms(text, edit)
     except (SyntaxError, ValueError, NotReplayable, PartOfStatement):
         return {}
     known: dict[str, ast.expr] = {}
@@ -96,8 +95,8 @@ def named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
 def number_changed(text: str, edit: EditLike) -> dict[str, tuple[Any, Any]]:
     """The name that an edit gives another number, and both; nothing where it does anything else."""
     with suppress(SyntaxError, ValueError, NotReplayable, PartOfStatement):
-        old = statements_of(text, edit.first, edit.last)
-        match [*old, *ast.parse(textwrap.dedent(edit.text)).body]:
+        old, new = both_forms(text, edit)
+        match [*old, *new]:
             case [
                 ast.Assign(targets=[ast.Name() as name], value=was),
                 ast.Assign(targets=[ast.Name(other)], value=is_now),
@@ -436,22 +435,42 @@ def statements_of(text: str, first: int, last: int) -> list[ast.stmt]:
     return found
 
 
+def both_forms(text: str, edit: EditLike) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """The statements that the lines of an edit hold, and those that it makes of them.
+
+    Raises PartOfStatement; SyntaxError where the edit is no Python.
+    """
+    old = statements_of(text, edit.first, edit.last)
+    row = text.splitlines()[edit.first - 1].encode()
+    if old[0].lineno == edit.first and row[: old[0].col_offset].strip():  # ``else: y = f(x)``
+        last = edit.first + len(edit.text.splitlines()) - 1
+        new = statements_of(_written(text, edit), edit.first, last)
+    else:
+        new = ast.parse(textwrap.dedent(edit.text)).body
+    match old, new:
+        case [ast.With(body=was) as one], [ast.With(body=now) as other]:
+            if [key_of(each) for each in one.items] == [key_of(each) for each in other.items]:
+                return was, now
+    return old, new
+
+
+def _written(text: str, edit: EditLike) -> str:
+    """A text with an edit."""
+    rows = text.splitlines()
+    old = rows[edit.first - 1]
+    indent = old[: len(old) - len(old.lstrip())]
+    made = (indent + row for row in edit.text.splitlines())
+    return "\n".join([*rows[: edit.first - 1], *made, *rows[edit.last :]])
+
+
 class PartOfStatement(Exception):
     """Lines that hold no whole statement."""
 
 
 def statement_around(text: str, edit: EditLike) -> tuple[list[ast.stmt], list[ast.stmt]]:
     """The statement of which an edit rewrites some lines, and what it becomes."""
-    rows = text.splitlines()
-    old = rows[edit.first - 1]
-    indent = old[: len(old) - len(old.lstrip())]
-    written = [
-        *rows[: edit.first - 1],
-        *(indent + row for row in edit.text.splitlines()),
-        *rows[edit.last :],
-    ]
     try:
-        new = ast.parse("\n".join(written))
+        new = ast.parse(_written(text, edit))
     except SyntaxError as error:
         raise NotReplayable(f"the edit is no Python ({error.msg})") from None
     found = [

@@ -733,7 +733,7 @@ def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[B
             raise NotReplayable(f"nanlab could not tell which recorded values `{text}` stands for")
         rest = rest[len(found[-1].calls) :]
     for key in expression.callees:
-        if any(run.parts[key] is not found[0].parts[key] for run in found):
+        if any(run.parts[key] != found[0].parts[key] for run in found):
             raise NotReplayable(f"`{ast.unparse(expression.node)}` calls several operators")
     return found
 
@@ -774,8 +774,8 @@ def _first_run(
         operators: dict[str, Any] = {}
         for key, span in expression.callees.items():
             own = [m for m in group if m.span == span and not is_silent(m.call.func)]
-            if len(own) == 1:
-                operators[key] = own[0].call.func
+            if len(own) == 1 and (one := _operator(expression.node, span, own[0].call)):
+                operators[key] = one
         if not outs or len(operators) < len(expression.callees):
             continue
         at = group[0].index
@@ -814,6 +814,26 @@ def _first_run(
                     out = _several(given[0], group) or outs[0]
                     return Bound(calls, out, parts, cast, computing)
     raise NotReplayable("none gives what was recorded")
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """A function of the program that is one operator: ``criterion(x, y)``."""
+
+    func: Any
+    settings: tuple[Any, ...]  # what it gives the operator beside its own arguments
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self.func(*args, *self.settings, **named)
+
+
+def _operator(node: ast.expr, span: Span, made: Call) -> _Operator | None:
+    """The operator that a call in an expression made; None where it gave it other tensors than the
+    call was given."""
+    calls = (n for n in ast.walk(node) if isinstance(n, ast.Call) and span_of(n) == span)
+    count = next((len(call.args) for call in calls), 0)
+    settings = made.args[count:]
+    return None if any(refs_in(settings)) else _Operator(made.func, tuple(settings))
 
 
 def _lines_up(node: ast.expr, made: Sequence[Made]) -> bool:

@@ -13,6 +13,7 @@ from nanlab.analysis.precision import best_scale, cast_shares
 from nanlab.analysis.training import optimizer_step_at
 from nanlab.errors import NanlabError
 from nanlab.findings.rule import Finding, Fix
+from nanlab.fixes.guards import FILL, PRESENT
 from nanlab.fixes.proposals import forward_of
 from nanlab.formats import format_of
 from nanlab.program.replay import tensor_at
@@ -33,10 +34,10 @@ def advised(trace: Trace, finding: Finding) -> list[Fix]:
         case "clip-nonfinite-norm":
             return [_WIDE_NORM]
         case "nan-in-input" | "inf-in-input":
-            return [Fix(GAPS, f"x = torch.nan_to_num(x, {ZERO})")]
+            return [Fix(FILL, f"x = torch.nan_to_num(x, {ZERO})")]
         case "nan-in-target":
             code = "seen = torch.isfinite(y); loss = loss_fn(pred[seen], y[seen])"
-            return [Fix("compute the loss only where the target is present", code)]
+            return [Fix(PRESENT, code)]
         case "poisoned-buffer" | "poisoned-parameter":
             return _state(recording, finding, op)
         case "poisoned-gradient":
@@ -53,7 +54,6 @@ def advised(trace: Trace, finding: Finding) -> list[Fix]:
 
 
 _CLEARED = Fix("clear the gradients before this pass", "optimizer.zero_grad()")
-GAPS = "replace missing values by 0; better, impute them where the data is loaded"
 
 
 def _state(recording: Recording, finding: Finding, op: Op | None) -> list[Fix]:

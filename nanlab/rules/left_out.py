@@ -31,6 +31,7 @@ OF_ROWS = {
     "{x}.flatten(1).amax(1) > {x}.flatten(1).amin(1)": "one number throughout",
 }
 OF_NUMBERS = {"{x}.isfinite()": "not finite", "{x} != 0": "0", "{x} > 0": "not above 0"}
+WEIGH_MORE = "and the others weigh more"
 MOST = 0.5  # of a batch that is left out
 MOST_PLACES = 3  # in a function that are tried
 _NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
@@ -68,6 +69,11 @@ def without_samples(trace: Trace, finding: Finding, where: Window, values: Value
     return [*untried.values()][-1:]
 
 
+def left_out(count: int, numel: int, what: str) -> str:
+    """What is said of a fix that changes no more than how much the others weigh."""
+    return f"{count:,} of {plural(numel, what)} {verb(count, 'is', 'are')} left out, {WEIGH_MORE}"
+
+
 def _fix(edit: Edit, name: str, said: str, out: LeftOut) -> Fix:
     """The edit, with which the step is finite."""
     count, samples = len(out.without), listed([str(row) for row in out.without], 4)
@@ -76,8 +82,7 @@ def _fix(edit: Edit, name: str, said: str, out: LeftOut) -> Fix:
         f"leave out {which}",
         edit.text,
         verdict="finite",
-        why=f"{count:,} of {plural(out.rows, 'sample')} {verb(count, 'is', 'are')} left out, and"
-        " the others weigh more",
+        why=left_out(count, out.rows, "sample"),
         edits=(edit,),
         distortion=count / (out.rows - count),
         left_out=out,

@@ -6,6 +6,7 @@ import ast
 import io
 import itertools
 import math
+import re
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -17,12 +18,13 @@ from typing import Any
 import torch
 
 from nanlab.analysis.libraries import PASS, is_told_elsewhere, rewritings, text_of_library
-from nanlab.analysis.verdict import RAISES, ROUNDED, Judge, Move
+from nanlab.analysis.verdict import RAISES, ROUNDED, WITHIN, Judge, Move
 from nanlab.errors import NanlabError
 from nanlab.exact.numbers import work
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
 from nanlab.fixes.example import Place
+from nanlab.fixes.guards import FILL, INPUTS, PRESENT, TARGETS
 from nanlab.fixes.pages import Pages
 from nanlab.fixes.proposals import (
     at_makers,
@@ -42,7 +44,7 @@ from nanlab.program.patched import patch
 from nanlab.program.readings import text_of as source_text
 from nanlab.program.rerun import first_of_fault, grouped, step_that_shows, window
 from nanlab.rules.advice import advised, with_arguments
-from nanlab.rules.left_out import without_samples
+from nanlab.rules.left_out import WEIGH_MORE, left_out, without_samples
 from nanlab.rules.settings import tried_settings
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
@@ -134,7 +136,11 @@ def _tried(
         told = {"verified", "finite"} - {fix.verdict for fix in found}
         found += [fix for fix in limited if fix.verdict in told]
         found += _leaving_out(trace, finding)
-    found = distinct([*_helpful(found, finding), *beyond()])
+    if finding.cause in _GAPS:
+        found = _without_data(trace, finding, found)
+    found = _helpful(found, finding)
+    helps = any(fix.verdict in ("verified", "finite") for fix in found)
+    found = distinct([*found, *(() if helps and finding.cause in _GAPS else beyond())])
     found = [with_arguments(fix, finding.source) for fix in found]
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.tried)
@@ -157,6 +163,31 @@ def _leaving_out(trace: Trace, finding: Finding) -> list[Fix]:
     except Exception as error:
         _note(trace, f"no samples to leave out ({type(error).__name__}: {error})")
         return []
+
+
+def _without_data(trace: Trace, finding: Finding, fixes: Sequence[Fix]) -> list[Fix]:
+    """The fixes of bad data, without those that fail, which are part of no cure; and what leaves
+    such data out, whose verdict says so."""
+    kept = [fix for fix in fixes if fix.verdict != "fails"]
+    if not any(fix.left_out for fix in kept):
+        kept += _leaving_out(trace, finding)
+    return [_honest(trace.recording, finding, fix) for fix in kept]
+
+
+def _honest(recording: Recording, finding: Finding, fix: Fix) -> Fix:
+    """A fix which says so where all it changes is that bad targets are not counted, and where it
+    makes targets up."""
+    if fix.title == FILL and fix.verified and finding.cause == _TARGET:
+        return replace(fix, verdict="finite", why=MADE_UP)
+    if fix.title != PRESENT:
+        return fix
+    known = (recording.stats(at) for at in recording.at(finding.position).inputs)
+    bad = [(stats.nonfinite, stats.numel) for stats in known if stats and stats.nonfinite]
+    for count, numel in bad if fix.verdict == "finite" else ():
+        weight = count / (numel - count) if count < numel else math.inf
+        if math.isclose(weight, fix.distortion or 0.0, rel_tol=WITHIN):
+            return replace(fix, why=left_out(count, numel, "target"))
+    return fix
 
 
 def _has_verified(fixes: Sequence[Fix]) -> bool:
@@ -391,7 +422,9 @@ def guarded(trace: Trace, finding: Finding, pages: Pages) -> list[list[Fix]]:
     if not finding.file or not finding.line or finding.cause in BEYOND_ONE_OPERATION:
         return []
     found = []
-    ways: tuple[Any, ...] = (filled,) if finding.cause in _GAPS else (proposals, at_makers)
+    ways: tuple[Any, ...] = (proposals, at_makers)
+    if finding.cause in _GAPS:
+        ways = (partial(filled, TARGETS if finding.cause == _TARGET else INPUTS),)
     if is_told_elsewhere(trace.recording, finding.position, finding.op):
         line = pages.line(finding.file, finding.line)
         ways = (lambda r, at, p: proposals_at(r, at, p.text, Place(line, None)),)
@@ -442,7 +475,9 @@ MOST_PATCHES = 2  # of a library's line that are told
 MOST_FORMS_PATCHED = 6  # of it that are tried
 MOST_TOLD = 3  # of those that are finite and no more, that fail, or that could not be tried
 _MASKS = ("softmax-all-masked", "mask-overflow")  # what is wrong is the mask, at its own line
-_GAPS = ("nan-in-input", "inf-in-input", "nan-in-target")
+_TARGET = "nan-in-target"
+MADE_UP = "the missing targets are made up, and the model learns them"
+_GAPS = ("nan-in-input", "inf-in-input", _TARGET)
 # Their origin is no single operation: what the rule itself proposes is all there is.
 BEYOND_ONE_OPERATION = frozenset(
     "learning-rate exploding-gradient scaler-misuse absorbed-update clip-nonfinite-norm"
@@ -470,7 +505,7 @@ def _as_fixes(candidates: Sequence[Candidate], pages: Pages) -> list[Fix]:
         lines = sorted(((one.first, one.last, one.text), *one.also))
         places = [pages.place(first, last) for first, last, _ in lines]
         edits = tuple(
-            Edit(*place, _uncommented(body), "\n".join(rows[first - 1 : last]))
+            _edit(place, body, "\n".join(rows[first - 1 : last]))
             for place, (first, last, body) in zip(places, lines, strict=True)
             if place is not None
         )
@@ -478,6 +513,15 @@ def _as_fixes(candidates: Sequence[Candidate], pages: Pages) -> list[Fix]:
             code = "\n".join(edit.text for edit in edits)
             found.append(Fix(one.title, code, edits=edits, last_resort=one.last_resort))
     return found
+
+
+def _edit(place: tuple[str, int, int], text: str, old: str) -> Edit:
+    """What becomes of old lines, in their own short word for the module of functions."""
+    text = _uncommented(text)
+    return Edit(*place, text.replace(_FUNCTIONAL, "F.") if _BRIEFLY.search(old) else text, old)
+
+
+_FUNCTIONAL, _BRIEFLY = "torch.nn.functional.", re.compile(r"(?<![\w.])F\.[a-z_]+\(")
 
 
 def _explained(fix: Fix) -> Fix:
@@ -506,6 +550,11 @@ def _order(fix: Fix) -> int:
     ]
 
 
+def _leaves_out(fix: Fix) -> bool:
+    """Whether it changes nothing but that some of the data is not counted."""
+    return fix.why.endswith(WEIGH_MORE)
+
+
 def _rank_in_library(fix: Fix) -> tuple[int, bool, bool, float]:
     """Verified first, what draws random numbers after what does not, and small gradients before
     large ones; then finite, what leaves samples out and the least distorting first; then untried.
@@ -515,7 +564,7 @@ def _rank_in_library(fix: Fix) -> tuple[int, bool, bool, float]:
         size = math.floor(math.log10(max(fix.gradient_max or 0.0, 1.0)))
         return 0, patched, "randn" in fix.code, size
     if fix.verdict == "finite":
-        return 1, patched, fix.left_out is None, fix.distortion or 0.0
+        return 1, patched, not _leaves_out(fix), _rounded(fix.distortion or 0.0)
     return 2 + (fix.verdict == "fails"), patched, False, 0.0
 
 
@@ -523,7 +572,10 @@ def _rank(fix: Fix) -> tuple[int, bool, bool, bool, float]:
     """Verified first, then what is right but for rounding, then what leaves samples out;
     gradient-stopping last; the least distorting first, but for rounding."""
     distortion = math.inf if fix.distortion is None else fix.distortion
-    rounded = float(f"{distortion:.1g}") if distortion > ROUNDING else 0.0
     off = not fix.why.startswith(ROUNDED)
-    out = fix.left_out is None
-    return (_order(fix), off, out, fix.gradient_max is None, rounded)
+    return (_order(fix), off, not _leaves_out(fix), fix.gradient_max is None, _rounded(distortion))
+
+
+def _rounded(distortion: float) -> float:
+    """A distortion, as far as a smaller one is a reason to prefer a fix."""
+    return float(f"{distortion:.1g}") if distortion > ROUNDING else 0.0
