@@ -295,3 +295,50 @@ def test_of_two_bad_buffers_that_which_made_nan_is_blamed() -> None:
     with nanlab.watch(norm, on_fault="record") as trace:
         norm(torch.randn(6, 4)).mean().backward()
     assert trace.culprit is not None and "running_mean" in trace.culprit.title
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_gradients_that_are_cleared_and_computed_anew_at_a_smaller_scale_did_no_harm(
+    again: bool,
+) -> None:
+    layer = nn.Linear(4, 4).half()
+    scale = 2.0**15
+
+    def backward(x: torch.Tensor, scale: float) -> None:
+        layer.zero_grad()
+        (layer(x).float().square().mean() * scale).backward()
+
+    with nanlab.watch(layer, on_fault="record") as trace:
+        for i in range(4):
+            x = torch.ones(8, 4, dtype=torch.half) * (200.0 if i == 2 else 1.0)
+            backward(x, scale)
+            if again and not all(p.grad.isfinite().all() for p in layer.parameters()):
+                scale = 2.0**-4
+                backward(x, scale)
+            with torch.no_grad():
+                for p in layer.parameters():
+                    assert p.grad is not None
+                    p -= 1e-4 * p.grad / scale
+    if again:
+        assert trace.culprit is None
+    else:
+        assert trace.culprit is not None and trace.culprit.cause == "loss-scale-overflow"
+
+
+@pytest.mark.parametrize("of_data", [True, False])
+def test_a_singular_sample_that_the_program_leaves_out_by_hand_did_no_harm(of_data: bool) -> None:
+    layer = nn.Linear(1, 1)
+    with nanlab.watch(layer, on_fault="record") as trace:
+        for i in range(6):
+            x = torch.full((4, 1), 0.5)
+            x[0] = float(i != 3)
+            source = 0.5 / torch.sqrt(x if of_data else (x * layer.weight).abs())
+            loss = (layer(x) - source).square().mean()
+            layer.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                if all(torch.isfinite(p.grad).all() for p in layer.parameters()):
+                    for p in layer.parameters():
+                        assert p.grad is not None
+                        p.sub_(0.01 * p.grad)
+    assert (trace.culprit is None) == of_data

@@ -163,15 +163,15 @@ def is_excused(recording: Recording, origin: Origin) -> bool:
     if recording.undecided and depends_on_scale(recording, origin):
         return True
     training = recording.training
-    if not training.optimizer_steps and not training.unscales:
+    if not training.optimizer_steps and not training.unscales and not training.updates_by_hand:
         return False
-    if origin.kind == "data":
-        return skipped_by_hand(recording, origin.sink.step_position)
     # a later backward may add to a gradient that was judged
     position = min(origin.sink.step_position, max(origin.position, 0))
-    return (
-        scaler_skipped(recording, position) or skipped_by_hand(recording, position)
-    ) and depends_on_scale(recording, origin)
+    left_out = skipped_by_hand(recording, position) or _was_repeated(recording, origin.sink)
+    if origin.kind == "data" or is_made_of_data(recording, origin.position, constants=True):
+        return left_out
+    skipped = left_out or scaler_skipped(recording, position)
+    return skipped and depends_on_scale(recording, origin)
 
 
 def _is_trial(recording: Recording, sink: Sink) -> bool:
@@ -188,18 +188,62 @@ def _is_trial(recording: Recording, sink: Sink) -> bool:
     return recording.undecided or any(recording.step_of(at) == step for at in updates)
 
 
+def _was_repeated(recording: Recording, sink: Sink) -> bool:
+    """Whether the program cleared bad gradients that nothing had used, and a later backward gave it
+    good ones before the update: with a smaller loss scale, or of the next batch."""
+    step, at = recording.step_of(sink.step_position), sink.step_position
+    harmed = [s for s in recording.sinks if recording.step_of(s.step_position) == step]
+    losses = (
+        loss for loss in recording.training.losses if recording.step_of(loss.position) == step
+    )
+    anew = max((loss.position for loss in losses if not loss.adds), default=-1)
+    harmless = all(s.kind in ("loss", "gradient") and s.step_position < anew for s in harmed)
+    return harmless and at < anew
+
+
 def skipped_by_hand(recording: Recording, position: int) -> bool:
-    """Whether no optimizer stepped in this training step because the program looks at its gradients
+    """Whether nothing was updated in this training step because the program looks at its gradients
     itself.
 
     It does if it stepped again later, or passed over bad gradients earlier and went on.
     """
-    stepped = {recording.step_of(s.position) for s in recording.training.optimizer_steps}
+    training = recording.training
+    updates = [*(s.position for s in training.optimizer_steps), *training.updates_by_hand]
+    stepped = {recording.step_of(at) for at in updates}
     step = recording.step_of(position)
     if not stepped or step in stepped:
         return False
     bad = {recording.step_of(s.step_position) for s in recording.sinks if s.kind == "gradient"}
     return min({step} | (bad - stepped)) < max(stepped)
+
+
+MOST_VISITED = 4000  # rows behind a result that are asked where they come from
+
+
+def is_made_of_data(recording: Recording, position: int, constants: bool = False) -> bool:
+    """Whether a result comes from outside tensors alone, without parameter or buffer.
+
+    constants: or from numbers that the program writes, and leaves that it makes of both in the
+    step, to differentiate by.
+    """
+    outside, step = constants, recording.step_of(position)
+    if position < 0:
+        return False
+    for at in walk([position], recording.parents, MOST_VISITED):
+        source = recording.sources.get(at) if at < 0 else None
+        row = recording.at(at)
+        if source is not None:
+            if source.kind not in ("data", "literal"):
+                return False
+            # an array that was turned into a tensor
+            outside |= source.kind == "data" or len(source.shape) > 0
+        elif row.node >= 0 or row.phase != FORWARD:
+            return False
+        elif at in recording.owned and not (constants and recording.step_of(at) == step):
+            return False
+        else:
+            outside |= not recording.parents(at)  # drawn at random
+    return outside
 
 
 def scaler_skipped(recording: Recording, position: int) -> bool:

@@ -347,6 +347,9 @@ class TrainingRecorder:
                 and recording.parameter_kinds[entry.owner] == "parameter"
             ):
                 self.clock.updated(position)
+                updates = self.history.updates_by_hand
+                if not updates or updates[-1] < recording.starts[-1]:
+                    updates.append(position)
         if not self.ops.where.in_optimizer:
             self.ops.know(position, target)
         if recording.may_be_bad(position):

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pandas as pd
 
-from nanlab.analysis.provenance import MOVES, is_mask, skipped_by_hand
+from nanlab.analysis.provenance import MOVES, is_made_of_data, is_mask, skipped_by_hand
 from nanlab.analysis.training import line_fields, optimizer_step_of
 from nanlab.findings.fault import SHOWN, Fault, bad_values, listed, match, nonfinite, plural, verb
 from nanlab.findings.rule import Finding, Fix, Match, rule
@@ -18,7 +18,7 @@ from nanlab.operators import card, having
 from nanlab.program.values import operand_of
 from nanlab.topics.training import SCALE_FREE
 from nanlab.trace import Trace
-from nanlab.trace.op import FORWARD, OPTIMIZER, TURNED, walk
+from nanlab.trace.op import OPTIMIZER, TURNED, walk
 
 GIVEN = ("data", "parameter", "buffer", "intended")  # origins outside of the program
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
@@ -466,7 +466,7 @@ SHOWN_STEPS = 6  # of the run-up
 
 def with_data(fault: Fault, finding: Finding) -> Finding:
     """The finding; where no parameter feeds the operands, it blames the data."""
-    if finding.phase != "forward" or not _from_data(fault):
+    if finding.phase != "forward" or not is_made_of_data(fault.recording, fault.position):
         return finding
     samples = [str(each) for each in finding.samples]
     named = f" ({verb(len(samples), 'sample', 'samples')} {listed(samples, 5)})"
@@ -475,26 +475,6 @@ def with_data(fault: Fault, finding: Finding) -> Finding:
         f"{named if finding.samples else ''}, not the model."
     )
     return replace(finding, explanation=f"{finding.explanation} {text}".strip())
-
-
-def _from_data(fault: Fault) -> bool:
-    """Whether the operands come from outside tensors alone, without parameter or buffer."""
-    recording, outside = fault.recording, False
-    if fault.position < 0:
-        return False
-    for at in walk([fault.position], recording.parents, MOST_VISITS):
-        source = recording.sources.get(at) if at < 0 else None
-        row = recording.at(at)
-        if source is not None:
-            if source.kind not in ("data", "literal"):
-                return False
-            # an array that was turned into a tensor
-            outside |= source.kind == "data" or len(source.shape) > 0
-        elif row.node >= 0 or row.phase != FORWARD or at in recording.owned:
-            return False
-        else:
-            outside |= not recording.parents(at)  # drawn at random
-    return outside
 
 
 _CLIPPED = Fix(

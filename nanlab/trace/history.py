@@ -335,6 +335,8 @@ class History:
     scales: list[ScaleUpdate] = field(default_factory=list)
     unscales: list[Unscale] = field(default_factory=list)
     optimizer_steps: list[OptimizerStep] = field(default_factory=list)
+    # rows in which the program itself wrote a parameter, after a backward: the first of each step
+    updates_by_hand: list[int] = field(default_factory=list)
     parameters: list[ParameterStep] = field(default_factory=list)
     flushes: dict[tuple[Any, ...], Flush] = field(default_factory=dict)
     absorbed_updates: dict[tuple[Any, ...], AbsorbedUpdate] = field(default_factory=dict)
