@@ -232,14 +232,13 @@ def is_made_of_data(recording: Recording, position: int, constants: bool = False
     for at in walk([position], recording.parents, MOST_VISITED):
         source = recording.sources.get(at) if at < 0 else None
         row = recording.at(at)
+        kept = at in recording.owned and not (constants and recording.step_of(at) == step)
         if source is not None:
             if source.kind not in ("data", "literal"):
                 return False
             # an array that was turned into a tensor
             outside |= source.kind == "data" or len(source.shape) > 0
-        elif row.node >= 0 or row.phase != FORWARD:
-            return False
-        elif at in recording.owned and not (constants and recording.step_of(at) == step):
+        elif row.node >= 0 or row.phase != FORWARD or kept:
             return False
         else:
             outside |= not recording.parents(at)  # drawn at random
