@@ -165,13 +165,13 @@ def is_excused(recording: Recording, origin: Origin) -> bool:
     training = recording.training
     if not training.optimizer_steps and not training.unscales and not training.updates_by_hand:
         return False
+    repeated = _was_repeated(recording, origin.sink)
+    if origin.kind == "data" or is_made_of_data(recording, origin.position, constants=True):
+        return repeated or skipped_by_hand(recording, origin.sink.step_position)
     # a later backward may add to a gradient that was judged
     position = min(origin.sink.step_position, max(origin.position, 0))
-    left_out = skipped_by_hand(recording, position) or _was_repeated(recording, origin.sink)
-    if origin.kind == "data" or is_made_of_data(recording, origin.position, constants=True):
-        return left_out
-    skipped = left_out or scaler_skipped(recording, position)
-    return skipped and depends_on_scale(recording, origin)
+    skipped = scaler_skipped(recording, position) or skipped_by_hand(recording, position)
+    return (repeated or skipped) and depends_on_scale(recording, origin)
 
 
 def _is_trial(recording: Recording, sink: Sink) -> bool:
