@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -333,3 +334,24 @@ def test_another_element_that_moves_does_not_hide_a_count_that_has_ended() -> No
 
     (found,) = _summed(total, add, 6)
     assert total.tolist() == [256.0, 6.0] and "stays at 256" in found.title
+
+
+@pytest.mark.parametrize(("rate", "told"), [(3e-5, True), (1e-3, False)])
+def test_updates_of_which_nearly_all_elements_are_rounded_away_are_told(
+    rate: float, told: bool
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)).bfloat16()
+    opt = torch.optim.Adam(net.parameters(), lr=rate)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(8):
+            x = torch.randn(64, 32, dtype=torch.bfloat16)
+            opt.zero_grad()
+            (net(x) - 2 * x[:, :8]).float().square().mean().backward()
+            opt.step()
+    assert trace.culprit is None
+    found = [f for f in trace.findings if f.cause == "absorbed-update"]
+    assert len(found) == told
+    if told:
+        assert found[0].severity == "warning"
+        assert re.match(r"9\d(\.\d)? % of what addcdiv_ adds to", found[0].title)

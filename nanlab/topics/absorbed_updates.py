@@ -64,6 +64,9 @@ def note_absorbed_updates(rows: StepRows, written: list[tuple[int, int]]) -> Non
             known = _known(rows, step.owner, step.value, by_hand=False, factor=factor)
             size = float(gradients["rms"][i])
             _count(rows, known, step.value, still, size, abs(step.lr))
+            without = int(gradients["zero"][i])
+            known.lost += max(0, int(updates["zero"][i]) - without)
+            known.added += int(gradients["numel"][i]) - without
     others = [*averages(rows, written), *counts(rows)]
     added = sums(rows, {at: owner for owner, at in written})
     kept = [(owner, at) for owner, at in written if at not in added]
@@ -359,6 +362,7 @@ DROPPED = 1.0  # bits the rate must have fallen by: at the same rate, a fit has 
 # log2 of the rms of gradients: below NOISE, in float32, a gradient is rounding noise of numbers
 # near 1, with 4 bits to spare; below SMALL it may be the rest of a converged fit.
 NOISE, SMALL = -20.0, -14.0
+NEARLY_ALL = 0.9  # share of the elements' updates from which on their loss is told
 FEW = 8  # elements below which a single step proves nothing
 
 
@@ -489,6 +493,10 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
             yield _absorbed_finding(
                 trace, sorted(alike, key=lambda m: (-m.numel, m.first)), severity
             )
+        narrow = [m for m in members if not _wide(m) and m.still + m.moved >= LASTS]
+        lost, added = sum(m.lost for m in narrow), sum(m.added for m in narrow)
+        if not grades and added and lost >= NEARLY_ALL * added:
+            yield _partly_finding(trace, narrow, lost / added)
 
 
 def _proves(member: AbsorbedUpdate) -> bool:
@@ -546,6 +554,27 @@ def _absorbed_finding(trace: Trace, stuck: list[AbsorbedUpdate], severity: Sever
         symptom="silent-underflow",
         fixes=[_in_float32(trace, stuck), _larger(trace, largest, round(4 / limits.ulp))],
         **where(recording, first.at),
+    )
+
+
+def _partly_finding(trace: Trace, members: list[AbsorbedUpdate], share: float) -> Finding:
+    """Parameters that move, but of whose elements next to none does."""
+    largest = max(members, key=lambda m: m.lost)
+    limits, steps = format_of(largest.at.dtype), largest.still + largest.moved
+    names = listed([trace.recording.parameter_names[m.owner] for m in members], 2)
+    return absorbed_update.finding(
+        f"{100 * share:.3g} % of what {largest.at.op} adds to {names} is rounded away in"
+        f" {limits.name}",
+        f"Neighbouring {limits.name} values differ by one part in {round(1 / limits.ulp)}. This"
+        f" share of the elements that had a gradient kept their value, counted over {steps} steps.",
+        severity="warning",
+        step=trace.recording.step_of(largest.at.position),
+        symptom="silent-underflow",
+        fixes=[
+            Fix("keep these values in float32", _wider(trace, largest)),
+            _larger(trace, largest, round(4 / limits.ulp)),
+        ],
+        **where(trace.recording, largest.at),
     )
 
 

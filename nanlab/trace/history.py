@@ -192,6 +192,8 @@ class AbsorbedUpdate:
     counter: bool = False
     most: float = 0.0  # of a sum: what was added in vain since ``first``, at most
     moved: int = 0  # updates with effect
+    lost: int = 0  # elements that kept their value although they had a gradient, of all updates
+    added: int = 0  # elements that had a gradient
     paused: int = 0  # the longest such row that came to an end, once the parameter had moved
     moving: Drive = field(default_factory=Drive)  # of the updates with effect
     standing: Drive = field(default_factory=Drive)  # of the present row without
