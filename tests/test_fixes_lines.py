@@ -237,6 +237,7 @@ ONE_LINE = {
     "of a try": "try: d = (w * w).sqrt()\n    except ValueError: d = w",
     "of a handler": "try: raise ValueError\n    except ValueError: d = (w * w).sqrt()",
     "of a finally": "try: pass\n    finally: d = (w * w).sqrt()",
+    "of a case": "match flag:\n        case True: d = (w * w).sqrt()",
     "of two statements": "if not flag: d = w\n    else: q = w * w; d = q.sqrt()",
 }
 

@@ -667,7 +667,8 @@ def _statement_at(
         (scope,) = Scope.within_code(text, ast.parse(text), line, 1)
     except SyntaxError:
         return None
-    there = [s for s in scope.order if line in lines_of(s) and not hasattr(s, "body")]
+    simple = (s for s in scope.order if not hasattr(s, "body") and not isinstance(s, ast.Match))
+    there = [s for s in simple if line in lines_of(s)]
     holding = [s for s in there if span is not None and inside(span, span_of(s))]
     for statement in holding or there:
         nodes = [n for n in ast.walk(statement) if isinstance(n, ast.BinOp | ast.Call)]

@@ -154,8 +154,8 @@ class Scope:
                     continue
                 for name in ("body", "orelse", "finalbody"):
                     self._read(getattr(statement, name, []), inside)
-                for handler in getattr(statement, "handlers", []):
-                    self._read(handler.body, inside)
+                for part in (*getattr(statement, "handlers", []), *getattr(statement, "cases", [])):
+                    self._read(part.body, inside)
 
     def _join(self, statement: ast.AugAssign, name: str) -> None:
         read = ast.copy_location(ast.Name(name, ast.Load()), statement.target)
@@ -483,6 +483,9 @@ def bound(s: ast.stmt) -> frozenset[str]:
             return frozenset((a.asname or a.name).split(".")[0] for a in s.names)
         case ast.Global() | ast.Nonlocal():
             return frozenset(s.names)
+        case ast.Match():
+            kinds = ast.MatchAs | ast.MatchStar
+            return frozenset(n.name for n in ast.walk(s) if isinstance(n, kinds) and n.name)
     for target in targets:
         for node in ast.walk(target):
             if isinstance(node, ast.Name | ast.Attribute) and not isinstance(node.ctx, ast.Load):
