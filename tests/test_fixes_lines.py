@@ -259,3 +259,18 @@ def test_the_one_line_body_of_a_compound_statement_is_rewritten_in_its_line(
     head, _, _ = edit.old.strip().partition(":")
     assert edit.text.startswith(f"{head}:")
     assert trace.cure.verified
+
+
+def test_what_fails_is_told_of_a_product_whose_derivative_makes_calls_unseen(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "product.py"
+    path.write_text("import torch\n\n\ndef step(w):\n    return torch.prod(w, 1).log().sum()\n")
+    names: dict[str, Any] = {"__name__": "product"}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    weights = nn.Parameter(torch.tensor([[0.0, 1.0, 2.0], [1.0, 3.0, 0.5]]))
+    with nanlab.watch(on_fault="record") as trace:
+        names["step"](weights).backward()
+    assert trace.culprit is not None
+    assert not any("could not tell whether" in fix.why for fix in trace.culprit.fixes)
+    assert any(fix.verdict == "finite" for fix in trace.culprit.fixes)

@@ -342,3 +342,24 @@ def test_a_singular_sample_that_the_program_leaves_out_by_hand_did_no_harm(of_da
                         assert p.grad is not None
                         p.sub_(0.01 * p.grad)
     assert (trace.culprit is None) == of_data
+
+
+def test_what_is_divided_in_place_by_a_view_of_itself_is_born_there() -> None:
+    weight = nn.Parameter(torch.ones(2, 3))
+    with nanlab.watch(on_fault="record") as trace:
+        x = torch.tensor([[0.0, 1.0, 2.0], [1.0, 3.0, 0.5]])
+        x /= x[:, :1]  # by itself
+        (x * weight).sum().backward()
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.line) == ("div-by-zero", line_of("by itself"))
+
+
+def test_what_an_operation_writes_elsewhere_is_none_of_its_operands() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    with nanlab.watch(on_fault="record") as trace:
+        made, x = torch.empty(3), torch.tensor([0.0, 1.0, 2.0])
+        torch.log(x, out=made)
+        (made * weight).sum().backward()
+    found = trace.culprit
+    assert found is not None and found.cause == "log-of-zero"
+    assert found.evidence["x"].tolist() == [0.0]

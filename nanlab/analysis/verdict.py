@@ -714,6 +714,7 @@ class Judge:
             for at, segment in enumerate(self.where.segments)
             for index, call in enumerate(segment.calls)
             if (at, index) not in skipped
+            and call.func is not None  # what it read was not seen
             and not call.func.is_view
             and not any(r.first <= index < r.last for r in segment.engine)
             for ref in refs_in((call.args, (*call.kwargs.values(),)))

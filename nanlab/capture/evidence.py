@@ -65,11 +65,25 @@ def is_telling(name: str, bad: int) -> bool:
 
 
 def _operands(call: Call, target: Tensor) -> list[Tensor]:
-    """The tensors of a call; the first as it was before it was overwritten by the result."""
+    """The tensors of a call; the first as it was before it was overwritten by the result, and its
+    views as well: ``x /= x[:, :1]``."""
     read = tensors_of(call.args)
-    if read and read[0] is target and call.old is not None:
-        read[0] = call.old
+    old = call.old
+    if read and read[0] is target and old is not None:
+        alike = old.stride() == target.stride()
+        begin = old.storage_offset() - target.storage_offset()
+        for slot, each in enumerate(read):
+            if each is not target and alike and _memory(each) == _memory(target):
+                at = begin + each.storage_offset()
+                read[slot] = old.as_strided(each.size(), each.stride(), at)
+        read[0] = old
     return read
+
+
+def _memory(tensor: Tensor) -> int:
+    """What tells memory apart, as long as the tensor lives."""
+    strided = tensor.layout is torch.strided
+    return tensor.untyped_storage()._cdata if strided else id(tensor)
 
 
 def _takes_number(call: Call) -> bool:
@@ -220,10 +234,10 @@ class Evidence:
         if call.plan.overwrites or len(operands) != len(call.sources):
             return []
         places = (*(w for w in call.plan.writes if isinstance(w, int)), *call.plan.hidden)
-        written = {id(t) for w in places if w < len(args) for t in tensors_of((args[w],))}
+        written = {_memory(t) for w in places if w < len(args) for t in tensors_of((args[w],))}
         chunk = recording.chunks[-1]
         for slot, (operand, source) in enumerate(zip(operands, call.sources, strict=True)):
-            if id(operand) in written or not has_nonfinite(operand):
+            if _memory(operand) in written or not has_nonfinite(operand):
                 continue
             stat = (chunk.number << 32) | chunk.stats.add(operand)
             arrived = 0 <= source < self.ledger.latest_collective

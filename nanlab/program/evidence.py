@@ -106,7 +106,8 @@ class _EvidenceRun:
             self._give_up(guilty.position, "the step gave other numbers when it was run again")
             return not self.asked
         outputs = tuple(t.detach().clone() for t in results)
-        if call.func is not None and plan_of(call.func).overwrites and outputs:
+        plan = None if call.func is None else plan_of(call.func)
+        if plan is not None and plan.overwrites and 0 in plan.writes and outputs:
             args = (outputs[0], *args[1:])  # what was there before is no operand
         if "self" not in saved:
             saved = read_by_derivative(guilty.node_name, call.func, args) | saved
