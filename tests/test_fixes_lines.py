@@ -274,3 +274,21 @@ def test_what_fails_is_told_of_a_product_whose_derivative_makes_calls_unseen(
     assert trace.culprit is not None
     assert not any("could not tell whether" in fix.why for fix in trace.culprit.fixes)
     assert any(fix.verdict == "finite" for fix in trace.culprit.fixes)
+
+
+def test_an_operation_of_several_results_that_autograd_keeps_is_written_otherwise(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "groups.py"
+    path.write_text(
+        "import torch.nn.functional as F\n\n\ndef step(x):\n"
+        "    return F.group_norm(x, 2, eps=0.0).sum()\n"
+    )
+    names: dict[str, Any] = {"__name__": "groups"}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    weights = nn.Parameter(torch.ones(1, 4, 2))
+    with nanlab.watch(on_fault="record") as trace:
+        names["step"](weights).backward()
+    assert trace.culprit is not None
+    assert trace.culprit.fixes[0].verified
+    assert "eps=1e-" in trace.culprit.fixes[0].code

@@ -811,7 +811,9 @@ def _first_run(
                     if isinstance(given[0], Dual):
                         made_of = given[0].value, parts, cast, computing, given[0].tangent
                         return Bound(calls, *made_of)
-                    out = _several(given[0], group) or outs[0]
+                    shown = given[1]  # not what autograd made last, to keep it
+                    elsewhere = shown is not None and shown.storage != outs[0].storage
+                    out = _several(given[0], group) or (shown if elsewhere else outs[0])
                     return Bound(calls, out, parts, cast, computing)
     raise NotReplayable("none gives what was recorded")
 
@@ -1224,8 +1226,9 @@ def _gives(
     group: Sequence[Made],
     device: str,
     cast: torch.dtype | None,
-) -> tuple[Any] | None:
-    """What the code gives, where it makes these very calls, each with the recorded result."""
+) -> tuple[Any, Ref | None] | None:
+    """What the code gives, and the recorded reference to it, where it makes these very calls, each
+    with the recorded result."""
     code.read = None  # until it runs
     try:
         values = {key: as_operand(part, value) for key, part in parts.items()}
@@ -1244,12 +1247,12 @@ def _gives(
         return None
     if isinstance(result, Dual):
         refs = following.ref_of(result.value), following.ref_of(result.tangent)
-        return (Dual(*refs),) if None not in refs and following.followed() else None
+        return (Dual(*refs), None) if None not in refs and following.followed() else None
     known = group[-1].result
     if all(is_silent(each.call.func) for each in group) and isinstance(known, Tensor):
         if not isinstance(result, Tensor) or not same_bits(result.detach(), known):
             return None  # another part of the same tensor
-    return (result,) if following.followed() else None
+    return (result, following.ref_of(result)) if following.followed() else None
 
 
 def as_operand(part: Any, value: Get) -> Any:
