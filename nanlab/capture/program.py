@@ -85,7 +85,8 @@ class ProgramRecorder:
         else:
             self.segment.end = position
             self.kept.closed(self.segment)
-        for run in (*self._running, *self._returning):  # what is left of it is in the new one
+        underway: list[EngineRun | FunctionRun] = [*self._running, *self._returning]
+        for run in underway:  # what is left of it is in the new one
             run.first = 0
         self.segment = Segment(position, threads=torch.get_num_threads())
         self.ledger.promised.clear()
