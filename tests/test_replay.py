@@ -346,3 +346,68 @@ def test_the_loss_of_a_step_with_several_is_the_last_one_with_a_fix_too() -> Non
         losses["nan"].tolist()[0] == 0 != losses["nan"].tolist()[-1] + losses["posinf"].tolist()[-1]
     )
     assert mended.loss == pytest.approx(again["max"].tolist()[-1])
+
+
+# What lies upstream of what a change touches is told of as in the record.
+
+
+def frozen(bad: float) -> nanlab.Trace:
+    """A frozen layer before one that learns, and a bad value in the data."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(net[2].parameters(), lr=0.1)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(3):
+            x = torch.randn(5, 6)
+            if i == 2:
+                x[3, 1] = bad
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x), torch.tensor([0, 1, 2, 0, 1])).backward()
+            optimizer.step()
+    return trace
+
+
+@pytest.mark.parametrize("change", [{"lr": 0.01}, {"dtype": torch.float32}, {"without": [4]}])
+def test_a_bad_value_in_the_data_is_first_used_by_the_frozen_layer(change: dict[str, Any]) -> None:
+    found = frozen(float("nan")).replay(**change).culprit
+    assert (found.op, found.module) == ("addmm", "0")
+    assert "1 NaN" in found.title
+
+
+class Running(nn.Module):
+    """Centres by a running mean."""
+
+    def __init__(self, keeps: float) -> None:
+        super().__init__()
+        self.line, self.keeps = nn.Linear(4, 2), keeps
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            if self.keeps:
+                self.mean.mul_(self.keeps).add_(x.mean(0), alpha=1 - self.keeps)
+            else:
+                self.mean.copy_(x.mean(0))
+        return self.line(x - self.mean)
+
+
+@pytest.mark.parametrize("change", [{"dtype": torch.float32}, {"without": [0]}])
+@pytest.mark.parametrize("keeps", [0.9, 0.0])
+def test_a_buffer_that_goes_on_from_a_bad_value_has_a_culprit(
+    change: dict[str, Any], keeps: float
+) -> None:
+    torch.manual_seed(0)
+    net = Running(keeps)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(4):
+            x = torch.randn(8, 4)
+            x = x.log() if i == 2 else x
+            loss = net(x).square().mean()
+            if loss.isfinite():
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    found = trace.replay(step=2, **change).culprit
+    assert (found is None) == (not keeps) == (trace.culprit is None)
+    assert found is None or found.cause == trace.culprit.cause == "log-of-negative"

@@ -205,8 +205,12 @@ def observed(where: Window, change: Change | Edited | None = None, updates: bool
     lines, ops = watcher._lines, watcher._ops
     lines.places[:], lines.spans[:] = recording.places, recording.spans
     names = recording.program.names
+    kinds = dict(zip(recording.parameter_names, recording.parameter_kinds, strict=True))
+    starting: list[int] = []  # where the training begins
 
     def about_to_call(segment: int, index: int, call: Call, graph: Graph) -> None:
+        if not starting and call.position >= recording.began:
+            starting.append(trace.recording.end)
         row = recording.op(call.position)
         if row is not None:
             lines.forced = row.place, row.site
@@ -216,7 +220,7 @@ def observed(where: Window, change: Change | Edited | None = None, updates: bool
             name = names.get(ref.storage)
             if name is not None and ref.storage not in known:
                 known.add(ref.storage)
-                kind: Any = "parameter" if ref.tracked else "buffer"
+                kind: Any = kinds.get(name, "parameter" if ref.tracked else "buffer")
                 with ops.quiet():
                     watcher._training._register(graph.get(ref), name, kind)
 
@@ -235,6 +239,9 @@ def observed(where: Window, change: Change | Edited | None = None, updates: bool
             )
     finally:
         lines.forced = None
+    trace.recording.began = min(starting, default=trace.recording.began)
+    if not trace.recording.sinks:
+        trace.recording.sinks.extend(watcher._training.left_bad())
     return trace
 
 
