@@ -411,3 +411,21 @@ def test_a_buffer_that_goes_on_from_a_bad_value_has_a_culprit(
     found = trace.replay(step=2, **change).culprit
     assert (found is None) == (not keeps) == (trace.culprit is None)
     assert found is None or found.cause == trace.culprit.cause == "log-of-negative"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_model_in_half_precision_has_findings_in_float32(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).to(dtype)
+    optimizer = torch.optim.Adam(net.parameters(), eps=1e-3)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(2):
+            y = net(torch.randn(4, 8, dtype=dtype))
+            y.register_hook(lambda gradient: gradient * 2)
+            optimizer.zero_grad()
+            (y * 300).float().square().mean().backward()
+            optimizer.step()
+    wide = trace.replay(dtype=torch.float32)
+    assert wide.culprit is None
+    assert {*wide.ops.dtype} == {"float32"}
+    assert wide.trace.steps.loss.tolist() == [wide.loss]

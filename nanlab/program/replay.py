@@ -683,9 +683,11 @@ def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
         )
         for c in segment.calls
     )
-    looks = [replace(each, ref=retype(each.ref)) for each in segment.looks]
-    steps = [with_references(run, retype) for run in segment.optimizers]
-    return replace(segment, calls=calls, leaves=leaves, saved=saved, looks=looks, optimizers=steps)
+    ran = {name: with_references(getattr(segment, name), retype) for name in _RAN}
+    return replace(segment, calls=calls, leaves=leaves, saved=saved, **ran)
+
+
+_RAN = ("engine", "functions", "hooks", "function_runs", "optimizers", "looks")
 
 
 # -- above autograd
