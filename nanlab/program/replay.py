@@ -769,7 +769,7 @@ def patched(
             raise
         raise NotReplayable(
             f"with fewer rows a call of it fails ({type(error).__name__}:"
-            f" {str(error).splitlines()[0][:160]}): a size that it needs is a number of its own"
+            f" {str(error).splitlines()[0][:160]}): a size or a tensor in it does not follow the rows"
         ) from error
     known = _known_looks(where) if change.instead else frozenset[Any]()
     looked = [
