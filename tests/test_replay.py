@@ -429,3 +429,59 @@ def test_a_model_in_half_precision_has_findings_in_float32(dtype: torch.dtype) -
     assert wide.culprit is None
     assert {*wide.ops.dtype} == {"float32"}
     assert wide.trace.steps.loss.tolist() == [wide.loss]
+
+
+# A setting that was judged is replayed, though the step does not run the line that makes it.
+
+
+def narrow(kind: str) -> Program:
+    """An update in float16, whose eps is zero."""
+
+    def made() -> tuple[nn.Module, Callable[[int], None]]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).half()
+        optimizer = getattr(torch.optim, kind)(net.parameters(), lr=1e-3)
+
+        def step(i: int) -> None:
+            scores = net(torch.randn(4, 8).half()).float()
+            loss = nn.functional.cross_entropy(scores, torch.tensor([0, 1, 2, 0]))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        return net, step
+
+    return made
+
+
+def diverging() -> tuple[nn.Module, Callable[[int], None]]:
+    """A learning rate that is far too large."""
+    torch.manual_seed(0)
+    net, x = nn.Linear(8, 1), torch.randn(16, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e3)
+
+    def step(i: int) -> None:
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    return net, step
+
+
+@pytest.mark.parametrize(
+    ("program", "setting"),
+    [(narrow("Adam"), "eps"), (narrow("RMSprop"), "eps"), (diverging, "lr")],
+)
+def test_a_setting_that_was_judged_is_replayed(
+    program: Program, setting: str, tmp_path: Path
+) -> None:
+    net, step = program()
+    with nanlab.watch(net, on_fault="record", keep=9) as trace:
+        for i in range(9):
+            step(i)
+    for each in (trace, nanlab.load(trace.save(tmp_path / "s.nanlab"))):
+        fix = each.culprit.fixes[0]
+        assert [name for name, _ in fix.settings] == [setting] and fix.verdict == "finite"
+        again = each.replay(fix=fix)
+        assert again.finite and again.culprit is None
+        assert each.replay(fix=[fix]).loss == again.loss

@@ -454,11 +454,17 @@ def replay(
         found = without_rows(window(trace.recording, step, begin), out)
         found.recorded = trace
         return found
-    edits = edits_of(fix)
+    edits, fixed = edits_of(fix), settings_of(fix)
+    for each in _each(fix):  # a setting of earlier steps
+        since = getattr(each, "since", -1) - first
+        if step is not None and 0 <= since < step:
+            begin = since if begin is None else min(since, begin)
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeMismatchError(f"expected a floating dtype such as torch.float32, got {dtype!r}")
     scale = None if loss_scale is None else _positive("loss_scale", loss_scale)
     settings = {} if lr is None else {"lr": _positive("lr", lr, zero=True)}
+    scale = fixed.pop("loss_scale", None) if scale is None else scale
+    settings = {**fixed, **settings}
     rows = _rows(without)
     if dtype is not None and (edits or rows):
         raise UsageError(
@@ -559,23 +565,37 @@ def _rows(without: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def edits_of(fix: Any) -> list[EditLike]:
-    """The edits of a fix, a cure, or a list of them. Raises TypeMismatchError, UsageError."""
-    if fix is None:
-        return []
+def _each(fix: Any) -> list[Any]:
+    """A fix or a cure alone, or those of a list."""
     if isinstance(fix, list | tuple):
-        return [edit for each in fix for edit in edits_of(each)]
-    edits = getattr(fix, "tried", None)
-    if edits is None:
-        raise TypeMismatchError(
-            f"expected a Fix, a Cure or a list of them, got {type(fix).__name__}"
-        )
-    if not edits:
-        raise UsageError(
-            f"the fix {getattr(fix, 'title', '')!r} has no edits: it cannot be written into the"
-            " program by itself"
-        )
-    return list(edits)
+        return [one for each in fix for one in _each(each)]
+    return [] if fix is None else [fix]
+
+
+def settings_of(fix: Any) -> dict[str, Any]:
+    """The numbers that a fix, a cure, or a list of them sets, by name."""
+    return {name: value for each in _each(fix) for name, value in getattr(each, "settings", ())}
+
+
+def edits_of(fix: Any) -> list[EditLike]:
+    """The edits of a fix, a cure, or a list of them, without those of settings. Raises
+    TypeMismatchError, UsageError."""
+    found: list[EditLike] = []
+    for each in _each(fix):
+        edits = getattr(each, "tried", None)
+        if edits is None:
+            raise TypeMismatchError(
+                f"expected a Fix, a Cure or a list of them, got {type(each).__name__}"
+            )
+        if getattr(each, "settings", ()):
+            continue
+        if not edits:
+            raise UsageError(
+                f"the fix {getattr(each, 'title', '')!r} has no edits: it cannot be written into"
+                " the program by itself"
+            )
+        found += edits
+    return found
 
 
 # -- below autograd
@@ -769,7 +789,7 @@ def patched(
             raise
         raise NotReplayable(
             f"with fewer rows a call of it fails ({type(error).__name__}:"
-            f" {str(error).splitlines()[0][:160]}): a size or a tensor in it does not follow the rows"
+            f" {str(error).splitlines()[0][:160]}): a size in it does not follow that of the batch"
         ) from error
     known = _known_looks(where) if change.instead else frozenset[Any]()
     looked = [
