@@ -485,3 +485,38 @@ def test_a_setting_that_was_judged_is_replayed(
         again = each.replay(fix=fix)
         assert again.finite and again.culprit is None
         assert each.replay(fix=[fix]).loss == again.loss
+
+
+def misused(clips: int) -> nanlab.Trace:
+    """Gradients are clipped before they are unscaled, in the first steps."""
+    torch.manual_seed(0)
+    net = nn.Linear(8, 3)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(5):
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = nn.functional.cross_entropy(net(torch.randn(4, 8)), torch.arange(4) % 3)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            if i < clips:
+                nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    return trace
+
+
+def test_a_silent_fault_of_each_step_is_replayed_in_the_last() -> None:
+    trace = misused(5)
+    assert trace.culprit.cause == "scaler-misuse" and trace.culprit.step == 0
+    again = trace.replay()
+    assert again.identical and again.step == 4 and again.culprit is trace.culprit
+    assert trace.replay(lr=0.1).culprit.cause == "scaler-misuse"
+
+
+def test_a_step_that_is_no_longer_kept_says_which_are() -> None:
+    trace = misused(1)
+    with pytest.raises(nanlab.NotReplayable, match="in which a value first turned bad; try keep=5"):
+        trace.replay(step=0)
+    with pytest.raises(nanlab.NotReplayable, match="step 0 is no longer kept"):
+        trace.replay()

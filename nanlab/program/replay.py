@@ -273,6 +273,8 @@ class Replay:
     where: Window | None = field(default=None, repr=False)
     change: Change | None = field(default=None, repr=False)
     recorded: Trace | None = field(default=None, repr=False)  # of the step as it was
+    # the step that it is run in the place of, whose fault shows in each
+    instead_of: int = field(default=-1, repr=False)
     _trace: Trace | None = field(default=None, repr=False)
 
     @property
@@ -300,14 +302,15 @@ class Replay:
     @property
     def findings(self) -> list[Any]:
         """What is wrong with the step as it is now, most harmful first."""
-        found = self.trace.findings
-        return type(found)(f for f in found if f.step == self.step) if self.identical else found
+        found, own = self.trace.findings, (self.step, self.instead_of)
+        return type(found)(f for f in found if f.step in own) if self.identical else found
 
     @property
     def culprit(self) -> Any:
         """The harmful fault of the step as it is now; None if it is healthy."""
         found = self.trace.culprit
-        elsewhere = self.identical and found is not None and found.step != self.step
+        own = (self.step, self.instead_of)
+        elsewhere = self.identical and found is not None and found.step not in own
         return None if elsewhere else found
 
     @property
@@ -436,12 +439,12 @@ def replay(
     without: Any = None,
 ) -> Replay:
     """``trace.replay``; see there."""
-    first, begin = trace.recording.first_step, None
+    first, begin, instead_of = trace.recording.first_step, None, -1
     if step is None:
         culprit = trace.culprit
         if culprit is not None and culprit.step >= 0:
-            shown = step_that_shows(trace.recording, culprit.step - first, culprit.symptom)
-            step = shown if shown >= 0 else None
+            shown = step_that_shows(trace.recording, culprit.step - first, culprit)
+            step, instead_of = (shown, -1) if shown >= 0 else (None, culprit.step)
             if fix is not None and step is not None:
                 begin = first_of_fault(trace.recording, step, culprit.position)
     elif first and type(step) is int:  # numbered as in the longer run that this is a replay of
@@ -474,7 +477,7 @@ def replay(
     if edits and rows:
         raise UsageError("fix= does not go together with without=; give one of them")
     found = replay_step(trace.recording, edits, step, dtype, scale, settings, rows, begin)
-    found.recorded = trace
+    found.recorded, found.instead_of = trace, instead_of
     return found
 
 
