@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import nanlab
 from nanlab.__main__ import main
@@ -223,7 +224,9 @@ def test_a_leaf_beyond_the_budget_is_named(tmp_path: Path) -> None:
     model.register_buffer("table", weight)
     with nanlab.watch(model) as trace:
         (model(torch.randn(4, 8)) @ model.table).sum().backward()
-    again = nanlab.load(trace.save(tmp_path / "c.nanlab", budget=0))
+    with pytest.warns(RuntimeWarning, match="did not fit into the budget"):
+        path = trace.save(tmp_path / "c.nanlab", budget=0)
+    again = nanlab.load(path)
     assert len(again.ops) == len(trace.ops)
     with pytest.raises(nanlab.NotReplayable, match="is not in the file"):
         again.replay()
@@ -462,3 +465,129 @@ def test_a_capsule_holds_no_pickle(capsule: Path) -> None:
             "trace.json",
         ]
         json.load(io.BytesIO(file.read("trace.json")))
+
+
+# A file that was written is read: what the reader refuses is not written.
+
+
+def checkpoints() -> None:
+    block = nn.Linear(4, 4)
+    update = torch.optim.SGD(block.parameters(), lr=0.1)
+    for _ in range(2):
+        x = torch.randn(3, 4, requires_grad=True)
+        for _ in range(3):
+            x = checkpoint(block, x, use_reentrant=True)
+        x.sum().backward()
+        update.step()
+
+
+def checkpoints_in_checkpoints() -> None:
+    block = nn.Linear(4, 4)
+
+    def twice(x: torch.Tensor) -> Any:
+        return checkpoint(block, checkpoint(block, x, use_reentrant=True), use_reentrant=True)
+
+    for _ in range(2):
+        x = torch.randn(3, 4, requires_grad=True)
+        for _ in range(2):
+            x = checkpoint(twice, x, use_reentrant=True)
+        x.sum().backward()
+
+
+def a_hook_that_goes_back() -> None:
+    model = nn.Linear(4, 4)
+
+    def hook(gradient: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            leaf = gradient.detach().requires_grad_()
+            leaf.square().sum().backward()
+        return gradient + leaf.grad
+
+    for _ in range(2):
+        y = model(torch.randn(3, 4))
+        y.register_hook(hook)
+        y.sum().backward()
+
+
+def inner_updates() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    for _ in range(2):
+        model.zero_grad()
+        own, x = dict(model.named_parameters()), torch.randn(5, 3)
+        inner = torch.func.functional_call(model, own, (x,)).abs().pow(1.5).mean()
+        moves = torch.autograd.grad(inner, [*own.values()], create_graph=True)
+        fast = {k: p - 0.1 * g for (k, p), g in zip(own.items(), moves, strict=True)}
+        torch.func.functional_call(model, fast, (x,)).square().mean().backward()
+
+
+def derivatives_forward() -> None:
+    model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    def value(own: Any, x: torch.Tensor) -> Any:
+        return torch.func.functional_call(model, own, (x,)).squeeze(-1)
+
+    second = torch.func.jacfwd(torch.func.jacrev(value, argnums=1), argnums=1)
+    for _ in range(2):
+        model.zero_grad()
+        own = dict(model.named_parameters())
+        torch.func.vmap(second, (None, 0))(own, torch.rand(6, 2)).square().mean().backward()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        checkpoints,
+        checkpoints_in_checkpoints,
+        a_hook_that_goes_back,
+        inner_updates,
+        derivatives_forward,
+    ],
+)
+def test_backward_passes_inside_of_others_replay_from_a_file(
+    tmp_path: Path, program: Callable[[], None]
+) -> None:
+    torch.manual_seed(0)
+    with nanlab.watch(on_fault="record") as trace:
+        program()
+    again = nanlab.load(trace.save(tmp_path / "n.nanlab"))
+    assert trace.replay().identical
+    assert again.replay().identical
+
+
+def memory_of_another_size() -> str:
+    kept, model = torch.empty(0), nn.Linear(4, 4)
+    for rows in (2, 3):
+        torch.ones(rows, 4, out=kept.resize_(0))
+        model(kept.clone()).sum().backward()
+    return "size of a storage"
+
+
+def a_sparse_gradient() -> str:
+    table = nn.Embedding(9, 4, sparse=True)
+    for _ in range(2):
+        table.zero_grad()
+        table(torch.tensor([1, 2])).sum().backward()
+    return "replay the step in the process that recorded it"
+
+
+def test_steps_that_a_file_cannot_hold_are_told_of_when_it_is_written(tmp_path: Path) -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        told = a_sparse_gradient()
+    with pytest.warns(RuntimeWarning, match=f"cannot be run again from it.*{told}"):
+        path = trace.save(tmp_path / "s.nanlab")
+    again = nanlab.load(path)
+    assert told in again.notes[-1] and "Held" not in again.notes[-1]
+    assert trace.replay().identical
+    with pytest.raises(nanlab.NotReplayable, match=told):
+        again.replay()
+
+
+def test_memory_that_was_resized_leaves_a_file_that_opens(tmp_path: Path) -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        told = memory_of_another_size()
+    with pytest.warns(RuntimeWarning, match="has another size now"):
+        path = trace.save(tmp_path / "r.nanlab")
+    again = nanlab.load(path)
+    assert len(again.ops) == len(trace.ops)
+    with pytest.raises(nanlab.NotReplayable, match=told):
+        again.replay()

@@ -346,3 +346,177 @@ def test_the_loss_of_a_step_with_several_is_the_last_one_with_a_fix_too() -> Non
         losses["nan"].tolist()[0] == 0 != losses["nan"].tolist()[-1] + losses["posinf"].tolist()[-1]
     )
     assert mended.loss == pytest.approx(again["max"].tolist()[-1])
+
+
+# What lies upstream of what a change touches is told of as in the record.
+
+
+def frozen(bad: float) -> nanlab.Trace:
+    """A frozen layer before one that learns, and a bad value in the data."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(net[2].parameters(), lr=0.1)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(3):
+            x = torch.randn(5, 6)
+            if i == 2:
+                x[3, 1] = bad
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x), torch.tensor([0, 1, 2, 0, 1])).backward()
+            optimizer.step()
+    return trace
+
+
+@pytest.mark.parametrize("change", [{"lr": 0.01}, {"dtype": torch.float32}, {"without": [4]}])
+def test_a_bad_value_in_the_data_is_first_used_by_the_frozen_layer(change: dict[str, Any]) -> None:
+    found = frozen(float("nan")).replay(**change).culprit
+    assert (found.op, found.module) == ("addmm", "0")
+    assert "1 NaN" in found.title
+
+
+class Running(nn.Module):
+    """Centres by a running mean."""
+
+    def __init__(self, keeps: float) -> None:
+        super().__init__()
+        self.line, self.keeps = nn.Linear(4, 2), keeps
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            if self.keeps:
+                self.mean.mul_(self.keeps).add_(x.mean(0), alpha=1 - self.keeps)
+            else:
+                self.mean.copy_(x.mean(0))
+        return self.line(x - self.mean)
+
+
+@pytest.mark.parametrize("change", [{"dtype": torch.float32}, {"without": [0]}])
+@pytest.mark.parametrize("keeps", [0.9, 0.0])
+def test_a_buffer_that_goes_on_from_a_bad_value_has_a_culprit(
+    change: dict[str, Any], keeps: float
+) -> None:
+    torch.manual_seed(0)
+    net = Running(keeps)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(4):
+            x = torch.randn(8, 4)
+            x = x.log() if i == 2 else x
+            loss = net(x).square().mean()
+            if loss.isfinite():
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    found = trace.replay(step=2, **change).culprit
+    assert (found is None) == (not keeps) == (trace.culprit is None)
+    assert found is None or found.cause == trace.culprit.cause == "log-of-negative"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_model_in_half_precision_has_findings_in_float32(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).to(dtype)
+    optimizer = torch.optim.Adam(net.parameters(), eps=1e-3)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(2):
+            y = net(torch.randn(4, 8, dtype=dtype))
+            y.register_hook(lambda gradient: gradient * 2)
+            optimizer.zero_grad()
+            (y * 300).float().square().mean().backward()
+            optimizer.step()
+    wide = trace.replay(dtype=torch.float32)
+    assert wide.culprit is None
+    assert {*wide.ops.dtype} == {"float32"}
+    assert wide.trace.steps.loss.tolist() == [wide.loss]
+
+
+# A setting that was judged is replayed, though the step does not run the line that makes it.
+
+
+def narrow(kind: str) -> Program:
+    """An update in float16, whose eps is zero."""
+
+    def made() -> tuple[nn.Module, Callable[[int], None]]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).half()
+        optimizer = getattr(torch.optim, kind)(net.parameters(), lr=1e-3)
+
+        def step(i: int) -> None:
+            scores = net(torch.randn(4, 8).half()).float()
+            loss = nn.functional.cross_entropy(scores, torch.tensor([0, 1, 2, 0]))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        return net, step
+
+    return made
+
+
+def diverging() -> tuple[nn.Module, Callable[[int], None]]:
+    """A learning rate that is far too large."""
+    torch.manual_seed(0)
+    net, x = nn.Linear(8, 1), torch.randn(16, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e3)
+
+    def step(i: int) -> None:
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    return net, step
+
+
+@pytest.mark.parametrize(
+    ("program", "setting"),
+    [(narrow("Adam"), "eps"), (narrow("RMSprop"), "eps"), (diverging, "lr")],
+)
+def test_a_setting_that_was_judged_is_replayed(
+    program: Program, setting: str, tmp_path: Path
+) -> None:
+    net, step = program()
+    with nanlab.watch(net, on_fault="record", keep=9) as trace:
+        for i in range(9):
+            step(i)
+    for each in (trace, nanlab.load(trace.save(tmp_path / "s.nanlab"))):
+        fix = each.culprit.fixes[0]
+        assert [name for name, _ in fix.settings] == [setting] and fix.verdict == "finite"
+        again = each.replay(fix=fix)
+        assert again.finite and again.culprit is None
+        assert each.replay(fix=[fix]).loss == again.loss
+
+
+def misused(clips: int) -> nanlab.Trace:
+    """Gradients are clipped before they are unscaled, in the first steps."""
+    torch.manual_seed(0)
+    net = nn.Linear(8, 3)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(5):
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = nn.functional.cross_entropy(net(torch.randn(4, 8)), torch.arange(4) % 3)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            if i < clips:
+                nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    return trace
+
+
+def test_a_silent_fault_of_each_step_is_replayed_in_the_last() -> None:
+    trace = misused(5)
+    assert trace.culprit.cause == "scaler-misuse" and trace.culprit.step == 0
+    again = trace.replay()
+    assert again.identical and again.step == 4 and again.culprit is trace.culprit
+    assert trace.replay(lr=0.1).culprit.cause == "scaler-misuse"
+
+
+def test_a_step_that_is_no_longer_kept_says_which_are() -> None:
+    trace = misused(1)
+    with pytest.raises(nanlab.NotReplayable, match="in which a value first turned bad; try keep=5"):
+        trace.replay(step=0)
+    with pytest.raises(nanlab.NotReplayable, match="step 0 is no longer kept"):
+        trace.replay()

@@ -179,3 +179,69 @@ def test_rows_of_a_batch_that_the_step_makes_of_something_else_are_left_out(kind
     again = trace.replay(without=[3])
     kept = loss_of(every[2][[0, 1, 2, 4, 5]])
     assert again.finite and again.loss == pytest.approx(kept.item())
+
+
+# Numbers of rows: as data they stay those of the rows, as places they are told anew.
+
+
+def labelled(z: Tensor, rows: Tensor) -> Tensor:
+    return F.cross_entropy(z[:, :2], rows % 2) + (z.mean(1) * rows.float()).mean()
+
+
+def pairs(z: Tensor, rows: Tensor) -> Tensor:
+    label = rows // 2
+    same = (label[:, None] == label[None, :]).float()
+    return -((z @ z.t()).log_softmax(1) * same).sum(1).mean()
+
+
+def places(z: Tensor, rows: Tensor) -> Tensor:
+    scores, at = (z @ z.t()).log_softmax(1), torch.searchsorted(rows, rows)
+    if len(rows) == ROWS:
+        at = rows
+    return scores[at, at].mean() + scores.gather(1, at[:, None]).mean() + F.nll_loss(scores, at)
+
+
+def hardest(z: Tensor, rows: Tensor) -> Tensor:
+    scores = (z @ z.t()).masked_fill(rows[:, None] == rows[None, :], -1e9)
+    found = scores.argmax(1)
+    best = found if len(rows) == ROWS else rows[found]
+    return (z * z[found]).sum(1).mean() + (best == rows - 1).float().mean() * z.mean()
+
+
+@pytest.mark.parametrize("loss", [labelled, pairs, places, hardest])
+def test_numbers_of_rows_are_data_or_places_as_they_are_used(loss: Any) -> None:
+    torch.manual_seed(0)
+    net, x = nn.Linear(8, 3), torch.randn(ROWS, 8)
+    with nanlab.watch(net) as trace:
+        loss(net(x), torch.arange(ROWS)).backward()
+    kept = loss(net(x[KEPT]), torch.arange(ROWS)[KEPT])
+    assert trace.replay(without=OUT).loss == pytest.approx(kept.item(), rel=1e-5)
+
+
+def test_a_row_that_picks_one_that_is_left_out_says_so() -> None:
+    net, x = nn.Linear(8, 3), torch.randn(ROWS, 8)
+    with nanlab.watch(net) as trace:
+        z = net(x)
+        F.cross_entropy(z @ z.t(), (torch.arange(ROWS) + 1) % ROWS).backward()
+    with pytest.raises(nanlab.NotReplayable, match="picks row 1, which is left out"):
+        trace.replay(without=OUT)
+
+
+def test_classes_that_were_drawn_stay_those_of_the_rows() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Linear(8, 3), torch.randn(ROWS, 8)
+    with nanlab.watch(net) as trace:
+        scores = net(x).log_softmax(1)
+        drawn = scores.detach().exp().multinomial(2)
+        (scores.gather(1, drawn).mean() / ROWS).backward()
+    kept = net(x[KEPT]).log_softmax(1).gather(1, drawn[KEPT]).mean() / ROWS
+    assert trace.replay(without=OUT).loss == pytest.approx(kept.item(), rel=1e-5)
+
+
+def test_rows_that_are_drawn_are_refused() -> None:
+    net, x = nn.Linear(8, 3), torch.randn(ROWS, 8)
+    with nanlab.watch(net) as trace:
+        z = net(x)
+        z[z.detach().exp().mean(1).multinomial(2)].mean().backward()
+    with pytest.raises(nanlab.NotReplayable, match="draws rows of the batch"):
+        trace.replay(without=OUT)

@@ -372,14 +372,14 @@ class FunctionRecorder:
         ops, program = self.ops, self.ops.program
         if program is None or ops.off or not is_watched(ops):
             return call(*args, **kwargs)
-        use = None
+        begun = None
         with ops.harmless:
             ops.learned.stop()
-            use = program.function_begins((*args, *kwargs.values()), ops.source)
+            begun = program.function_begins((*args, *kwargs.values()), ops.source)
         results = call(*args, **kwargs)
         with ops.harmless:
-            if use is not None:
-                program.function_ended(use, args, results)
+            if begun is not None:
+                program.function_ended(begun, args, results)
         return results
 
 

@@ -85,6 +85,9 @@ class ProgramRecorder:
         else:
             self.segment.end = position
             self.kept.closed(self.segment)
+        underway: list[EngineRun | FunctionRun] = [*self._running, *self._returning]
+        for run in underway:  # what is left of it is in the new one
+            run.first = 0
         self.segment = Segment(position, threads=torch.get_num_threads())
         self.ledger.promised.clear()
         self.program.segments.append(self.segment)
@@ -414,9 +417,9 @@ class ProgramRecorder:
 
     def function_begins(
         self, args: tuple[Any, ...], meet: Callable[[Tensor], Any]
-    ) -> FunctionUse | None:
-        """A custom Function is about to be applied to these; None where autograd will not follow
-        it.
+    ) -> tuple[Segment, FunctionUse] | None:
+        """A custom Function is about to be applied to these, in a segment; None where autograd will
+        not follow it.
 
         meet: gives a tensor that no call has read yet its place in the ledger.
         """
@@ -430,10 +433,19 @@ class ProgramRecorder:
                 inputs.append(self.ref(value) if value.requires_grad else None)
         if all(ref is None for ref in inputs):
             return None
-        return FunctionUse(-1, "", len(self.segment.calls), -1, tuple(inputs), {})
+        use = FunctionUse(-1, "", len(self.segment.calls), -1, tuple(inputs), {})
+        return self.segment, use
 
-    def function_ended(self, use: FunctionUse, args: tuple[Any, ...], results: Any) -> None:
+    def function_ended(
+        self, begun: tuple[Segment, FunctionUse], args: tuple[Any, ...], results: Any
+    ) -> None:
         """It was applied, and returned these."""
+        segment, use = begun
+        if segment is not self.segment:  # a step began in its forward
+            use.first = 0
+            for value in args:
+                if isinstance(value, Tensor):
+                    self._find(value, True)
         taken = {ref.storage for ref in use.inputs if ref.__class__ is Ref}
         for result in results if isinstance(results, tuple) else (results,):
             if not isinstance(result, Tensor) or not result.requires_grad or result.is_leaf:

@@ -361,6 +361,17 @@ class TrainingRecorder:
             if before < recording.starts[-1] and before in recording.parents(position):
                 self.kept.append(Sink("buffer", before, before, name))
 
+    def left_bad(self) -> list[Sink]:
+        """Buffers that went bad, and on from their own value: the next step would find them so."""
+        recording = self.ops.recording
+        sinks = []
+        for owner, position in self._bad_buffers.items():
+            name = recording.parameter_names[owner]
+            read = map(recording.sources.get, walk([position], recording.parents))
+            if any(source is not None and source.name == name for source in read):
+                sinks.append(Sink("buffer", position, position, name))
+        return sinks
+
     def special(self, kind: str, position: int, args: tuple[Any, ...]) -> None:
         """A scaler's operation: (grads, found_inf, inv_scale) or (scale, tracker, found_inf)."""
         recording, source = self.ops.recording, self.ops.source

@@ -178,8 +178,10 @@ class Fix:
     left_out: LeftOut | None = field(default=None, repr=False)
     # worth its line only where no other is right
     last_resort: bool = field(default=False, repr=False)
-    # it was tried as a setting of the optimizer, whose lines the step does not run
-    is_setting: bool = field(default=False, repr=False)
+    # numbers of the optimizer, or the loss scale, by name; the step does not run their lines
+    settings: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    # the number of an earlier step from which on they hold; -1: none
+    since: int = field(default=-1, repr=False)
 
     def __repr__(self) -> str:
         return f"<{self.verdict} fix: {self.title}: {self.code}>"

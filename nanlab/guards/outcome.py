@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,5 +100,6 @@ def write_files(trace: Trace, folder: str | Path) -> Path:
         there.mkdir(parents=True, exist_ok=True)
         (there / f"{stem}.txt").write_text(f"{report!r}\n", encoding="utf-8")
     report.to_html(there / f"{stem}.html")
-    trace.save(there / f"{stem}.nanlab")
+    with warnings.catch_warnings(action="ignore"):  # its notes tell what it cannot do
+        trace.save(there / f"{stem}.nanlab")
     return there

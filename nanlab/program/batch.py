@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable, UsageError
 from nanlab.operators import having
@@ -23,6 +24,9 @@ _PARTS = having("divides_rows")
 _INDEXED = having("indexed", in_place=True)
 _ALONG = having("along", in_place=True)
 _CREATED = having("created")
+_PICKS = having("indexes_dim", in_place=True) & _ALONG
+_LIKELY = having("likelihood")
+_RANKS = having("ranks")
 _COUNTS = (".shape", ".size(", "len(", ".numel(")  # how a line asks for the number of rows
 
 
@@ -39,8 +43,10 @@ class Batch:
     # tensors of which the rows are left out from a call on, and the position of that call
     entering: tuple[Ref, ...] = ()
     start: int = 0
-    _counters: set[int] = field(default_factory=set)  # storages that arange made
+    # storages of numbers of rows, as arange counts them: those that they had in the recorded batch
+    _counters: set[int] = field(default_factory=set)
     _reached: set[int] = field(default_factory=set)  # storages that the batch has a part in
+    _means: set[int] = field(default_factory=set)  # storages of means over the batch
     # (storage, flattened size) -> whether the batch comes last in it
     _inner: dict[tuple[int, int], bool] = field(default_factory=dict)
 
@@ -85,16 +91,41 @@ class Batch:
             # fewer rows may lie otherwise in memory: a copy has the same elements
             func = torch.ops.aten.reshape.default if name == "view" else call.func
             made = operate(func, args[:2] if name == "view" else args, kwargs)
+            made = self._numbered(name, call, args, made)
         else:
             made = operate(call.func, args, kwargs)
         outs = list(refs_in(call.out))
         made_of = zip(outs, _tensors(made), strict=False)
         if reached or any(ref.size != tuple(t.shape) for ref, t in made_of):
             self._reached |= {r.storage for r in outs}
+        if reached and _is_mean(name, call):
+            self._means |= {r.storage for r in outs if not r.size}
         self._inherit(before, outs)
-        if name == "arange":
-            self._counters |= {r.storage for r in outs}
+        self._count(name, call, before, outs)
         return made
+
+    def _numbered(self, name: str, call: Call, args: Any, made: Any) -> Any:
+        """What a call found, places along the rows given as their numbers."""
+        ref, results = call.args[0] if call.args else None, _tensors(made)
+        if name not in _RANKS or ref.__class__ is not Ref or _named_dim(call, args) is None:
+            return made
+        dim, found = _dimension(call, args, len(ref.size)), results[-1]
+        if dim not in _changed(ref, args[0]) or found.dtype is not torch.int64:
+            return made
+        with _disable_current_modes():
+            results[-1] = self._places(ref, dim).to(found.device)[found]
+        self._counters.add([*refs_in(call.out)][-1].storage)
+        return results[0] if isinstance(made, Tensor) else tuple(results)
+
+    def _count(self, name: str, call: Call, before: Sequence[Ref], outs: Sequence[Ref]) -> None:
+        """Note whether the results are numbers of rows, or computed from such alone."""
+        numbers = [a for a in call.args if isinstance(a, int | float)]
+        counts = name == "arange" and numbers in ([self.rows], [0, self.rows], [0, self.rows, 1])
+        of = {ref.storage in self._counters for ref in before if ref.dtype is not torch.bool}
+        if counts or of == {True}:
+            self._counters |= {ref.storage for ref in outs if ref.dtype is not torch.bool}
+        elif of:
+            self._counters -= {*written_by(call)}
 
     def _inherit(self, before: Sequence[Ref], outs: Sequence[Ref]) -> None:
         """Flattened dimensions are what they were in the operands."""
@@ -111,11 +142,6 @@ class Batch:
 
     def _created(self, name: str, call: Call, args: Any, kwargs: Any) -> Any:
         """What a call makes of numbers alone."""
-        if name == "arange":
-            numbers = [a for a in args if isinstance(a, int | float)]
-            if (numbers[-1:] == [self.rows] and len(numbers) == 1) or numbers == [0, self.rows]:
-                args = tuple(len(self.kept) if a == self.rows else a for a in args)
-            return operate(call.func, args, kwargs)
         made = operate(call.func, args, kwargs)
         return self._narrowed(made, call.out)
 
@@ -134,16 +160,21 @@ class Batch:
 
     def _drawn(self, segment: Segment, index: int, call: Call, args: Any, kwargs: Any) -> Any:
         """Random numbers: those of the recorded rows, without the rows that are left out."""
-        if getattr(call.func, "_opname", "") == "randperm":
+        name = getattr(call.func, "_opname", "")
+        if name == "randperm":
             raise NotReplayable("the step draws an order of the rows")
         inputs = [(i, r, args[i]) for i, r in enumerate(call.args) if r.__class__ is Ref]
         whole = list(args)
         for i, ref, actual in inputs:
             for dim in _changed(ref, actual):
-                full = list(whole[i].shape)
-                full[dim] = ref.size[dim]
-                places = self._places(ref, dim)
-                whole[i] = whole[i].new_zeros(full).index_copy(dim, places, whole[i])
+                if name == "multinomial" and dim == len(ref.size) - 1:
+                    raise NotReplayable(f"{self._line(call)} draws rows of the batch")
+                with _disable_current_modes():
+                    places = self._places(ref, dim)
+                    # for a row that is left out the first: what it holds can be drawn from
+                    rows = torch.zeros(ref.size[dim], dtype=torch.long)
+                    rows[places] = torch.arange(len(places))
+                whole[i] = whole[i].index_select(dim, rows)
         seed(segment, index)
         made = operate(call.func, tuple(whole), kwargs)
         if not inputs:
@@ -197,10 +228,14 @@ class Batch:
             return (args[0], args[1], self._row(args[2]), *args[3:])
         if name in _PARTS and (dim in dims or name in ("as_strided", "flip")):
             raise NotReplayable(f"{self._line(call)} takes a part of the rows, or reorders them")
+        if name in _LIKELY and self._class_dim(ref) in dims:
+            return self._renumbered(call, args, self._class_dim(ref), 1)
+        if name in _PICKS and dim in dims:
+            return self._renumbered(call, args, dim, 2)
         if name in _ALONG and dim in dims:
             raise NotReplayable(f"{self._line(call)} goes along the rows of the batch")
         if name in _INDEXED:
-            self._check_index(call, dims)
+            return self._indexed(call, args, dims)
         if name == "native_group_norm" and len(args) > 3 and args[3] == self.rows:
             return (*args[:3], len(self.kept), *args[4:])
         return args
@@ -275,19 +310,46 @@ class Batch:
             raise NotReplayable(f"the program takes row {number} by its number")
         return int(found[0])
 
-    def _check_index(self, call: Call, dims: list[int]) -> None:
-        """An index along the rows is one that counts them, or a mask."""
+    def _indexed(self, call: Call, args: Any, dims: list[int]) -> Any:
+        """The arguments with indices along the rows that are of those that are left."""
+        found = list(args[1])
         for dim, index in enumerate(call.args[1]):
-            if dim not in dims or index.__class__ is not Ref or index.dtype is torch.bool:
-                continue
-            if index.storage not in self._counters:
-                raise NotReplayable(f"{self._line(call)} picks rows of the batch by their numbers")
+            if dim in dims and index.__class__ is Ref and index.dtype is not torch.bool:
+                found[dim] = self._new_numbers(call, dim, index, found[dim])
+        return (args[0], found, *args[2:])
+
+    def _renumbered(self, call: Call, args: Any, dim: int, at: int) -> Any:
+        """The arguments with an index along the rows that is of those that are left."""
+        return (*args[:at], self._new_numbers(call, dim, call.args[at], args[at]), *args[at + 1 :])
+
+    def _new_numbers(self, call: Call, dim: int, ref: Any, index: Tensor) -> Tensor:
+        """Numbers of rows as they are without those that are left out."""
+        if ref.__class__ is not Ref or ref.storage not in self._counters:
+            raise NotReplayable(f"{self._line(call)} picks rows of the batch by their numbers")
+        with _disable_current_modes():
+            size, negative = call.args[0].size[dim], index < 0
+            ignored = negative if call.func._opname in _LIKELY else torch.zeros_like(negative)
+            places = self._places(call.args[0], dim).to(index.device)
+            numbers = torch.where(negative, index + size, index).contiguous()
+            found = torch.searchsorted(places, numbers).clamp(max=len(places) - 1)
+            lost = (places[found] != numbers) & ~ignored
+            if lost.any():
+                row = int(numbers[lost][0]) % self.rows
+                raise NotReplayable(f"{self._line(call)} picks row {row}, which is left out")
+            return torch.where(ignored, index, found)
+
+    @staticmethod
+    def _class_dim(ref: Ref | None) -> int:
+        """The dimension along which a likelihood picks."""
+        return min(1, len(ref.size) - 1) if ref is not None else -1
 
     def _counted(self, name: str, call: Call, args: Any) -> Any:
         """A sum over the batch divided by a number that may be the count of its rows."""
         if name.rstrip("_") not in ("div", "mul") or len(args) < 2:
             return args
-        number = args[1]
+        number, divided = args[1], call.args[0]
+        if divided.__class__ is Ref and divided.storage in self._means:
+            return args
         if isinstance(number, bool) or not isinstance(number, int | float) or number <= 0:
             return args
         count = number if name.rstrip("_") == "div" else 1 / number
@@ -319,12 +381,25 @@ def _changed(ref: Ref, actual: Tensor) -> list[int]:
 
 
 def _dimension(call: Call, args: Any, count: int) -> int:
-    """The dimension that a call goes along, 0 by default."""
+    """The dimension that a call goes along, 0 where it names none."""
+    number = _named_dim(call, args)
+    return 0 if number is None else number % max(count, 1)
+
+
+def _named_dim(call: Call, args: Any) -> int | None:
+    """The number of the dimension that a call names, or means where it names none."""
     for i, argument in enumerate(call.func._schema.arguments):
         if argument.name == "dim":
-            number = args[i] if i < len(args) else call.kwargs.get("dim", 0)
-            return number % max(count, 1) if isinstance(number, int) else 0
-    return 0
+            usual = call.kwargs.get("dim", argument.default_value)
+            number = args[i] if i < len(args) else usual
+            return number if isinstance(number, int) else None
+    return None
+
+
+def _is_mean(name: str, call: Call) -> bool:
+    """Whether a call divides by the number of what it sums."""
+    arguments = zip(call.func._schema.arguments, call.args, strict=False)
+    return name == "mean" or any(a.name == "reduction" and given == 1 for a, given in arguments)
 
 
 def _is_whole(args: Any, rows: int) -> bool:

@@ -9,6 +9,7 @@ import linecache
 import os
 import re
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, fields, is_dataclass, replace
@@ -23,6 +24,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from nanlab.errors import CapsuleError, TypeMismatchError, UsageError
+from nanlab.findings.fault import listed
 from nanlab.paths import path_of
 from nanlab.program.rerun import bytes_of, complete, handed_over, memory_of
 from nanlab.stats import layout as L
@@ -66,9 +68,13 @@ _MEMBERS = ("trace.json", "numbers.safetensors", "tensors.safetensors", "exponen
 _STORED = "tensors.safetensors"  # bits of tensors that cannot be packed any closer
 _WORTH_SPLITTING = 1 << 12  # bytes of one tensor
 _DIGEST = "digest"
-_DEVICE = re.compile(r"(cpu|meta|cuda:\d{1,3})")
+_DEVICE = re.compile(r"[a-z]+(:\d{1,3})?")
 _OPERATOR = re.compile(r"aten::(\w+)(?:\.(\w+))?")
 _BARRED = frozenset({"from_file", "save", "warn", "_print"})  # reach beyond their arguments
+_NOT_PLAIN = (
+    "a tensor that is no plain one (sparse, nested, quantised or a subclass) has no form in a file;"
+    " replay the step in the process that recorded it"
+)
 _ABSENT = "is not in the file: it did not fit into the budget (trace.save(path, budget=...))"
 
 
@@ -146,6 +152,8 @@ def save(trace: Trace, path: str | os.PathLike[str], budget: int = BUDGET) -> Pa
             file.writestr(_DIGEST, _digest(members))
     except OSError as error:
         raise CapsuleError(f"the trace could not be written to {there}: {error}") from error
+    for told in writer.told():
+        warnings.warn(f"{there}: {told}", RuntimeWarning, stacklevel=3)
     return there
 
 
@@ -212,9 +220,11 @@ class _Writer:
         self.left = budget
         self.numbers: dict[str, torch.Tensor] = {}
         self.tensors: dict[str, torch.Tensor] = {}
+        self.lost: dict[str, list[int]] = {}  # reason -> steps that can be run again here alone
         self.incomplete = False  # whether the steps cannot all be run again from the file
         self._storages: dict[int, str] = {}  # id of a storage -> its key
         self._generators: dict[int, int] = {}
+        self._zeros: dict[int, int] = {}  # id of a tensor of zeros without memory -> its number
         self._refs: dict[Ref, int] = {}  # each that occurs, and its place in the file
         self._alive: list[Any] = []  # ids stay those of one object
 
@@ -229,7 +239,8 @@ class _Writer:
             for f in fields(source)
             if f.name not in _KEPT_APART
         }
-        program = self.program(source.program)
+        program = self.program(source)
+        plain["notes"] = self.pack([*source.notes, *self.told()])
         return {
             "format": FORMAT,
             "nanlab": getattr(sys.modules["nanlab"], "__version__", ""),
@@ -304,27 +315,46 @@ class _Writer:
                 self.tensors[key] = words[:, :3].reshape(-1)
         return found
 
-    def program(self, program: Program) -> dict[str, Any]:
+    def program(self, source: Recording) -> dict[str, Any]:
+        program = source.program
         complete(program, program.segments)
+        segments = []
+        for run in program.runs():
+            for segment, unmade in zip(run, handed_over(run), strict=True):
+                segments.append(self.segment(segment, program.names, unmade))
+                lost = segments[-1]["lost"]
+                if lost is not None and segment.lost is None:
+                    steps = self.lost.setdefault(lost[1], [])
+                    steps.append(source.first_step + source.step_of(segment.start))
         return {
-            "segments": [
-                self.segment(segment, program.names, unmade)
-                for run in program.runs()
-                for segment, unmade in zip(run, handed_over(run), strict=True)
-            ],
+            "segments": segments,
             "names": self.pack(program.names),
             "forgotten": self.pack(program.forgotten),
             "reason": program.reason,
         }
 
+    def told(self) -> list[str]:
+        """Which steps cannot be run again from the file, and why."""
+        found = []
+        for reason, steps in self.lost.items():
+            each = dict.fromkeys(map(str, steps))
+            word = "step" if len(each) == 1 else "steps"
+            found.append(f"{word} {listed([*each], 8)} cannot be run again from it: {reason}")
+        return found
+
     def segment(self, segment: Segment, names: dict[int, str], unmade: set[int]) -> dict[str, Any]:
+        try:
+            _check(segment)
+        except CapsuleError:  # it would not be read
+            segment = _given_up(segment)
         leaves, later = [], []
         part = _Part(self, names, segment.lost)
         for number, storage in segment.leaves.items():
-            if number in unmade:
-                later.append([number, storage.nbytes(), str(storage.device)])
-                continue
             held = segment.saved.get(number)
+            if number in unmade:
+                size = (storage if held is None else held).nbytes()
+                later.append([number, size, str(storage.device)])
+                continue
             changes = held is not None and number not in segment.intact
             key = self.storage(storage if held is None else held, changes)
             if key is None:
@@ -451,9 +481,20 @@ class _Writer:
             return ["Series", *[self.pack(each) for each in parts]]
         if isinstance(x, bool | int | float | str):  # subclasses
             return self.pack(next(t(x) for t in (int, float, str) if isinstance(x, t)))
-        if is_dataclass(x) and type(x).__name__ in _RECORDS and not isinstance(x, Held):
+        if isinstance(x, Held):
+            return self._held(x.tensor)
+        if is_dataclass(x) and type(x).__name__ in _RECORDS:
             return [type(x).__name__, *[self.pack(getattr(x, f.name)) for f in fields(x)]]
         raise _NoPlace(f"a {type(x).__name__} has no form in it")
+
+    def _held(self, t: torch.Tensor) -> Any:
+        """A tensor that is no view of a storage: zeros that autograd makes without memory."""
+        if type(t) is not torch.Tensor or t.layout is not torch.strided or not t._is_zerotensor():
+            raise _NoPlace(_NOT_PLAIN)
+        self._alive.append(t)
+        number = self._zeros.setdefault(id(t), len(self._zeros))
+        dtype = str(t.dtype).removeprefix("torch.")
+        return ["zeros", number, dtype, [*t.shape], [*t.stride()], str(t.device)]
 
     def _tensor(self, t: torch.Tensor) -> Any:
         if (
@@ -461,9 +502,7 @@ class _Writer:
             or t.layout is not torch.strided
             or t.is_quantized
         ):
-            raise _NoPlace(
-                "a tensor that is no plain one (sparse, nested, quantised or a subclass)"
-            )
+            raise _NoPlace(_NOT_PLAIN)
         if t.device.type == "meta":
             raise _NoPlace("a tensor without memory")
         key = f"t{len(self.tensors)}"
@@ -478,6 +517,15 @@ class _Writer:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         self.numbers[key] = torch.from_numpy(flat.copy())
         return ["array", key, array.dtype.str, [*array.shape]]
+
+
+def _given_up(segment: Segment) -> Segment:
+    """A segment that cannot be run again, with the positions of its calls alone."""
+    reason = "the memory that it began with has another size now"
+    reason = reason if segment.lost is None else segment.lost[1]
+    calls = (Call(None, (), {}, None, each.position, each.grad, reason) for each in segment.calls)
+    ends = segment.start, segment.end, segment.threads
+    return Segment(*ends, Calls(calls), lost=(0, reason))
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -608,6 +656,34 @@ def _conforming(record: T) -> T:
     return record
 
 
+def _check(segment: Segment) -> None:
+    """Every view of a storage lies inside of it, and every optimizer is one of torch. Raises
+    CapsuleError."""
+    runs: list[Any] = [*segment.functions, *segment.function_runs]
+    for run in runs:
+        _whole(run.last, _whole(run.first))
+    for step in segment.optimizers:
+        kind = getattr(torch.optim, step.kind, None) if step.kind else None
+        ours = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+        _expect(step.reason or ours, "an optimizer is not of torch")
+        _expect(step.own.keys() <= {"grad_scale", "found_inf"}, "it has other tensors")
+        for group in step.groups:
+            counts = {len(group.parameters), len(group.gradients), len(group.state)}
+            _expect(len(counts) == 1, "a group of parameters has no state")
+    sizes = {number: storage.nbytes() for number, storage in segment.leaves.items()}
+    sizes |= {number: storage.nbytes() for number, storage in segment.saved.items()}
+    sizes |= {number: nbytes for number, (nbytes, _) in segment.blank.items()}
+    read = [[call.args, call.kwargs] for call in segment.calls]
+    parts = _parts([read, *(getattr(segment, name) for name in _RUNS)])
+    for ref in (part for part in parts if isinstance(part, Ref)):
+        size = sizes.get(ref.storage, _MOST_BYTES)
+        if 0 in ref.size:
+            end = 0
+        else:
+            end = ref[1] + 1 + sum((n - 1) * s for n, s in zip(ref.size, ref[3], strict=True))
+        _expect(end * ref.dtype.itemsize <= size, "a view reaches beyond its storage")
+
+
 class _Reader:
     def __init__(self, members: dict[str, bytes]) -> None:
         self.head: dict[str, Any] = json.loads(members["trace.json"])
@@ -628,6 +704,7 @@ class _Reader:
             self.tensors[key] = torch.cat([low.view(-1, 3), high.view(-1, 1)], 1).reshape(-1)
         self._generators: dict[int, torch.Generator] = {}
         self._storages: dict[str, Any] = {}
+        self._zeros: dict[int, Held] = {}
         self._refs = [self._ref(*each) for each in self.head["refs"]]
         self.foreign = ""  # a device that this machine does not have
         self._kinds: dict[str, Callable[..., Any]] = {
@@ -641,6 +718,7 @@ class _Reader:
             "dict": lambda *items: {self.unpack(k): self.unpack(v) for k, v in items},
             "op": _operator,
             "tensor": self._tensor,
+            "zeros": self._held,
             "array": self._array,
             "objects": self._objects,
             "dtype": lambda name: _DTYPES[name],
@@ -773,7 +851,7 @@ class _Reader:
             _whole(i): (_whole(number), self.storage(key)) for i, (number, key) in head["loads"]
         }
         made.lost = None if head["lost"] is None else (_whole(head["lost"][0]), head["lost"][1])
-        self._check(_conforming(made))
+        _check(_conforming(made))
         return made
 
     def call(
@@ -785,31 +863,6 @@ class _Reader:
         args, kwargs = ((), {}) if given else (self.unpack(args), self.unpack(kwargs))
         made = Call(operator, args, kwargs, self.unpack(out), _whole(position), grad, given)
         return _conforming(made)
-
-    def _check(self, segment: Segment) -> None:
-        """Every view of a storage lies inside of it, and every optimizer is one of torch."""
-        runs: list[Any] = [*segment.functions, *segment.function_runs]
-        for run in runs:
-            _whole(run.last, _whole(run.first))
-        for step in segment.optimizers:
-            kind = getattr(torch.optim, step.kind, None) if step.kind else None
-            ours = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
-            _expect(step.reason or ours, "an optimizer is not of torch")
-            _expect(step.own.keys() <= {"grad_scale", "found_inf"}, "it has other tensors")
-            for group in step.groups:
-                counts = {len(group.parameters), len(group.gradients), len(group.state)}
-                _expect(len(counts) == 1, "a group of parameters has no state")
-        sizes = {number: storage.nbytes() for number, storage in segment.leaves.items()}
-        sizes |= {number: nbytes for number, (nbytes, _) in segment.blank.items()}
-        read = [[call.args, call.kwargs] for call in segment.calls]
-        parts = _parts([read, *(getattr(segment, name) for name in _RUNS)])
-        for ref in (part for part in parts if isinstance(part, Ref)):
-            size = sizes.get(ref.storage, _MOST_BYTES)
-            if 0 in ref.size:
-                end = 0
-            else:
-                end = ref[1] + 1 + sum((n - 1) * s for n, s in zip(ref.size, ref[3], strict=True))
-            _expect(end * ref.dtype.itemsize <= size, "a view reaches beyond its storage")
 
     def storage(self, key: Any) -> Any:
         """A storage, the same one for the same key."""
@@ -851,12 +904,10 @@ class _Reader:
         return Ref((*at, sizes, strides, _DTYPES[dtype], tracked, _whole(bits, 0, 3)))
 
     def _device(self, name: Any) -> str:
-        _expect(
-            isinstance(name, str) and (name == "cuda" or _DEVICE.fullmatch(name)),
-            f"{name!r} is no device",
-        )
+        _expect(isinstance(name, str) and _DEVICE.fullmatch(name), f"{name!r} is no device")
         kind, _, number = str(name).partition(":")
-        if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        count = getattr(getattr(torch, kind, None), "device_count", int)
+        if kind not in ("cpu", "meta") and int(number or 0) >= count():
             self.foreign = str(name)
             return "cpu"
         return str(name)
@@ -867,6 +918,18 @@ class _Reader:
         made = self.tensors[key].clone().view(_DTYPES[dtype]).reshape([_whole(n) for n in shape])
         made = made.to(self._device(device))
         return made.requires_grad_() if tracked is True else made
+
+    def _held(
+        self, number: Any, dtype: str, size: list[int], stride: list[int], device: str
+    ) -> Held:
+        at = _whole(number)
+        if at not in self._zeros:
+            sizes = [_whole(n, 0, _MOST_BYTES) for n in size]
+            made = torch._efficientzerotensor(
+                sizes, dtype=_DTYPES[dtype], device=self._device(device)
+            )
+            self._zeros[at] = Held(made.as_strided(sizes, [_whole(n) for n in stride]))
+        return self._zeros[at]
 
     def _array(self, key: str, dtype: str, shape: list[int]) -> Any:
         kind = np.dtype(dtype)

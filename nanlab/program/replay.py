@@ -205,8 +205,12 @@ def observed(where: Window, change: Change | Edited | None = None, updates: bool
     lines, ops = watcher._lines, watcher._ops
     lines.places[:], lines.spans[:] = recording.places, recording.spans
     names = recording.program.names
+    kinds = dict(zip(recording.parameter_names, recording.parameter_kinds, strict=True))
+    starting: list[int] = []  # where the training begins
 
     def about_to_call(segment: int, index: int, call: Call, graph: Graph) -> None:
+        if not starting and call.position >= recording.began:
+            starting.append(trace.recording.end)
         row = recording.op(call.position)
         if row is not None:
             lines.forced = row.place, row.site
@@ -216,7 +220,7 @@ def observed(where: Window, change: Change | Edited | None = None, updates: bool
             name = names.get(ref.storage)
             if name is not None and ref.storage not in known:
                 known.add(ref.storage)
-                kind: Any = "parameter" if ref.tracked else "buffer"
+                kind: Any = kinds.get(name, "parameter" if ref.tracked else "buffer")
                 with ops.quiet():
                     watcher._training._register(graph.get(ref), name, kind)
 
@@ -235,6 +239,9 @@ def observed(where: Window, change: Change | Edited | None = None, updates: bool
             )
     finally:
         lines.forced = None
+    trace.recording.began = min(starting, default=trace.recording.began)
+    if not trace.recording.sinks:
+        trace.recording.sinks.extend(watcher._training.left_bad())
     return trace
 
 
@@ -266,6 +273,8 @@ class Replay:
     where: Window | None = field(default=None, repr=False)
     change: Change | None = field(default=None, repr=False)
     recorded: Trace | None = field(default=None, repr=False)  # of the step as it was
+    # the step that it is run in the place of, whose fault shows in each
+    instead_of: int = field(default=-1, repr=False)
     _trace: Trace | None = field(default=None, repr=False)
 
     @property
@@ -293,14 +302,15 @@ class Replay:
     @property
     def findings(self) -> list[Any]:
         """What is wrong with the step as it is now, most harmful first."""
-        found = self.trace.findings
-        return type(found)(f for f in found if f.step == self.step) if self.identical else found
+        found, own = self.trace.findings, (self.step, self.instead_of)
+        return type(found)(f for f in found if f.step in own) if self.identical else found
 
     @property
     def culprit(self) -> Any:
         """The harmful fault of the step as it is now; None if it is healthy."""
         found = self.trace.culprit
-        elsewhere = self.identical and found is not None and found.step != self.step
+        own = (self.step, self.instead_of)
+        elsewhere = self.identical and found is not None and found.step not in own
         return None if elsewhere else found
 
     @property
@@ -429,12 +439,12 @@ def replay(
     without: Any = None,
 ) -> Replay:
     """``trace.replay``; see there."""
-    first, begin = trace.recording.first_step, None
+    first, begin, instead_of = trace.recording.first_step, None, -1
     if step is None:
         culprit = trace.culprit
         if culprit is not None and culprit.step >= 0:
-            shown = step_that_shows(trace.recording, culprit.step - first, culprit.symptom)
-            step = shown if shown >= 0 else None
+            shown = step_that_shows(trace.recording, culprit.step - first, culprit)
+            step, instead_of = (shown, -1) if shown >= 0 else (None, culprit.step)
             if fix is not None and step is not None:
                 begin = first_of_fault(trace.recording, step, culprit.position)
     elif first and type(step) is int:  # numbered as in the longer run that this is a replay of
@@ -447,11 +457,17 @@ def replay(
         found = without_rows(window(trace.recording, step, begin), out)
         found.recorded = trace
         return found
-    edits = edits_of(fix)
+    edits, fixed = edits_of(fix), settings_of(fix)
+    for each in _each(fix):  # a setting of earlier steps
+        since = getattr(each, "since", -1) - first
+        if step is not None and 0 <= since < step:
+            begin = since if begin is None else min(since, begin)
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeMismatchError(f"expected a floating dtype such as torch.float32, got {dtype!r}")
     scale = None if loss_scale is None else _positive("loss_scale", loss_scale)
     settings = {} if lr is None else {"lr": _positive("lr", lr, zero=True)}
+    scale = fixed.pop("loss_scale", None) if scale is None else scale
+    settings = {**fixed, **settings}
     rows = _rows(without)
     if dtype is not None and (edits or rows):
         raise UsageError(
@@ -461,7 +477,7 @@ def replay(
     if edits and rows:
         raise UsageError("fix= does not go together with without=; give one of them")
     found = replay_step(trace.recording, edits, step, dtype, scale, settings, rows, begin)
-    found.recorded = trace
+    found.recorded, found.instead_of = trace, instead_of
     return found
 
 
@@ -552,23 +568,37 @@ def _rows(without: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def edits_of(fix: Any) -> list[EditLike]:
-    """The edits of a fix, a cure, or a list of them. Raises TypeMismatchError, UsageError."""
-    if fix is None:
-        return []
+def _each(fix: Any) -> list[Any]:
+    """A fix or a cure alone, or those of a list."""
     if isinstance(fix, list | tuple):
-        return [edit for each in fix for edit in edits_of(each)]
-    edits = getattr(fix, "tried", None)
-    if edits is None:
-        raise TypeMismatchError(
-            f"expected a Fix, a Cure or a list of them, got {type(fix).__name__}"
-        )
-    if not edits:
-        raise UsageError(
-            f"the fix {getattr(fix, 'title', '')!r} has no edits: it cannot be written into the"
-            " program by itself"
-        )
-    return list(edits)
+        return [one for each in fix for one in _each(each)]
+    return [] if fix is None else [fix]
+
+
+def settings_of(fix: Any) -> dict[str, Any]:
+    """The numbers that a fix, a cure, or a list of them sets, by name."""
+    return {name: value for each in _each(fix) for name, value in getattr(each, "settings", ())}
+
+
+def edits_of(fix: Any) -> list[EditLike]:
+    """The edits of a fix, a cure, or a list of them, without those of settings. Raises
+    TypeMismatchError, UsageError."""
+    found: list[EditLike] = []
+    for each in _each(fix):
+        edits = getattr(each, "tried", None)
+        if edits is None:
+            raise TypeMismatchError(
+                f"expected a Fix, a Cure or a list of them, got {type(each).__name__}"
+            )
+        if getattr(each, "settings", ()):
+            continue
+        if not edits:
+            raise UsageError(
+                f"the fix {getattr(each, 'title', '')!r} has no edits: it cannot be written into"
+                " the program by itself"
+            )
+        found += edits
+    return found
 
 
 # -- below autograd
@@ -676,9 +706,11 @@ def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
         )
         for c in segment.calls
     )
-    looks = [replace(each, ref=retype(each.ref)) for each in segment.looks]
-    steps = [with_references(run, retype) for run in segment.optimizers]
-    return replace(segment, calls=calls, leaves=leaves, saved=saved, looks=looks, optimizers=steps)
+    ran = {name: with_references(getattr(segment, name), retype) for name in _RAN}
+    return replace(segment, calls=calls, leaves=leaves, saved=saved, **ran)
+
+
+_RAN = ("engine", "functions", "hooks", "function_runs", "optimizers", "looks")
 
 
 # -- above autograd
@@ -760,7 +792,7 @@ def patched(
             raise
         raise NotReplayable(
             f"with fewer rows a call of it fails ({type(error).__name__}:"
-            f" {str(error).splitlines()[0][:160]}): a size that it needs is a number of its own"
+            f" {str(error).splitlines()[0][:160]}): a size in it does not follow that of the batch"
         ) from error
     known = _known_looks(where) if change.instead else frozenset[Any]()
     looked = [

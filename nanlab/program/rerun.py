@@ -568,13 +568,29 @@ class Window:
         raise NotReplayable(f"the call of row {position} was not recorded")
 
 
-def step_that_shows(recording: Recording, step: int, symptom: str) -> int:
-    """The step to run again for a finding of a step: that one; the last, as -1, where a signal is
-    lost in every step and that one is no longer kept."""
-    if symptom != "silent-underflow" or not 0 <= step < len(recording.starts):
+def step_that_shows(recording: Recording, step: int, finding: Any) -> int:
+    """The step to run again for a finding of a step: that one; the last, as -1, where that one is
+    no longer kept and it shows in each: a signal is lost, or a scaler misused at the same line."""
+    silent = finding.symptom.startswith("silent-")
+    if not silent or not 0 <= step < len(recording.starts):
         return step
     starts = [*recording.starts, 1 << 62]
-    return -1 if recording.program.lacks(starts[step], starts[step + 1]) else step
+    if not recording.program.lacks(starts[step], starts[step + 1]):
+        return step
+    lost = finding.symptom == "silent-underflow"
+    return -1 if lost or _is_done_again(recording, finding) else step
+
+
+def _is_done_again(recording: Recording, finding: Any) -> bool:
+    """Whether the last step has the operation of a finding at its line."""
+    rows = (recording.at(at) for at in range(_last_start(recording), recording.end))
+    found = (recording.line_at(row.place)[:2] for row in rows if row and row.name == finding.op)
+    return (finding.file, finding.line) in found
+
+
+def _last_start(recording: Recording) -> int:
+    """Where the last step that has rows begins."""
+    return next((s for s in reversed(recording.starts) if s < recording.end), 0)
 
 
 MOST_BEFORE = 3  # steps that are run again before the one in which a fault shows
@@ -608,8 +624,8 @@ def window(recording: Recording, step: int | None = None, begin: int | None = No
     end = recording.starts[step + 1] if step + 1 < len(recording.starts) else 1 << 62
     if program.lacks(start, end):
         raise NotReplayable(
-            f"step {step} is no longer kept: the last steps and those of the first faults are; try"
-            f" keep={len(recording.starts) - step}"
+            f"step {step} is no longer kept: the last steps are, and those in which a value first"
+            f" turned bad; try keep={len(recording.starts) - step}"
         )
     segments = program.between(start, end)
     if not segments:

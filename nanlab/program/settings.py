@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -417,16 +417,13 @@ def _undoing(
     return found
 
 
-def with_references(run: OptimizerRun, change: Callable[[Any], Any]) -> OptimizerRun:
-    """A step of an optimizer with other references."""
-    groups = tuple(
-        replace(
-            group,
-            settings={k: change(v) for k, v in group.settings.items()},
-            parameters=change(group.parameters),
-            gradients=change(group.gradients),
-            state=tuple([{k: change(v) for k, v in s.items()} for s in group.state]),
-        )
-        for group in run.groups
-    )
-    return replace(run, groups=groups, own={k: change(v) for k, v in run.own.items()})
+def with_references(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A record of what ran, or a part of one, with other references."""
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: with_references(getattr(value, f.name), change) for f in fields(value)}
+        return replace(value, **parts)
+    if value.__class__ is dict:
+        return {with_references(k, change): with_references(v, change) for k, v in value.items()}
+    if value.__class__ is tuple or value.__class__ is list:
+        return value.__class__([with_references(each, change) for each in value])
+    return change(value)

@@ -101,7 +101,7 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
     first = trace.recording.first_step  # by which a replay of a longer run is numbered
     judge = judge_for(trace, culprit, first)
     with nullcontext() if isinstance(judge, str) else judge.sharing():
-        told = [f for f in culprit.fixes if f.edits and not (f.is_setting or f.left_out)]
+        told = [f for f in culprit.fixes if f.edits and not (f.settings or f.left_out)]
         limit = next((fix for fix in told if fix.verified and fix.title == LIMIT), None)
         told = [fix for fix in told if fix.title != LIMIT]
         best = next((fix for fix in told if fix.verified), None)

@@ -78,7 +78,7 @@ def judge_for(trace: Trace, finding: Finding, first: int = 0) -> Judge | str:
     """The judge of the step in which a finding shows; first: the number of the trace's first step,
     by which that of the finding counts."""
     step = finding.step - first if finding.step >= 0 else finding.step
-    shown = step_that_shows(trace.recording, step, finding.symptom)
+    shown = step_that_shows(trace.recording, step, finding)
     begin = first_of_fault(trace.recording, shown, finding.position)
     return judge_of(trace, shown, finding.cause == "dead-gradient", begin)
 

@@ -68,7 +68,8 @@ def _other_scale(trace: Trace, step: int) -> Iterator[Fix]:
         code = f"(loss * {lower:g}).backward()  # and divide the gradients by {lower:g}"
         if dynamic:
             code = f"scaler = torch.amp.GradScaler(device, init_scale={lower:g})"
-        yield _setting_fix(f"a loss scale of {lower:g}", code, again, again.gradients, wide)
+        fix = _setting_fix(f"a loss scale of {lower:g}", code, again, again.gradients, wide)
+        yield replace(fix, settings=(("loss_scale", lower),))
 
 
 def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
@@ -115,16 +116,15 @@ def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
             yield Fix(title, code, why=str(error))
             return
         fix = _setting_fix(title, code, again, again.parameters, wide, _before(where))
-        yield fix if edit is None else replace(fix, edits=(edit,), is_setting=True)
+        yield replace(fix, edits=() if edit is None else (edit,), settings=((name, value),))
 
 
 def _smaller_epsilon(trace: Trace, culprit: Finding, kind: str) -> Fix:
     """An eps below the gradients, where it keeps the parameters still."""
-    title, shown = "let eps be smaller than the gradients", number(smaller_eps(trace))
-    edit = _where_made(trace, culprit, kind, "eps", shown)
-    if edit is None:
-        return Fix(title, f"eps={shown}")
-    return Fix(title, edit.text, edits=(edit,), is_setting=True)
+    title, value = "let eps be smaller than the gradients", smaller_eps(trace)
+    edit = _where_made(trace, culprit, kind, "eps", number(value))
+    code, edits = (f"eps={number(value)}", ()) if edit is None else (edit.text, (edit,))
+    return Fix(title, code, edits=edits, settings=(("eps", value),))
 
 
 def _made_by(culprit: Finding | None, step: OptimizerStep) -> bool:
@@ -181,7 +181,7 @@ def _clipped_gradients(trace: Trace, step: int) -> Iterator[Fix]:
     again = replay_step(trace.recording, step=step, settings={CLIP: 1.0})
     if again.finite and source in old:
         title, why = "clip the gradients to a norm of 1", "its updates are smaller ones"
-        yield Fix(title, edit.text, "finite", why, (edit,), is_setting=True)
+        yield Fix(title, edit.text, "finite", why, (edit,), settings=((CLIP, 1.0),))
 
 
 def _smaller_rate(trace: Trace, step: int) -> Iterator[Fix]:
@@ -223,7 +223,8 @@ def _smaller_rate(trace: Trace, step: int) -> Iterator[Fix]:
         f"tried on {plural(last - first, 'step')}: the loss of the batch of step"
         f" {first + recording.first_step} falls from {trial.before:.3g} to {trial.after:.3g}"
     )
-    yield Fix(title, f"lr={10.0**power:g}", verdict="finite", why=why)
+    held, since = (("lr", 10.0**power),), first + recording.first_step
+    yield Fix(title, f"lr={10.0**power:g}", "finite", why, settings=held, since=since)
 
 
 def _is_kept(recording: Recording, step: int) -> bool:

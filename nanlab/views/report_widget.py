@@ -56,7 +56,7 @@ def attempt_of(trace: Trace, key: str) -> Attempt | None:
 def tried(trace: Trace, attempt: Attempt) -> str:
     """The step with the fix beside the step as it ran; or why it cannot be replayed."""
     finding, first = attempt.finding, trace.recording.first_step
-    shown = step_that_shows(trace.recording, finding.step - first, finding.symptom)
+    shown = step_that_shows(trace.recording, finding.step - first, finding)
     step = shown + first if shown >= 0 else None
     cure, culprit = cure_of(trace), trace.culprit
     try:
