@@ -292,3 +292,18 @@ def test_an_operation_of_several_results_that_autograd_keeps_is_written_otherwis
     assert trace.culprit is not None
     assert trace.culprit.fixes[0].verified
     assert "eps=1e-" in trace.culprit.fixes[0].code
+
+
+def test_what_a_failing_fix_brings_in_is_no_fault_of_the_program(tmp_path: Path) -> None:
+    path = tmp_path / "distances.py"
+    path.write_text(
+        "def step(w):\n    x = w.detach()[:1].repeat(8, 1)\n"
+        "    d = ((x[:, None] - w[None]) ** 2).sum(-1).sqrt()\n"
+        "    return d.min(1).values.mean() + d.mean()\n"
+    )
+    names: dict[str, Any] = {"__name__": "distances"}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    weights = nn.Parameter(torch.randn(4, 6))
+    with nanlab.watch(on_fault="record") as trace:
+        names["step"](weights).backward()
+    assert [found.cause for found in trace.findings] == ["sqrt-at-zero"]

@@ -380,7 +380,7 @@ LOWEST as the mask's constant: half precision holds it, with room for the scores
 clamp the infinite factor at LARGE [infinite]
     $x * $y -> $x * $y.clamp(-LARGE, LARGE)
     $x * $y -> $x.clamp(-LARGE, LARGE) * $y
-a finite mask of -LARGE, which can be scaled [low]
+keep it at -LARGE or more, enough for a mask [low]
     $x / $n -> $x.clamp_min(-LARGE) / $n
     $x * $n -> $x.clamp_min(-LARGE) * $n
 a finite mask of -LARGE instead of -inf, in both [infinite]

@@ -233,8 +233,9 @@ def _is_recorded(trace: Trace, fault: Finding, known: Sequence[Finding]) -> bool
     """Whether the recorded step has a bad row for this fault; a fault without one, in a line that
     a fix wrote, comes from the fix. Rows of known faults do not count."""
     recording, place = trace.recording, (fault.file, fault.line, fault.op)
-    ops = map(recording.at, recording.status)
-    bad = {op.position for op in ops if op and place == (op.file, op.line, op.name)}
+    ops = (op for op in map(recording.at, recording.status) if op)
+    ops = (op for op in ops if op.backward == (fault.phase == "backward"))
+    bad = {op.position for op in ops if place == (op.file, op.line, op.name)}
     return not bad <= {each.position for each in known}
 
 
