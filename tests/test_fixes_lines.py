@@ -297,13 +297,19 @@ def test_an_operation_of_several_results_that_autograd_keeps_is_written_otherwis
 def test_what_a_failing_fix_brings_in_is_no_fault_of_the_program(tmp_path: Path) -> None:
     path = tmp_path / "distances.py"
     path.write_text(
-        "def step(w):\n    x = w.detach()[:1].repeat(8, 1)\n"
+        "def step(w, x):\n"
         "    d = ((x[:, None] - w[None]) ** 2).sum(-1).sqrt()\n"
-        "    return d.min(1).values.mean() + d.mean()\n"
+        "    return d.min(1).values.mean() + 0.1 * d.mean()\n"
     )
     names: dict[str, Any] = {"__name__": "distances"}
     exec(compile(path.read_text(), str(path), "exec"), names)
-    weights = nn.Parameter(torch.randn(4, 6))
+    torch.manual_seed(0)
+    code = nn.Embedding(4, 6)
+    opt = torch.optim.SGD(code.parameters(), lr=0.1)
     with nanlab.watch(on_fault="record") as trace:
-        names["step"](weights).backward()
+        for i in range(3):
+            opt.zero_grad()
+            x = code.weight.detach()[:1].repeat(8, 1) if i == 1 else torch.randn(8, 6)
+            names["step"](code.weight, x).backward()
+            opt.step()
     assert [found.cause for found in trace.findings] == ["sqrt-at-zero"]
