@@ -178,7 +178,7 @@ def _honest(recording: Recording, finding: Finding, fix: Fix) -> Fix:
     """A fix which says so where all it changes is that bad targets are not counted, and where it
     makes targets up."""
     if fix.title == FILL and fix.verified and finding.cause == _TARGET:
-        return replace(fix, verdict="finite", why=MADE_UP)
+        return replace(fix, verdict="finite", why=_MADE_UP)
     if fix.title != PRESENT:
         return fix
     known = (recording.stats(at) for at in recording.at(finding.position).inputs)
@@ -476,7 +476,7 @@ MOST_FORMS_PATCHED = 6  # of it that are tried
 MOST_TOLD = 3  # of those that are finite and no more, that fail, or that could not be tried
 _MASKS = ("softmax-all-masked", "mask-overflow")  # what is wrong is the mask, at its own line
 _TARGET = "nan-in-target"
-MADE_UP = "the missing targets are made up, and the model learns them"
+_MADE_UP = "the missing targets are made up, and the model learns them"
 _GAPS = ("nan-in-input", "inf-in-input", _TARGET)
 # Their origin is no single operation: what the rule itself proposes is all there is.
 BEYOND_ONE_OPERATION = frozenset(
