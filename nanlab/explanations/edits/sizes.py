@@ -220,7 +220,8 @@ def _of_batches(source: Source) -> set[int]:
         if callee(call) == "DataLoader":
             nodes += ast.walk(call)
         elif isinstance(call, ast.Call) and callee(call) in ("split", "range"):
-            nodes += call.args[2 * (callee(call) == "range") :]
+            given = call.args[2 * (callee(call) == "range") :]
+            nodes += [node for each in given for node in ast.walk(each)]
     return _with_bindings(source, nodes)
 
 
@@ -572,6 +573,8 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
                         yield place.replaced(0.45, (value, text))
         elif isinstance(statement, ast.For) and callee(statement.iter) == "range":
             bounds: Any = statement.iter.args  # type: ignore[attr-defined]
+            if [number_of(each) for each in bounds[2:]] == [-1]:
+                continue  # it ends at the first
             value = bounds[min(1, len(bounds) - 1)]
             beyond += _beyond(statement, spelled(statement.target))
             read = [n.slice for n in ast.walk(statement) if isinstance(n, ast.Subscript)]
