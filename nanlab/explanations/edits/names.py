@@ -97,6 +97,40 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                     yield place.replaced(0.4 + 0.02 * at, (node.slice, f"{quote}{other}{quote}"))
 
 
+def of_all_others(site: Site) -> Iterator[Candidate]:
+    """The number that a table has for all words that it does not know, where it was asked for
+    another, beyond the last row."""
+    for source in site.program.texts if _BEYOND.search(site.text) else ():
+        texts = [str(n.value) for n in source.nodes if isinstance(n, ast.Constant)]
+        words = [w for w in dict.fromkeys(texts) if _ALL_OTHERS.search(w) and len(w) < _LONG]
+        for place in (p for p in site.statements() if p.source is source):
+            own, names = replace(place, distance=0.0), place.names()
+            others = [n for n in names if _IS_OTHER.search(n) and type(names[n]) is int]
+            pairs = [pair for node in place.parts() for pair in _else_of(node)]
+            for table, default in pairs:
+                known, of = place.value(table), place.text(table)
+                keys = [w for w in words if not isinstance(known, dict) or w in known]
+                meant = [f'{of}["{key}"]' for key in keys] + others
+                for at, text in enumerate(t for t in meant if t != place.text(default)):
+                    yield own.replaced(0.35 + 0.02 * at, (default, text))
+
+
+_IS_OTHER = re.compile(r"(?i)(^|_)(unk|unknown|oov)(_|$)")
+_BEYOND = re.compile("out of (range|bounds)|not in the valid range")
+_LONG = 16  # letters of a text that is no key
+
+
+def _else_of(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """A table, and what is taken where it lacks a key."""
+    if isinstance(node, ast.Call) and callee(node) == "get" and len(node.args) == 2:
+        yield node.func.value, node.args[1]  # type: ignore[attr-defined]
+    test = getattr(node, "test", None)
+    if isinstance(node, ast.IfExp) and isinstance(test, ast.Compare):
+        if isinstance(test.ops[0], ast.In | ast.NotIn):
+            within = isinstance(test.ops[0], ast.In)
+            yield test.comparators[0], node.orelse if within else node.body
+
+
 def _begun(place: Place, node: ast.Subscript) -> Iterator[Candidate]:
     """What a dict adds to under a new key, begun as a list, a dict or 0."""
     of, key = place.text(node.value), place.text(node.slice)
