@@ -148,7 +148,7 @@ def _begun(place: Place, node: ast.Subscript) -> Iterator[Candidate]:
 def _other_types(key: Any) -> Iterator[tuple[str, Any]]:
     """A key as one of another type, and how that is written."""
     if isinstance(key, Tensor) and key.numel() == 1:
-        yield "{}.item()", key.item()
+        yield "{}.item()" if key.is_floating_point() else "int({})", key.item()
     elif type(key) is int:
         yield "str({})", str(key)
     elif isinstance(key, str) and key.isdecimal():
