@@ -524,6 +524,41 @@ def as_its_base(site: Site) -> Iterator[Candidate]:
                         yield Candidate(0.25 + 0.02 * (len(names) > 1), spliced(source, pairs))
 
 
+def of_its_own_class(site: Site) -> Iterator[Candidate]:
+    """The constructor of the class that a class is derived from, where that of one further up was
+    called, and the first passed over."""
+    for source in site.program.texts:
+        for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
+            bases = {source.part(base) for base in kind.bases}
+            for each in (n for n in kind.body if getattr(n, "name", "") == "__init__"):
+                begun: Any = each
+                own = [a.arg for a in (*begun.args.args, *begun.args.kwonlyargs)][1:]
+                for call in (n for n in ast.walk(each) if callee(n) == "__init__"):
+                    upper = _passed_over(source, call, kind.name, bases)
+                    if upper is None:
+                        continue
+                    given = [source.part(a) for a in (*upper, *call.keywords)]  # type: ignore
+                    base = {} if given else _of_base(site, kind, "__init__")
+                    names = [name for name in [*base][1:] if name in own]
+                    first = names == [*base][1 : 1 + len(names)]
+                    given += [name if first else f"{name}={name}" for name in names]
+                    text = f"super().__init__({', '.join(given)})"
+                    yield Candidate(0.2, spliced(source, [(call, text)]))
+
+
+def _passed_over(source: Source, call: Any, name: str, bases: set[str]) -> list[ast.expr] | None:
+    """The arguments of a call of a constructor further up than that of a base; None: it is not.
+
+    name: of the class that calls it, which is derived from these bases.
+    """
+    owner: Any = getattr(call.func, "value", call)
+    if callee(owner) == "super" and len(owner.args) == 2:
+        return call.args if source.part(owner.args[0]) in bases - {name} else None
+    first = call.args[0] if call.args else call
+    by_name = isinstance(owner, ast.Name | ast.Attribute) and getattr(first, "owner", False)
+    return call.args[1:] if by_name and source.part(owner) not in bases else None
+
+
 def _of_base(site: Site, kind: ast.ClassDef, name: str) -> dict[str, inspect.Parameter]:
     """The parameters of a method as the first class has it that this one was derived from."""
     kinds = [frame.f_globals.get(kind.name) for frame, _ in site.frames]
