@@ -1447,6 +1447,25 @@ for _ in range(4):
     assert not any("range(" in edit.text for fix in told.fixes for edit in fix.edits)
 
 
+def test_edit_with_which_the_loop_that_raised_does_not_run_evades(tmp_path: Path) -> None:
+    text = """
+x = torch.arange(3)
+def total(n):
+    whole = 0
+    for t in range(n, -1, -1):
+        whole = whole + x[t]
+    return whole
+y = total(3)
+"""
+    path = tmp_path / "program.py"
+    site = Site.of(failed(path, text))
+    assert site is not None
+    old = "for t in range(n, -1, -1):"
+    heads = [f"for t in range({bounds}):" for bounds in ("-1, n, -1", "n - 1, -1, -1")]
+    tries = [[Edit(str(path), 5, 5, head, f"    {old}")] for head in heads]
+    assert site.program.first(tries) == 1
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -39,6 +39,7 @@ from nanlab.explanations.edits import (
     orders,
     parametrizations,
     products,
+    records,
     saved,
     sequences,
     sharing,
@@ -134,7 +135,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts]
 _FILES += [indices, labels, layouts, parametrizations, documents, solvers, orders]
-_FILES += [columns, counts, defaults, products, saved, sequences, spectra, tables, hooks]
+_FILES += [columns, counts, defaults, products, records, saved, sequences, spectra, tables, hooks]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [

@@ -123,7 +123,8 @@ class Outcome:
     result: str = ""  # the numbers that the program ended with
     begun: Sequence[int] = ()  # derivatives, and steps of optimizers
     idle: int = 0  # optimizers whose parameters never had a gradient other than 0
-    reached: bool = True  # the statement at the top level that had raised
+    # the statement at the top level that had raised, and the loops that it had raised in
+    reached: bool = True
 
     def judged(self, other: Outcome, edits: Sequence[Edit]) -> Outcome:
         """The outcome, as one that evades what raised if the program differentiates less often
@@ -185,6 +186,18 @@ class Program:
             read |= needed - bound
             bound |= own
         return bound - read
+
+    @cached_property
+    def _rounds(self) -> list[tuple[Source, int]]:
+        """Where the rounds of the loops begin in which the program raised, and what called it."""
+        found: list[tuple[Source, int]] = []
+        for frame, line in traceback.walk_tb(self.error.__traceback__):
+            source = self.source(frame.f_code.co_filename)
+            loops = source.nodes if source is not None and source in self.sources else []
+            for body in (loop.body for loop in loops if isinstance(loop, ast.For)):
+                if source is not None and body[0].lineno <= line <= (body[-1].end_lineno or 0):
+                    found.append((source, body[0].lineno))
+        return found
 
     def source(self, filename: str) -> Source | None:
         """The source with this file name, as code has it or as it is shown."""
@@ -321,9 +334,13 @@ class Program:
         learning, reached = _Learning(), list[int]()
         names[_REACHED] = reached.append
         raised, top = self.sources[-1], self.top
-        covered = [e for e in edits if e.file == raised.shown and e.first <= top <= e.last]
         skips = start[0] == len(self.sources) - 1 and _begun(raised, top) < start[1]
-        line = 0 if covered or skips else _now(top, raised, edits)
+        lines = [(raised, top)] * (not skips) + self._rounds * (start == (0, 0))
+        marks = {
+            (source.shown, _now(line, source, edits))
+            for source, line in lines
+            if not any(e.file == source.shown and e.first <= line <= e.last for e in edits)
+        }
         try:
             for file, source in self.modules.items():
                 if any(edit.file == source.shown for edit in edits):
@@ -336,20 +353,21 @@ class Program:
                 # a notebook goes on after a cell that raised
                 changed = any(edit.file == source.shown for edit in edits)
                 with nullcontext() if changed or source is last else suppress(Exception):
-                    marked = line if source is last else 0
-                    exec(_code(source, edits, start[1] if not at else 0, marked), names)
+                    own = [line for shown, line in marks if shown == source.shown]
+                    exec(_code(source, edits, start[1] if not at else 0, own), names)
         except BaseException as error:
             told = f"{type(error).__name__}: {error}"
             kind = "refused" if "nanlab tries" in told else "raised"
-            lines = [
+            passed = [
                 _unedited(number, known, edits)
                 for frame, number in traceback.walk_tb(error.__traceback__)
                 if (known := self.source(frame.f_code.co_filename)) is not None
             ]
             seen = look(error) if look is not None else []
-            outcome = Outcome(kind, told[:300], tuple(lines), seen=seen)
+            outcome = Outcome(kind, told[:300], tuple(passed), seen=seen)
         else:
-            outcome = Outcome("ran", result=_numbers(names), reached=bool(reached) or not line)
+            missed = {line for _, line in marks}.difference(reached)
+            outcome = Outcome("ran", result=_numbers(names), reached=not missed)
         finally:
             *begun, idle = learning.end()
         return replace(outcome, begun=begun, idle=idle)
@@ -591,10 +609,12 @@ def _marked(rows: list[Any], line: int) -> list[Any]:
     return rows
 
 
-def _code(source: Source, edits: Sequence[Edit], skipped: int = 0, line: int = 0) -> Any:
+def _code(
+    source: Source, edits: Sequence[Edit], skipped: int = 0, marks: Sequence[int] = ()
+) -> Any:
     """The code of a source with edits, without its first statements and what has effects.
 
-    line: of which is told whether it was reached.
+    marks: lines of which is told whether they were reached.
     """
     text = edited(source, edits)
     tree = ast.parse(text)
@@ -607,8 +627,9 @@ def _code(source: Source, edits: Sequence[Edit], skipped: int = 0, line: int = 0
             rows = getattr(block, name, None)
             if isinstance(rows, list):
                 blocks += rows
-                if line and name != "handlers" and name != "cases":
-                    rows[:] = _marked(rows, line)
+                if name != "handlers" and name != "cases":
+                    for line in marks:
+                        rows[:] = _marked(rows, line)
                 rows[:] = (_quiet(row, own) for row in rows)
     return compile(tree, source.filename, "exec")
 

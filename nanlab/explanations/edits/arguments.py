@@ -301,6 +301,43 @@ def exchanged(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             yield replace(place, distance=0.0).replaced(cost, (a, second), (b, first))
 
 
+def by_kind(site: Site) -> Iterator[Candidate]:
+    """Arguments for which parameters have defaults of another type, by the names of those that
+    have defaults of theirs: one that need not be given was passed over, or two changed places."""
+    for place in site.statements():
+        for call in place.calls():
+            known = {n: d for n, d in signature(place.value(call.func)).items() if n != "self"}
+            names, types = [*known], [*map(type, known.values())]
+            kinds = [_kind(site, place, node) for node in call.args]
+            near, taken = replace(place, distance=0.0), {k.arg for k in call.keywords}
+            both = [*zip(kinds, types, strict=False)]
+            odd = [at for at, pair in enumerate(both) if len({*pair}) == 2 and {*pair} <= _PLAIN]
+            for a, b in itertools.combinations(odd, 2):
+                if both[a] == both[b][::-1]:
+                    one, other = call.args[a], call.args[b]
+                    pairs = (one, place.text(other)), (other, place.text(one))
+                    yield near.replaced(0.35, *pairs)
+            rest = len(names) - len(kinds)
+            for first in (odd[0] + more for more in range(1, rest + 1) if odd):
+                given = call.args[odd[0] :]
+                words = names[first : first + len(given)]
+                if types[first : first + len(given)] == kinds[odd[0] :] and not taken & {*words}:
+                    texts = (
+                        f"{name}={place.text(a)}" for name, a in zip(words, given, strict=True)
+                    )
+                    yield near.replaced(0.35, *zip(given, texts, strict=True))
+                    break
+
+
+_PLAIN = {bool, int, float, str}
+
+
+def _kind(site: Site, place: Place, node: ast.expr) -> type:
+    """The type of what is given for an argument."""
+    value = place.value(node)
+    return type(value if value is not MISSING else site.size(place, node))
+
+
 def sides_exchanged(site: Site) -> Iterator[Candidate]:
     """The size of what a layer takes and that of what it gives, one for the other: it was given
     what it gives, or has the weight of a layer that is built so."""

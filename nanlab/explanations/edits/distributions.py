@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from nanlab.explanations.site import (
+    MISSING,
     Candidate,
     Place,
     Site,
@@ -21,6 +22,7 @@ from nanlab.explanations.site import (
     bound_by,
     bound_value,
     callee,
+    number_of,
     signature,
     spelled,
 )
@@ -34,10 +36,8 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
         yield place.replaced(0.3, (node, f"{place.text(node)} + 1e-6"))
     for node in (c.args[0] for c in drawn if "probability tensor" in site.text):
         scores, logs = place.value(node), callee(node) == "log_softmax"
+        yield from _left_out(site, place, scores)
         if logs or (isinstance(scores, Tensor) and bool((scores < math.inf).all())):
-            left = scores[scores > -math.inf] if isinstance(scores, Tensor) else None
-            if left is not None and len(left) < scores.numel() and _are_weights(left):
-                yield from _left_out(site, place)
             logs = logs or bool((scores <= 0).all())
             form = "exp()" if logs else "softmax(-1)"
             loose = place.whole(node)
@@ -60,6 +60,7 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.3 if logarithms or "log" in text else 0.5, (node, new))
                 yield place.replaced(0.4, (node, f"torch.nn.functional.softplus({text})"))
             elif name == "probs" and "logits" in others:
+                yield from _left_out(site, place, place.value(node))
                 yield place.replaced(0.3, (keywords.get(id(node), node), f"logits={text}"))
         if refused is not None and refused[1] not in others and "Greater" in site.text:
             texts = [f"torch.nn.functional.softplus({place.text(node)})" for node in call.args]
@@ -411,12 +412,26 @@ def _kind(place: Place, name: str) -> str:
     return name if name in place.names() else f"torch.distributions.{name}"
 
 
-def _left_out(site: Site, place: Place) -> Iterator[Candidate]:
-    """What is left out of probabilities, as 0: minus infinity leaves it out of scores."""
-    for other in (p for p in site.statements() if p.function is place.function):
-        for node in other.parts():
-            if isinstance(node, ast.expr) and _MINUS_INFINITY.fullmatch(other.text(node)):
-                yield replace(other, distance=0.0).replaced(0.25, (node, "0.0"))
+def _left_out(site: Site, place: Place, given: Any) -> Iterator[Candidate]:
+    """What is left out of probabilities, as 0: minus infinity, or a very low number, leaves it out
+    of scores."""
+    known, low = isinstance(given, Tensor), -math.inf
+    if known:
+        low = float(given.min()) if given.numel() else 0.0
+        left = given[given > low]
+        if not low < 0 or not left.numel() or not _are_weights(left):
+            return
+    called = {callee(n) for n in ast.walk(place.function or place.source.tree)}
+    for other in site.statements():
+        if other.function is place.function or getattr(other.function, "name", "") in called:
+            for node in (n for n in other.parts() if isinstance(n, ast.expr)):
+                number: Any = number_of(node) if isinstance(node, ast.UnaryOp) else MISSING
+                lowest = -math.inf if _MINUS_INFINITY.fullmatch(other.text(node)) else number
+                if lowest is not MISSING and (lowest == low if known else lowest < _VERY_LOW):
+                    yield replace(other, distance=0.0).replaced(0.25, (node, "0.0"))
+
+
+_VERY_LOW = -1e3  # what is written for a score that is to have no share
 
 
 _MINUS_INFINITY = re.compile(r"""-float\(['"]inf['"]\)|float\(['"]-inf['"]\)|-\w+\.inf""")

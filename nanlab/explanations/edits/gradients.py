@@ -25,6 +25,7 @@ from nanlab.explanations.site import (
     bound_value,
     callee,
     function_around,
+    innermost,
     is_return,
     lines_as,
     names_in,
@@ -163,6 +164,121 @@ def carried_on(site: Site) -> Iterator[Candidate]:
                 place = replace(place, statement=after[-1])
             simple = isinstance(value, Tensor) and not own  # where it is read
             yield place.written(0.72 + 0.4 * simple, f"{{}}\n{cut}")
+
+
+def of_before(site: Site) -> Iterator[Candidate]:
+    """What was computed once before a loop that differentiates, cut from its graph where the loop
+    reads it, as what a policy gave when its actions were taken."""
+    for at, place in enumerate(site.raising if "second time" in site.text else ()):
+        around = _innermost_loop(place)
+        if around is None and not any(map(_innermost_loop, site.raising[at + 1 :])):
+            continue
+        whole = around or place.function or place.source.tree
+        bound = {name for row in ast.walk(whole) for name in bound_by(row)}
+        heads = [n for n in ast.walk(whole) if isinstance(n, ast.For)]
+        bound -= {name for n in heads for name in bound_by(n)}  # they go through what was before
+        pairs: dict[str, list[tuple[ast.AST, str]]] = {}
+        for node in ast.walk(whole):
+            kinds = ast.Name, ast.Attribute, ast.Subscript
+            if not isinstance(node, kinds) or not isinstance(node.ctx, ast.Load):
+                continue
+            value, text = place.value(node), place.text(node)
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                known = names_in(node)
+                if known and not known & bound and _learns_again(site, place, node, whole):
+                    pairs.setdefault(text, []).append((node, f"{text}.detach()"))
+        terms = _terms_of_losses(whole)
+        for each in pairs.values():
+            alone = all(id(node) in terms for node, _ in each)  # the loss would not change by it
+            yield Candidate(0.45 + 0.4 * alone, spliced(place.source, each))
+        if len(pairs) > 1:
+            yield Candidate(
+                0.5, spliced(place.source, [pair for each in pairs.values() for pair in each])
+            )
+
+
+def _learns_again(site: Site, place: Place, node: ast.expr, loop: ast.AST) -> bool:
+    """Whether the modules that computed a value before a loop are called in the loop again, as far
+    as is known: where they are not, they would learn no more."""
+    todo, called, seen = [(place, node)], set[tuple[int, str]](), set[int]()
+    while todo:
+        at, part = todo.pop()
+        for each in ast.walk(part):
+            called |= _called(at, each)
+            bound = site.binding(at, each)
+            value = getattr(bound.statement, "value", None) if bound is not None else None
+            if bound is not None and value is not None and id(value) not in seen:
+                seen.add(id(value))
+                todo.append((bound, value))
+    return not called or any(called & _called(place, each) for each in ast.walk(loop))
+
+
+def _called(place: Place, node: ast.AST) -> set[tuple[int, str]]:
+    """The module that an expression calls, and the method of it; none of anything else."""
+    function = node.func if isinstance(node, ast.Call) else None
+    owner, method = getattr(function, "value", None), getattr(function, "attr", "")
+    for of, name in ((function, ""), (owner, method)):
+        value = place.value(of) if of is not None else MISSING
+        if isinstance(value, nn.Module):
+            return {(id(value), name)}
+    return set()
+
+
+def _terms_of_losses(block: ast.AST) -> set[int]:
+    """The nodes that are added to what a block differentiates, or a number of times each."""
+    calls = [n for n in ast.walk(block) if isinstance(n, ast.Call) and callee(n) == "backward"]
+    todo: list[Any] = [getattr(call.func, "value", call) for call in calls]
+    rows = [row for row in ast.walk(block) if isinstance(row, (ast.Assign, ast.AugAssign))]
+    found = set[int]()
+    while todo:
+        node = todo.pop()
+        if id(node) in found:
+            continue
+        found.add(id(node))
+        if isinstance(node, ast.BinOp):
+            sides = [node.left, node.right]
+            times = isinstance(node.op, (ast.Mult, ast.Div))
+            plain = [n for n in sides if isinstance(n, (ast.Constant, ast.Name, ast.Attribute))]
+            todo += plain if times else sides
+        todo += (row.value for row in rows if spelled(node) in bound_by(row))
+    return found
+
+
+def _innermost_loop(place: Place) -> ast.AST | None:
+    """The innermost loop around a statement, in its function."""
+    rows = [n for n in ast.walk(place.function or place.source.tree) if isinstance(n, _LOOPS)]
+    line = place.statement.lineno
+    around = [n for n in rows if n.lineno < line <= (n.end_lineno or 0)]
+    own = [n for n in around if function_around(place.source, n) is place.function]
+    return own[-1] if own else None
+
+
+_LOOPS = (ast.For, ast.While)
+
+
+def copied_on(site: Site) -> Iterator[Candidate]:
+    """What each round takes from the one before, cut from its graph where it was copied: a copy is
+    computed from it."""
+    for source in site.program.texts if "second time" in site.text else ():
+        again = {callee(row.value) for row in source.nodes if _binds_anew(row)}  # type: ignore
+        groups: dict[tuple[str, bool], list[tuple[ast.AST, str]]] = {}
+        for node in source.nodes:
+            if isinstance(node, ast.Call) and callee(node) == "clone":
+                row = innermost(source, node.lineno)
+                around = getattr(function_around(source, node), "name", "")
+                carried = around in again or _binds_anew(row)
+                given = node.args[0] if node.args else getattr(node.func, "value", node)
+                text = source.part(given)
+                loose = f"({text})" if isinstance(given, ast.BinOp) else text
+                pair = (node, f"{loose}.detach().clone()")
+                groups.setdefault((around, carried), []).append(pair)
+        for (_, carried), pairs in groups.items():
+            yield Candidate(0.4 if carried else 0.8, spliced(source, pairs))
+
+
+def _binds_anew(row: Any) -> bool:
+    """Whether a statement computes what it binds from what that was."""
+    return isinstance(row, ast.Assign) and not names_in(row.value).isdisjoint(bound_by(row))
 
 
 def on_last_round(site: Site, place: Place) -> Iterator[Candidate]:

@@ -7,7 +7,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from nanlab.explanations.site import Candidate, Function, Site, callee, spliced
+from nanlab.explanations.site import (
+    Candidate,
+    Function,
+    Site,
+    bound_by,
+    callee,
+    spelled,
+    spliced,
+)
 from nanlab.explanations.trial import Source
 
 _NO_TENSOR = re.compile(
@@ -29,6 +37,35 @@ def without_result(site: Site) -> Iterator[Candidate]:
             yield Candidate(0.27, spliced(source, pairs))
 
 
+def of_each_part(site: Site) -> Iterator[Candidate]:
+    """What a hook computes with the tuple of arguments that it is given, for each of them."""
+    for source in site.program.texts if _OF_SEVERAL.search(site.text) else ():
+        calls = [n for n in source.nodes if re.search("register_.*hook$", callee(n))]
+        pairs = [(call, given) for call in calls for given in getattr(call, "args", [])]
+        for call, given in pairs:
+            for hook in _hooks(source, given):
+                taken = [each.arg for each in hook.args.args if each.arg != "self"]
+                before = "_pre_" in callee(call)
+                several = taken[1:2] if before else _tuples(site, hook, taken) or taken[2:]
+                for node in (n for n in ast.walk(hook) if isinstance(n, ast.BinOp)):
+                    for name in {spelled(node.left), spelled(node.right)}.intersection(several):
+                        sides = (node.left, node.right)
+                        texts = ("each" if spelled(s) == name else source.part(s) for s in sides)
+                        inner = source.part(node)[len(source.part(node.left)) :]
+                        sign = inner[: len(inner) - len(source.part(node.right))]
+                        text = f"tuple({sign.join(texts)} for each in {name})"
+                        yield Candidate(0.25 + 0.1 * (not before), spliced(source, [(node, text)]))
+
+
+_OF_SEVERAL = re.compile("tuple|sequence|positional arguments|to unpack|attribute")
+
+
+def _tuples(site: Site, hook: Any, names: list[str]) -> list[str]:
+    """The arguments of a hook, which raised, that are tuples."""
+    own = [p.frame for p in site.raising if p.function is hook or hook in p.parts()]
+    return [name for name in names if own and isinstance(own[0].f_locals.get(name), tuple)]
+
+
 def _hooks(source: Source, node: Any) -> Iterator[Any]:
     """The functions that an expression stands for: itself, by its name, or made by a call."""
     if isinstance(node, ast.Lambda):
@@ -36,6 +73,10 @@ def _hooks(source: Source, node: Any) -> Iterator[Any]:
     functions = [n for n in source.nodes if isinstance(n, Function)]
     name = getattr(node, "attr", getattr(node, "id", ""))
     yield from (each for each in functions if each.name == name)
+    made = [n.value for n in source.nodes if name and name in bound_by(n)]  # type: ignore
+    for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
+        if kind.name in map(callee, (node, *made)):  # an object that can be called
+            yield from (n for n in kind.body if getattr(n, "name", "") == "__call__")
     makers = [each for each in functions if each.name == callee(node) != ""]
     for given in (n.value for each in makers for n in ast.walk(each) if isinstance(n, ast.Return)):
         if isinstance(given, (ast.Lambda, ast.Name)):
@@ -46,7 +87,7 @@ def _hooks(source: Source, node: Any) -> Iterator[Any]:
 
 def _silent(source: Source, hook: Any) -> Iterator[tuple[ast.AST, str]]:
     """What a function returns, so that it is computed and not returned."""
-    own = {each.arg for each in hook.args.args}
+    own = {each.arg for each in hook.args.args} - {"self"}
     if isinstance(hook, ast.Lambda):
         if _does(hook.body, own):
             yield hook.body, _unreturned(source, hook.body)

@@ -22,9 +22,12 @@ from nanlab.explanations.site import (
     callee,
     is_whole,
     names_in,
+    number_of,
     spelled,
+    spliced,
     unread,
 )
+from nanlab.explanations.trial import Source
 from nanlab.operators import having
 
 _BEYOND = re.compile("(?i)out of (range|bounds)|is outside")
@@ -91,6 +94,19 @@ def after_the_last(site: Site, place: Place) -> Iterator[Candidate]:
             for far, name in enumerate(given):
                 text = f"({whole}[{at}] if {at} < len({whole}) else {name})"
                 yield place.replaced(0.3 + 0.02 * far, (node, text))
+            if isinstance(node.slice, ast.BinOp) and _counts_down(place):  # what is still to come
+                text = f"({whole}[{at}] if {at} < len({whole}) else 0.0)"
+                yield place.replaced(0.45, (node, text))
+
+
+def _counts_down(place: Place) -> bool:
+    """Whether a statement stands in a loop that goes back from the last element."""
+    line, loops = place.statement.lineno, (n for n in place.source.nodes if isinstance(n, ast.For))
+    around = [n for n in loops if n.lineno < line <= (n.end_lineno or 0)]
+    heads: list[Any] = [loop.iter for loop in around]
+    steps = (head.args[2:] for head in heads if callee(head) == "range")
+    down = any(step and number_of(step[0]) == -1 for step in steps)
+    return down or any(callee(head) == "reversed" for head in heads)
 
 
 def _sum(place: Place, node: ast.BinOp) -> Any:
@@ -161,6 +177,65 @@ def _counts(place: Place, number: int) -> list[str]:
                 known = vars(held).items()
                 found += [f"{whole}.{n}" for n, v in known if type(v) is int and v == number]
     return [*found, *tables, str(number)]
+
+
+def counted_down(site: Site) -> Iterator[Candidate]:
+    """What counts down from the last index, where it begins at the number of elements."""
+    for source in site.program.texts if _BEYOND.search(site.text) else ():
+        for node in source.nodes:
+            bounds = node.args if isinstance(node, ast.Call) else []
+            whole = node.value if isinstance(node, ast.Subscript) else None
+            backwards = whole is not None and source.part(node.slice) == "::-1"  # type: ignore
+            if callee(node) == "reversed" or backwards:
+                heads = [n for n in ast.walk(whole or node) if callee(n) == "range"]
+                for head in heads[:1]:
+                    yield from _without_last(source, head)
+            elif callee(node) == "linspace" and len(bounds) > 2 and number_of(bounds[1]) == 0:
+                yield from _from_one_less(source, bounds, [])
+            elif callee(node) in ("range", "arange") and len(bounds) == 3:
+                if number_of(bounds[2]) == -1 and number_of(bounds[1]) == -1:
+                    yield from _from_one_less(source, bounds, [])
+                elif number_of(bounds[2]) == -1 and number_of(bounds[1]) == 0:
+                    before = _reads_before(source, node)  # the element before the first is none
+                    kinds: tuple[list[tuple[ast.AST, str]], ...] = ([], [(bounds[1], "-1")])
+                    for more in kinds if before else kinds[::-1]:
+                        yield from _from_one_less(source, bounds, more)
+
+
+def _from_one_less(
+    source: Source, bounds: list[ast.expr], more: list[tuple[ast.AST, str]]
+) -> Iterator[Candidate]:
+    """Bounds of which the first is one less, where it is not so already."""
+    first, number = bounds[0], number_of(bounds[0])
+    text = _one_less(source, first) if number is MISSING else str(number - 1)
+    if not isinstance(first, ast.BinOp) or not isinstance(first.op, ast.Sub):
+        yield Candidate(0.4, spliced(source, [(first, text), *more]))
+
+
+def _without_last(source: Source, head: Any) -> Iterator[Candidate]:
+    """As many numbers as there are elements, where there was one more, or they began at one."""
+    end, first = head.args[-1], [number_of(each) for each in head.args[:-1]]
+    more = isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add)
+    if more and number_of(end.right) == 1 and first in ([], [0], [1]):
+        text = f"{source.part(head.func)}({source.part(end.left)})"
+        yield Candidate(0.4, spliced(source, [(head, text)]))
+
+
+def _one_less(source: Source, node: ast.expr) -> str:
+    """An expression less one, without what was added to it."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and number_of(node.right) == 1:
+        return source.part(node.left)
+    return f"{source.part(node)} - 1"
+
+
+def _reads_before(source: Source, head: ast.AST) -> bool:
+    """Whether a loop reads the element before its own."""
+    loops = [n for n in source.nodes if isinstance(n, (ast.For, ast.comprehension))]
+    own = next((n for n in loops if any(each is head for each in ast.walk(n.iter))), None)
+    text = f"{spelled(own.target)} - 1" if own is not None else ""
+    rows = own.body if isinstance(own, ast.For) else []
+    read = [n for row in rows for n in ast.walk(row) if isinstance(n, ast.Subscript)]
+    return any(source.part(n.slice) == text for n in read)
 
 
 _NO_INDICES = re.compile("used as indices|integer or boolean|for index|indices.* to have")

@@ -97,6 +97,40 @@ def near_names(site: Site, place: Place) -> Iterator[Candidate]:
                     yield place.replaced(0.4 + 0.02 * at, (node.slice, f"{quote}{other}{quote}"))
 
 
+def of_all_others(site: Site) -> Iterator[Candidate]:
+    """The number that a table has for all words that it does not know, where it was asked for
+    another, beyond the last row."""
+    for source in site.program.texts if _BEYOND.search(site.text) else ():
+        texts = [str(n.value) for n in source.nodes if isinstance(n, ast.Constant)]
+        words = [w for w in dict.fromkeys(texts) if _ALL_OTHERS.search(w) and len(w) < _LONG]
+        for place in (p for p in site.statements() if p.source is source):
+            own, names = replace(place, distance=0.0), place.names()
+            others = [n for n in names if _IS_OTHER.search(n) and type(names[n]) is int]
+            pairs = [pair for node in place.parts() for pair in _else_of(node)]
+            for table, default in pairs:
+                known, of = place.value(table), place.text(table)
+                keys = [w for w in words if not isinstance(known, dict) or w in known]
+                meant = [f'{of}["{key}"]' for key in keys] + others
+                for at, text in enumerate(t for t in meant if t != place.text(default)):
+                    yield own.replaced(0.35 + 0.02 * at, (default, text))
+
+
+_IS_OTHER = re.compile(r"(?i)(^|_)(unk|unknown|oov)(_|$)")
+_BEYOND = re.compile("out of (range|bounds)|not in the valid range")
+_LONG = 16  # letters of a text that is no key
+
+
+def _else_of(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """A table, and what is taken where it lacks a key."""
+    if isinstance(node, ast.Call) and callee(node) == "get" and len(node.args) == 2:
+        yield node.func.value, node.args[1]  # type: ignore[attr-defined]
+    test = getattr(node, "test", None)
+    if isinstance(node, ast.IfExp) and isinstance(test, ast.Compare):
+        if isinstance(test.ops[0], ast.In | ast.NotIn):
+            within = isinstance(test.ops[0], ast.In)
+            yield test.comparators[0], node.orelse if within else node.body
+
+
 def _begun(place: Place, node: ast.Subscript) -> Iterator[Candidate]:
     """What a dict adds to under a new key, begun as a list, a dict or 0."""
     of, key = place.text(node.value), place.text(node.slice)
@@ -114,7 +148,7 @@ def _begun(place: Place, node: ast.Subscript) -> Iterator[Candidate]:
 def _other_types(key: Any) -> Iterator[tuple[str, Any]]:
     """A key as one of another type, and how that is written."""
     if isinstance(key, Tensor) and key.numel() == 1:
-        yield "{}.item()", key.item()
+        yield "{}.item()" if key.is_floating_point() else "int({})", key.item()
     elif type(key) is int:
         yield "str({})", str(key)
     elif isinstance(key, str) and key.isdecimal():
@@ -488,6 +522,41 @@ def as_its_base(site: Site) -> Iterator[Candidate]:
                         pairs = [_after_last(source, each, [more[n] for n in names])]
                         pairs += _handed_on(source, each, names)
                         yield Candidate(0.25 + 0.02 * (len(names) > 1), spliced(source, pairs))
+
+
+def of_its_own_class(site: Site) -> Iterator[Candidate]:
+    """The constructor of the class that a class is derived from, where that of one further up was
+    called, and the first passed over."""
+    for source in site.program.texts:
+        for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
+            bases = {source.part(base) for base in kind.bases}
+            for each in (n for n in kind.body if getattr(n, "name", "") == "__init__"):
+                begun: Any = each
+                own = [a.arg for a in (*begun.args.args, *begun.args.kwonlyargs)][1:]
+                for call in (n for n in ast.walk(each) if callee(n) == "__init__"):
+                    upper = _passed_over(source, call, kind.name, bases)
+                    if upper is None:
+                        continue
+                    given = [source.part(a) for a in (*upper, *call.keywords)]  # type: ignore
+                    base = {} if given else _of_base(site, kind, "__init__")
+                    names = [name for name in [*base][1:] if name in own]
+                    first = names == [*base][1 : 1 + len(names)]
+                    given += [name if first else f"{name}={name}" for name in names]
+                    text = f"super().__init__({', '.join(given)})"
+                    yield Candidate(0.2, spliced(source, [(call, text)]))
+
+
+def _passed_over(source: Source, call: Any, name: str, bases: set[str]) -> list[ast.expr] | None:
+    """The arguments of a call of a constructor further up than that of a base; None: it is not.
+
+    name: of the class that calls it, which is derived from these bases.
+    """
+    owner: Any = getattr(call.func, "value", call)
+    if callee(owner) == "super" and len(owner.args) == 2:
+        return call.args if source.part(owner.args[0]) in bases - {name} else None
+    first = call.args[0] if call.args else call
+    by_name = isinstance(owner, ast.Name | ast.Attribute) and getattr(first, "owner", False)
+    return call.args[1:] if by_name and source.part(owner) not in bases else None
 
 
 def _of_base(site: Site, kind: ast.ClassDef, name: str) -> dict[str, inspect.Parameter]:

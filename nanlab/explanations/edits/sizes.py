@@ -220,7 +220,8 @@ def _of_batches(source: Source) -> set[int]:
         if callee(call) == "DataLoader":
             nodes += ast.walk(call)
         elif isinstance(call, ast.Call) and callee(call) in ("split", "range"):
-            nodes += call.args[2 * (callee(call) == "range") :]
+            given = call.args[2 * (callee(call) == "range") :]
+            nodes += [node for each in given for node in ast.walk(each)]
     return _with_bindings(source, nodes)
 
 
@@ -572,6 +573,8 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
                         yield place.replaced(0.45, (value, text))
         elif isinstance(statement, ast.For) and callee(statement.iter) == "range":
             bounds: Any = statement.iter.args  # type: ignore[attr-defined]
+            if [number_of(each) for each in bounds[2:]] == [-1]:
+                continue  # it ends at the first
             value = bounds[min(1, len(bounds) - 1)]
             beyond += _beyond(statement, spelled(statement.target))
             read = [n.slice for n in ast.walk(statement) if isinstance(n, ast.Subscript)]
@@ -833,6 +836,30 @@ def _alike(site: Site, place: Place, number: ast.AST) -> list[ast.AST]:
         for node in (*call.args, *(keyword.value for keyword in call.keywords))
         if number_of(node) == old and site.roles.get(id(node), "") == role
     ]
+
+
+def over_the_rest(site: Site) -> Iterator[Candidate]:
+    """What there is one of for each channel, as a scale, reduced over all dimensions but that of
+    the channels, where it was reduced over that."""
+    place = site.raising[0]
+    for call in place.calls() if "scale" in site.text else ():
+        operands = (*call.args, *(keyword.value for keyword in call.keywords))
+        given = {site.roles.get(id(each)): place.value(each) for each in operands}
+        axis, whole = given.get("axis"), given.get("input")
+        if type(axis) is not int or not isinstance(whole, Tensor):
+            continue
+        far = 0.5 * (axis != 0 and isinstance(whole, nn.Parameter))  # weights have theirs first
+        for other in site.statements():
+            for one in (c for c in other.calls() if callee(c) in _REDUCING):
+                rank = 2 if "flatten(1" in other.text(one) else whole.ndim
+                rest = [d for d in range(rank) if d != axis % rank]
+                text = str(rest[0]) if len(rest) == 1 else f"({', '.join(map(str, rest))})"
+                for node in (*one.args, *(keyword.value for keyword in one.keywords)):
+                    number = number_of(node)
+                    dims = number if isinstance(number, tuple) else (number,)
+                    named = _DIMENSION.search(site.roles.get(id(node), ""))
+                    if named and axis % rank in {d % rank for d in dims if type(d) is int}:
+                        yield replace(other, distance=0.0).replaced(0.5 + far, (node, text))
 
 
 def other_axes(site: Site, place: Place) -> Iterator[Candidate]:
