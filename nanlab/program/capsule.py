@@ -24,7 +24,6 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from nanlab.errors import CapsuleError, TypeMismatchError, UsageError
-from nanlab.findings.fault import listed
 from nanlab.paths import path_of
 from nanlab.program.rerun import bytes_of, complete, handed_over, memory_of
 from nanlab.stats import layout as L
@@ -337,9 +336,9 @@ class _Writer:
         """Which steps cannot be run again from the file, and why."""
         found = []
         for reason, steps in self.lost.items():
-            each = dict.fromkeys(map(str, steps))
-            word = "step" if len(each) == 1 else "steps"
-            found.append(f"{word} {listed([*each], 8)} cannot be run again from it: {reason}")
+            first, *others = dict.fromkeys(steps)
+            more = f" and {len(others)} more" if others else ""
+            found.append(f"step {first}{more} cannot be run again from it: {reason}")
         return found
 
     def segment(self, segment: Segment, names: dict[int, str], unmade: set[int]) -> dict[str, Any]:
