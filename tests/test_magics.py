@@ -836,3 +836,14 @@ def test_cell_after_one_that_ended_before_its_update_has_its_report(cell: Cell) 
     assert "In[" in ended.text
     after = cell("%%nanwatch\nfor i in range(2):\n    (w - y).square().sum().sqrt().backward()")
     assert "the report failed" not in after.text
+
+
+@pytest.mark.parametrize("head", ["%%time\n%%nanwatch model", "%%nanwatch model\n%%time"])
+def test_what_time_compiles_is_told_by_its_cell_and_its_line_there(cell: Cell, head: str) -> None:
+    body = "for i in range(2):\n    loss = (model(x) * 0).sqrt().sum()\n    loss.backward()"
+    assert not cell(f"{head}\n{body}").success
+    found = nanlab.last.culprit
+    assert found is not None
+    assert re.fullmatch(r"In\[\d+\]", found.file) and found.line == 4
+    assert found.source == "loss = (model(x) * 0).sqrt().sum()"
+    assert found.fixes[0].edits

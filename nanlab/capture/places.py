@@ -176,8 +176,14 @@ def _last_line(code: CodeType) -> int:
     return max(lines, default=0)
 
 
+# what the code of a cell is called that another magic compiles, as %%time does: its cell
+cell_names: dict[str, str] = {}
+
+
 def display_name(filename: str) -> str:
     """A file's name as the user knows it: ``In[7]`` for a notebook cell, else the path."""
+    if filename in cell_names:
+        return cell_names[filename]
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None:

@@ -36,6 +36,7 @@ from nanlab.notebook.cell import (
 from nanlab.notebook.completion import matcher
 from nanlab.notebook.models import find_model
 from nanlab.notebook.options import KEYWORDS, chosen, described, keyword_options, positive, variable
+from nanlab.notebook.timed import TimedCells
 from nanlab.stats import load_early
 from nanlab.trace import Trace
 from nanlab.trace.op import location
@@ -60,6 +61,7 @@ class NanMagics(Magics):
         super().__init__(shell)
         self.armed: Namespace | None = None
         self.running: Run | None = None
+        self.typed = ""  # the cell that runs
         shell.events.register("pre_run_cell", self.before_cell)
 
     @no_var_expand
@@ -349,6 +351,7 @@ class NanMagics(Magics):
 
     def before_cell(self, info: ExecutionInfo) -> None:
         """Start the armed watch of a cell that begins."""
+        self.typed = info.raw_cell or ""
         if self.armed is None or self.running is not None:
             return
         try:
@@ -438,6 +441,7 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     ip.register_magic_function(below, "line", BELOW_THE_FIRST_LINE)
     ip.input_transformers_cleanup.append(cell_as_line)
     ip.ast_transformers.append(CellHeads(magics.is_guarded, lambda: ip.user_ns))
+    ip.ast_transformers.append(TimedCells(lambda: magics.typed, lambda: ip.execution_count))
     ip.Completer.custom_matchers.append(matcher())
     register_formatters(ip)
     load_early()  # so that the first watch need not wait for them
@@ -463,7 +467,8 @@ def unload_ipython_extension(ip: InteractiveShell) -> None:
         registered[:] = [
             f for f in registered if not getattr(f, "__module__", "").startswith("nanlab.")
         ]
-    ip.ast_transformers[:] = [t for t in ip.ast_transformers if not isinstance(t, CellHeads)]
+    ours = CellHeads | TimedCells
+    ip.ast_transformers[:] = [t for t in ip.ast_transformers if not isinstance(t, ours)]
     for kind in ("line", "cell"):
         for name in ("nanwatch", LINE_FOR_CELL[1:], BELOW_THE_FIRST_LINE):
             ip.magics_manager.magics[kind].pop(name, None)
