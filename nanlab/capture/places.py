@@ -42,7 +42,8 @@ def _kind(code: CodeType, names: dict[str, Any]) -> int:
     """Who wrote code with these globals: torch (or nanlab), an installed package, the user."""
     name = code.co_filename
     if name.startswith("<"):
-        typed = name.startswith(("<stdin", "<ipython")) or names.get("__name__") == "__main__"
+        known = name.startswith(("<stdin", "<ipython", "<timed"))
+        typed = known or names.get("__name__") == "__main__"
         return _USER if typed else _LIBRARY
     path = os.path.abspath(name)
     if path.startswith((_TORCH_ROOT, _OURS)):
