@@ -219,6 +219,9 @@ def _next_fault(
             continue
         if nxt is None or any(_same(nxt, fault) for fault in found.faults):
             continue
+        row = then.recording.at(nxt.position)
+        if made.read and (row is None or row.literal):  # the number that was read, not a fault
+            continue
         if ended and not _is_recorded(trace, nxt, found.faults):
             continue
         if not _is_written(nxt, fix):
