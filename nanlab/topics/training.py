@@ -301,10 +301,8 @@ def _blame_enlarging(fault: Fault, away: Runaway, at: Place, factor: float) -> F
 
 
 def growth_of(away: Runaway) -> str:
-    return (
-        f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in"
-        f" {plural(away.steps, 'step')}"
-    )
+    start = f" from {away.before:.3g}" if away.before is not None else ""
+    return f"{away.name} grew{start} to {away.after:.3g} (rms) in {plural(away.steps, 'step')}"
 
 
 def _uncleared(fault: Fault, away: Runaway) -> bool:
