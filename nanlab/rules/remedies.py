@@ -39,6 +39,7 @@ from nanlab.fixes.proposals import (
 )
 from nanlab.fixes.removable import Removable, removables
 from nanlab.program.edit import CHANGES_NOTHING
+from nanlab.program.imports import computing, imported
 from nanlab.program.limited import DECORATOR, under_limit
 from nanlab.program.patched import patch
 from nanlab.program.readings import text_of as source_text
@@ -88,7 +89,28 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     shown = _shown_last(trace, finding)
     judge = judge_for(trace, shown)
     with nullcontext() if isinstance(judge, str) else judge.sharing():
-        return _tried(trace, shown, clock, partial(_beyond, trace, finding))
+        found = _tried(trace, shown, clock, partial(_beyond, trace, finding))
+    return [with_imports(trace, fix) for fix in found]
+
+
+def with_imports(trace: Trace, fix: Fix) -> Fix:
+    """A fix with an edit more for what its lines name and their file does not import."""
+    return replace(fix, edits=imports_added(trace, fix.edits))
+
+
+def without_imports(trace: Trace, fix: Fix) -> Fix:
+    """A fix with the edits alone that compute something."""
+    left = computing(fix.edits, partial(file_text, trace))
+    return replace(fix, edits=tuple(edit for edit in fix.edits if edit in left))
+
+
+def imports_added(trace: Trace, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
+    """Edits, and those that import what they name."""
+    found = list(edits)
+    for rows in imported(edits, partial(file_text, trace)):
+        old = file_text(trace, rows.file).splitlines()[rows.first - 1 : rows.last]
+        found.append(Edit(rows.file, rows.first, rows.last, rows.text, "\n".join(old)))
+    return tuple(found)
 
 
 def _shown_last(trace: Trace, finding: Finding) -> Finding:
