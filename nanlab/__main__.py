@@ -168,7 +168,7 @@ def _remedy(trace: Trace) -> str:
         first = culprit.fixes[0]
         several = "\n" in first.code
         code = "\n    ".join(["", *first.lines]) if several else "; ".join(first.lines)
-        return f"; {first.head}: {code}"
+        return f"; {first.head}:{'' if several else ' '}{code}"
     return ""
 
 

@@ -15,6 +15,8 @@ import torch
 
 import nanlab
 from nanlab.analysis import parts, verdict
+from nanlab.rules import Edit, Fix
+from nanlab.rules.untried import likeliest_first
 from nanlab.trace import Trace
 
 
@@ -533,3 +535,31 @@ def test_one_origin_is_one_fault_whatever_is_written_in_its_place(
     with nanlab.watch(on_fault="record") as trace:
         exec(compile(text, str(file), "exec"), {})
     assert len([f for f in trace.findings if f.severity == "error"]) == 1, trace.findings
+
+
+@pytest.mark.parametrize("quotient", ["{}.sum() / w.sum()", "torch.div({}.sum(), w.sum())"])
+def test_of_fixes_that_were_not_tried_the_first_does_something_about_the_operation(
+    quotient: str,
+) -> None:
+    line = quotient.format("(w * -torch.log(p[:, 1]))")
+    rewritten = quotient.format("(w * -torch.log_softmax(x, 1)[:, 1])")
+    said = ["the logarithm", "nanlab.safe.removable(lambda t: f(t), w)", "safe.div"]
+    codes = [rewritten, said[1], "nanlab.safe.div((w * -torch.log(p[:, 1])).sum(), w.sum())"]
+    fixes = [
+        Fix(title, code, edits=(Edit("p.py", 1, 1, code),))
+        for title, code in zip(said, codes, strict=True)
+    ]
+    tried = Fix("tried", "y = x", "fails", edits=(Edit("p.py", 1, 1, "y = x"),))
+    end = len("loss = " + line)
+    found = likeliest_first([fixes[0], tried, *fixes[1:]], f"loss = {line}\n", (1, 7, 1, end))
+    assert found == [fixes[2], tried, fixes[1], fixes[0]]
+
+
+def test_what_is_printed_of_a_fix_says_that_it_was_not_tried() -> None:
+    fix = Fix("count at least one", "n = f(x)\ny = x / n", why="it needs others")
+    assert (fix.head, fix.lines) == ("fix (untried: it needs others)", ["n = f(x)", "y = x / n"])
+    new = Edit("p.py", 1, 1, "import torch\nimport nanlab", "import torch")
+    assert Fix("safe", "y = nanlab.f(x)", "verified", edits=(new,)).lines == [
+        "import nanlab",
+        "y = nanlab.f(x)",
+    ]

@@ -47,6 +47,7 @@ from nanlab.program.rerun import first_of_fault, grouped, step_that_shows, windo
 from nanlab.rules.advice import advised, with_arguments
 from nanlab.rules.left_out import WEIGH_MORE, left_out, without_samples
 from nanlab.rules.settings import tried_settings
+from nanlab.rules.untried import likeliest_first
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
 
@@ -172,7 +173,9 @@ def _tried(
         fed = (f for f in found if f.title.startswith(PASS) and f.verdict == "untried")
         rest = [*fed][MOST_TOLD:]
         return [f for f in found if not any(f is other for other in rest)]
-    return nearest_first(sorted(found, key=_rank), finding)
+    found = nearest_first(sorted(found, key=_rank), finding)
+    span = trace.recording.spans[trace.recording.at(finding.position).place]
+    return likeliest_first(found, file_text(trace, finding.file), span)
 
 
 def _leaving_out(trace: Trace, finding: Finding) -> list[Fix]:
