@@ -257,3 +257,26 @@ def test_an_eps_is_offered_to_a_class_that_takes_one(tmp_path: Path) -> None:
     other = watched(text.replace("ARGUMENT", ", eps=0.0"), tmp_path, 1).findings[0]
     assert not any("eps=" in fix.code for fix in plain.fixes)
     assert any("Rule(model.parameters(), eps=" in fix.code for fix in other.fixes)
+
+
+SCALED_BY_NORM = """
+torch.manual_seed(0)
+model = nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def step(i):
+    x = torch.randn(4, 3)
+    out = torch.func.functional_call(model, dict(model.named_parameters()), (x,))
+    y = model(x).detach() if i == 1 else torch.zeros(4, 1)
+    found = torch.autograd.grad((out - y).square().sum(), list(model.parameters()))
+    scale = 1.0 / torch.stack([g.norm() for g in found]).norm()
+    for p, g in zip(model.parameters(), found):
+        p.grad = g * scale
+    opt.step()
+"""
+
+
+def test_a_limit_that_rounding_makes_up_is_not_told(tmp_path: Path) -> None:
+    trace = watched(SCALED_BY_NORM, tmp_path, 2)
+    finding, fixes = told(trace)
+    assert (finding.phase, finding.source[:5]) == ("forward", "scale")
+    assert fixes and not any("its limit" in fix.why for fix in fixes.values())
