@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -563,3 +565,21 @@ def test_what_is_printed_of_a_fix_says_that_it_was_not_tried() -> None:
         "import nanlab",
         "y = nanlab.f(x)",
     ]
+
+
+def test_no_trial_warns_of_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(3, 1)
+    with nanlab.watch(model, on_fault="record") as trace:
+        x = torch.randn(5, 3)
+        p = model(x)
+        inner = ((p - p.detach()).abs() ** 1.5).mean()
+        found = torch.autograd.grad(inner, [*model.parameters()], create_graph=True)
+        sum(g.square().sum() for g in found).backward()  # type: ignore[union-attr]
+    # warns where it is loaded
+    monkeypatch.delitem(sys.modules, "torch._decomp.decompositions_for_jvp", raising=False)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert trace.culprit is not None and trace.culprit.fixes
+        assert trace.cure is None or trace.cure.edits
+        assert trace.replay(trace.culprit.fixes[0]).ops is not None
+    assert not told

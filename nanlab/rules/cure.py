@@ -6,6 +6,7 @@ import ast
 import itertools
 import re
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -105,7 +106,8 @@ class Chain:
 
 def chain(trace: Trace, culprit: Finding) -> Chain:
     """The faults of the culprit's step, each shown by mending those before it; the cure."""
-    found = _chain(trace, culprit)
+    with warnings.catch_warnings(action="ignore"):  # the run itself has warned
+        found = _chain(trace, culprit)
     imports = partial(with_imports, trace)
     later = [replace(each, fixes=[*map(imports, each.fixes)]) for each in found.faults[1:]]
     found.faults[1:] = later

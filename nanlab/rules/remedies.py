@@ -8,6 +8,7 @@ import itertools
 import math
 import re
 import tokenize
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass, field, replace
@@ -89,7 +90,8 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     """What to write instead, each tried on the whole step; what fails here becomes a note."""
     shown = _shown_last(trace, finding)
     judge = judge_for(trace, shown)
-    with nullcontext() if isinstance(judge, str) else judge.sharing():
+    sharing = nullcontext() if isinstance(judge, str) else judge.sharing()
+    with warnings.catch_warnings(action="ignore"), sharing:  # the run itself has warned
         found = _tried(trace, shown, clock, partial(_beyond, trace, finding))
     return [with_imports(trace, fix) for fix in found]
 
