@@ -836,8 +836,9 @@ def test_a_histogram_of_no_position_is_refused_with_what_was_seen() -> None:
 
 @pytest.mark.parametrize("position", [-1, 10**9])
 def test_a_position_without_a_row_is_refused_by_all_who_ask_for_one(position: int) -> None:
-    with nanlab.watch() as trace:
-        torch.ones(2) * 2
+    layer = nn.Linear(2, 2)
+    with nanlab.watch(layer) as trace:
+        layer(torch.ones(1, 2))
     for take in (trace.histogram, trace.tensor, trace.why):
         with pytest.raises(UsageError, match=f"no row at position {position}"):
             take(position)

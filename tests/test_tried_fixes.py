@@ -18,6 +18,7 @@ import torch
 import nanlab
 from nanlab.analysis import parts, verdict
 from nanlab.rules import Edit, Fix
+from nanlab.rules.titles import told_apart
 from nanlab.rules.untried import likeliest_first
 from nanlab.trace import Trace
 
@@ -473,7 +474,7 @@ def test_of_fixes_alike_the_one_at_the_line_of_the_fault_comes_first() -> None:
             state = decay * state + gain * signal[:, k : k + 1]
         (state - 1).square().mean().backward()
     assert trace.culprit is not None
-    alike = [fix for fix in trace.culprit.fixes if fix.title == "nanlab.safe.removable"]
+    alike = [fix for fix in trace.culprit.fixes if fix.title.startswith("nanlab.safe.removable")]
     assert len(alike) > 1
     assert all(fix.verified for fix in alike)
     assert alike[0].edits[0].first == trace.culprit.line
@@ -583,3 +584,22 @@ def test_no_trial_warns_of_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> Non
         assert trace.cure is None or trace.cure.edits
         assert trace.replay(trace.culprit.fixes[0]).ops is not None
     assert not told
+
+
+@pytest.mark.parametrize(
+    ("codes", "own"),
+    [
+        (["y = a.abs().clamp_min(1e-3)", "y = (a.abs() + 1e-3)"], ["clamp_min(1e-3)", "+ 1e-3"]),
+        (["y = f(x - x.amax(0))", "y = f(x - x.amax(-1))"], ["amax(0)", "amax(-1)"]),
+        (["y = a.exp()", "y = a.exp()"], ["", ""]),
+    ],
+)
+def test_fixes_of_one_title_are_told_apart(codes: list[str], own: list[str]) -> None:
+    fixes = [Fix("keep it", code, edits=(Edit("p.py", 3, 3, code),)) for code in codes]
+    titles = [f"keep it: `{each}`" if each else "keep it" for each in own]
+    assert [fix.title for fix in told_apart([*fixes, Fix("other", "x")])] == [*titles, "other"]
+    there = [
+        Fix("keep it", code, edits=(Edit("p.py", n, n, code),)) for n, code in enumerate(codes, 3)
+    ]
+    if any(own):
+        assert [fix.title for fix in told_apart(there)] == ["keep it: line 3", "keep it: line 4"]

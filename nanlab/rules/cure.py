@@ -29,6 +29,7 @@ from nanlab.rules.remedies import (
     with_imports,
     without_imports,
 )
+from nanlab.rules.titles import told_apart
 from nanlab.trace import Trace
 from nanlab.trace.frames import ops_frame
 from nanlab.trace.op import location
@@ -109,7 +110,9 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
     with warnings.catch_warnings(action="ignore"):  # the run itself has warned
         found = _chain(trace, culprit)
     imports = partial(with_imports, trace)
-    later = [replace(each, fixes=[*map(imports, each.fixes)]) for each in found.faults[1:]]
+    later = [
+        replace(each, fixes=told_apart([*map(imports, each.fixes)])) for each in found.faults[1:]
+    ]
     found.faults[1:] = later
     if (cure := found.cure) is not None:
         fixes = [*map(imports, cure.fixes)]
@@ -124,8 +127,8 @@ def _chain(trace: Trace, culprit: Finding) -> Chain:
     with nullcontext() if isinstance(judge, str) else judge.sharing():
         told = [f for f in culprit.fixes if f.edits and not (f.is_setting or f.left_out)]
         told = [without_imports(trace, fix) for fix in told]
-        limit = next((fix for fix in told if fix.verified and fix.title == LIMIT), None)
-        told = [fix for fix in told if fix.title != LIMIT]
+        limit = next((fix for fix in told if fix.verified and fix.title.startswith(LIMIT)), None)
+        told = [fix for fix in told if not fix.title.startswith(LIMIT)]
         best = next((fix for fix in told if fix.verified), None)
         told = [fix for fix in told if fix.verdict != "untried" or isinstance(judge, str)]
         # of what fails alone, the forms that keep the signal first

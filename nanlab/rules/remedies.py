@@ -48,6 +48,7 @@ from nanlab.program.rerun import first_of_fault, grouped, step_that_shows, windo
 from nanlab.rules.advice import advised, with_arguments
 from nanlab.rules.left_out import WEIGH_MORE, left_out, without_samples
 from nanlab.rules.settings import tried_settings
+from nanlab.rules.titles import told_apart
 from nanlab.rules.untried import likeliest_first
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
@@ -93,7 +94,7 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     sharing = nullcontext() if isinstance(judge, str) else judge.sharing()
     with warnings.catch_warnings(action="ignore"), sharing:  # the run itself has warned
         found = _tried(trace, shown, clock, partial(_beyond, trace, finding))
-    return [with_imports(trace, fix) for fix in found]
+    return [with_imports(trace, fix) for fix in told_apart(found)]
 
 
 def with_imports(trace: Trace, fix: Fix) -> Fix:
