@@ -592,6 +592,7 @@ def test_no_trial_warns_of_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> Non
         (["y = a.abs().clamp_min(1e-3)", "y = (a.abs() + 1e-3)"], ["clamp_min(1e-3)", "+ 1e-3"]),
         (["y = f(x - x.amax(0))", "y = f(x - x.amax(-1))"], ["amax(0)", "amax(-1)"]),
         (["y = a.exp()", "y = a.exp()"], ["", ""]),
+        (["y = x * b()", "y = b() * b()"], ["x * b()", "b() * b()"]),
     ],
 )
 def test_fixes_of_one_title_are_told_apart(codes: list[str], own: list[str]) -> None:
@@ -603,3 +604,23 @@ def test_fixes_of_one_title_are_told_apart(codes: list[str], own: list[str]) -> 
     ]
     if any(own):
         assert [fix.title for fix in told_apart(there)] == ["keep it: line 3", "keep it: line 4"]
+
+
+class Squares(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor: return (x * x).float()  # fmt: skip
+
+
+def test_autocast_is_left_in_the_body_of_a_method_of_one_line() -> None:
+    torch.manual_seed(0)
+    layer, square = torch.nn.Linear(6, 8), Squares()
+    with nanlab.watch(layer, on_fault="record") as trace:
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = square(layer(3000 * torch.randn(5, 6)))
+        (out * 1e-8).mean().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "dtype-overflow"
+    wide = [fix for fix in trace.culprit.fixes if "autocast" in fix.code]
+    assert wide and all(fix.verdict in ("verified", "finite") for fix in wide)
+    for fix in wide:
+        head, context, body = fix.code.splitlines()
+        assert head.startswith("def forward(") and body.lstrip().startswith("return")
+        assert context == '    with torch.autocast("cpu", enabled=False):'

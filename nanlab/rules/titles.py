@@ -16,22 +16,29 @@ _LONGEST = 40  # of what a title says of the code
 def told_apart(fixes: Sequence[Fix]) -> list[Fix]:
     """The fixes, those of one title with what each has of its own."""
     groups = grouped(fixes, lambda fix: fix.title)
-    named = [(fix, _own(fix, groups[fix.title])) for fix in fixes]
-    return [replace(fix, title=f"{fix.title}: {own}") if own else fix for fix, own in named]
+    named = {key: own for group in groups.values() for key, own in _named(group).items()}
+    told = [(fix, named.get((fix.title, fix.code))) for fix in fixes]
+    return [replace(fix, title=f"{fix.title}: {own}") if own else fix for fix, own in told]
 
 
-def _own(fix: Fix, group: Sequence[Fix]) -> str:
-    """Line or operation of a fix that the others of its title do not have; "" if there is none."""
-    others = [each for each in group if each.code != fix.code]
-    lines = [each.edits[0].first if each.edits else 0 for each in group]
-    if not others:
-        return ""
+def _named(group: Sequence[Fix]) -> dict[tuple[str, str], str]:
+    """By title and code the line or operation that a fix has, and no other of its title."""
+    if len({fix.code for fix in group}) < 2:
+        return {}
+    lines = [fix.edits[0].first if fix.edits else 0 for fix in group]
     if len({*lines}) == len(lines) and all(lines):
-        return f"line {fix.edits[0].first}"
-    theirs = {ast.unparse(node) for each in others for node in _operations(each)}
-    own = [node for node in _operations(fix) if ast.unparse(node) not in theirs]
-    told = _told(min(own, key=lambda node: len(ast.unparse(node))), fix.code) if own else ""
-    return f"`{told}`" if told and len(told) <= _LONGEST else ""
+        return {(f.title, f.code): f"line {n}" for f, n in zip(group, lines, strict=True)}
+    own: dict[tuple[str, str], tuple[str, str]] = {}
+    for fix in group:
+        others = [_operations(each) for each in group if each.code != fix.code]
+        theirs = {ast.unparse(node) for each in others for node in each}
+        nodes = [node for node in _operations(fix) if ast.unparse(node) not in theirs]
+        if nodes:
+            node = min(nodes, key=lambda node: len(ast.unparse(node)))
+            own[fix.title, fix.code] = _told(node, fix.code), ast.unparse(node)
+    brief = [short for short, _ in own.values()]
+    told = {key: short if brief.count(short) == 1 else full for key, (short, full) in own.items()}
+    return {key: f"`{text}`" for key, text in told.items() if len(text) <= _LONGEST}
 
 
 def _operations(fix: Fix) -> list[ast.Call | ast.BinOp]:
