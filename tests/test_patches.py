@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import nanlab
+from nanlab.program.imports import Rows, computing, imported
 
 # how a file begins, and the line below which nanlab is imported
 HEADS = [
@@ -60,3 +62,17 @@ def test_a_cure_imports_once_what_it_names_and_is_applied_by_tools(
         assert new.endswith("\n") == text.endswith("\n")
         assert ("\n" + new).count("\nimport nanlab\n") == 1
         subprocess.run([sys.executable, "program.py"], env=environment, check=True)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_cell_imports_what_its_notebook_does_not_know(
+    given: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = SimpleNamespace(user_ns={"torch": None} | ({"nanlab": None} if given else {}))
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    text = "from math import pi\nx = torch.zeros(3)\ny = x.sqrt()\n"
+    edits = [Rows("In[3]", 3, 3, "y = nanlab.safe.sqrt(x)")]
+    found = [*imported(edits, lambda file: text)]
+    new = Rows("In[3]", 1, 1, "from math import pi\nimport nanlab")
+    assert found == ([] if given else [new])
+    assert computing([*edits, new], lambda file: text) == edits

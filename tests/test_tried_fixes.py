@@ -624,3 +624,13 @@ def test_autocast_is_left_in_the_body_of_a_method_of_one_line() -> None:
         head, context, body = fix.code.splitlines()
         assert head.startswith("def forward(") and body.lstrip().startswith("return")
         assert context == '    with torch.autocast("cpu", enabled=False):'
+
+
+def test_another_operation_with_the_same_number_is_not_what_failed() -> None:
+    text = "d = a.pow(-0.5) if s else b.pow(-0.5)\n"
+    codes = [
+        text.strip().replace("a.pow(", "safe(a, "),
+        "d = safe(a, -0.5) if s else safe(b, -0.5)",
+    ]
+    fixes = [Fix("safe", code, edits=(Edit("p.py", 1, 1, code),)) for code in codes]
+    assert likeliest_first(fixes, text, (1, 4, 1, 15)) == fixes

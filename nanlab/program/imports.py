@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,18 +28,18 @@ class Rows:
 
 
 def imported(edits: Sequence[EditLike], read: Callable[[str], str]) -> Iterator[Rows]:
-    """For each file the lines with the imports that its edits need; none for a cell, where
-    ``%load_ext nanlab`` gives the name, or an installed package. read: gives a file's text."""
+    """For each file or cell the lines with the imports that its edits need; none for an installed
+    package. read: gives a file's text."""
     for file in dict.fromkeys(edit.file for edit in edits):
         own = [edit for edit in edits if edit.file == file]
-        if file.startswith("In[") or is_installed(file):
+        if is_installed(file):
             continue
         try:
             text = read(file)
             tree = parsed(text)
         except (SyntaxError, ValueError):
             continue
-        there = _known(tree)
+        there = _known(tree) | (_of_notebook() if file.startswith("In[") else set())
         named = {name for edit in own for name in _named(edit.text)}
         needed = [each for each in _MODULES if each in named and each not in there]
         if text and needed:
@@ -80,6 +81,14 @@ def _rows(
     old = text.splitlines()[lines[0] - 1 : lines[-1]]
     rows = [*imports, *old] if after is None else [*old, *imports]
     yield Rows(file, lines[0], lines[-1], "\n".join(rows))
+
+
+def _of_notebook() -> set[str]:
+    """The names that all cells of the running notebook have; of one that is not at hand, as from
+    a capsule, those that ``%load_ext nanlab`` gives."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return {*_MODULES} if shell is None else {*shell.user_ns}
 
 
 def _is_docstring(node: ast.stmt) -> bool:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from nanlab.findings.rule import Fix
-from nanlab.program.expression import key_of, last_name, nodes_of, parsed, span_of
+from nanlab.program.expression import key_of, last_name, names_in, nodes_of, parsed, span_of
 from nanlab.trace.chunk import Span
 
 
@@ -60,7 +60,7 @@ def _operation(node: ast.expr) -> tuple[str, ...]:
             return type(op).__name__, key_of(right)
         case ast.Call(func=function, args=given) if not _is_ours(function):
             of = [function.value] if isinstance(function, ast.Attribute) else [node]
-            last = [*of, *(each for each in given if not isinstance(each, ast.Constant))][-1]
+            last = [*of, *(each for each in given if names_in(each))][-1]
             return last_name(function), key_of(last)
     return (key_of(node),)
 
