@@ -152,20 +152,23 @@ def _tell(trace: Trace, shown: str | None, folder: str | None) -> None:
     try:
         failure = written(trace, folder) if folder is not None else ""
         rest = _remedy(trace)
-        if failure:
-            rest += f"; {failure}"
-        elif shown is not None:
-            rest += f"; report: {os.path.join(shown, file_stem())}.html"
+        files = f"; report: {os.path.join(shown, file_stem())}.html" if shown is not None else ""
+        files = f"; {failure}" if failure else files
+        rest = rest + files if "\n" not in rest else files + rest
     finally:
         print(rest if waits else told + rest, file=sys.stderr, flush=True)
 
 
 def _remedy(trace: Trace) -> str:
+    """What to write instead: in the line of the fault, or below it where it takes several."""
     culprit, cure = trace.culprit, trace.cure
     if cure is not None and len(cure.fixes) > 1:
         return f"; fix: {cure.brief}"
     if culprit is not None and culprit.fixes:
-        return f"; fix: {' '.join(culprit.fixes[0].code.split())}"
+        first = culprit.fixes[0]
+        several = "\n" in first.code
+        code = "\n    ".join(["", *first.lines]) if several else "; ".join(first.lines)
+        return f"; {first.head}:{'' if several else ' '}{code}"
     return ""
 
 

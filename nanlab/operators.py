@@ -660,3 +660,5 @@ _CARDS = (
 )
 # fmt: on
 CARDS = {one.name: one for one in _CARDS}
+# functions that make a tensor of Python's or NumPy's numbers
+OF_NUMBERS = frozenset(("tensor", "as_tensor", "asarray", "from_numpy"))

@@ -836,8 +836,9 @@ def test_a_histogram_of_no_position_is_refused_with_what_was_seen() -> None:
 
 @pytest.mark.parametrize("position", [-1, 10**9])
 def test_a_position_without_a_row_is_refused_by_all_who_ask_for_one(position: int) -> None:
-    with nanlab.watch() as trace:
-        torch.ones(2) * 2
+    layer = nn.Linear(2, 2)
+    with nanlab.watch(layer) as trace:
+        layer(torch.ones(1, 2))
     for take in (trace.histogram, trace.tensor, trace.why):
         with pytest.raises(UsageError, match=f"no row at position {position}"):
             take(position)
@@ -910,6 +911,45 @@ def test_odd_tensors_are_rows_without_numbers_and_without_harm() -> None:
         torch.complex(torch.ones(2), torch.zeros(2)).abs()
     assert not trace.notes
     assert len(trace.ops) > 5
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_a_fault_beside_tensors_without_memory_is_told_from_its_first_step() -> None:
+    layer, degrees = nn.Linear(3, 2), torch.tensor([1.0, 0.0])
+
+    def step(make: Callable[[], object]) -> None:
+        held = make()  # as a name of the function in which the fault shows
+        (layer(torch.ones(2, 3)) * degrees.pow(-0.5)[:, None]).sum().backward()
+        del held
+
+    for make in (
+        torch.eye(3).to_sparse,
+        torch.eye(3).to_sparse_csr,
+        torch.eye(3).to_mkldnn,
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        lambda: torch.empty(3, device="meta"),
+    ):
+        with nanlab.watch(layer, on_fault="record") as trace:
+            for _ in range(3):
+                step(make)
+        assert not trace.notes
+        assert trace.culprit is not None
+        assert (trace.culprit.cause, trace.culprit.step) == ("pow-fraction-at-zero", 0)
+        assert trace.replay().identical
+
+
+def test_a_fault_inside_of_vmap_is_told() -> None:
+    def share(row: torch.Tensor) -> torch.Tensor:
+        total = row.sum() * 0
+        return row / total
+
+    layer = nn.Linear(3, 1)
+    with nanlab.watch(layer, on_fault="record") as trace:
+        layer(torch.func.vmap(share)(torch.ones(4, 3))).mean().backward()
+    assert not trace.notes
+    assert trace.culprit is not None
+    assert trace.culprit.cause == "div-by-zero"
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -108,3 +108,36 @@ def test_a_missing_input_is_filled_or_its_sample_left_out(tmp_path: Path) -> Non
         ("verified", "replace missing values by 0"),
         ("finite", "leave out sample 4, where `x` is not finite"),
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.distributions.Categorical(logits=torch.tensor([nan, 0.0]))",
+        "torch.multinomial(torch.as_tensor([[0.5, nan]]) / 2, 1)",
+        "table = [0.5, nan]; torch.distributions.Bernoulli(torch.tensor(table))",
+    ],
+)
+def test_what_a_program_ends_by_is_no_target_where_no_prediction_meets_it(
+    line: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "ends.py"
+    path.write_text(f"import torch\nnan = float('nan')\n{line}\n")
+    with pytest.raises((ValueError, RuntimeError)), nanlab.watch(on_fault="record") as trace:
+        exec(compile(path.read_text(), str(path), "exec"), {"__name__": "ends"})
+    assert trace.culprit is not None
+    assert trace.culprit.cause == "nan-in-input" and "the input holds" in trace.culprit.title
+    codes = [fix.code for fix in trace.culprit.fixes]
+    assert not any("tensor(torch.nan_to_num" in code or "loss_fn" in code for code in codes)
+
+
+def test_a_target_of_a_loss_that_nobody_differentiates_is_one() -> None:
+    def validate() -> None:
+        error = (model(torch.ones(1, 2)) - y).square().mean()
+        if not error.isfinite():
+            raise ArithmeticError
+
+    model, y = torch.nn.Linear(2, 1), torch.tensor([[float("nan")]])
+    with pytest.raises(ArithmeticError), nanlab.watch(model, on_fault="record") as trace:
+        validate()
+    assert trace.culprit is not None and trace.culprit.cause == "nan-in-target"

@@ -212,3 +212,71 @@ def test_a_value_in_a_buffer_that_has_a_limit_is_verified_by_it(tmp_path: Path) 
     right = [text for text, fix in fixes.items() if fix.verified]
     assert any("sinc" in text for text in right)
     assert not any("clamp_min" in text or "safe.div" in text for text in right)
+
+
+RULE = """
+class Rule(torch.optim.Optimizer):
+    def __init__(self, params, lr=0.1ARGUMENT):
+        super().__init__(params, dict(lr=lr, eps=1e-8))
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                u = p.grad / p.grad.norm(dim=0)
+                trust = TRUST
+                p.add_(u, alpha=-group["lr"] * trust)
+torch.manual_seed(0)
+model = nn.Linear(3, 2, bias=False)
+opt = Rule(model.parameters())
+x = torch.randn(4, 3)
+x[:, 1] = 0
+def step(i):
+    opt.zero_grad()
+    model(x).square().mean().backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize("trust", ["u.norm().item()", "float(u.mean() / p.norm())"])
+def test_a_number_that_an_update_rule_has_read_is_not_known_anew(
+    trust: str, tmp_path: Path
+) -> None:
+    text = RULE.replace("TRUST", trust).replace("ARGUMENT", "")
+    trace = watched(text, tmp_path, 1)
+    (finding,) = trace.findings
+    assert finding.cause == "optimizer-arithmetic"
+    assert finding.fixes and all(f.verdict == "untried" for f in finding.fixes)
+    (place,) = trace.replay(finding.fixes[0]).looked_at
+    assert place.endswith("program.py:10")
+    assert all(place in fix.why for fix in finding.fixes)
+
+
+def test_an_eps_is_offered_to_a_class_that_takes_one(tmp_path: Path) -> None:
+    text = RULE.replace("TRUST", "1.0")
+    plain = watched(text.replace("ARGUMENT", ""), tmp_path, 1).findings[0]
+    other = watched(text.replace("ARGUMENT", ", eps=0.0"), tmp_path, 1).findings[0]
+    assert not any("eps=" in fix.code for fix in plain.fixes)
+    assert any("Rule(model.parameters(), eps=" in fix.code for fix in other.fixes)
+
+
+SCALED_BY_NORM = """
+torch.manual_seed(0)
+model = nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+def step(i):
+    x = torch.randn(4, 3)
+    out = torch.func.functional_call(model, dict(model.named_parameters()), (x,))
+    y = model(x).detach() if i == 1 else torch.zeros(4, 1)
+    found = torch.autograd.grad((out - y).square().sum(), list(model.parameters()))
+    scale = 1.0 / torch.stack([g.norm() for g in found]).norm()
+    for p, g in zip(model.parameters(), found):
+        p.grad = g * scale
+    opt.step()
+"""
+
+
+def test_a_limit_that_rounding_makes_up_is_not_told(tmp_path: Path) -> None:
+    trace = watched(SCALED_BY_NORM, tmp_path, 2)
+    finding, fixes = told(trace)
+    assert (finding.phase, finding.source[:5]) == ("forward", "scale")
+    assert fixes and not any("its limit" in fix.why for fix in fixes.values())

@@ -84,6 +84,16 @@ def test_exploding_gradients_of_a_recurrent_net_are_blamed_on_the_update_and_cli
     assert "clip_grad_norm_" in found.fixes[0].code
 
 
+@pytest.mark.parametrize("rate", [0.05, 1e10])
+def test_what_grew_is_told_from_what_it_was(rate: float) -> None:
+    net, step = recurrent(None, rate)
+    start = {name: p.detach().square().mean().sqrt().item() for name, p in net.named_parameters()}
+    title = told(watched(net, step, 5)).title
+    grew = re.search(r"(\S+) grew from (\S+) to", title)
+    assert grew is not None, title
+    assert float(grew[2]) == pytest.approx(start[grew[1]], rel=0.01)
+
+
 def test_clipped_recurrent_net_is_healthy() -> None:
     net, step = recurrent(1.0, 0.01)
     assert [f for f in watched(net, step, 12).findings if f.severity == "error"] == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +17,9 @@ import torch
 
 import nanlab
 from nanlab.analysis import parts, verdict
+from nanlab.rules import Edit, Fix
+from nanlab.rules.titles import told_apart
+from nanlab.rules.untried import likeliest_first
 from nanlab.trace import Trace
 
 
@@ -469,7 +474,7 @@ def test_of_fixes_alike_the_one_at_the_line_of_the_fault_comes_first() -> None:
             state = decay * state + gain * signal[:, k : k + 1]
         (state - 1).square().mean().backward()
     assert trace.culprit is not None
-    alike = [fix for fix in trace.culprit.fixes if fix.title == "nanlab.safe.removable"]
+    alike = [fix for fix in trace.culprit.fixes if fix.title.startswith("nanlab.safe.removable")]
     assert len(alike) > 1
     assert all(fix.verified for fix in alike)
     assert alike[0].edits[0].first == trace.culprit.line
@@ -533,3 +538,99 @@ def test_one_origin_is_one_fault_whatever_is_written_in_its_place(
     with nanlab.watch(on_fault="record") as trace:
         exec(compile(text, str(file), "exec"), {})
     assert len([f for f in trace.findings if f.severity == "error"]) == 1, trace.findings
+
+
+@pytest.mark.parametrize("quotient", ["{}.sum() / w.sum()", "torch.div({}.sum(), w.sum())"])
+def test_of_fixes_that_were_not_tried_the_first_does_something_about_the_operation(
+    quotient: str,
+) -> None:
+    line = quotient.format("(w * -torch.log(p[:, 1]))")
+    rewritten = quotient.format("(w * -torch.log_softmax(x, 1)[:, 1])")
+    said = ["the logarithm", "nanlab.safe.removable(lambda t: f(t), w)", "safe.div"]
+    codes = [rewritten, said[1], "nanlab.safe.div((w * -torch.log(p[:, 1])).sum(), w.sum())"]
+    fixes = [
+        Fix(title, code, edits=(Edit("p.py", 1, 1, code),))
+        for title, code in zip(said, codes, strict=True)
+    ]
+    tried = Fix("tried", "y = x", "fails", edits=(Edit("p.py", 1, 1, "y = x"),))
+    end = len("loss = " + line)
+    found = likeliest_first([fixes[0], tried, *fixes[1:]], f"loss = {line}\n", (1, 7, 1, end))
+    assert found == [fixes[2], tried, fixes[1], fixes[0]]
+
+
+def test_what_is_printed_of_a_fix_says_that_it_was_not_tried() -> None:
+    fix = Fix("count at least one", "n = f(x)\ny = x / n", why="it needs others")
+    assert (fix.head, fix.lines) == ("fix (untried: it needs others)", ["n = f(x)", "y = x / n"])
+    new = Edit("p.py", 1, 1, "import torch\nimport nanlab", "import torch")
+    assert Fix("safe", "y = nanlab.f(x)", "verified", edits=(new,)).lines == [
+        "import nanlab",
+        "y = nanlab.f(x)",
+    ]
+
+
+def test_no_trial_warns_of_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(3, 1)
+    with nanlab.watch(model, on_fault="record") as trace:
+        x = torch.randn(5, 3)
+        p = model(x)
+        inner = ((p - p.detach()).abs() ** 1.5).mean()
+        found = torch.autograd.grad(inner, [*model.parameters()], create_graph=True)
+        sum(g.square().sum() for g in found).backward()  # type: ignore[union-attr]
+    # warns where it is loaded
+    monkeypatch.delitem(sys.modules, "torch._decomp.decompositions_for_jvp", raising=False)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert trace.culprit is not None and trace.culprit.fixes
+        assert trace.cure is None or trace.cure.edits
+        assert trace.replay(trace.culprit.fixes[0]).ops is not None
+    assert not told
+
+
+@pytest.mark.parametrize(
+    ("codes", "own"),
+    [
+        (["y = a.abs().clamp_min(1e-3)", "y = (a.abs() + 1e-3)"], ["clamp_min(1e-3)", "+ 1e-3"]),
+        (["y = f(x - x.amax(0))", "y = f(x - x.amax(-1))"], ["amax(0)", "amax(-1)"]),
+        (["y = a.exp()", "y = a.exp()"], ["", ""]),
+        (["y = x * b()", "y = b() * b()"], ["x * b()", "b() * b()"]),
+    ],
+)
+def test_fixes_of_one_title_are_told_apart(codes: list[str], own: list[str]) -> None:
+    fixes = [Fix("keep it", code, edits=(Edit("p.py", 3, 3, code),)) for code in codes]
+    titles = [f"keep it: `{each}`" if each else "keep it" for each in own]
+    assert [fix.title for fix in told_apart([*fixes, Fix("other", "x")])] == [*titles, "other"]
+    there = [
+        Fix("keep it", code, edits=(Edit("p.py", n, n, code),)) for n, code in enumerate(codes, 3)
+    ]
+    if any(own):
+        assert [fix.title for fix in told_apart(there)] == ["keep it: line 3", "keep it: line 4"]
+
+
+class Squares(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor: return (x * x).float()  # fmt: skip
+
+
+def test_autocast_is_left_in_the_body_of_a_method_of_one_line() -> None:
+    torch.manual_seed(0)
+    layer, square = torch.nn.Linear(6, 8), Squares()
+    with nanlab.watch(layer, on_fault="record") as trace:
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = square(layer(3000 * torch.randn(5, 6)))
+        (out * 1e-8).mean().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "dtype-overflow"
+    wide = [fix for fix in trace.culprit.fixes if "autocast" in fix.code]
+    assert wide and all(fix.verdict in ("verified", "finite") for fix in wide)
+    for fix in wide:
+        head, context, body = fix.code.splitlines()
+        assert head.startswith("def forward(") and body.lstrip().startswith("return")
+        assert context == '    with torch.autocast("cpu", enabled=False):'
+
+
+def test_another_operation_with_the_same_number_is_not_what_failed() -> None:
+    text = "d = a.pow(-0.5) if s else b.pow(-0.5)\n"
+    codes = [
+        text.strip().replace("a.pow(", "safe(a, "),
+        "d = safe(a, -0.5) if s else safe(b, -0.5)",
+    ]
+    fixes = [Fix("safe", code, edits=(Edit("p.py", 1, 1, code),)) for code in codes]
+    assert likeliest_first(fixes, text, (1, 4, 1, 15)) == fixes

@@ -105,7 +105,7 @@ def test_a_wrong_fix_is_not_verified_where_the_step_is_too_large_to_be_computed_
         module.step()
     assert trace.culprit is not None
     fixes = trace.culprit.fixes
-    assert (fixes[0].title, fixes[0].verdict) == ("rewritten with softmax", "verified")
+    assert (fixes[0].title, fixes[0].verdict) == ("rewritten with softmax: line 12", "verified")
     clamps = [fix.verdict for fix in fixes if "clamp" in fix.title]
     assert clamps
     assert "verified" not in clamps

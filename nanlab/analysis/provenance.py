@@ -608,6 +608,7 @@ def phase_of(recording: Recording, origin: Origin) -> str:
         and origin.sink.kind == "parameter"
         and not row.backward
         and _by_hand(recording, origin.position, row)
+        and not _is_handed_on(recording, origin)
     ):
         # a layer that initialises itself
         return "optimizer" if not _in_forward(recording, row.place) else "forward"
@@ -623,6 +624,13 @@ def _taken_by_update(recording: Recording, origin: Origin) -> bool:
 def _by_hand(recording: Recording, position: int, row: Op) -> bool:
     """Whether the way to a parameter leads through an update that the program makes itself."""
     return bool(row.without_grad) or (row.node < 0 and comes_from_gradients(recording, position))
+
+
+def _is_handed_on(recording: Recording, origin: Origin) -> bool:
+    """Whether the gradients that the program made itself were those of a later optimizer step."""
+    written = origin.sink.position
+    steps = (s for s in recording.training.optimizer_steps if s.position <= written < s.end)
+    return any(origin.position < step.position for step in steps)
 
 
 def _in_forward(recording: Recording, place: int) -> bool:

@@ -34,7 +34,7 @@ class Runaway:
     """The update that drove a parameter away."""
 
     name: str
-    before: float  # rms at the start
+    before: float | None  # rms at the start; None: not known
     after: float  # rms at the end
     steps: int  # training steps between
     op: str
@@ -113,7 +113,9 @@ def comes_from_gradients(recording: Recording, position: int) -> bool:
 def _grown(
     recording: Recording, position: int, grew: float, large: float
 ) -> tuple[int, float, float] | None:
-    """(parameter, rms at first, rms at last) of the parameter that grew most before a position."""
+    """(parameter, rms at first, rms at last) of the parameter that grew most before a position.
+
+    What it was at first is told by its first value and update; they say how large at least."""
     blocks = parameter_columns(recording)
     keep = (blocks["position"] < position) & blocks["value_known"]
     keep &= (blocks["value_nan"] + blocks["value_inf"]) == 0
@@ -134,7 +136,7 @@ def runaway(recording: Recording, position: int) -> Runaway | None:
     grown = _grown(recording, position, *((GREW_LOW, LARGE_LOW) if low else (GREW, LARGE)))
     if grown is None:
         return _by_hand(recording, position)
-    owner, before, after = grown
+    owner, _, after = grown
     found = optimizer_step_of(recording, owner, position)
     if found is None:
         return None
@@ -154,7 +156,14 @@ def runaway(recording: Recording, position: int) -> Runaway | None:
     name = recording.parameter_names[owner]
     deep = rises_in_a_chain(recording, step.position)
     how = (step.line, step.site, step.position, rate, decay, step.optimizer, deep)
-    return Runaway(name, before, after, steps, op, *how)
+    return Runaway(name, _at_first(recording, name), after, steps, op, *how)
+
+
+def _at_first(recording: Recording, name: str) -> float | None:
+    """The rms of a parameter as the watch first saw it."""
+    seen = (s for s in recording.sources.values() if (s.kind, s.name) == ("parameter", name))
+    stats = next((recording.stats(each.number) for each in seen), None)
+    return stats.rms if stats is not None and stats.known else None
 
 
 def stable_rate(recording: Recording, away: Runaway) -> tuple[float, float] | None:

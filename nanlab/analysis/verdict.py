@@ -556,7 +556,7 @@ class Judge:
                 true = self.parts.truth(part)
                 if true is None or not _exist(true, old):
                     true = self._by_a_count(part)
-                if true is None or not _exist(true, old):
+                if true is None or not _exist(true, old) or self._is_rounding(part, old):
                     return Agreement("unknown", NOT_COMPUTED)
                 own = [p for p in edited.patches if p.segment == region.segment]
                 new = evaluate(part.function(own), operands, part.differentiated)
@@ -566,6 +566,19 @@ class Judge:
             if found.kind != "agrees":
                 return found
         return Agreement("agrees")
+
+    def _is_rounding(self, part: Slice, old: Evaluation) -> bool:
+        """Whether the rounding of what it reads decides what was not finite, as the quotient by a
+        difference of numbers that are alike."""
+        values = zip(
+            old.values, *(each.values for each in self.parts.in_float64(part)), strict=True
+        )
+        for was, here, *near in values:
+            bad = ~was.isfinite().cpu()
+            at, beside = here.double().cpu()[bad], (each.double().cpu()[bad] for each in near)
+            if any(bool(((each - at).abs() > WITHIN * at.abs()).any()) for each in beside):
+                return True
+        return False
 
     def _is_followed(self, region: Region) -> bool:
         """Whether a loss of its step is computed from a line, or it is of the backward part."""

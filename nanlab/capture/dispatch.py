@@ -271,12 +271,16 @@ class OpRecorder(DispatchMode):
             if self.flying:
                 self.collectives.before_read((tensor,))
             self.reader.note_number(tensor, value)
-            if self.where.in_backward or self.where.in_optimizer:
+            # an optimizer of torch's reads its own numbers
+            updates = self.where.in_optimizer
+            if self.where.in_backward or (updates and self.lines.torch_code(frame)):
                 return
             self.settle()
-            escapes, source = self.recording.escapes, self.source(tensor)
             if self.program is not None:
                 self.program.looked(tensor, value, self.lines.here(frame)[0])
+            if updates:
+                return
+            escapes, source = self.recording.escapes, self.source(tensor)
             escapes.last_read = self.recording.end, source
             if tensor.requires_grad:
                 escapes.add(ReadOut(self.recording.end, source, self.lines.here(frame)[0]))

@@ -9,7 +9,7 @@ from weakref import ref
 import torch
 
 from nanlab.capture.plans import Plan
-from nanlab.stats.memory import is_dense, local_part
+from nanlab.stats.memory import has_storage, is_dense, local_part
 from nanlab.trace.chunk import Names
 from nanlab.trace.program import View
 from nanlab.trace.recording import Recording
@@ -303,12 +303,7 @@ class TensorViews:
 
 def is_plain(t: Tensor) -> bool:
     """Whether a tensor is just a view of its storage; symbolic zeros have no memory."""
-    return (
-        t.__class__ in PLAIN
-        and t.layout is torch.strided
-        and not t.is_quantized
-        and not t._is_zerotensor()
-    )
+    return t.__class__ in PLAIN and has_storage(t) and not t.is_quantized and not t._is_zerotensor()
 
 
 def tracked_by(t: Tensor) -> int:

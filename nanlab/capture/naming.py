@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from nanlab.capture.ledger import is_plain
 from nanlab.trace.recording import NamedTensor
 
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ def _of_frame(ops: OpRecorder, frame: FrameType, position: int) -> list[NamedTen
     if code.co_flags & CO_OPTIMIZED and type(held) is dict:
         held.clear()  # a copy that the frame would keep, up to Python 3.12, with all its tensors
     for name, value in named:
-        if type(value) is not torch.Tensor or value.requires_grad or not value.dim():
+        if type(value) is not torch.Tensor or value.requires_grad or not is_plain(value):
             continue
         entry = ops.ledger.entries.get(value.untyped_storage()._cdata)
-        if entry is not None:
+        if entry is not None and value.dim():
             file, first = ops.lines.shown(code), _first_line(code)
             offset, size = int(value.storage_offset()), tuple(value.shape)
             at = position, file, first, name, entry.serial

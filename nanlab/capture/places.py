@@ -259,7 +259,7 @@ class SourceLines:
 
     def torch_code(self, frame: FrameType | None) -> bool:
         """Whether a frame runs torch's own code (or ours)."""
-        return frame is not None and self._kinds.get(id(frame.f_code)) == _TORCH
+        return frame is not None and self._kind(frame) == _TORCH
 
     def shown(self, code: CodeType) -> str:
         """The file of a known function, as tables show it."""

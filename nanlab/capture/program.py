@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from nanlab.capture.buffers import CopyBuffers
 from nanlab.capture.ledger import Ledger, TensorViews, is_plain, tracked_by
 from nanlab.capture.plans import Plan, argument, tensors_of, unwrapped
+from nanlab.stats.memory import has_storage
 from nanlab.trace.op import is_installed
 from nanlab.trace.program import (
     Call,
@@ -597,7 +598,7 @@ class OptimizerRuns:
                 or not all(map(is_, known[1], own.values()))
             ):
                 for t in (p, *own.values()):
-                    if isinstance(t, Tensor) and t.layout is torch.strided:
+                    if isinstance(t, Tensor) and has_storage(t):
                         if t.untyped_storage()._cdata not in recorder.ledger.entries:
                             meet(t)
                 packed = {name: pack(value) for name, value in own.items()}

@@ -15,6 +15,7 @@ import pandas as pd
 
 from nanlab.analysis.libraries import report
 from nanlab.errors import UsageError
+from nanlab.findings.diff import diff_of
 from nanlab.program.batch import LeftOut
 from nanlab.trace.op import location, module_name
 
@@ -40,7 +41,7 @@ class Fixes(list["Fix"]):
         lines = []
         for fix in self:
             why = f" ({fix.why})" if fix.why else ""
-            code = fix.code.replace("\n", "\n      ")
+            code = "\n      ".join(fix.lines)
             lines.append(f"{fix.verdict}: {fix.title}{why}\n      {code}")
         return _numbered(lines, "no fixes")
 
@@ -153,6 +154,14 @@ class Edit:
         indent = self.old[: len(self.old) - len(self.old.lstrip())]
         return [indent + row if row else row for row in self.text.splitlines()]
 
+    @property
+    def imports(self) -> list[str]:
+        """The lines that it adds, where these only import something."""
+        old, rows = self.old.splitlines(), self.text.splitlines()
+        new = [row for row in rows if row not in old]
+        only = [row for row in rows if row in old] == old
+        return new if only and all(row.startswith("import ") for row in new) else []
+
 
 @dataclass(frozen=True)
 class Fix:
@@ -192,6 +201,18 @@ class Fix:
         return self.verdict == "verified"
 
     @property
+    def head(self) -> str:
+        """``fix``, with the verdict where it is not verified: ``fix (untried: ...)``."""
+        why = f": {self.why}" if self.why else ""
+        return "fix" if self.verified else f"fix ({self.verdict}{why})"
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines to write, those first that import what they name."""
+        imports = (row for edit in self.edits for row in edit.imports)
+        return [*dict.fromkeys(imports), *self.code.splitlines()]
+
+    @property
     def tried(self) -> tuple[Edit, ...]:
         """The edits of the program, or that of an installed package."""
         return self.edits if self.patch is None else (self.patch,)
@@ -199,27 +220,6 @@ class Fix:
     def diff(self) -> str:
         """The edits as a unified diff, those of an installed package too; "" without edits."""
         return diff_of(self.tried)
-
-
-def diff_of(edits: Sequence[Edit]) -> str:
-    """Edits as a unified diff, file by file, without lines of context."""
-    parts: list[str] = []
-    for file in dict.fromkeys(edit.file for edit in edits):
-        parts += [f"--- {file}", f"+++ {file}"]
-        moved = 0
-        for edit in sorted((e for e in edits if e.file == file), key=lambda e: e.first):
-            old, new = edit.old.splitlines(), edit.rows()
-            parts.append(f"@@ -{edit.first},{len(old)} +{edit.first + moved},{len(new)} @@")
-            parts += [f"-{row}" for row in old] + [f"+{row}" for row in new]
-            moved += len(new) - len(old)
-    return Diff("\n".join(parts))
-
-
-class Diff(str):
-    """A unified diff, which a notebook shows line by line."""
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class Finding:
         if first is not None and first.verdict == "fails":
             lines.append("  no single fix helps; trace.cure has the edits for all faults")
         elif first is not None:
-            lines += [f"  fix: {first.title}", *(f"    {x}" for x in first.code.splitlines())]
+            lines += [f"  {first.head}: {first.title}", *(f"    {x}" for x in first.lines)]
         return "\n".join(line for line in lines if line)
 
     def bug_report(self) -> str:

@@ -16,8 +16,16 @@ from nanlab.fixes.candidates import Candidate
 from nanlab.fixes.guards import Guard
 from nanlab.fixes.match import Scope, is_new, leaves_of, written_by
 from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, SIGNS, is_pure
-from nanlab.operators import CARDS, card, having
-from nanlab.program.expression import OBJECTS, inside, lines_of, nodes_of, parsed, span_of
+from nanlab.operators import CARDS, OF_NUMBERS, card, having
+from nanlab.program.expression import (
+    OBJECTS,
+    inside,
+    last_name,
+    lines_of,
+    nodes_of,
+    parsed,
+    span_of,
+)
 from nanlab.trace.chunk import Span
 
 # One operation, whichever way a program writes it, and another in its place: both by example.
@@ -340,6 +348,8 @@ def guarded(
     for guard in guards:
         for node in nodes:
             found = bound(_with(guard.before, numbers), node, page.assigned, page.known_as(node))
+            if found and isinstance(f := found.get("f"), ast.expr) and last_name(f) in OF_NUMBERS:
+                continue  # what it is given is no tensor
             if found and "$call" in guard.after:
                 found = _as_called(node, found)
             new = filled(_with(guard.after, numbers), found, page.source) if found else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -70,7 +72,10 @@ def proposals(recording: Recording, position: int, pages: Pages) -> list[Candida
         if maker.born and maker.place != op.place:
             found += _guarded(recording, maker, pages)
     device = autocast(recording, op)
-    return [_outside(c, device) if device and c.title == IN_FLOAT32 else c for c in found]
+    if not device:
+        return found
+    wrapped = (_outside(c, device) if c.title == IN_FLOAT32 else c for c in found)
+    return [each for each in wrapped if each is not None]
 
 
 def library_proposals(recording: Recording, position: int, text: str, line: int) -> list[Candidate]:
@@ -339,10 +344,24 @@ def _line(recording: Recording, op: Op) -> str:
     return next(iter(text_of(recording, op.file).splitlines()[op.line - 1 : op.line]), "")
 
 
-def _outside(candidate: Candidate, device: str) -> Candidate:
-    """The same outside of autocast, which would cast back what is to be float32."""
-    inner = textwrap.indent(candidate.text, "    ")
-    return replace(candidate, text=f'with torch.autocast("{device}", enabled=False):\n{inner}')
+def _outside(candidate: Candidate, device: str) -> Candidate | None:
+    """The same outside of autocast, which would cast back what is to be float32; of a definition
+    what stands in its body, and None where that is no statement."""
+    text, head = candidate.text, ""
+    with suppress(SyntaxError):
+        match ast.parse(text).body:
+            case [ast.FunctionDef(body=[first, *_])]:
+                rows = text.splitlines(keepends=True)
+                at = sum(map(len, rows[: first.lineno - 1]))
+                at += len(rows[first.lineno - 1].encode()[: first.col_offset].decode())
+                head, text = f"{text[:at].rstrip()}\n", text[at:]
+            case [ast.ClassDef()]:
+                return None
+            case [statement] if isinstance(getattr(statement, "value", None), ast.Lambda):
+                return None
+    inner = textwrap.indent(text, "    ")
+    wrapped = f'with torch.autocast("{device}", enabled=False):\n{inner}'
+    return replace(candidate, text=head + (textwrap.indent(wrapped, "    ") if head else wrapped))
 
 
 def _place(recording: Recording, op: Op, pages: Pages) -> Place:

@@ -38,6 +38,7 @@ from nanlab.program.expression import (
     span_of,
 )
 from nanlab.program.rerun import Get, seed_first
+from nanlab.stats.memory import has_storage
 from nanlab.trace.chunk import Span
 from nanlab.trace.op import as_imported
 from nanlab.trace.program import Ref, Segment, refs_in
@@ -501,7 +502,7 @@ def _tensors_of(held: Any) -> list[Tensor]:
         if id(each) in seen:  # modules may hold each other
             continue
         seen.add(id(each))
-        if isinstance(each, Tensor) and each.layout is torch.strided:
+        if isinstance(each, Tensor) and has_storage(each):
             found[id(each)] = each
         elif isinstance(each, nn.Module):
             waiting += [(v, 1) for module in each.modules() for v in vars(module).values()]

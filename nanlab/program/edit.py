@@ -74,6 +74,7 @@ from nanlab.program.expression import (
     stored_in,
     transformed,
 )
+from nanlab.program.imports import Rows, computing
 from nanlab.program.limited import decorated, patches_of
 from nanlab.program.patched import patching
 from nanlab.program.readings import Readings, device_of, text_of
@@ -131,6 +132,7 @@ def apply(
     values: of the step's calls, as far as earlier edits have asked; kept there.
     """
     values = Values(segments) if values is None else values
+    edits = computing(edits, partial(text_of, recording))
     texts = {edit: text_of(recording, edit.file) for edit in edits}
     several = len(edits) > 1
     named = {edit: named_parts(text, edit) if several else {} for edit, text in texts.items()}
@@ -186,7 +188,7 @@ def _in_package(recording: Recording, values: Values, edit: EditLike) -> Iterato
     for number in led:
         file, line, _ = places[number]
         row = text_of(recording, file).splitlines()[line - 1 : line]
-        same = _Lines(file, line, line, "".join(row))
+        same = Rows(file, line, line, "".join(row))
         rewrite, span = _Rewrite(recording, same, values, {}, {}), recording.spans[number]
         yield from rewrite.made_again(span, context)
     if not led:
@@ -200,16 +202,6 @@ def check_trusted(recording: Recording) -> None:
             "it would run source text of the file that was loaded; try nanlab.load(path,"
             " trusted=True)"
         )
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """Lines of a file as they stand."""
-
-    file: str
-    first: int
-    last: int
-    text: str
 
 
 class _Rewrite:

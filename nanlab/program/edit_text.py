@@ -451,7 +451,16 @@ def both_forms(text: str, edit: EditLike) -> tuple[list[ast.stmt], list[ast.stmt
         case [ast.With(body=was) as one], [ast.With(body=now) as other]:
             if [key_of(each) for each in one.items] == [key_of(each) for each in other.items]:
                 return was, now
+        case [ast.FunctionDef(body=was) as one], [ast.FunctionDef(body=now) as other]:
+            if _header(one) == _header(other):  # a function of one line
+                return was, now
     return old, new
+
+
+def _header(function: ast.FunctionDef) -> tuple[Any, ...]:
+    """What a function is called and takes."""
+    around = [function.args, *function.decorator_list]
+    return function.name, *map(key_of, around)
 
 
 def _written(text: str, edit: EditLike) -> str:

@@ -23,6 +23,7 @@ from nanlab.errors import NotReplayable
 from nanlab.operators import having
 from nanlab.program.rebuild import same_bits
 from nanlab.program.rerun import Get, copy_of
+from nanlab.stats.memory import has_storage
 from nanlab.trace.chunk import Span
 from nanlab.trace.mode import DispatchMode
 from nanlab.trace.program import Call, Ref, refs_in
@@ -297,7 +298,7 @@ def is_silent(func: Any) -> bool:
 
 
 def _has_storage(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.layout is torch.strided
+    return isinstance(value, Tensor) and has_storage(value)
 
 
 class Following(DispatchMode):
@@ -319,7 +320,7 @@ class Following(DispatchMode):
 
     def ref_of(self, result: Any) -> Ref | None:
         """The recorded reference to a result of these calls."""
-        if isinstance(result, Tensor):
+        if _has_storage(result):
             shown = result.data_ptr(), result.shape, result.stride(), result.dtype
             for each, ref in reversed(self._given):
                 if (each.data_ptr(), each.shape, each.stride(), each.dtype) == shown:
@@ -350,8 +351,8 @@ class Following(DispatchMode):
                 raise _Other
         results = zip((t for t in outs if isinstance(t, Tensor)), refs_in(call.out), strict=False)
         for result, ref in results:
-            self._given.append((result, ref))
             if _has_storage(result):
+                self._given.append((result, ref))
                 self._numbers[result.untyped_storage()._cdata] = ref.storage
         self.count += 1
         return out

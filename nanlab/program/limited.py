@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from nanlab.errors import NotReplayable
+from nanlab.operators import OF_NUMBERS
 from nanlab.program.edit_text import EditLike, whole_spans
 from nanlab.program.expression import (
     last_name,
@@ -70,7 +71,7 @@ def patches_of(
     alone = lines - {line for f in shared for line in lines_of(f)}
     places = {number for number, line in in_file.items() if line in lines}
     called = (n for f in functions for n in ast.walk(f) if isinstance(n, ast.Call))
-    tensors = any(last_name(n.func) in ("tensor", "as_tensor", "from_numpy") for n in called)
+    tensors = any(last_name(n.func) in OF_NUMBERS for n in called)
     loops = {line for n in ast.walk(parsed(text)) if isinstance(n, _LOOPS) for line in _lines_in(n)}
     within = (n for n in ast.walk(function) if isinstance(n, ast.FunctionDef) and n is not function)
     once = {*lines_of(function)} - {line for n in within for line in lines_of(n)} - loops

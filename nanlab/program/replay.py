@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import threading
+import warnings
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -228,7 +229,7 @@ def observed(where: Window, change: Change | Edited | None = None, updates: bool
     lines.forced = 0, 0
     watcher.is_last = False
     try:
-        with watcher as trace:
+        with warnings.catch_warnings(action="ignore"), watcher as trace:
             rebuild(
                 change.segments,
                 change.patches,
@@ -439,6 +440,19 @@ def replay(
     without: Any = None,
 ) -> Replay:
     """``trace.replay``; see there."""
+    with warnings.catch_warnings(action="ignore"):  # the run itself has warned
+        return _replay(trace, fix, step, dtype, loss_scale, lr, without)
+
+
+def _replay(
+    trace: Trace,
+    fix: Any,
+    step: int | None,
+    dtype: torch.dtype | None,
+    loss_scale: float | None,
+    lr: float | None,
+    without: Any,
+) -> Replay:
     first, begin, instead_of = trace.recording.first_step, None, -1
     if step is None:
         culprit = trace.culprit

@@ -6,6 +6,7 @@ import ast
 import itertools
 import re
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -13,17 +14,22 @@ from functools import partial
 
 from nanlab.analysis.verdict import Judge, Judgement
 from nanlab.exact.numbers import work
-from nanlab.findings.rule import Edit, Finding, Fix, Verdict, diff_of
+from nanlab.findings.diff import diff_of
+from nanlab.findings.rule import Edit, Finding, Fix, Verdict
 from nanlab.program.replay import Replay
 from nanlab.rules.remedies import (
     FORMS,
     LIMIT,
     distinct,
     file_text,
+    imports_added,
     judge_for,
     nearest_first,
     proposed,
+    with_imports,
+    without_imports,
 )
+from nanlab.rules.titles import told_apart
 from nanlab.trace import Trace
 from nanlab.trace.frames import ops_frame
 from nanlab.trace.op import location
@@ -65,11 +71,14 @@ class Cure:
     @property
     def brief(self) -> str:
         """``line 47: y = x.exp(); line 60: ...``: what to write, in one line; of several files or
-        cells ``model.py:47: ...``."""
+        cells ``model.py:47: ...``. What takes several lines stands below its place."""
         several = len({edit.file for edit in self.edits}) > 1
         places = [location(e.file, e.first) if several else f"line {e.first}" for e in self.edits]
-        texts = (" ".join(edit.text.split()) for edit in self.edits)
-        return "; ".join(map(": ".join, zip(places, texts, strict=True)))
+        texts = [edit.imports or edit.text.splitlines() for edit in self.edits]
+        if all(len(rows) == 1 for rows in texts):
+            return "; ".join(f"{at}: {rows[0]}" for at, rows in zip(places, texts, strict=True))
+        told = [[f"  {at}:", *rows] for at, rows in zip(places, texts, strict=True)]
+        return "".join("\n" + "\n    ".join(rows) for rows in told)
 
     @property
     def tried(self) -> tuple[Edit, ...]:
@@ -98,12 +107,28 @@ class Chain:
 
 def chain(trace: Trace, culprit: Finding) -> Chain:
     """The faults of the culprit's step, each shown by mending those before it; the cure."""
+    with warnings.catch_warnings(action="ignore"):  # the run itself has warned
+        found = _chain(trace, culprit)
+    imports = partial(with_imports, trace)
+    later = [
+        replace(each, fixes=told_apart([*map(imports, each.fixes)])) for each in found.faults[1:]
+    ]
+    found.faults[1:] = later
+    if (cure := found.cure) is not None:
+        fixes = [*map(imports, cure.fixes)]
+        found.cure = replace(cure, fixes=fixes, edits=imports_added(trace, cure.edits))
+    return found
+
+
+def _chain(trace: Trace, culprit: Finding) -> Chain:
+    """The same, of edits that compute something."""
     first = trace.recording.first_step  # by which a replay of a longer run is numbered
     judge = judge_for(trace, culprit, first)
     with nullcontext() if isinstance(judge, str) else judge.sharing():
         told = [f for f in culprit.fixes if f.edits and not (f.settings or f.left_out)]
-        limit = next((fix for fix in told if fix.verified and fix.title == LIMIT), None)
-        told = [fix for fix in told if fix.title != LIMIT]
+        told = [without_imports(trace, fix) for fix in told]
+        limit = next((fix for fix in told if fix.verified and fix.title.startswith(LIMIT)), None)
+        told = [fix for fix in told if not fix.title.startswith(LIMIT)]
         best = next((fix for fix in told if fix.verified), None)
         told = [fix for fix in told if fix.verdict != "untried" or isinstance(judge, str)]
         # of what fails alone, the forms that keep the signal first
@@ -218,6 +243,9 @@ def _next_fault(
         except Exception:
             continue
         if nxt is None or any(_same(nxt, fault) for fault in found.faults):
+            continue
+        row = then.recording.at(nxt.position)
+        if made.read and (row is None or row.literal):  # the number that was read, not a fault
             continue
         if ended and not _is_recorded(trace, nxt, found.faults):
             continue

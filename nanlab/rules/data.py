@@ -52,7 +52,18 @@ def _role(fault: Fault) -> str:
         or _is_parameter(fault)
     ):
         return "parameter"
-    return "input" if _meets_parameter(fault, use) else "target"
+    return "input" if _meets_parameter(fault, use) or _meets_no_loss(fault) else "target"
+
+
+def _meets_no_loss(fault: Fault) -> bool:
+    """Whether a program ended by a value that is compared with no prediction: it is no target."""
+    recording, use = fault.recording, _first_use(fault)[0]
+    if fault.origin.sink.kind != "output":
+        return False
+    rows = [p for p in fault.origin.path if p >= 0]
+    losses = any(name in fault.op_at(p) for p in rows for name in _LOSSES)
+    beside = (recording.at(p) for p, _ in recording.operands(use) if p not in fault.origin.path)
+    return not losses and not any(row.node >= 0 or row.module for row in beside if row)
 
 
 def _of_optimizer(fault: Fault) -> bool:

@@ -8,6 +8,7 @@ import itertools
 import math
 import re
 import tokenize
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass, field, replace
@@ -39,6 +40,7 @@ from nanlab.fixes.proposals import (
 )
 from nanlab.fixes.removable import Removable, removables
 from nanlab.program.edit import CHANGES_NOTHING
+from nanlab.program.imports import computing, imported
 from nanlab.program.limited import DECORATOR, under_limit
 from nanlab.program.patched import patch
 from nanlab.program.readings import text_of as source_text
@@ -46,6 +48,8 @@ from nanlab.program.rerun import first_of_fault, grouped, step_that_shows, windo
 from nanlab.rules.advice import advised, with_arguments
 from nanlab.rules.left_out import WEIGH_MORE, left_out, without_samples
 from nanlab.rules.settings import tried_settings
+from nanlab.rules.titles import told_apart
+from nanlab.rules.untried import likeliest_first
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
 
@@ -87,8 +91,30 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     """What to write instead, each tried on the whole step; what fails here becomes a note."""
     shown = _shown_last(trace, finding)
     judge = judge_for(trace, shown)
-    with nullcontext() if isinstance(judge, str) else judge.sharing():
-        return _tried(trace, shown, clock, partial(_beyond, trace, finding))
+    sharing = nullcontext() if isinstance(judge, str) else judge.sharing()
+    with warnings.catch_warnings(action="ignore"), sharing:  # the run itself has warned
+        found = _tried(trace, shown, clock, partial(_beyond, trace, finding))
+    return [with_imports(trace, fix) for fix in told_apart(found)]
+
+
+def with_imports(trace: Trace, fix: Fix) -> Fix:
+    """A fix with an edit more for what its lines name and their file does not import."""
+    return replace(fix, edits=imports_added(trace, fix.edits))
+
+
+def without_imports(trace: Trace, fix: Fix) -> Fix:
+    """A fix with the edits alone that compute something."""
+    left = computing(fix.edits, partial(file_text, trace))
+    return replace(fix, edits=tuple(edit for edit in fix.edits if edit in left))
+
+
+def imports_added(trace: Trace, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
+    """Edits, and those that import what they name."""
+    found = list(edits)
+    for rows in imported(edits, partial(file_text, trace)):
+        old = file_text(trace, rows.file).splitlines()[rows.first - 1 : rows.last]
+        found.append(Edit(rows.file, rows.first, rows.last, rows.text, "\n".join(old)))
+    return tuple(found)
 
 
 def _shown_last(trace: Trace, finding: Finding) -> Finding:
@@ -150,7 +176,9 @@ def _tried(
         fed = (f for f in found if f.title.startswith(PASS) and f.verdict == "untried")
         rest = [*fed][MOST_TOLD:]
         return [f for f in found if not any(f is other for other in rest)]
-    return nearest_first(sorted(found, key=_rank), finding)
+    found = nearest_first(sorted(found, key=_rank), finding)
+    span = trace.recording.spans[trace.recording.at(finding.position).place]
+    return likeliest_first(found, file_text(trace, finding.file), span)
 
 
 def _leaving_out(trace: Trace, finding: Finding) -> list[Fix]:

@@ -18,7 +18,7 @@ from nanlab.findings.fault import plural
 from nanlab.findings.rule import Edit, Finding, Fix
 from nanlab.fixes.guards import number
 from nanlab.formats import format_of
-from nanlab.program.expression import parsed
+from nanlab.program.expression import nodes_of, parsed
 from nanlab.program.readings import text_of
 from nanlab.program.replay import RateTrial, Replay, replay_step, try_rate
 from nanlab.program.rerun import Window, rerun, window
@@ -98,6 +98,11 @@ def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
     inside = [s for s in steps if where.start <= s.position < where.end]
     inside.sort(key=lambda s: (not _made_by(culprit, s), name not in dict(s.settings)))
     kind = inside[0].optimizer if inside else "Adam"
+    unknown = inside and not any(run.groups for run in runs)
+    if unknown and name not in dict(inside[0].settings):
+        return
+    if culprit is not None and not _takes(text_of(trace.recording, culprit.file), kind, name):
+        return
     for epsilon in (e for e in EPSILONS if e > torch.finfo(narrow).tiny):
         shown = number(epsilon)
         title = f"an optimizer eps of {shown}, which {format_of(narrow).name} holds"
@@ -143,6 +148,22 @@ def _epsilon_of(runs: Sequence[OptimizerRun]) -> tuple[str, float | tuple[float,
             if name.startswith("eps") and all(type(each) is float for each in numbers):
                 return name, value
     return "" if any(run.groups for run in runs) else "eps", 0.0
+
+
+def _takes(text: str, kind: str, setting: str) -> bool:
+    """Whether a class takes an argument; True where a file does not say."""
+    try:
+        nodes = nodes_of(parsed(text))
+    except (SyntaxError, ValueError):
+        return True
+    for node in nodes:
+        if isinstance(node, ast.ClassDef) and node.name == kind:
+            for made in node.body:
+                if isinstance(made, ast.FunctionDef) and made.name == "__init__":
+                    given = made.args
+                    names = {each.arg for each in (*given.args, *given.kwonlyargs)}
+                    return setting in names or given.kwarg is not None
+    return True
 
 
 def _where_made(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch.nn.parameter import is_lazy
 
 # types whose memory may be read without asking anybody
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -95,6 +96,17 @@ def local_part(t: torch.Tensor) -> torch.Tensor:
     if collectives is not None and isinstance(t, collectives.AsyncCollectiveTensor):
         t = t.elem
     return t
+
+
+def has_storage(t: torch.Tensor) -> bool:
+    """Whether a tensor shows a storage: a sparse, nested or lazy one does not, nor one that
+    ``vmap`` or ``grad`` has wrapped."""
+    return (
+        t.layout is torch.strided
+        and not t.is_nested
+        and not is_lazy(t)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+    )
 
 
 def has_memory(t: torch.Tensor) -> bool:

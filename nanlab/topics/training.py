@@ -66,12 +66,15 @@ def _last_rate(fault: Fault) -> list[Fix]:
 
 def _bad_rate(fault: Fault, step: OptimizerStep | None) -> Finding:
     rate = next((r for r in step.rates if not _finite(r)), None) if step else None
-    shown = "not a real number" if rate is None else f"{rate:g}"
+    if rate is not None:
+        title, given = f"the learning rate is {rate:g}", "Here the schedule gave the bad rate"
+    else:  # of which the row tells only that Python computed it
+        title = "the learning rate, or another number of the update, is not a real number"
+        given = "Here the bad number is one that Python computed"
     return learning_rate.retold(
         fault.finding,
-        f"the learning rate is {shown}",
-        "Here the schedule gave the bad rate, and the update spread it to every parameter; loss"
-        " and gradients were finite.",
+        title,
+        f"{given}, and the update spread it to every parameter; loss and gradients were finite.",
         phase="optimizer",
         fixes=[
             *_last_rate(fault),
@@ -298,10 +301,8 @@ def _blame_enlarging(fault: Fault, away: Runaway, at: Place, factor: float) -> F
 
 
 def growth_of(away: Runaway) -> str:
-    return (
-        f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in"
-        f" {plural(away.steps, 'step')}"
-    )
+    start = f" from {away.before:.3g}" if away.before is not None else ""
+    return f"{away.name} grew{start} to {away.after:.3g} (rms) in {plural(away.steps, 'step')}"
 
 
 def _uncleared(fault: Fault, away: Runaway) -> bool:

@@ -267,7 +267,7 @@ class Trace:
         Empty for memory that was allocated and not yet written. Raises UsageError for a position
         that is not in the table, TypeMismatchError for what is no whole number.
         """
-        position = self._position(position)
+        position = self._row(position)
         self._summarised()
         found = self.recording.exponents(position)
         if found is None and self.recording.op(position) is not None:

@@ -286,12 +286,17 @@ def _inf(row: Row, trace: Trace | None) -> str:
     return number(row.posinf + row.neginf)
 
 
+def exponents(trace: Trace, number: float) -> pd.Series[int]:
+    """The exponents of a row, or of what the program had before it (negative)."""
+    number = int(number)
+    found = trace.recording.exponents(number) if number < 0 else None
+    return trace.histogram(number) if found is None else found
+
+
 def _histogram(name: str) -> Column:
     def html(row: Row, trace: Trace | None) -> str:
         position = getattr(row, name, None)
-        return (
-            "" if trace is None or pd.isna(position) else sparkline(trace.histogram(int(position)))
-        )
+        return "" if trace is None or pd.isna(position) else sparkline(exponents(trace, position))
 
     return Column("exponents", html, name, "left")
 

@@ -23,6 +23,7 @@ from nanlab.views.columns import (
     blocks,
     edge_bytes,
     excerpt,
+    exponents,
     graph_columns,
     known,
     passes,
@@ -161,16 +162,15 @@ def tensor_texts(trace: Trace, tensor: ForwardTensor) -> dict[str, Any]:
         values = asdict(stats) | {"inf": stats.posinf + stats.neginf}
     else:
         values = dict.fromkeys(STATISTICS)
-    exponents = (
-        trace.histogram(tensor.number) if tensor.number is not None and stats is not None else None
-    )
+    told = tensor.number if stats is not None else None
+    bins = exponents(trace, told) if told is not None else None
     return {
         "kept": kept,
         "as": tensor.attribute or "kept" if kept else NOT_KEPT[tensor.kept],
         "name": described(tensor),
         "shape": "×".join(map(str, tensor.shape)) or "scalar",
         "numbers": [number(values[name]) for name in STATISTICS],
-        "blocks": blocks(exponents) if exponents is not None else "",
+        "blocks": blocks(bins) if bins is not None else "",
         "dtype": tensor.dtype,
     }
 

@@ -68,7 +68,8 @@ def as_text(finding: Finding) -> str:
     lines += [f"  path: {Path(finding.path).chain()}"] if finding.path else []
     for fix in finding.fixes:
         title = f"{fix.title}: {fix.why}" if fix.why else fix.title
-        lines.append(f"  fix ({fix.verdict}): {title}:  {fix.code}")
+        code = "\n".join(fix.lines)
+        lines.append(f"  fix ({fix.verdict}): {title}:  {code}")
     return "\n".join(lines)
 
 

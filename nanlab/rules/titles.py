@@ -1,0 +1,62 @@
+"""Titles of fixes that do alike: what tells one from the other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nanlab.findings.rule import Fix
+from nanlab.program.expression import last_name, nodes_of, parsed
+from nanlab.program.rerun import grouped
+
+_LONGEST = 40  # of what a title says of the code
+
+
+def told_apart(fixes: Sequence[Fix]) -> list[Fix]:
+    """The fixes, those of one title with what each has of its own."""
+    groups = grouped(fixes, lambda fix: fix.title)
+    named = {key: own for group in groups.values() for key, own in _named(group).items()}
+    told = [(fix, named.get((fix.title, fix.code))) for fix in fixes]
+    return [replace(fix, title=f"{fix.title}: {own}") if own else fix for fix, own in told]
+
+
+def _named(group: Sequence[Fix]) -> dict[tuple[str, str], str]:
+    """By title and code the line or operation that a fix has, and no other of its title."""
+    if len({fix.code for fix in group}) < 2:
+        return {}
+    lines = [fix.edits[0].first if fix.edits else 0 for fix in group]
+    if len({*lines}) == len(lines) and all(lines):
+        return {(f.title, f.code): f"line {n}" for f, n in zip(group, lines, strict=True)}
+    own: dict[tuple[str, str], tuple[str, str]] = {}
+    for fix in group:
+        others = [_operations(each) for each in group if each.code != fix.code]
+        theirs = {ast.unparse(node) for each in others for node in each}
+        nodes = [node for node in _operations(fix) if ast.unparse(node) not in theirs]
+        if nodes:
+            node = min(nodes, key=lambda node: len(ast.unparse(node)))
+            own[fix.title, fix.code] = _told(node, fix.code), ast.unparse(node)
+    brief = [short for short, _ in own.values()]
+    told = {key: short if brief.count(short) == 1 else full for key, (short, full) in own.items()}
+    return {key: f"`{text}`" for key, text in told.items() if len(text) <= _LONGEST}
+
+
+def _operations(fix: Fix) -> list[ast.Call | ast.BinOp]:
+    try:
+        nodes = nodes_of(parsed(fix.code))
+    except (SyntaxError, ValueError):
+        return []
+    return [node for node in nodes if isinstance(node, ast.Call | ast.BinOp)]
+
+
+def _told(node: ast.Call | ast.BinOp, code: str) -> str:
+    """``clamp_min(1e-3)``, ``+ 1e-3``: an operation, without what it is done to."""
+
+    def written(part: ast.AST) -> str:
+        return ast.get_source_segment(code, part) or ast.unparse(part)
+
+    if isinstance(node, ast.Call):
+        given = ", ".join(map(written, [*node.args, *node.keywords]))
+        return f"{last_name(node.func)}({given})"
+    sign = ast.unparse(ast.BinOp(ast.Name("x"), node.op, ast.Name("x"))).strip("x ")
+    return f"{sign} {written(node.right)}"
