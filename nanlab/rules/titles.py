@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 
 from nanlab.findings.rule import Fix
 from nanlab.program.expression import last_name, nodes_of, parsed
@@ -28,11 +31,17 @@ def _named(group: Sequence[Fix]) -> dict[tuple[str, str], str]:
     lines = [fix.edits[0].first if fix.edits else 0 for fix in group]
     if len({*lines}) == len(lines) and all(lines):
         return {(f.title, f.code): f"line {n}" for f, n in zip(group, lines, strict=True)}
+    least = min(group, key=lambda fix: _written(fix).total())
+    wider = [fix for fix in group if _written(least) < _written(fix)]
+    if len(wider) == len(group) - 1 == 1:
+        return {(wider[0].title, wider[0].code): "in more places"}
     own: dict[tuple[str, str], tuple[str, str]] = {}
     for fix in group:
         others = [_operations(each) for each in group if each.code != fix.code]
         theirs = {ast.unparse(node) for each in others for node in each}
+        pieces = [*_written(fix)]
         nodes = [node for node in _operations(fix) if ast.unparse(node) not in theirs]
+        nodes = [node for node in nodes if _is_new(node, fix.code, pieces)]
         if nodes:
             node = min(nodes, key=lambda node: len(ast.unparse(node)))
             own[fix.title, fix.code] = _told(node, fix.code), ast.unparse(node)
@@ -41,12 +50,32 @@ def _named(group: Sequence[Fix]) -> dict[tuple[str, str], str]:
     return {key: f"`{text}`" for key, text in told.items() if len(text) <= _LONGEST}
 
 
+def _written(fix: Fix) -> Counter[str]:
+    """What a fix writes that its lines did not have, piece by piece."""
+    found: Counter[str] = Counter()
+    for edit in fix.edits:
+        old, new = (re.findall(r"\w+|[^\w\s]", text) for text in (edit.old, edit.text))
+        pieces = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+        for kind, _, _, first, last in pieces:
+            if kind in ("insert", "replace"):
+                found["".join(new[first:last])] += 1
+    return found
+
+
 def _operations(fix: Fix) -> list[ast.Call | ast.BinOp]:
     try:
         nodes = nodes_of(parsed(fix.code))
     except (SyntaxError, ValueError):
         return []
     return [node for node in nodes if isinstance(node, ast.Call | ast.BinOp)]
+
+
+def _is_new(node: ast.Call | ast.BinOp, code: str, pieces: Sequence[str]) -> bool:
+    """Whether an operation is one that was written."""
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Add):
+        return False
+    name = last_name(node.func) if isinstance(node, ast.Call) else _told(node, code)
+    return any("".join(name.split()) in piece for piece in pieces)
 
 
 def _told(node: ast.Call | ast.BinOp, code: str) -> str:
