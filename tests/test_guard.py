@@ -1057,3 +1057,20 @@ def test_only_what_may_have_been_called_is_held_against_a_replay(
     trace = run(loop)
     assert trace.guarded is not None and trace.guarded.identical == identical
     assert ("`owner.step(opt)`" in trace.guarded.reason) != identical
+
+
+@pytest.mark.parametrize("snapshot", [None, 7])
+def test_an_explanation_numbers_its_step_as_the_run_does(snapshot: int | None) -> None:
+    model, data = net(), batches()
+    data[LAST][1, 2] = float("inf")
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loop() -> None:
+        for x in nanlab.guard(data, model, opt, snapshot=snapshot):
+            opt.zero_grad()
+            model(x).square().mean().backward()
+            opt.step()
+
+    culprit = run(loop).culprit
+    assert culprit is not None and culprit.step == LAST
+    assert f"It arrived in step {LAST}." in culprit.explanation
