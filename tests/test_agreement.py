@@ -136,19 +136,19 @@ def test_where_the_store_is_gone_each_is_alone_and_asks_no_more() -> None:
     member = Agreement("train.py:1")
     member.connect(Gone(), 0, 2)
     assert [member.vote("optimizer", True) for _ in range(3)] == ["alone"] * 3 and Gone.asked == 1
-    assert member.tell(None, False, True) is None
+    assert member.tell(None, None, True) is None
 
 
 def test_each_hears_where_it_began(patient: None) -> None:
     group = members(3)
     told = {"rank": 1, "step": 3, "title": "log of 1 zero"}
     heard = at_once(
-        lambda: group[0].tell(None, True, True),
-        lambda: group[1].tell(told, False, True),
-        lambda: group[2].tell(None, False, True),
+        lambda: group[0].tell(None, {"rank": 0}, True),
+        lambda: group[1].tell(told, None, True),
+        lambda: group[2].tell(None, None, True),
     )
     assert [(r.rank, r.world, r.told, r.heard, r.struck) for r in heard] == [
-        (i, 3, [told], 3, 1) for i in range(3)
+        (i, 3, [told], 3, []) for i in range(3)
     ]
 
 
@@ -171,7 +171,7 @@ def test_after_an_agreed_stop_the_one_that_is_slow_to_tell_is_waited_for(
     first = ThreadPoolExecutor(1).submit(group[0].tell, None, True, True)
     time.sleep(0.3)  # longer than the two times 0.05 s that nobody is waited for
     culprit = {"rank": 1}
-    second = group[1].tell(culprit, False, True)
+    second = group[1].tell(culprit, None, True)
     heard = first.result()
     assert heard is not None and second is not None
     assert heard.told == second.told == [culprit]

@@ -3,6 +3,7 @@ failed, bit for bit."""
 
 from __future__ import annotations
 
+import io
 import itertools
 import linecache
 import os
@@ -450,24 +451,91 @@ def test_a_watch_that_stops_in_a_closure_leaves_lbfgs_where_its_step_began(call:
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-def scaled(fails: Callable[[int], bool], turns: int = 40) -> nn.Module:
+def scaled(
+    fails: Callable[[int], bool],
+    penalty: Callable[[torch.Tensor], torch.Tensor],
+    turns: int = 40,
+    every: int = 1,
+    losses: list[float] | None = None,
+) -> nn.Module:
+    """every: batches in a step. losses: where each is put; penalty: makes those that fail."""
     model = net()
     opt = torch.optim.Adam(model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    kept = [] if losses is None else losses
     for i, x in enumerate(nanlab.guard(batches(turns), model, opt)):
-        opt.zero_grad()
-        scaler.scale(length(model(x), fails(i))).backward()
-        scaler.step(opt)
-        scaler.update()
+        loss = length(model(x), False)
+        kept.append(loss.item())
+        if fails(i):
+            loss = penalty(length(model(x), penalty is of_zero))
+        scaler.scale(loss).backward()
+        if i % every == every - 1:
+            scaler.step(opt)
+            scaler.update()
+            opt.zero_grad()
     return model
 
 
-def test_steps_that_a_loss_scaler_skips_are_no_fault() -> None:
-    scaled(lambda i: i % 7 == 3)
+def of_zero(loss: torch.Tensor) -> torch.Tensor:
+    """Stands for a loss of rows of zero."""
+    return loss
+
+
+def overflows(loss: torch.Tensor) -> torch.Tensor:
+    """A loss whose gradients exceed float16 at the loss scale with which the runs begin."""
+    return (loss.half() * 100).float()
+
+
+def test_steps_that_a_loss_scaler_skips_for_an_overflow_are_no_fault() -> None:
+    torch.manual_seed(1)
+    guarded: list[float] = []
+    told: list[float] = []
+    nanlab.last = None
+    scaled(lambda i: i % 7 == 3, penalty=overflows, losses=guarded)
+    assert nanlab.last is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nanlab, "guard", lambda loader, *_: loader)
+        torch.manual_seed(1)
+        scaled(lambda i: i % 7 == 3, penalty=overflows, losses=told)
+    assert guarded == told
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize(
+    ("penalty", "op"),
+    [
+        (lambda loss: loss + (loss * 0).log(), "log"),
+        (lambda loss: loss + (loss * 0).sqrt(), "sqrt"),
+        (of_zero, "sqrt"),
+    ],
+)
+def test_a_skipped_step_that_no_loss_scale_would_make_finite_is_a_fault(
+    penalty: Callable[[torch.Tensor], torch.Tensor], op: str, every: int
+) -> None:
+    trace = run(lambda: scaled(lambda i: i == LAST, penalty=penalty, every=every))
+    assert trace.guarded is not None
+    assert (trace.guarded.step, trace.guarded.identical) == (LAST // every, True)
+    assert trace.culprit is not None and trace.culprit.op == op
+    assert trace.culprit.step == LAST // every
+
+
+def test_a_skipped_step_that_cannot_run_twice_unnoticed_is_left_alone() -> None:
+    lines = io.StringIO()
+    model = net()
+    opt = torch.optim.Adam(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+        opt.zero_grad()
+        loss = length(model(x), i == LAST)
+        lines.write(f"{i}\n")
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+    assert lines.getvalue().split() == [str(i) for i in range(40)]
 
 
 def test_a_loss_scale_that_collapses_is_a_fault_of_the_first_step_it_skipped() -> None:
-    trace = run(lambda: scaled(lambda i: i >= LAST))
+    trace = run(lambda: scaled(lambda i: i >= LAST, penalty=of_zero))
     assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (
         LAST,
         True,
@@ -989,3 +1057,20 @@ def test_only_what_may_have_been_called_is_held_against_a_replay(
     trace = run(loop)
     assert trace.guarded is not None and trace.guarded.identical == identical
     assert ("`owner.step(opt)`" in trace.guarded.reason) != identical
+
+
+@pytest.mark.parametrize("snapshot", [None, 7])
+def test_an_explanation_numbers_its_step_as_the_run_does(snapshot: int | None) -> None:
+    model, data = net(), batches()
+    data[LAST][1, 2] = float("inf")
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loop() -> None:
+        for x in nanlab.guard(data, model, opt, snapshot=snapshot):
+            opt.zero_grad()
+            model(x).square().mean().backward()
+            opt.step()
+
+    culprit = run(loop).culprit
+    assert culprit is not None and culprit.step == LAST
+    assert f"It arrived in step {LAST}." in culprit.explanation

@@ -132,7 +132,20 @@ def test_a_healthy_guarded_cell_says_how_many_steps_it_took(shell: InteractiveSh
     healthy = STEP.replace("i == 25", "False")
     result, shown = run(shell, "%%nanwatch --guard model\nfor i, x in enumerate(data):" + healthy)
     assert result.success and nanlab.last is None
-    assert "guarded: 30 steps" in shown
+    assert "guarded: 30 steps, loss and gradients finite in each" in shown
+
+
+def test_a_guarded_cell_says_how_many_steps_a_loss_scaler_skipped(shell: InteractiveShell) -> None:
+    run(shell, "scaler = torch.amp.GradScaler('cpu', init_scale=2.0**10)")
+    step = """
+    opt.zero_grad()
+    loss = length(model(x), False)
+    scaler.scale((loss.half() * 1000).float() if i in (7, 20) else loss).backward()
+    scaler.step(opt)
+    scaler.update()"""
+    result, shown = run(shell, "%%nanwatch --guard model\nfor i, x in enumerate(data):" + step)
+    assert result.success and nanlab.last is None
+    assert "finite in each but 2 that the loss scaler skipped" in shown
 
 
 def test_an_armed_guard_covers_following_cells(shell: InteractiveShell) -> None:

@@ -22,7 +22,6 @@ HERE = Path(__file__).resolve().parent / "ranked"
 sys.path.insert(0, str(HERE))
 from ranked_programs import (  # noqa: E402  # the processes import it by that name too
     PROGRAMS,
-    STEPS,
 )
 
 # In a plain run: one program for each way in which a fault travels. The others come with `make
@@ -31,6 +30,7 @@ FEW = (
     "ddp ddp_gradients_are_views_of_buckets ddp_unused_parameters ddp_no_sync ddp_float16_hook"
     " fsdp1 fsdp2_bfloat16 fsdp2_fault_in_one_shard embeddings_gathered batch_sent_by_rank_0"
     " weights_broadcast_by_rank_0 only_rank_1_is_harmed"
+    " unequal_parts_overflow one_backward_without_a_step"
 ).split()
 REPORTED = ["ddp:stop:spoilt", "ddp:stop:healthy"]
 FOUR = ["ddp_many_buckets:stop:spoilt", "fsdp2:stop:spoilt"]
@@ -105,7 +105,7 @@ def check(run: Ended, wish: str, world: int) -> None:
     for one in said:
         assert (one["error"], one["notes"]) == ("", []), one
         if state == "healthy" or program.harmless:
-            assert not one["errors"] and one["steps"] == STEPS, one
+            assert not one["errors"] and one["steps"] == program.steps, one
             continue
         home = one["rank"] if program.everywhere else program.rank
         cause = program.cause if one["rank"] == home else "from-another-rank"
@@ -116,7 +116,9 @@ def check(run: Ended, wish: str, world: int) -> None:
             program.step,
         ), one
         assert "# SPOILT" in culprit["source"], one
-        assert one["steps"] == (program.step + 1 if mode == "stop" else STEPS), one
+        homes = range(world) if program.everywhere else [program.rank]
+        assert [each[:2] for each in one["told"]] == [[r, program.step] for r in homes], one
+        assert one["steps"] == (program.step + 1 if mode == "stop" else program.steps), one
 
 
 @pytest.fixture(scope="module")

@@ -179,11 +179,11 @@ class Agreement:
 
     # -- where it began
 
-    def tell(self, culprit: dict[str, Any] | None, struck: bool, wait: bool) -> Ranks | None:
+    def tell(self, culprit: dict[str, Any] | None, struck: Any, wait: bool) -> Ranks | None:
         """Tell the others of the culprit that began here, and hear of theirs; None where there are
         no others.
 
-        struck: whether something bad came from another rank.
+        struck: what is to be said of something bad that came from another rank; None if nothing.
         wait: for those that have not told, for a short while.
         """
         if self._store is None:
@@ -191,12 +191,11 @@ class Agreement:
         told: Ranks | None = self._guarded(lambda: self._tell(culprit, struck, wait))
         return told
 
-    def _tell(self, culprit: dict[str, Any] | None, struck: bool, wait: bool) -> Ranks:
+    def _tell(self, culprit: dict[str, Any] | None, struck: Any, wait: bool) -> Ranks:
         store = self._store
-        if culprit is not None:
-            store.set(f"culprit/{store.add('culprits', 1)}", json.dumps(culprit))
-        elif struck:
-            store.add("struck", 1)
+        kind, said = ("culprit", culprit) if culprit is not None else ("struck", struck)
+        if said is not None:
+            store.set(f"{kind}/{store.add(kind, 1)}", json.dumps(said))
         if store.add("told", 1) == self.world:
             store.set("all told", "1")
         elif wait:
@@ -204,13 +203,17 @@ class Agreement:
             heard, began = self._wait("all told", seconds), time.monotonic()
             while not heard and time.monotonic() - began < DIAGNOSIS and self._is_one_at_work():
                 heard = self._wait("all told", PATIENCE)
-        ranks = Ranks(
-            self.rank, self.world, heard=store.add("told", 0), struck=store.add("struck", 0)
-        )
-        for number in range(1, min(store.add("culprits", 0), _MOST_TOLD) + 1):
-            if self._wait(f"culprit/{number}", PATIENCE):
-                ranks.told.append(json.loads(store.get(f"culprit/{number}")))
+        ranks = Ranks(self.rank, self.world, heard=store.add("told", 0))
+        ranks.told += self._said("culprit", _MOST_TOLD)
+        if not ranks.told and store.add("struck", 0) == self.world:  # each of them is a summand
+            ranks.struck += self._said("struck", self.world)
         return ranks
+
+    def _said(self, kind: str, most: int) -> list[dict[str, Any]]:
+        """What the processes have said of this kind."""
+        numbers = range(1, min(self._store.add(kind, 0), most) + 1)
+        keys = [f"{kind}/{number}" for number in numbers]
+        return [json.loads(self._store.get(key)) for key in keys if self._wait(key, PATIENCE)]
 
     def _is_one_at_work(self) -> bool:
         """Whether a process is still to tell: at work, or on its way after an agreed stop."""

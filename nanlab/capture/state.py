@@ -448,6 +448,22 @@ def _is_plain(tensor: Tensor) -> bool:
     )
 
 
+def is_put_back(value: Any) -> bool:
+    """Whether a replay leaves no trace in it: a short container, torch's own, an object of a class
+    of the program."""
+    if isinstance(value, _CONTAINERS):
+        return len(value) < MOST_ITEMS
+    if value is None or isinstance(value, (Tensor, nn.Module)):
+        return True
+    kind = type(value)
+    package = getattr(value, "__name__", "") if kind is types.ModuleType else kind.__module__
+    if package.partition(".")[0] == "torch":
+        return "tensorboard" not in package
+    functions = [f for f in vars(kind).values() if isinstance(f, types.FunctionType)]
+    users = any(is_user_code(f.__code__, f.__globals__) for f in functions)
+    return users and _is_object(value)
+
+
 def _is_object(value: Any) -> bool:
     """Whether an object's attributes may be put back: not torch's, a trainer's, a thread's."""
     kind = type(value)

@@ -379,13 +379,17 @@ class watch:
         """Hear of what the other processes found, and vote no more."""
         recording = self.recording
         shared = self._ops.collectives.seen or self.is_shared
-        if recording.ranks is None and shared and self._agreement.connected:
+        # a program without training steps has had no vote
+        connected = self._agreement.connected or (shared and self._agreement.attach())
+        if recording.ranks is None and shared and connected:
             self._share(wait=error is None or isinstance(error, Stop))
         self._tell_unheard()
         self._agreement.leave()
 
     def _share(self, wait: bool) -> None:
         """Tell the other processes what was found here, and hear of what they found."""
+        from nanlab.rules.ranks import as_struck
+
         recording, agreement = self.recording, self._agreement
         agreement.diagnosing(True)
         try:
@@ -396,8 +400,10 @@ class watch:
             (f for f in findings if f.harmful and f.severity == "error" and f.cause != ARRIVED),
             None,
         )
-        struck = any(f.cause == ARRIVED for f in findings)
+        arrived = next((f for f in findings if f.cause == ARRIVED), None)
         sent = None if own is None else as_sent(own, agreement.rank)
+        rank, world = agreement.rank, agreement.world
+        struck = None if arrived is None else as_struck(recording, arrived, rank, world)
         agreement.all_stop = agreement.all_stop or self.is_shared
         recording.ranks = agreement.tell(sent, struck, wait)
 

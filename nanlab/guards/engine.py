@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import nn
@@ -44,6 +44,7 @@ from nanlab.guards.window import (
     parameters_of,
     silenced,
     suspects,
+    tells,
     turns_of,
 )
 from nanlab.stats.memory import local_part
@@ -51,6 +52,8 @@ from nanlab.trace import Trace
 from nanlab.trace.history import Guarded
 
 MOST_STEPS = 32  # of one turn up to which optimizers are copied, so that the turn can be run again
+# a step that a GradScaler skipped is judged by itself, or all of those in a row together
+Skipped = Literal["", "step", "collapse"]
 COPY_LIMIT = 1 << 30  # bytes of an optimizer up to which that is done unasked
 SKIPS = 12  # steps in a row that a GradScaler skips before its scale counts as collapsed
 SKIPS_BELOW_ONE = 3  # the same where the scale has come down below 1
@@ -109,6 +112,7 @@ class Guard:
         self._in_closure: Optimizer | None = None  # that runs a closure
         self._once: set[int] = set()  # optimizers that ran their closure only once in a step
         self._skipped = 0  # steps in a row that a GradScaler has skipped
+        self.skipped = 0  # those in all
         self._replay: Replay | None = None
         self._hooks: list[Any] = []
         self._agreement = Agreement("guard")
@@ -270,6 +274,9 @@ class Guard:
     def _scale(self, original: Any) -> Any:
         def scale(scaler: Any, outputs: Any) -> Any:
             self._scaled = scaler.is_enabled()
+            if self._scaled and isinstance(outputs, Tensor) and not outputs.dim():
+                if self._is_ours():
+                    self._losses.append(outputs.detach())
             return original(scaler, outputs)
 
         return functools.wraps(original)(scale)
@@ -292,18 +299,50 @@ class Guard:
             if self._replay.skips and self._replay.skip == self._replay.skips:
                 self._end_replay(self._replay)
             return
-        self._losses.clear()
+        for window in self._open:
+            window.scaler_steps += 1
         if not skipped:
             self._skipped = 0
+            self._losses.clear()
             return
         self._skipped += 1
+        self.skipped += 1
         self._counts[id(optimizer)] += 1
         for window in self._open:
             if window.turns:
                 window.turns[-1].scale = Scale.of(scaler)
         low = self._skipped >= SKIPS_BELOW_ONE and float(scaler.get_scale()) < 1.0
-        if low or self._skipped >= SKIPS:
-            self._fault(optimizer, skips=self._skipped)
+        if self._stops(not are_finite(self._losses)):
+            self._fault(optimizer, skipped="step")
+        elif low or self._skipped >= SKIPS:
+            self._fault(optimizer, skipped="collapse")
+        elif self._skipped == 1 and self.looks and not self._agreement.connected:
+            self._try_skipped(optimizer, scaler)
+        self._losses.clear()
+
+    def _try_skipped(self, optimizer: Optimizer, scaler: Any) -> None:
+        """Stop the run if the replay of a skipped step has a gradient that is bad at any scale.
+
+        Otherwise the run goes on, so a step is left alone that cannot be run twice unnoticed.
+        """
+        window, frame = self._chosen(sys._getframe(1))
+        if window is None or suspects(window, frame) or tells(window, frame):
+            return
+        replay = self._replay_of(optimizer, window, skipped="step")
+        if window.obstacle(replay.steps):
+            return
+        states = dict(scaler._per_optimizer_states)
+        gradients = [(p, p.grad) for p in self.parameters()]
+        try:
+            trace = self._traced(window, frame, replay)
+        finally:
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
+            scaler._per_optimizer_states.update(states)
+        if trace.guarded is not None and trace.guarded.identical and trace.culprit is not None:
+            for parameter, _ in gradients:
+                parameter.grad = None
+            self._end(trace)
 
     def _failed(self, error: Exception) -> None:
         """Report an internal error once, and turn the guard off."""
@@ -471,25 +510,11 @@ class Guard:
 
     # -- the replay
 
-    def _fault(self, optimizer: Optimizer | None, after: bool = False, skips: int = 0) -> None:
+    def _fault(
+        self, optimizer: Optimizer | None, after: bool = False, skipped: Skipped = ""
+    ) -> None:
         window, frame = self._chosen(sys._getframe(1))
-        number = self.step + self._steps_of_turn(optimizer, after)
-        if skips and window is not None:
-            number = window.number
-        if window is not None and skips > len(window.turns):
-            skips = len(window.turns)
-        began = after or self._closures_run(optimizer)  # the step that failed is among them
-        steps = len(window.stepped) - began if window is not None else 0
-        replay = Replay(
-            number=number,
-            steps=steps,
-            closures=self._closures if self._closures_run(optimizer) else 0,
-            skips=skips,
-            after=after,
-            whole=optimizer is None,
-            gradients=evidence_of(optimizer, after) if optimizer is not None else [],
-            losses=[float(loss) for loss in self._losses],
-        )
+        replay = self._replay_of(optimizer, window, after, skipped)
         gradients = [(p, p.grad) for p in self.parameters()]
         left: list[tuple[Tensor, Tensor | None]] = [(p, None) for p, _ in gradients]
         try:
@@ -505,11 +530,39 @@ class Guard:
         if after:
             for copy in replay.weights or (window.copies.values() if window is not None else ()):
                 copy.put()
+        self._end(trace)
+
+    def _end(self, trace: Trace) -> None:
+        """End the run with the trace of the replay."""
         if trace.recording.ended != "failed":
             trace.recording.ended = "fault"
         self.trace = trace
         _set_last(trace)
         self.ended(trace)
+
+    def _replay_of(
+        self,
+        optimizer: Optimizer | None,
+        window: Window | None,
+        after: bool = False,
+        skipped: Skipped = "",
+    ) -> Replay:
+        """What the replay of a step is compared with, and where it ends."""
+        number = self.step + self._steps_of_turn(optimizer, after or bool(skipped))
+        if skipped == "collapse" and window is not None:
+            number = window.number
+        began = after or self._closures_run(optimizer)  # the step that failed is among them
+        return Replay(
+            number=number,
+            steps=len(window.stepped) - began if window is not None else 0,
+            closures=self._closures if self._closures_run(optimizer) else 0,
+            skips=window.scaler_steps if skipped and window is not None else 0,
+            from_first=skipped == "collapse",
+            after=after,
+            whole=optimizer is None,
+            gradients=evidence_of(optimizer, after) if optimizer is not None else [],
+            losses=[float(loss) for loss in self._losses],
+        )
 
     def refused(self, error: BaseException, frames: Sequence[FrameType]) -> None:
         """Replay the turn that an exception of the program ended, in case a bad value caused it,
@@ -583,6 +636,7 @@ class Guard:
         watching = watch(self.model, on_fault="record")
         watching.note_used_gradients()
         watching.is_shared = self._agreement.connected
+        watching.is_last = False
         if self._closure_copy is not None:
             self._closure_copy.put()
         if window is None:

@@ -36,7 +36,10 @@ class guard:
     optimizer step. At a bad one the weights are left alone, and the body of the loop is replayed
     under a full watch, from the same batch, buffers and random states. The run then ends as a
     watched one does: `nanlab.last` is the trace of the replay, `nanlab.last.guarded` names the
-    step. It ends by FaultFound, which no `except Exception` catches; a script ends with one line.
+    step. It ends by FaultFound, which no `except Exception` catches; a script prints culprit, place
+    and first fix to stderr, has no traceback, and exits with status 1.
+    A step that a GradScaler skips is no fault where a smaller scale avoids it; one with a bad loss,
+    or with gradients that the replay finds bad at any scale, is.
 
     optimizer: one or several; other optimizers that step are checked too.
     snapshot: steps between copies of parameters and optimizer state, for faults inside the

@@ -19,6 +19,7 @@ from torch.amp import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 
 from nanlab.capture.places import codes_in
+from nanlab.capture.state import is_put_back
 from nanlab.errors import NotReplayable
 
 # a name put into the program's own would stay in functions
@@ -149,6 +150,26 @@ class Loop:
                 found.append(ast.unparse(node))
         return list(dict.fromkeys(found))
 
+    def tells(self, frame: FrameType, whole: bool) -> bool:
+        """Whether the body calls, for its effect alone, what a replay may not undo: a method of a
+        log, a file, a hash, or a function other than the one that runs now.
+
+        whole: the whole body, not only the lines up to that at which the frame stands.
+        """
+        now = frame.f_lineno
+        for node in ast.walk(self.node):
+            if not isinstance(node, ast.Expr) or not (whole or node.lineno <= now):
+                continue
+            if not isinstance(call := node.value, ast.Call):
+                continue
+            if isinstance(call.func, ast.Attribute):
+                if not is_put_back(_first_of(call.func.value, frame)):
+                    return True
+            elif not node.lineno <= now <= (node.end_lineno or now):
+                if value_of(call.func, frame) is not print:  # which is silenced
+                    return True
+        return False
+
     def _is_harmless(self, owner: ast.expr, frame: FrameType) -> bool:
         """Whether it is an optimizer, a scheduler or a scaler, which a replay puts back, or None,
         so that its method was not called."""
@@ -156,6 +177,20 @@ class Loop:
         return names.isdisjoint(self.stored) and isinstance(
             value_of(owner, frame, ...), (torch.optim.Optimizer, LRScheduler, GradScaler, NoneType)
         )
+
+
+def _first_of(expression: ast.expr, frame: FrameType) -> Any:
+    """The value of an expression, or of the first part of it that has one without running it."""
+    value = value_of(expression, frame, ...)
+    while value is ...:
+        if isinstance(expression, (ast.Attribute, ast.Subscript)):
+            expression = expression.value
+        elif isinstance(expression, ast.Call):
+            expression = expression.func
+        else:
+            break
+        value = value_of(expression, frame, ...)
+    return getattr(value, "__self__", value)  # of a method
 
 
 def value_of(expression: ast.expr, frame: FrameType, missing: Any = None) -> Any:

@@ -324,9 +324,10 @@ class CellGuard:
         steps = self.guard.done
         if not steps:
             return "guarded: no optimizer step ran in this cell"
-        return (
-            f"guarded: {steps:,} step{'s' if steps != 1 else ''}, loss and gradients finite in each"
-        )
+        told = f"guarded: {steps:,} step{'s' if steps != 1 else ''}, loss and gradients finite in"
+        if skipped := self.guard.skipped:
+            return f"{told} each but {skipped:,} that the loss scaler skipped"
+        return f"{told} each"
 
 
 class FunctionHeads:

@@ -77,6 +77,7 @@ class Window:
     is_part: bool = False  # whether its turns are part of a step of the loop around it
     mark: int = -1  # optimizer steps at its last head
     steps: int = 0  # optimizer steps since it began
+    scaler_steps: int = 0  # those that a GradScaler took or skipped
     first: bool = True  # whether it is the first
     # optimizers after which another step came in one window
     followed: set[int] = field(default_factory=set)
@@ -94,7 +95,8 @@ class Window:
         self.turns.clear()
         self.stepped.clear()
         self.copies.clear()
-        self.cut, self.steps, self.clock, self.number = False, 0, clock, number
+        self.cut, self.steps, self.scaler_steps = False, 0, 0
+        self.clock, self.number = clock, number
         self.python = self.reached.take()
 
     def add(self, turn: Turn, most: int) -> None:
@@ -125,7 +127,8 @@ class Window:
             parameter.grad = None
         for parameter, gradient in self.gradients:
             parameter.grad = gradient.clone()
-        if (first := self.turns[0].scale) is not None:
+        first = next((turn.scale for turn in self.turns if turn.scale is not None), None)
+        if first is not None:
             first.put()
         for scaler in scalers_of(self):
             scaler._per_optimizer_states.clear()
@@ -141,6 +144,7 @@ class Replay:
     whole: bool  # whether it ends with the turn: no optimizer steps in it
     closures: int = 0  # calls of a closure in that step; 0 if it has none
     skips: int = 0  # GradScaler steps after which it ends, 0 if an optimizer's ends it
+    from_first: bool = False  # whether the number is that of its first step, not of its last
     after: bool = False  # whether the fault is inside of the optimizer step
     # parameters and the gradients that stopped the run
     gradients: list[tuple[Tensor, Tensor]] = field(default_factory=list)
@@ -169,7 +173,7 @@ class Replay:
 
 def number_steps(recording: Recording, replay: Replay) -> None:
     """Number the steps of a replay as in the run."""
-    last = len(recording.starts) - 1 if not replay.skips else 0
+    last = 0 if replay.from_first else len(recording.starts) - 1
     recording.first_step = max(replay.number - last, 0)
 
 
@@ -236,6 +240,13 @@ def suspects(window: Window, frame: FrameType | None) -> str:
     if any(type(m).__name__ == "OptimizedModule" for m in window.reached.modules):
         return "; the replay runs a compiled module eagerly, with other rounding"
     return ""
+
+
+def tells(window: Window, frame: FrameType | None) -> bool:
+    """Whether a replay of its turns would write to something outside a second time."""
+    if frame is None or not hasattr(window.source, "tells"):
+        return True
+    return bool(window.source.tells(frame, whole=len(window.turns) > 1))
 
 
 @contextlib.contextmanager

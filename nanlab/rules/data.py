@@ -196,9 +196,9 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     if role in ("parameter", "buffer") and born <= first:
         text = "It was already there when the watch began."
     else:
-        shown = fault.finding.step
-        text = f"It arrived in step {born}" + (
-            f" and showed in step {shown}." if shown > born else "."
+        shown, number = fault.finding.step, fault.recording.first_step
+        text = f"It arrived in step {born + number}" + (
+            f" and showed in step {shown + number}." if shown > born else "."
         )
     phase = (
         "init" if role in ("parameter", "buffer") else "data" if fault.kind == "intended" else None
@@ -393,7 +393,8 @@ def poisoned_gradient(fault: Fault) -> Match | None:
     if kept is None:
         return Match(title, phase="backward")
     step = fault.recording.step_of(kept)
-    title += f": it was left over from step {step - 1}, which was skipped"
+    number = step + fault.recording.first_step
+    title += f": it was left over from step {number - 1}, which was skipped"
     return Match(title, phase="backward", position=kept, step=step)
 
 
@@ -500,12 +501,11 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
     if fault.position < 0 or finding.phase not in ("forward", "backward") or finding.step < 1:
         return None
     frame = trace.parameters
-    before = frame[frame["step"] == finding.step - 1].dropna(
-        subset=["update_absmax", "value_absmax"]
-    )
+    number = finding.step + recording.first_step
+    before = frame[frame["step"] == number - 1].dropna(subset=["update_absmax", "value_absmax"])
     names = _parameters_behind(fault)
     before = before[before["parameter"].isin(names)]
-    first, last = max(finding.step - SHOWN_STEPS, 0), finding.step - 1
+    first, last = max(number - SHOWN_STEPS, recording.first_step), number - 1
     far = []
     for name, change in zip(before["parameter"].tolist(), before["update_absmax"], strict=True):
         was, began = _before(frame, name, last), _before(frame, name, first)
@@ -523,9 +523,7 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
     step, rate = found
     at = f" at a learning rate of {rate:g}" if rate is not None else ""
     series = frame[frame["parameter"] == name]
-    series = series[
-        (series["step"] < finding.step) & (series["step"] >= finding.step - SHOWN_STEPS)
-    ]
+    series = series[(series["step"] < number) & (series["step"] >= number - SHOWN_STEPS)]
     return Finding(
         cause="learning-rate",
         severity="warning",

@@ -10,8 +10,10 @@ import pandas as pd
 from nanlab.findings.fault import Fault, bad_values, plural
 from nanlab.findings.rule import Edit, Finding, Fix, Match, rule
 from nanlab.formats import format_of
-from nanlab.trace.ranks import ARRIVED, Ranks
+from nanlab.trace.ranks import ARRIVED, Ranks, as_sent
 from nanlab.trace.recording import Recording
+
+SHOWN = 4  # ranks whose part of a sum is told
 
 
 @rule(
@@ -61,8 +63,8 @@ def across_ranks(recording: Recording, findings: list[Finding]) -> list[Finding]
     ranks = recording.ranks
     if ranks is None:
         return findings
-    if not ranks.told and ranks.struck == ranks.world:
-        findings = [_overflow_of_sum(recording, f) or f for f in findings]
+    if ranks.overflowed:
+        findings = [_overflow_of_sum(recording, f, ranks) or f for f in findings]
     own = [f if f.cause == ARRIVED else replace(f, rank=ranks.rank) for f in findings]
     here, first = [f for f in own if f.cause != ARRIVED], ranks.first
     culprit = next((f for f in here if f.harmful and f.severity == "error"), None)
@@ -74,19 +76,31 @@ def across_ranks(recording: Recording, findings: list[Finding]) -> list[Finding]
     return [_told(ranks, first, struck), *here]
 
 
-def _overflow_of_sum(recording: Recording, finding: Finding) -> Finding | None:
+def as_struck(recording: Recording, arrived: Finding, rank: int, world: int) -> dict[str, Any]:
+    """What this rank tells the others of a bad value that came from them: of a sum, its part."""
+    summed = _overflow_of_sum(recording, arrived, Ranks(rank, world))
+    if summed is None:
+        return as_sent(arrived, rank)
+    limit = format_of(recording.at(arrived.position).dtype).max
+    part = {"largest": _largest_given(recording, arrived.position), "limit": limit}
+    return as_sent(summed, rank) | part
+
+
+def _largest_given(recording: Recording, position: int) -> float:
+    """The largest value that this rank gave to a collective."""
+    given = [s for s in map(recording.stats, recording.parents(position)) if s is not None]
+    return max((s.largest for s in given), default=0.0)
+
+
+def _overflow_of_sum(recording: Recording, finding: Finding, ranks: Ranks) -> Finding | None:
     """A sum over ranks, too large for its dtype though each gave finite values."""
     if finding.cause != ARRIVED or "reduce" not in finding.op:
         return None
     stats, dtype = recording.stats(finding.position), recording.at(finding.position).dtype
-    given = [s for s in map(recording.stats, recording.parents(finding.position)) if s is not None]
-    largest = max((s.largest for s in given), default=0.0)
-    ranks = recording.ranks
-    if ranks is None or stats is None or stats.nan or not dtype.is_floating_point:
+    if stats is None or stats.nan or not dtype.is_floating_point:
         return None
-    if largest * ranks.world <= format_of(dtype).max:
-        return None
-    name = str(dtype).removeprefix("torch.")
+    largest, name = _largest_given(recording, finding.position), str(dtype).removeprefix("torch.")
+    gave = ", ".join(f"rank {s['rank']} up to {s['largest']:.4g}" for s in ranks.struck[:SHOWN])
     return replace(
         finding,
         cause="dtype-overflow",
@@ -95,7 +109,8 @@ def _overflow_of_sum(recording: Recording, finding: Finding) -> Finding | None:
             f" {largest:.4g}"
         ),
         explanation=(
-            f"Every rank gave finite values, and {name} ends at {format_of(dtype).max:.5g}."
+            f"Every rank gave finite values ({gave}), and {name} ends at"
+            f" {format_of(dtype).max:.5g}."
         ),
         fixes=[
             Fix(

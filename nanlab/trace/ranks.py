@@ -29,7 +29,25 @@ class Ranks:
     # a culprit of each rank in which one began
     told: list[dict[str, Any]] = field(default_factory=list)
     heard: int = 0  # ranks that had ended their watch, and told what they found
-    struck: int = 0  # of these, ranks that had only what others brought
+    # what each rank says of a bad value that only arrived there; of a sum, with the largest value
+    # that this rank gave, and the largest of the dtype
+    struck: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether a sum over all ranks was too large, though each gave finite values."""
+        if self.told or len(self.struck) < self.world:
+            return False
+        limits = {each.get("limit") for each in self.struck}
+        if None in limits or len(limits) > 1:
+            return False
+        return bool(sum(each["largest"] for each in self.struck) > limits.pop())
+
+    @property
+    def culprits(self) -> list[dict[str, Any]]:
+        """A culprit of each rank in which one began, or had its part; first ones first."""
+        found = self.struck if self.overflowed else self.told
+        return sorted(found, key=lambda each: (each["step"], each["rank"]))
 
     @property
     def first(self) -> dict[str, Any] | None:
@@ -40,8 +58,7 @@ class Ranks:
 def ranks_frame(recording: Recording) -> pd.DataFrame:
     """A row per rank in which a culprit began, first ones first; empty for one process."""
     columns = ["rank", "step", "cause", "phase", "op", "module", "file", "line", "source", "title"]
-    told = recording.ranks.told if recording.ranks is not None else []
-    rows = sorted(told, key=lambda each: (each["step"], each["rank"]))
+    rows = recording.ranks.culprits if recording.ranks is not None else []
     frame = pd.DataFrame([[each[name] for name in columns] for each in rows], columns=columns)
     return typed(frame, "cause phase op module file source title", "rank step line")
 

@@ -36,6 +36,7 @@ class Program:
     rank: int = 1  # on which it is born
     step: int = BAD
     everywhere: bool = False  # born on each rank at once
+    steps: int = STEPS  # of the healthy program
     harmless: bool = False  # it reaches no loss, gradient or parameter
 
 
@@ -542,3 +543,30 @@ def sum_over_ranks_overflows(rank: int, world: int, spoil: bool) -> Made:
             optimizer.step()
 
     return model, train
+
+
+@program("dtype-overflow", everywhere=True)
+def unequal_parts_overflow(rank: int, world: int, spoil: bool) -> Made:
+    model = network()
+    optimizer = adam(model)
+
+    def train() -> None:
+        for i, x in batches(rank):
+            part = torch.full((4,), (3.3e38 if rank else 3e37) if spoil and i == BAD else 1.0)
+            dist.all_reduce(part)  # SPOILT
+            optimizer.zero_grad()
+            (model(x) * part).square().mean().backward()
+            optimizer.step()
+
+    return model, train
+
+
+@program("dtype-overflow", everywhere=True, step=0, steps=1)
+def one_backward_without_a_step(rank: int, world: int, spoil: bool) -> Made:
+    def train() -> None:
+        weight = torch.ones(4, requires_grad=True)
+        part = torch.full((4,), (3.3e38 if rank else 3e37) if spoil else 1.0)
+        dist.all_reduce(part)  # SPOILT
+        (weight * part).sum().backward()
+
+    return None, train
