@@ -592,7 +592,8 @@ def test_no_trial_warns_of_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> Non
         (["y = a.abs().clamp_min(1e-3)", "y = (a.abs() + 1e-3)"], ["clamp_min(1e-3)", "+ 1e-3"]),
         (["y = f(x - x.amax(0))", "y = f(x - x.amax(-1))"], ["amax(0)", "amax(-1)"]),
         (["y = a.exp()", "y = a.exp()"], ["", ""]),
-        (["y = x * b()", "y = b() * b()"], ["x * b()", "b() * b()"]),
+        (["y = x + b()", "y = b() + b()"], ["x + b()", "b() + b()"]),
+        (["y = x * b()", "y = b() * b()"], ["", ""]),
     ],
 )
 def test_fixes_of_one_title_are_told_apart(codes: list[str], own: list[str]) -> None:
@@ -604,6 +605,13 @@ def test_fixes_of_one_title_are_told_apart(codes: list[str], own: list[str]) -> 
     ]
     if any(own):
         assert [fix.title for fix in told_apart(there)] == ["keep it: line 3", "keep it: line 4"]
+
+
+def test_a_fix_that_does_the_same_in_more_places_says_so() -> None:
+    old = "y = a.log() + b.log()"
+    codes = ["y = safe.log(a) + b.log()", "y = safe.log(a) + safe.log(b)"]
+    fixes = [Fix("keep it", code, edits=(Edit("p.py", 3, 3, code, old),)) for code in codes]
+    assert [fix.title for fix in told_apart(fixes)] == ["keep it", "keep it: in more places"]
 
 
 class Squares(torch.nn.Module):
