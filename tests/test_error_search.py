@@ -1407,6 +1407,9 @@ def test_edit_makes_the_program_do_what_was_meant(name: str, tmp_path: Path) -> 
 UNWATCHED = """
 skip_added_in_place scaled_and_shifted_in_blocks exponential_doubled_in_place
 first_row_of_attention_cleared halved_in_each_round buffer_cleared_before_the_backward
+scores_of_queries_and_keys scores_by_bmm column_of_a_table last_of_each_row first_of_the_rows
+one_class_too_few one_class_too_few_of_log_probabilities
+loss_computed_without_gradients scored_without_gradients
 """.split()
 
 
@@ -1879,3 +1882,19 @@ loss = F.cross_entropy(scores, torch.as_tensor(labels))
     told = nanlab.explain(failed(tmp_path / "program.py", text))
     assert told is not None
     assert [edit in each.text for each in told.fixes[0].edits] == [True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sched = torch.optim.lr_scheduler.StepLR(opt)",
+        "sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt)",
+        "head = nn.Linear(3)",
+    ],
+)
+def test_number_that_is_lacking_is_no_module_of_the_program(text: str, tmp_path: Path) -> None:
+    before = "net = nn.Linear(3, 2)\nopt = torch.optim.SGD(net.parameters())\nrows = [1, 2]\n"
+    told = nanlab.explain(failed(tmp_path / "program.py", f"{before}{text}\n"))
+    assert told is not None and not any(fix.edits for fix in told.fixes)
+    told = nanlab.explain(failed(tmp_path / "program.py", f"{before}count = 5\n{text}\n"))
+    assert told is not None and "count)" in told.fixes[0].edits[0].text

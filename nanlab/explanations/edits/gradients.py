@@ -457,18 +457,21 @@ def switched(site: Site) -> Iterator[Candidate]:
     """Gradients left on where they were switched off, for a block or for parameters."""
     if not is_cut(site):
         return
-    for place in site.fault:
+    seen = set[int]()
+    for at, place in enumerate((*site.bound, *site.statements())):
+        far = 0.15 * (at >= len(site.bound))  # of a function that has returned
         for node in place.source.nodes:
             line, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
             parts = [item.context_expr for item in getattr(node, "items", [])]
             parts += getattr(node, "decorator_list", [])
             if line <= place.statement.lineno <= last:
                 for part in parts:
-                    if GRADIENTS_OFF.search(place.text(part)):
+                    if id(part) not in seen and GRADIENTS_OFF.search(place.text(part)):
+                        seen.add(id(part))
                         if part in getattr(node, "decorator_list", []):  # the caller may want it
                             edit = lines_as(place.source, part.lineno, part.end_lineno or 0, "")
-                            yield Candidate(0.43, (edit,))
-                        own = Place(place.source, place.statement, place.frame, 0.0)
+                            yield Candidate(0.43 + far, (edit,))
+                        own = Place(place.source, place.statement, place.frame, far)
                         yield own.replaced(0.45, (part, "torch.enable_grad()"))
     yield from _switched_above(site)
     for place in site.statements():

@@ -873,10 +873,14 @@ def other_axes(site: Site, place: Place) -> Iterator[Candidate]:
         texts = list(map(place.text, parts.elts if isinstance(parts, ast.Tuple) else [parts]))
         rank = getattr(place.value(node.value), "ndim", len(texts))
         given = [text for text in texts if text not in (":", "...")]
+        told = (
+            "too many ind" in site.text and len(given) == 1
+        )  # it meant the same dimension, or the last
+        own = min(texts.index(given[0]), rank - 1) if told else 0
         for at in range(rank) if len(given) == 1 else ():
             new = ", ".join((*at * [":"], *given))
-            if given != texts[at : at + 1] and new != place.text(parts):
-                yield place.replaced(0.5 + 0.02 * at, (parts, new))
+            if (told or given != texts[at : at + 1]) and new != place.text(parts):
+                yield place.replaced(0.5 + 0.02 * abs(at - own), (parts, new))
 
 
 def no_more_than_there_are(site: Site, place: Place) -> Iterator[Candidate]:
