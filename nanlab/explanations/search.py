@@ -86,6 +86,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("raising", (distributions.allowed, distributions.as_drawn)),
     ("at_error", (statements.with_closure,)),
     ("raising", (statements.fitting, statements.of_what_was_saved, batches.whole_batches)),
+    ("raising", (batches.without_one_alone,)),
     ("raising", (statements.within_sequence,)),
     ("raising", (batches.without_none, batches.as_many, batches.of_one_at_least)),
     ("raising", (batches.starts_of_bags, batches.begun_anew, values.turned_masks)),

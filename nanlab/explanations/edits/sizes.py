@@ -446,6 +446,11 @@ def left_open(site: Site, place: Place) -> Iterator[Candidate]:
             lacking = site.told[-1] * place.value(node) / (math.prod(values) or 1)
             for name in (n for n, v in whole.items() if type(v) is int and v == lacking):
                 yield place.replaced(-0.05, (node, f"self.{name}"))
+        owner = call.func.value if sizes else call  # type: ignore[attr-defined]
+        of = place.value(owner) if spelled(owner) else MISSING
+        if isinstance(of, Tensor) and of.dim() > 1 and texts[1:] == ["-1"]:  # rows stay rows
+            if type(number_of(sizes[0])) is int:
+                yield place.replaced(0.6, (sizes[0], f"{place.text(owner)}.size(0)"))
         if sizes and not re.search(r"-1\b", place.text(call)):
             for at, size in enumerate(reversed(sizes)):
                 yield place.replaced(0.6 + 0.02 * at, (size, "-1"))
