@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from nanlab.explanations.edits.gradients import innermost_loop, new_tensor
-from nanlab.explanations.site import Candidate, Place, Site, bound_by, callee, spelled
+from nanlab.explanations.site import Candidate, Place, Site, bound_by, bound_value, callee, spelled
 
 _SAVED = re.compile(r"modified by an inplace.*?(?:output \d+ of (\w*?)Backward\d*\b|$)", re.DOTALL)
 
@@ -28,6 +28,11 @@ def overwritten(site: Site) -> Iterator[Candidate]:
             made = [p.text(p.statement) for p in rows if name in bound_by(p.statement)]
             near = any(saved in re.sub(r"\W|_", "", text).lower() for text in made)
             found.setdefault(place.function, []).append(replace(new, cost=0.3 if near else 0.5))
+        value = (
+            bound_value(place, "") if saved and isinstance(place.statement, ast.Assign) else None
+        )
+        if value is not None and saved in re.sub(r"\W|_", "", place.text(value)).lower():
+            yield place.replaced(0.6, (value, f"{place.whole(value)}.clone()"))  # for other names
     every = [each for own in found.values() for each in own]
     yield from every
     for group in (*found.values(), every):
