@@ -6,6 +6,7 @@ import ast
 import linecache
 import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 
 import nanlab
 from nanlab.explanations import search, trial
+from nanlab.explanations.explanation import Explanation
 from nanlab.explanations.site import Candidate, Place, Site
 from nanlab.findings.rule import Edit
 
@@ -1399,18 +1401,41 @@ def meant() -> dict[str, str]:
 @pytest.mark.examples(every=25)
 @pytest.mark.parametrize("name", meant())
 def test_edit_makes_the_program_do_what_was_meant(name: str, tmp_path: Path) -> None:
-    text = meant()[name]
-    with pytest.raises(Exception) as caught, nanlab.watch(on_fault="record"):  # noqa: PT011
-        run(tmp_path / "program.py", text)
+    does_what_was_meant(meant()[name], tmp_path / "program.py", nanlab.watch(on_fault="record"))
+
+
+UNWATCHED = """
+skip_added_in_place scaled_and_shifted_in_blocks exponential_doubled_in_place
+first_row_of_attention_cleared halved_in_each_round buffer_cleared_before_the_backward
+scores_of_queries_and_keys scores_by_bmm column_of_a_table last_of_each_row first_of_the_rows
+one_class_too_few one_class_too_few_of_log_probabilities
+loss_computed_without_gradients scored_without_gradients
+rows_of_another_number images_of_a_smaller_batch last_slice_of_one_sample
+last_slice_of_one_sample_in_training last_part_of_one_sample
+""".split()
+
+
+@pytest.mark.parametrize("name", UNWATCHED)
+def test_edit_without_a_watch_keeps_what_the_program_says(name: str, tmp_path: Path) -> None:
+    told = does_what_was_meant(meant()[name], tmp_path / "program.py", nullcontext())
+    marked = {n for n, row in enumerate(meant()[name].splitlines(), 1) if "# change" in row}
+    assert told.change is not None and (not marked or told.change[1] in marked)
+
+
+def does_what_was_meant(text: str, path: Path, watched: AbstractContextManager[Any]) -> Explanation:
+    """What is said of a program that raises, once it holds with the first edit what was meant."""
+    with pytest.raises(Exception) as caught, watched:  # noqa: PT011
+        run(path, text)
     told = nanlab.explain(caught.value)
     assert told is not None and told.fixes and told.fixes[0].edits, told
     lines = text.splitlines()
     for edit in sorted(told.fixes[0].edits, key=lambda each: -each.first):
         lines[edit.first - 1 : edit.last] = edit.rows()
-    names = run(tmp_path / "program.py", "\n".join(lines) + "\n")
+    names = run(path, "\n".join(lines) + "\n")
     for line in lines:
         if line.startswith("# meant: "):
             assert eval(line.removeprefix("# meant: "), names), "\n".join(lines)
+    return told
 
 
 def failed(path: Path, text: str) -> Exception:
@@ -1859,3 +1884,19 @@ loss = F.cross_entropy(scores, torch.as_tensor(labels))
     told = nanlab.explain(failed(tmp_path / "program.py", text))
     assert told is not None
     assert [edit in each.text for each in told.fixes[0].edits] == [True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sched = torch.optim.lr_scheduler.StepLR(opt)",
+        "sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt)",
+        "head = nn.Linear(3)",
+    ],
+)
+def test_number_that_is_lacking_is_no_module_of_the_program(text: str, tmp_path: Path) -> None:
+    before = "net = nn.Linear(3, 2)\nopt = torch.optim.SGD(net.parameters())\nrows = [1, 2]\n"
+    told = nanlab.explain(failed(tmp_path / "program.py", f"{before}{text}\n"))
+    assert told is not None and not any(fix.edits for fix in told.fixes)
+    told = nanlab.explain(failed(tmp_path / "program.py", f"{before}count = 5\n{text}\n"))
+    assert told is not None and "count)" in told.fixes[0].edits[0].text

@@ -50,6 +50,7 @@ from nanlab.explanations.edits import (
     tables,
     texts,
     values,
+    writes,
 )
 from nanlab.explanations.site import Candidate, Site, Tensor, bound_by, names_in, rows_of
 from nanlab.explanations.trial import Outcome, Program, Source, difference, edited
@@ -85,6 +86,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("raising", (distributions.allowed, distributions.as_drawn)),
     ("at_error", (statements.with_closure,)),
     ("raising", (statements.fitting, statements.of_what_was_saved, batches.whole_batches)),
+    ("raising", (batches.without_one_alone,)),
     ("raising", (statements.within_sequence,)),
     ("raising", (batches.without_none, batches.as_many, batches.of_one_at_least)),
     ("raising", (batches.starts_of_bags, batches.begun_anew, values.turned_masks)),
@@ -133,7 +135,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("bindings", (gradients.with_gradient,)),
 )
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
-_FILES += [gradients, optimizers, distributions, devices, texts]
+_FILES += [gradients, optimizers, distributions, devices, texts, writes]
 _FILES += [indices, labels, layouts, parametrizations, documents, solvers, orders]
 _FILES += [columns, counts, defaults, products, records, saved, sequences, spectra, tables, hooks]
 # Those that look for their statements themselves: each that takes a site alone.

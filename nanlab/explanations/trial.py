@@ -10,6 +10,7 @@ import dis
 import gc
 import io
 import linecache
+import math
 import multiprocessing
 import os
 import re
@@ -58,6 +59,7 @@ _WARNED = "(?s).*(target size .* different to the input size|discards the imagin
 _SENT = re.compile(r"(^|_)(export|upload|push|log|show|nanwatch)|^run_line_magic$|^system$")
 _WRITTEN = re.compile(r"(^|_)(save|dump|write)|^to_")
 _DERIVES = re.compile(r"\b(backward|grad|step|update)\(")
+_SAME = 1e-3  # how far the same loss may be from itself, computed in another order
 Step = tuple[FrameType, int]  # a frame of the traceback, and the line in it
 Look = Callable[[BaseException], list[Any]]  # what is to be known of an exception
 # What the process may not do: audit events of Python.
@@ -123,17 +125,26 @@ class Outcome:
     result: str = ""  # the numbers that the program ended with
     begun: Sequence[int] = ()  # derivatives, and steps of optimizers
     idle: int = 0  # optimizers whose parameters never had a gradient other than 0
+    losses: Sequence[float] = ()  # what it differentiated, each summed
     # the statement at the top level that had raised, and the loops that it had raised in
     reached: bool = True
 
     def judged(self, other: Outcome, edits: Sequence[Edit]) -> Outcome:
         """The outcome, as one that evades what raised if the program differentiates less often
-        than before it did, or nothing that an optimizer changes."""
+        than before it did, or nothing that an optimizer changes; or something else, where
+        only a write in place stood in the way, and no step of an optimizer."""
         named = any(_DERIVES.search(edit.old + edit.text) for edit in edits)
         fewer = any(a < b for a, b in zip(self.begun, other.begun, strict=False)) and not named
         idle = self.idle > other.idle and self.begun[0] > 0
-        evades = self.kind == "ran" and (fewer or idle or not self.reached)
+        written = "modified by an inplace" in other.error and not any(other.begun[1:])
+        other_loss = written and not self._has_losses(other)
+        evades = self.kind == "ran" and (fewer or idle or other_loss or not self.reached)
         return replace(self, kind="evades") if evades else self
+
+    def _has_losses(self, other: Outcome) -> bool:
+        """Whether what the other run differentiated was differentiated here, with its numbers."""
+        pairs = zip(self.losses, other.losses, strict=False)
+        return all(a != a or math.isclose(a, b, rel_tol=_SAME, abs_tol=1e-6) for a, b in pairs)
 
     def moved_on(self, other: Outcome) -> float | None:
         """How doubtful it is that the program came further than where the other run raised;
@@ -370,7 +381,7 @@ class Program:
             outcome = Outcome("ran", result=_numbers(names), reached=not missed)
         finally:
             *begun, idle = learning.end()
-        return replace(outcome, begun=begun, idle=idle)
+        return replace(outcome, begun=begun, idle=idle, losses=learning.losses)
 
 
 class _Learning:
@@ -378,6 +389,7 @@ class _Learning:
 
     def __init__(self) -> None:
         self.derived = self.steps = 0
+        self.losses: list[float] = []
         self.learns: dict[Optimizer, bool] = {}
         self.functions = torch.autograd.backward, torch.autograd.grad
         self.hook = register_optimizer_step_pre_hook(self.step_begins)
@@ -387,6 +399,9 @@ class _Learning:
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             self.derived += 1
+            with suppress(Exception):  # of what is no tensor
+                given: Any = args[0] if isinstance(args[0], torch.Tensor) else args[0][0]
+                self.losses.append(float(given.detach().double().sum()))
             return function(*args, **kwargs)
 
         return called

@@ -9,6 +9,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -459,6 +460,14 @@ def in_bounds(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.4, (node, f"{number / 100 if share else 1 / number:g}"))
 
 
+def _annotated(function: Any, name: str) -> str:
+    """The kind of value that a function says it takes for a parameter; empty if it says none."""
+    with suppress(Exception):  # of one that is written in C
+        kind = inspect.signature(function).parameters[name].annotation
+        return str(getattr(kind, "__name__", kind))
+    return ""
+
+
 def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """A call with other arguments."""
     function = place.value(call.func)
@@ -489,9 +498,11 @@ def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     lacking = re.search(r"missing \d+ required .*?argument.*?: '(\w+)'", site.text)
     if lacking is None or place.distance:
         return
-    for argument in call.args if re.search(r"num|size|length|count", lacking[1]) else ():
+    counted = re.search("num|size|length|count", lacking[1])
+    for argument in call.args if counted else ():
         if hasattr(place.value(argument), "__len__"):
             yield place.added(0.9, call, f"{lacking[1]}=len({place.text(argument)})")
+    number_alone = counted or _annotated(function, lacking[1]) in ("int", "float")
     order = {name: at for at, name in enumerate(place.frame.f_locals)}
     taken = set(map(place.text, call.args))
     for name, value in place.frame.f_locals.items():
@@ -500,6 +511,7 @@ def arguments(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             or name in taken
             or inspect.ismodule(value)
             or isinstance(value, type)
+            or (number_alone and not isinstance(value, (Tensor, int, float)))
         ):
             continue
         like = difflib.SequenceMatcher(None, name, lacking[1]).ratio()

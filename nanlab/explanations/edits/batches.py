@@ -16,7 +16,7 @@ import pandas as pd
 from torch import nn
 from torch.utils.data import DataLoader
 
-from nanlab.explanations.edits.gradients import GRADIENTS_OFF
+from nanlab.explanations.edits.gradients import GRADIENTS_OFF, innermost_loop
 from nanlab.explanations.site import (
     MISSING,
     Candidate,
@@ -535,12 +535,33 @@ def whole_batches(site: Site, place: Place) -> Iterator[Candidate]:
         if not isinstance(node, ast.For) or callee(node.iter) != "range":
             continue
         bounds: list[ast.expr] = node.iter.args  # type: ignore[attr-defined]
-        if len(bounds) == 3 and callee(bounds[1]) == "len":
-            given: Any = bounds[1]
-            rows, step = place.value(given.args[0]), place.value(bounds[2])
-            if type(step) is int and _is_smaller(len(rows) % step, step, site):
-                whole, text = place.text(bounds[1]), place.text(bounds[2])
-                yield place.replaced(0.85, (bounds[1], f"{whole} - {text} + 1"))
+        if len(bounds) != 3:
+            continue
+        rows, step = _count(place, bounds[1]), place.value(bounds[2])
+        last = rows % step if type(rows) is type(step) is int and step > 0 else 0
+        alone = last == 1 and "when training" in site.text  # one has no variance
+        if alone or _is_smaller(last, step, site):
+            whole, text = place.text(bounds[1]), place.text(bounds[2])
+            yield place.replaced(0.85, (bounds[1], f"{whole} - {text} + 1"))
+
+
+def _count(place: Place, node: ast.expr) -> Any:
+    """The number that an expression stands for, also as the length of what is known."""
+    if callee(node) != "len":
+        return place.value(node)
+    value = place.value(node.args[0])  # type: ignore[attr-defined]
+    return len(value) if hasattr(value, "__len__") else MISSING
+
+
+def without_one_alone(site: Site, place: Place) -> Iterator[Candidate]:
+    """The rounds of a loop that are given one sample passed over, where others were given more."""
+    loop = innermost_loop(place) if "when training" in site.text else None
+    for name in bound_by(loop) if isinstance(loop, ast.For) else ():
+        value = place.value(ast.Name(name, ast.Load()))
+        if isinstance(value, Tensor) and value.dim() > 1 and len(value) == 1 and loop is not None:
+            first = replace(place, statement=loop.body[0])  # type: ignore[attr-defined]
+            yield first.written(0.9, f"if len({name}) == 1:\n    continue\n{{}}")
+            return
 
 
 def padded(rows: list[Any], name: str) -> str:

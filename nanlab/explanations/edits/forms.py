@@ -426,8 +426,9 @@ def _wanted(own: _Operand) -> str:
     if own.role != "target" or value is MISSING:
         return ""
     losses = {frame.f_code.co_name for frame in own.site.inner}
-    if losses & {"cross_entropy", "nll_loss"} and value.dtype != torch.int64:
-        return ".long()" if all(float(n).is_integer() for n in elements(value)) else ""
+    if losses & {"cross_entropy", "nll_loss"}:  # class numbers stay class numbers
+        whole = all(float(n).is_integer() for n in elements(value))
+        return ".long()" if whole and value.dtype != torch.int64 else ""
     return ".float()" if is_whole(value) and "cross_entropy" in " ".join(losses) else ""
 
 
@@ -630,7 +631,9 @@ def _turned(own: _Operand, more: float) -> Forms:
         new[a], new[b] = new[b], new[a]
         if any(all(n in (1, m) for n, m in zip(new, other, strict=True)) for other in others):
             yield more + 0.5 + cut, f"{old}.transpose({a}, {b})"
-    product = re.search("mat1|matmul|mat2|bmm", site.text) and old != next(iter(own.others), "")
+    product = re.search("mat1|matmul|mat2|bmm|batch2", site.text) and old != next(
+        iter(own.others), ""
+    )
     if product and shape and shape[-1] in last:  # the second of two is the one to turn
         yield 0.65, f"{old}.transpose(-2, -1)"
     layered = rank > 2 and "must match" not in site.text

@@ -170,8 +170,8 @@ def of_before(site: Site) -> Iterator[Candidate]:
     """What was computed once before a loop that differentiates, cut from its graph where the loop
     reads it, as what a policy gave when its actions were taken."""
     for at, place in enumerate(site.raising if "second time" in site.text else ()):
-        around = _innermost_loop(place)
-        if around is None and not any(map(_innermost_loop, site.raising[at + 1 :])):
+        around = innermost_loop(place)
+        if around is None and not any(map(innermost_loop, site.raising[at + 1 :])):
             continue
         whole = around or place.function or place.source.tree
         bound = {name for row in ast.walk(whole) for name in bound_by(row)}
@@ -244,7 +244,7 @@ def _terms_of_losses(block: ast.AST) -> set[int]:
     return found
 
 
-def _innermost_loop(place: Place) -> ast.AST | None:
+def innermost_loop(place: Place) -> ast.AST | None:
     """The innermost loop around a statement, in its function."""
     rows = [n for n in ast.walk(place.function or place.source.tree) if isinstance(n, _LOOPS)]
     line = place.statement.lineno
@@ -457,18 +457,21 @@ def switched(site: Site) -> Iterator[Candidate]:
     """Gradients left on where they were switched off, for a block or for parameters."""
     if not is_cut(site):
         return
-    for place in site.fault:
+    seen = set[int]()
+    for at, place in enumerate((*site.bound, *site.statements())):
+        far = 0.15 * (at >= len(site.bound))  # of a function that has returned
         for node in place.source.nodes:
             line, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
             parts = [item.context_expr for item in getattr(node, "items", [])]
             parts += getattr(node, "decorator_list", [])
             if line <= place.statement.lineno <= last:
                 for part in parts:
-                    if GRADIENTS_OFF.search(place.text(part)):
+                    if id(part) not in seen and GRADIENTS_OFF.search(place.text(part)):
+                        seen.add(id(part))
                         if part in getattr(node, "decorator_list", []):  # the caller may want it
                             edit = lines_as(place.source, part.lineno, part.end_lineno or 0, "")
-                            yield Candidate(0.43, (edit,))
-                        own = Place(place.source, place.statement, place.frame, 0.0)
+                            yield Candidate(0.43 + far, (edit,))
+                        own = Place(place.source, place.statement, place.frame, far)
                         yield own.replaced(0.45, (part, "torch.enable_grad()"))
     yield from _switched_above(site)
     for place in site.statements():
@@ -576,7 +579,7 @@ def out_of_place(site: Site, place: Place) -> Iterator[Candidate]:
         return
     around = place.function or place.source.tree
     rows = [n for n in ast.walk(around) if isinstance(n, (ast.Assign, ast.AugAssign, ast.Expr))]
-    written = {id(row): _new_tensor(replace(place, statement=row)) for row in rows}
+    written = {id(row): new_tensor(replace(place, statement=row)) for row in rows}
     own = written.get(id(place.statement))
     looped = [n.target for n in place.source.nodes if isinstance(n, (ast.For, ast.comprehension))]
     bound = {n.id for each in looped for n in ast.walk(each) if isinstance(n, ast.Name)}
@@ -589,7 +592,7 @@ def out_of_place(site: Site, place: Place) -> Iterator[Candidate]:
             yield Candidate(own.cost + 0.4, tuple(edits))
 
 
-def _new_tensor(place: Place) -> Candidate | None:
+def new_tensor(place: Place) -> Candidate | None:
     statement = place.statement
     if isinstance(statement, ast.AugAssign) and not isinstance(statement.target, ast.Subscript):
         name, value = place.text(statement.target), place.text(statement.value)

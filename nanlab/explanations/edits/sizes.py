@@ -446,6 +446,11 @@ def left_open(site: Site, place: Place) -> Iterator[Candidate]:
             lacking = site.told[-1] * place.value(node) / (math.prod(values) or 1)
             for name in (n for n, v in whole.items() if type(v) is int and v == lacking):
                 yield place.replaced(-0.05, (node, f"self.{name}"))
+        owner = call.func.value if sizes else call  # type: ignore[attr-defined]
+        of = place.value(owner) if spelled(owner) else MISSING
+        if isinstance(of, Tensor) and of.dim() > 1 and texts[1:] == ["-1"]:  # rows stay rows
+            if type(number_of(sizes[0])) is int:
+                yield place.replaced(0.6, (sizes[0], f"{place.text(owner)}.size(0)"))
         if sizes and not re.search(r"-1\b", place.text(call)):
             for at, size in enumerate(reversed(sizes)):
                 yield place.replaced(0.6 + 0.02 * at, (size, "-1"))
@@ -873,10 +878,14 @@ def other_axes(site: Site, place: Place) -> Iterator[Candidate]:
         texts = list(map(place.text, parts.elts if isinstance(parts, ast.Tuple) else [parts]))
         rank = getattr(place.value(node.value), "ndim", len(texts))
         given = [text for text in texts if text not in (":", "...")]
+        told = (
+            "too many ind" in site.text and len(given) == 1
+        )  # it meant the same dimension, or the last
+        own = min(texts.index(given[0]), rank - 1) if told else 0
         for at in range(rank) if len(given) == 1 else ():
             new = ", ".join((*at * [":"], *given))
-            if given != texts[at : at + 1] and new != place.text(parts):
-                yield place.replaced(0.5 + 0.02 * at, (parts, new))
+            if (told or given != texts[at : at + 1]) and new != place.text(parts):
+                yield place.replaced(0.5 + 0.02 * abs(at - own), (parts, new))
 
 
 def no_more_than_there_are(site: Site, place: Place) -> Iterator[Candidate]:

@@ -8,7 +8,7 @@ import io
 import os
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from nanlab.explanations.edits.gradients import is_cut
+from nanlab.explanations.edits.writes import written_into
 from nanlab.explanations.site import (
     MISSING,
     Candidate,
@@ -119,6 +120,8 @@ def computed_anew(site: Site, place: Place) -> Iterator[Candidate]:
         between = [row for row in rows[at:] if row not in chain]
         if not between or len(chain) > _CHAIN:
             continue
+        if changed and _written_in(between) & needed:
+            continue  # it would undo what the program writes there
         lines, first = place.source.lines, rows[at].lineno
         again = "\n".join(_lines_of(place.source, chain))
         cost = 0.5 + 0.1 * len(chain)
@@ -137,6 +140,11 @@ def computed_anew(site: Site, place: Place) -> Iterator[Candidate]:
             yield Candidate(cost, (edit,))
         elif changed or (len(between) > 1 and ast.dump(place.statement) in map(ast.dump, between)):
             yield place.written(cost, f"{textwrap.dedent(again)}\n{{}}")
+
+
+def _written_in(rows: Sequence[ast.stmt]) -> set[str]:
+    """The names of the tensors that statements write into."""
+    return {name for row in rows for part in ast.walk(row) if (name := written_into(part))}
 
 
 def gradient_for_each(site: Site) -> Iterator[Candidate]:
