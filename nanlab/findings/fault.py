@@ -408,8 +408,22 @@ class Fault:
         forward = {at: row for at, row in zip(places, rows, strict=True) if row.phase == FORWARD}
         sizes = Counter(int(r.shape[0]) for r in forward.values() if r.shape and not r.view)
         del sizes[0], sizes[1]
-        held = _data_read(recording, forward, parents)
-        held += [row.shape for at, row in forward.items() if not parents[at]]  # drawn at random
+        # the data as it is read: picked, cast or stacked before a parameter comes in
+        data: dict[int, tuple[int, ...]] = {}
+        read: list[tuple[int, ...]] = []
+        alone: set[int] = set()
+        for at, row in forward.items():
+            sources = {p: recording.sources.get(p) for p in parents[at]}
+            data |= {p: s.shape for p, s in sources.items() if s is not None and s.kind == "data"}
+            known = [data[p] for p in sources if p in data]
+            if sources.keys() <= data.keys() | alone:
+                alone.add(at)
+                data |= {at: tuple(row.shape)} if known else {}
+            else:
+                read += known
+        held = read or [shape for at, shape in data.items() if at < 0]
+        # and what is drawn at random
+        held += [tuple(row.shape) for at, row in forward.items() if not parents[at]]
         # a loss may be of pairs of samples, or of parts of them, each with a weight of its own
         held = [s for s in held if len(s) > 1] or [s for s in held if len(s)]
         given = {int(shape[0]) for shape in held} & {*sizes}
@@ -425,26 +439,6 @@ class Fault:
             return []
         rows = self.bad.flatten(1).any(1) if self.bad.dim() > 1 else self.bad
         return sorted({int(i) // (size // self.batch) for i in rows.nonzero().flatten()})
-
-
-def _data_read(
-    recording: Recording, forward: Mapping[int, Op], parents: Mapping[int, Sequence[int]]
-) -> list[Sequence[int]]:
-    """Shapes of the data as the program reads it: picked, cast or stacked before a parameter
-    comes in; all of a step's data where none does."""
-    data, alone, read = dict[int, Sequence[int]](), set[int](), list[Sequence[int]]()
-    for at, row in forward.items():
-        for p in parents[at]:
-            source = recording.sources.get(p) if p < 0 else None
-            if source is not None and source.kind == "data":
-                data[p] = source.shape
-        given = [p for p in parents[at] if p in data]
-        if all(p in data or p in alone for p in parents[at]):
-            alone.add(at)
-            data |= {at: row.shape} if given else {}
-        else:
-            read += [data[p] for p in given]
-    return read or [shape for at, shape in data.items() if at < 0]
 
 
 def _dense(value: Any) -> Any:
