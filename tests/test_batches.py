@@ -97,6 +97,35 @@ def test_a_nan_born_in_the_loop_s_own_process_is_told_where_it_was_born_and_with
     assert f"is number {BAD} of the dataset" in found.explanation
 
 
+def _picked(rows: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return x[rows]
+
+
+def _cast(rows: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return x.double()[rows].float()
+
+
+def _stacked(rows: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([x[i] for i in rows])
+
+
+@pytest.mark.parametrize("towers", [1, 2])
+@pytest.mark.parametrize("pick", [_picked, _cast, _stacked])
+def test_rows_drawn_in_the_step_are_the_batch_and_not_the_data_set(pick: Any, towers: int) -> None:
+    torch.manual_seed(0)
+    x, y = torch.rand(20, 6), torch.randint(0, 4, (20,))
+    x[[3, 7]] = 0.0
+    net = nn.Linear(6, 4, bias=False)
+    with nanlab.watch(net) as trace:
+        rows = torch.randperm(20)[:15]
+        picked = [net(pick(rows, x)) for _ in range(towers)]
+        a, b = picked[0], picked[-1]
+        scores = a / a.norm(dim=1, keepdim=True) + b
+        nn.functional.cross_entropy(scores, y[rows]).backward()
+    held = [at for at, row in enumerate(rows.tolist()) if row in (3, 7)]
+    assert held and trace.culprit is not None and trace.culprit.samples == held
+
+
 def test_a_loop_that_is_stopped_lets_its_loader_go_at_once() -> None:
     torch.optim.SGD([torch.ones(1)])  # the first one imports compilers, which leave frames behind
 

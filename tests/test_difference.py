@@ -108,6 +108,54 @@ def test_rounding_is_no_parting_and_overflow_in_another_dtype_is(tmp_path: Path)
     assert far.table.dtype_a[0] == "float16" and far.table.dtype_b[0] == "float32"
 
 
+def trained(dtype: torch.dtype | None, scale: float = 1.0) -> nanlab.Trace:
+    """Two steps under autocast, the loss in float32; scores that grow with ``scale``."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(2):
+            x, y = torch.randn(8, 8), torch.randint(0, 3, (8,))
+            with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+                out = net(x)
+                scores = (out * scale ** (i + 1)) @ out.T
+                loss = torch.nn.functional.cross_entropy(out, y)
+            optimizer.zero_grad()
+            (loss + 10 * scores.float().mean() / scale ** (i + 1)).backward()
+            optimizer.step()
+    return trace
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounding_of_an_operand_reaches_what_is_computed_from_it(dtype: torch.dtype) -> None:
+    found = nanlab.diff(trained(None), trained(dtype))
+    assert set(found.table.what) <= {"only in a", "only in b"}
+    assert "no result that both have is another" in found.what
+
+
+def test_overflow_is_told_among_the_rounding_of_a_narrow_dtype() -> None:
+    found = nanlab.diff(trained(None, 250.0), trained(torch.float16, 250.0))
+    assert (found.step, found.op) == (1, "mul") and "0 infinite elements in a" in found.what
+
+
+def test_a_first_infinity_is_noted_where_the_runs_part_earlier() -> None:
+    found = nanlab.diff(trained(None, 150.0), trained(torch.float16, 250.0))
+    assert (found.step, found.op) == (0, "mul")
+    assert any("(mul): 0 infinite elements in a" in note for note in found.notes)
+
+
+def test_numbers_that_differ_are_shown_so(tmp_path: Path) -> None:
+    def step(factor: float) -> nanlab.Trace:
+        w = torch.nn.Parameter(torch.full((4,), 1376.21, dtype=torch.float64))
+        with nanlab.watch() as trace:
+            (w * factor).sum().backward()
+        return trace
+
+    what = nanlab.diff(step(1.0), step(1.0 + 1e-9)).what
+    shown = what.removeprefix("max is ").removesuffix(" in b").split(" in a and ")
+    assert len(shown) == 2 and shown[0] != shown[1], what
+
+
 OTHER = """
 import sys; sys.path.insert(0, sys.argv[1])
 from pathlib import Path

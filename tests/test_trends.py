@@ -490,3 +490,36 @@ def test_normalised_weights_and_a_loss_that_converges_are_no_divisors_that_fade(
             with torch.no_grad():
                 w *= 0.5
     assert not forecasts(trace.recording)
+
+
+def maxima(seed: int, steps: int) -> list[float]:
+    """The largest score of noisy vectors that grow by a constant factor, in bits."""
+    torch.manual_seed(seed)
+    x = [torch.randn(8, 4) * 0.6 * 1.3**i for i in range(steps)]
+    return [math.log2(float((h @ h.T).abs().max())) for h in x]
+
+
+def test_noise_is_no_acceleration_and_the_pace_is_what_was_seen() -> None:
+    told, too_soon = 0, 0
+    for seed in range(40):
+        course = np.array(maxima(seed, 40))
+        for steps in range(10, int(np.flatnonzero(course > 16.0)[0]) + 1):
+            found = first_told(course[:steps], 16.0, False, still=True)
+            if found is not None:
+                slope, left, _, _ = found[1]
+                assert 1.1 < 2**slope < 3.5  # 1.69 times, and the noise of a few steps
+                told += 1
+                too_soon += (16.0 - course[steps - 1]) / max(left, 1.0) > 3.0  # bits in each step
+    assert told > 150 and too_soon < 0.02 * told
+
+
+def test_of_results_on_one_course_the_nearest_to_its_limit_is_told() -> None:
+    w = torch.nn.Parameter(torch.ones(4, 4))
+    with nanlab.watch(on_fault="record") as trace:
+        for i in range(11):
+            w.grad = None
+            half = (w * 2.0 ** (0.06 * i * i)).half()
+            scores = half @ half.T / 0.07
+            scores.float().mean().backward()
+    titles = [f.title for f in trace.findings if "on its way out" in f.title]
+    assert titles and not any("result of mm" in title for title in titles), titles

@@ -18,7 +18,8 @@ from nanlab.program.capsule import load
 from nanlab.trace import Trace
 from nanlab.trace.op import location
 
-ROUNDINGS = 16  # ulps of the narrower dtype: nearer results are the same but for rounding
+# ulps of the narrowest dtype that went in: nearer results are the same but for rounding
+ROUNDINGS = 16
 MOST_PAIRS = 4_000_000  # of calls that are held against each other to align two steps
 _COUNTS = ("nan", "posinf", "neginf")
 _VALUES = ("max", "min", "mean", "rms")
@@ -29,10 +30,11 @@ _Pairs = list[tuple[int | None, int | None]]
 class Difference:
     """Where two runs part.
 
-    place: the first line whose result is another beyond the rounding of its dtype, or that only one
-    run has; "" where they do not part. step, op: of that call. position_a, position_b: its rows;
-    None in the run that does not have it. what: what differs, in words. table: a row for each
-    result that differs, or that one run alone has. added, dropped: calls of b alone, of a alone.
+    place: the first line whose result is another beyond the rounding of its dtype and of those that
+    it was computed from, or that only one run has; "" where they do not part. step, op: of that
+    call. position_a, position_b: its rows; None in the run that does not have it. what: what
+    differs, in words. table: a row for each result that differs, or that one run alone has. added,
+    dropped: calls of b alone, of a alone.
     compared: results that both have. notes: what else to know of the two runs.
     """
 
@@ -68,7 +70,8 @@ class Difference:
 
 
 def diff(a: Any, b: Any) -> Difference:
-    """The first line where two runs part, beyond the rounding of their dtypes.
+    """The first line where two runs part, beyond the rounding of their dtypes: of that of a result
+    and of what it was computed from.
 
     a, b: traces, or paths of capsules that ``trace.save`` wrote. Their calls are aligned by source
     text, operator and shape, step by step, so calls may have been added or dropped. Raises
@@ -83,6 +86,7 @@ def diff(a: Any, b: Any) -> Difference:
             f"no step is at hand in both: a has {_steps(first)}, b has {_steps(second)}; keep more"
             " with watch(keep=...)"
         )
+    rough = _roundings(one), _roundings(other)
     rows: list[dict[str, Any]] = []
     compared = added = dropped = 0
     for step in steps:
@@ -92,7 +96,9 @@ def diff(a: Any, b: Any) -> Difference:
             x, y = None if i is None else left[i], None if j is None else right[j]
             compared += x is not None and y is not None
             added, dropped = added + (x is None), dropped + (y is None)
-            what = _parting(x, y)
+            pairs = zip(rough, (x, y), strict=True)
+            ulp = max(ulps[row["position"]] for ulps, row in pairs if row is not None)
+            what = _parting(x, y, ulp)
             if what:
                 rows.append(_row(x, y, what))
     table = pd.DataFrame(rows, columns=_COLUMNS)
@@ -101,16 +107,23 @@ def diff(a: Any, b: Any) -> Difference:
     notes = _notes(first, second, steps)
     if not rows:
         return Difference("", None, "", None, None, "", table, 0, 0, compared, notes)
-    # a cast or copy that one run alone has changes no value by itself
+    # a cast, copy or view that one run alone has changes no value by itself
     start = next((row for row in rows if row["position_a"] is not None and row["both"]), rows[0])
     start = rows[0] if not _is_later(rows, start) else start
+    worse = next((row for row in rows if row["not_finite"]), start)
+    if not start["not_finite"] and worse is not start:
+        notes = (
+            f"in step {worse['step']} at {worse['place']} ({worse['op']}): {worse['what']}",
+            *notes,
+        )
+    alone = "" if any(row["both"] for row in rows) else "; no result that both have is another"
     return Difference(
         start["place"],
         int(start["step"]),
         start["op"],
         start["position_a"],
         start["position_b"],
-        start["what"] + _read_otherwise(one, other, start),
+        start["what"] + alone + _read_otherwise(one, other, start),
         table,
         added,
         dropped,
@@ -203,27 +216,64 @@ def _numbered(keys: list[Any]) -> list[Any]:
 # -- comparing
 
 
-def _parting(x: dict[str, Any] | None, y: dict[str, Any] | None) -> str:
-    """What differs between two results of one call, in words; "" where nothing does."""
+def _roundings(trace: Trace) -> dict[int, float]:
+    """By position: an ulp of the narrowest dtype among a result's and those behind it."""
+    recording, found = trace.recording, dict[int, float]()
+    rows = {position: recording.at(position) for position, _ in recording.rows()}
+    # of steps that were folded away only the parameters are at hand
+    folded = max((_ulp(str(row.dtype)) for row in rows.values()), default=0.0)
+
+    def of(position: int) -> float:
+        if position >= 0:
+            return found.get(position, folded)
+        source = recording.sources.get(position)
+        own = _ulp(source.dtype) if source is not None else 0.0
+        return max([own, *map(of, recording.parents(position))])
+
+    for position, row in rows.items():
+        found[position] = max([_ulp(str(row.dtype)), *map(of, recording.parents(position))])
+    return found
+
+
+def _parting(x: dict[str, Any] | None, y: dict[str, Any] | None, ulp: float) -> str:
+    """What differs between two results of one call, in words; "" where nothing does.
+
+    ulp: of the narrowest dtype behind them.
+    """
     if x is None or y is None:
         return "only in b" if x is None else "only in a"
     if x["shape"] != y["shape"]:
         return f"the shape is {x['shape']} in a and {y['shape']} in b"
-    for name in _COUNTS:
-        if _known(x[name]) and _known(y[name]) and x[name] != y[name]:
-            kind = "NaN" if name == "nan" else "infinite elements"
-            return f"{x[name]:,} {kind} in a and {y[name]:,} in b"
+    if what := _not_finite(x, y):
+        return what
     if not all(_known(r["rms"]) for r in (x, y)):
         return ""
-    allowed = ROUNDINGS * max(_ulp(x["dtype"]), _ulp(y["dtype"]))
+    allowed = ROUNDINGS * ulp
     scale = max(abs(x["rms"]), abs(y["rms"]))
     for name in _VALUES:
         if not (_known(x[name]) and _known(y[name])):
             continue
-        size = scale if name == "mean" else max(abs(x[name]), abs(y[name]))
+        # a small element among large ones may be what large terms leave of each other
+        size = max(abs(x[name]), abs(y[name]), scale)
         if abs(x[name] - y[name]) > allowed * size:
-            return f"{name} is {x[name]:.6g} in a and {y[name]:.6g} in b"
+            a, b = _apart(x[name], y[name])
+            return f"{name} is {a} in a and {b} in b"
     return ""
+
+
+def _not_finite(x: dict[str, Any], y: dict[str, Any]) -> str:
+    """Which values that are not finite one of two results has more of; "" where neither has."""
+    for name in _COUNTS:
+        if _known(x[name]) and _known(y[name]) and x[name] != y[name]:
+            kind = "NaN" if name == "nan" else "infinite elements"
+            return f"{x[name]:,} {kind} in a and {y[name]:,} in b"
+    return ""
+
+
+def _apart(x: float, y: float) -> tuple[str, str]:
+    """Two numbers, with as many digits as it takes to tell them apart."""
+    shown = ((f"{x:.{n}g}", f"{y:.{n}g}") for n in range(6, 18))
+    return next(((a, b) for a, b in shown if a != b), (repr(x), repr(y)))
 
 
 def _known(value: Any) -> bool:
@@ -231,7 +281,7 @@ def _known(value: Any) -> bool:
 
 
 def _ulp(dtype: str) -> float:
-    kind = getattr(torch, dtype, None)
+    kind = getattr(torch, dtype.removeprefix("torch."), None)
     if not isinstance(kind, torch.dtype) or not (kind.is_floating_point or kind.is_complex):
         return 0.0
     return float(torch.finfo(kind).eps)
@@ -242,6 +292,7 @@ def _row(x: dict[str, Any] | None, y: dict[str, Any] | None, what: str) -> dict[
     found = {name: row[name] for name in ("step", "op", "module", "phase", "source")}
     found |= {"place": location(row["file"], row["line"]), "what": what}
     found["both"] = x is not None and y is not None
+    found["not_finite"] = _not_finite(x, y) if x is not None and y is not None else ""
     for end, each in (("a", x), ("b", y)):
         for name in ("position", "line", "dtype", "rms", "max"):
             found[f"{name}_{end}"] = None if each is None else each[name]
@@ -249,9 +300,10 @@ def _row(x: dict[str, Any] | None, y: dict[str, Any] | None, what: str) -> dict[
 
 
 def _is_later(rows: Sequence[dict[str, Any]], start: dict[str, Any]) -> bool:
-    """Whether what comes before a row that parts are casts alone, which one run has more."""
+    """Whether what comes before a row that parts are casts and views, which one run has more."""
     before = rows[: rows.index(start)]
-    return bool(start["both"]) and all(r["op"] in having("copies") for r in before)
+    moves = having("copies", "same_elements")
+    return bool(start["both"]) and all(r["op"] in moves for r in before)
 
 
 def _notes(a: pd.DataFrame, b: pd.DataFrame, steps: Sequence[int]) -> tuple[str, ...]:

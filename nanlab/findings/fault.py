@@ -408,9 +408,22 @@ class Fault:
         forward = {at: row for at, row in zip(places, rows, strict=True) if row.phase == FORWARD}
         sizes = Counter(int(r.shape[0]) for r in forward.values() if r.shape and not r.view)
         del sizes[0], sizes[1]
-        read = (recording.sources.get(p) for at in forward for p in parents[at] if p < 0)
-        held = [source.shape for source in read if source is not None and source.kind == "data"]
-        held += [row.shape for at, row in forward.items() if not parents[at]]  # drawn at random
+        # the data as it is read: picked, cast or stacked before a parameter comes in
+        data: dict[int, tuple[int, ...]] = {}
+        read: list[tuple[int, ...]] = []
+        alone: set[int] = set()
+        for at, row in forward.items():
+            sources = {p: recording.sources.get(p) for p in parents[at]}
+            data |= {p: s.shape for p, s in sources.items() if s is not None and s.kind == "data"}
+            known = [data[p] for p in sources if p in data]
+            if sources.keys() <= data.keys() | alone:
+                alone.add(at)
+                data |= {at: tuple(row.shape)} if known else {}
+            else:
+                read += known
+        held = read or [shape for at, shape in data.items() if at < 0]
+        # and what is drawn at random
+        held += [tuple(row.shape) for at, row in forward.items() if not parents[at]]
         # a loss may be of pairs of samples, or of parts of them, each with a weight of its own
         held = [s for s in held if len(s) > 1] or [s for s in held if len(s)]
         given = {int(shape[0]) for shape in held} & {*sizes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -40,6 +40,8 @@ RESTED = 0.85  # recent over whole pace, below which a result levels off
 FARTHEST = 48.0  # steps ahead at most
 LOOKS = 3  # steps in a row in which the end must be foreseen
 HOPS = 12  # operations upstream that are looked through
+# bits between the largest and the smallest ratio of two results that bear a constant one
+CONSTANT = 0.05
 DOUBT = 2.0  # standard errors on either side of the slope: an interval of about 95 %
 
 
@@ -99,10 +101,26 @@ def exponential(values: Array, limit: float) -> tuple[float, float, float, float
         return None
     x, y = at.astype(np.float64), values[at]
     slope, error, residual = _line(x, y)
-    late, doubt, _ = _line(x[-(len(x) // 2) :], y[-(len(x) // 2) :])
-    if slope <= DOUBT * error or late + DOUBT * doubt < RESTED * slope:
+    if slope <= DOUBT * error or _rests(x, y, slope):
         return None
-    return _arrival(limit - float(y[-1]), limit - float(y[-1] - min(residual[-1], 0)), slope, error)
+    return _arrival(slope, limit - float(y[-1] - min(residual[-1], 0)), slope, error)
+
+
+def _rests(x: Array, y: Array, slope: float) -> bool:
+    """Whether the later half of a course climbs more slowly than all of it."""
+    late, doubt = _late(x, y)
+    return late + DOUBT * doubt < RESTED * slope
+
+
+def _quickens(x: Array, y: Array) -> bool:
+    """Whether a course is seen to climb faster in its later half than in all of it."""
+    late, doubt = _late(x, y)
+    return late - doubt > _line(x, y)[0]
+
+
+def _late(x: Array, y: Array) -> tuple[float, float]:
+    """The slope of the later half of a course, and its standard error."""
+    return _line(x[-(len(x) // 2) :], y[-(len(x) // 2) :])[:2]
 
 
 def _line(x: Array, y: Array) -> tuple[float, float, Array]:
@@ -115,12 +133,12 @@ def _line(x: Array, y: Array) -> tuple[float, float, Array]:
 
 
 def _arrival(
-    bits: float, distance: float, slope: float, error: float
+    pace: float, distance: float, slope: float, error: float
 ) -> tuple[float, float, float, float]:
-    """(bits per step, steps left, least, most) of a line that is ``distance`` from its end."""
+    """(pace, steps left, least, most) of a line that is ``distance`` from its end."""
     left = max(distance, 0.0) / slope
     low, high = (max(distance, 0.0) / (slope + sign * DOUBT * error) for sign in (1, -1))
-    return bits / left if left else bits, left, low, high
+    return pace, left, low, high
 
 
 def steady(values: Array, limit: float) -> tuple[float, float, float, float] | None:
@@ -136,12 +154,12 @@ def steady(values: Array, limit: float) -> tuple[float, float, float, float] | N
         return None
     below = y - limit
     shapes = [(below, 0.0), (np.exp2(below), 1.0), (np.exp2(below / 2), 1.0)]
-    if y.min() > 1.0 and y[-1] - y[0] >= CLIMBED:
+    if y.min() > 1.0 and y[-1] - y[0] >= CLIMBED and _quickens(x, y):
         shapes.append((np.log2(y), math.log2(limit)))
     best, least = None, math.inf
     for z, end in shapes:
         slope, error, residual = _line(x, z)
-        if slope <= CLEAR * error:
+        if slope <= CLEAR * error or _rests(x, z, slope):
             continue
         # what is noisy gets there with the highest of its values
         highest = max(float(residual[-len(x) // 2 :].max()), 0.0)
@@ -154,7 +172,8 @@ def steady(values: Array, limit: float) -> tuple[float, float, float, float] | N
             continue
         missed = _missed(x, z, math.ceil(max(distance, 0.0) / slope), noise)
         if missed is not None and missed < least:
-            best, least = _arrival(limit - float(y[-1]), distance, slope, error), missed
+            pace = _line(x[-FEWEST_STEADY:], y[-FEWEST_STEADY:])[0]  # as it was seen
+            best, least = _arrival(pace, distance, slope, error), missed
     return best
 
 
@@ -302,7 +321,41 @@ def _forecasts(recording: Recording, end: End) -> Iterator[Forecast]:
             over = int(steps[bad[0]]) if len(bad) else None
             numbers = (sign * limit, sign * float(values[at]), sign * slope, left)
             place, step = series.places[column], int(steps[at])
-            yield Forecast(column, place, end, step, *numbers, (interval[0], interval[1]), over)
+            told_of = Forecast(column, place, end, step, *numbers, (interval[0], interval[1]), over)
+            yield told_of if over is not None else _nearest(series, told_of)
+
+
+def _nearest(series: Series, forecast: Forecast) -> Forecast:
+    """The forecast of what is the result times a constant, where that is nearer to its limit: it
+    shares the course, though a fit to it alone may not be certain yet."""
+    table, limits = towards(series, forecast.end), limits_of(series, forecast.end)
+    column, sign = forecast.column, 1.0 if forecast.end == "overflow" else -1.0
+    whole = left = sign * (forecast.limit - forecast.value)
+    for _ in range(HOPS):
+        for at, parents in enumerate(series.parents):
+            distance = float(limits[at] - table[-1, at])
+            if parents != (column,) or not 0 <= distance < left:
+                continue
+            both = np.isfinite(table[:, [at, column]]).all(1)
+            change = table[both, at] - table[both, column]
+            if len(change) >= FEWEST_STEPS and np.ptp(change) < CONSTANT:
+                column, left = at, distance
+                break
+        else:
+            break
+    if column == forecast.column:
+        return forecast
+    share, value = left / whole, float(table[-1, column])
+    low, high = forecast.interval
+    return replace(
+        forecast,
+        column=column,
+        place=series.places[column],
+        limit=sign * float(limits[column]),
+        value=sign * value,
+        steps=forecast.steps * share,
+        interval=(low * share, high * share),
+    )
 
 
 def _rows_before_poison(recording: Recording) -> int:

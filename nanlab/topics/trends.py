@@ -17,7 +17,7 @@ from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import format_of
 from nanlab.operators import card, having
 from nanlab.topics.flushes import FULL_RANGE, IN_FLOAT32
-from nanlab.topics.forecast import HOPS, LARGE, End, Forecast, forecasts
+from nanlab.topics.forecast import CONSTANT, HOPS, LARGE, End, Forecast, forecasts
 from nanlab.topics.scaler import scaled_loss
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows
@@ -124,8 +124,6 @@ def growing_origins(series: Series, column: int, hops: int = 12, sign: float = 1
 
 
 ENLARGED = 1.5  # a constant factor from which on it is named
-# bits between the largest and the smallest ratio of two results that bear a constant one
-CONSTANT = 0.05
 _PRODUCTS = having("matmul", "dot", "composed_product")
 
 
