@@ -388,8 +388,6 @@ class watch:
 
     def _share(self, wait: bool) -> None:
         """Tell the other processes what was found here, and hear of what they found."""
-        from nanlab.rules.ranks import as_struck
-
         recording, agreement = self.recording, self._agreement
         agreement.diagnosing(True)
         try:
@@ -403,7 +401,7 @@ class watch:
         arrived = next((f for f in findings if f.cause == ARRIVED), None)
         sent = None if own is None else as_sent(own, agreement.rank)
         rank, world = agreement.rank, agreement.world
-        struck = None if arrived is None else as_struck(recording, arrived, rank, world)
+        struck = None if arrived is None else self.trace._struck(arrived, rank, world)
         agreement.all_stop = agreement.all_stop or self.is_shared
         recording.ranks = agreement.tell(sent, struck, wait)
 

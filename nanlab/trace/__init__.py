@@ -371,6 +371,12 @@ class Trace:
             return self._recalled[0]
         return self._cached("findings", lambda recording: diagnosed(self))
 
+    def _struck(self, arrived: Finding, rank: int, world: int) -> dict[str, Any]:
+        """What this rank tells the others of a bad value that came from them."""
+        from nanlab.rules.ranks import as_struck
+
+        return as_struck(self.recording, arrived, rank, world)
+
     @property
     def chain(self) -> Chain | None:
         """The faults of the failing step in order, and the cure; None if not replayable."""
