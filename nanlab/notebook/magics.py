@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError as LineError
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
 
+PATIENCE = 2.0  # seconds that a cell waits for kernels which are loaded
 COMMENT = re.compile(r"(^|\s)#.*")
 BELOW_THE_FIRST_LINE = CELL_MAGIC[1:]  # the line magic that IPython takes it for there
 
@@ -62,6 +64,7 @@ class NanMagics(Magics):
         self.armed: Namespace | None = None
         self.running: Run | None = None
         self.typed = ""  # the cell that runs
+        self.loading: Thread | None = None  # loads kernels, and with them sets filters of warnings
         shell.events.register("pre_run_cell", self.before_cell)
 
     @no_var_expand
@@ -352,6 +355,9 @@ class NanMagics(Magics):
     def before_cell(self, info: ExecutionInfo) -> None:
         """Start the armed watch of a cell that begins."""
         self.typed = info.raw_cell or ""
+        if self.loading is not None:
+            self.loading.join(PATIENCE)
+            self.loading = None
         if self.armed is None or self.running is not None:
             return
         try:
@@ -444,7 +450,7 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     ip.ast_transformers.append(TimedCells(lambda: magics.typed, lambda: ip.execution_count))
     ip.Completer.custom_matchers.append(matcher())
     register_formatters(ip)
-    load_early()  # so that the first watch need not wait for them
+    magics.loading = load_early()  # so that the first watch need not wait for them
     bind_name(ip)
 
 
