@@ -20,6 +20,7 @@ from nanlab.capture.plans import (
 )
 from nanlab.capture.program import ProgramRecorder
 from nanlab.operators import having
+from nanlab.stats.memory import has_storage
 from nanlab.trace.chunk import LITERAL, UNINIT
 from nanlab.trace.op import BORN, CARRIED, HEALED, INTENDED, TURNED
 from nanlab.trace.recording import GuiltyCall, Kept, Recording
@@ -82,8 +83,7 @@ def _operands(call: Call, target: Tensor) -> list[Tensor]:
 
 def _memory(tensor: Tensor) -> int:
     """What tells memory apart, as long as the tensor lives."""
-    strided = tensor.layout is torch.strided
-    return tensor.untyped_storage()._cdata if strided else id(tensor)
+    return tensor.untyped_storage()._cdata if has_storage(tensor) else id(tensor)
 
 
 def _takes_number(call: Call) -> bool:

@@ -18,15 +18,16 @@ from dataclasses import dataclass
 import torch
 
 from nanlab import safe
-from nanlab.operators import CARDS, Card
+from nanlab.operators import CARDS, Card, having
 
 IN_FLOAT32 = "compute this operation in float32"
+FILLED = "nan=0.0, posinf=0.0, neginf=0.0"
 TEXTS = {  # of the tables, beside the numbers
     "F": "torch.nn.functional",
     "EYE": "torch.eye($x.shape[-1], dtype=$x.dtype, device=$x.device)",
     "OBLONG": "torch.eye(*$x.shape[-2:], dtype=$x.dtype, device=$x.device)",
     "RAMP": "torch.diag(torch.linspace(-1, 1, $x.shape[-1], dtype=$x.dtype, device=$x.device))",
-    "FILLED": "nan=0.0, posinf=0.0, neginf=0.0",
+    "FILLED": FILLED,
 }
 FACTS = {
     "half": "it was computed in half precision",
@@ -69,7 +70,7 @@ _ROW = re.compile(r"    (?:([\w ]+): )?(.+) -> (.+)")
 def _read(table: str) -> Iterator[Guard]:
     """The guards of a table."""
     title, marks = "", set[str]()
-    for line in table.strip().replace("\n        ", " ").replace("\n[", " [").splitlines():
+    for line in table.strip().replace("\n        ->", " ->").replace("\n[", " [").splitlines():
         if line[0] != " ":
             head = _TITLE.fullmatch(line)
             assert head is not None
@@ -500,8 +501,7 @@ TARGETS = [
     *INPUTS,
     *_read(f"""
 {PRESENT}
-    mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss poisson_nll_loss
-        binary_cross_entropy binary_cross_entropy_with_logits: NAME($x, $y, ...)
+    {" ".join(sorted(having("element_loss")))}: NAME($x, $y, ...)
         -> $call($x[torch.isfinite($y)], $y[torch.isfinite($y)], ...)
 """),
 ]

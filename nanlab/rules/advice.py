@@ -13,7 +13,7 @@ from nanlab.analysis.precision import best_scale, cast_shares
 from nanlab.analysis.training import optimizer_step_at
 from nanlab.errors import NanlabError
 from nanlab.findings.rule import Finding, Fix
-from nanlab.fixes.guards import FILL, PRESENT
+from nanlab.fixes.guards import FILL, FILLED, PRESENT
 from nanlab.fixes.proposals import forward_of
 from nanlab.formats import format_of
 from nanlab.program.replay import tensor_at
@@ -22,7 +22,6 @@ from nanlab.trace import Trace
 from nanlab.trace.op import Op
 from nanlab.trace.recording import Recording
 
-ZERO = "nan=0.0, posinf=0.0, neginf=0.0"
 HEADROOM = 8.0  # below the maximum of float16: sums follow
 
 
@@ -34,7 +33,7 @@ def advised(trace: Trace, finding: Finding) -> list[Fix]:
         case "clip-nonfinite-norm":
             return [_WIDE_NORM]
         case "nan-in-input" | "inf-in-input":
-            return [Fix(FILL, f"x = torch.nan_to_num(x, {ZERO})")]
+            return [Fix(FILL, f"x = torch.nan_to_num(x, {FILLED})")]
         case "nan-in-target":
             code = "seen = torch.isfinite(y); loss = loss_fn(pred[seen], y[seen])"
             return [Fix(PRESENT, code)]
@@ -85,7 +84,7 @@ def _state(recording: Recording, finding: Finding, op: Op | None) -> list[Fix]:
             "load a good checkpoint; without one, set the bad elements to 0",
             "with torch.no_grad():\n"
             "    for state in (*model.parameters(), *model.buffers()):\n"
-            f"        state.nan_to_num_({ZERO})   # before the optimizer is made",
+            f"        state.nan_to_num_({FILLED})   # before the optimizer is made",
         )
     ]
 

@@ -31,10 +31,10 @@ def _named(group: Sequence[Fix]) -> dict[tuple[str, str], str]:
     lines = [fix.edits[0].first if fix.edits else 0 for fix in group]
     if len({*lines}) == len(lines) and all(lines):
         return {(f.title, f.code): f"line {n}" for f, n in zip(group, lines, strict=True)}
-    least = min(group, key=lambda fix: _written(fix).total())
-    wider = [fix for fix in group if _written(least) < _written(fix)]
-    if len(wider) == len(group) - 1 == 1:
-        return {(wider[0].title, wider[0].code): "in more places"}
+    if len(group) == 2:
+        less, more = sorted(group, key=lambda fix: _written(fix).total())
+        if _written(less) < _written(more):
+            return {(more.title, more.code): "in more places"}
     own: dict[tuple[str, str], tuple[str, str]] = {}
     for fix in group:
         others = [_operations(each) for each in group if each.code != fix.code]
