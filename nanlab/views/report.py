@@ -38,7 +38,7 @@ DARK = (
     " --nl-accent: #64a8ec; --nl-born: #ff6b62; --nl-turned: #f06ad8; --nl-carried: #ffab40;"
     " --nl-healed: #4dd0e1; --nl-normal: #6fb1e4;"
 )
-HERE = Path(__file__).parent
+_HERE = Path(__file__).parent
 
 
 class Report:
@@ -100,7 +100,7 @@ class Report:
     def to_html(self, path: str | Path) -> Path:
         """Write the report as one offline file; return its path. Raises UsageError."""
         file = path_of(path, 'report.to_html("nanlab.html")')
-        script = (HERE / "report_page.js").read_text("utf-8")
+        script = (_HERE / "report_page.js").read_text("utf-8")
         page = PAGE.format(style=style("report"), dark=DARK, body=self.body(), script=script)
         with writing("the report", file):
             file.write_text(page, encoding="utf-8")
