@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import nanlab
 
 LENGTHS = """
@@ -41,3 +43,53 @@ def test_lengths_that_torch_writes_unseen_are_what_they_were(tmp_path: Path) -> 
     first = verdicts(tmp_path, LENGTHS)
     assert "verified" in first.values()
     assert all(verdicts(tmp_path, LENGTHS) == first for _ in range(3))
+
+
+EMPTY_ROW = """
+import torch
+
+torch.manual_seed(0)
+s = torch.nn.Parameter(torch.randn(4, 4))
+mask = ~torch.eye(4, dtype=torch.bool)
+mask[2] = False
+positive = torch.where(mask, s.exp(), 0.0).sum(1)
+loss = -(positive.log() - s.exp().sum(1).log()).mean()
+loss.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    "sums", ["torch.where(mask, s.exp(), 0.0)", "s.exp().masked_fill(~mask, 0)"]
+)
+def test_a_loss_of_a_number_that_stands_for_an_infinity_is_finite_alone(
+    tmp_path: Path, sums: str
+) -> None:
+    text = EMPTY_ROW.replace("torch.where(mask, s.exp(), 0.0)", sums)
+    fixes = culprit_of(tmp_path, text).fixes
+    far = [fix for fix in fixes if "e+30" in fix.code]
+    assert all(fix.verdict == "finite" for fix in far)
+    assert fixes[0].verified
+    assert not any("e+30" in fix.why for fix in fixes)
+
+
+DEAD = """
+import torch
+
+torch.manual_seed(0)
+hidden, head = torch.nn.Linear(3, 4), torch.nn.Linear(4, 4)
+torch.nn.init.zeros_(head.weight)
+torch.nn.init.zeros_(head.bias)
+q = head(hidden(torch.randn(5, 3)).relu())
+unit = q / q.norm(dim=-1, keepdim=True)
+loss = (LOSS - 1).pow(2).mean()
+loss.backward()
+"""
+
+
+@pytest.mark.parametrize("loss", ["(unit[:, :2] * unit[:, 2:])", "unit.prod(-1)"])
+def test_a_fix_with_which_no_parameter_gets_a_gradient_is_not_verified(
+    tmp_path: Path, loss: str
+) -> None:
+    fixes = culprit_of(tmp_path, DEAD.replace("LOSS", loss)).fixes
+    assert any(fix.verdict == "finite" for fix in fixes)
+    assert not any(fix.verified and fix.gradient_max == 0 for fix in fixes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
@@ -75,6 +76,8 @@ SMALLER = (0.1, 0.01, 0.001)  # operands, where the loss itself has no finite li
 SMALL = 1e-3  # of the largest element: what is below is compared with that
 REVIVED = "the loss stays, and a gradient arrives, which is not the derivative: that is 0"
 STILL_ZERO = "the gradient stays 0: the right one is too small for the dtype"
+DEAD = "no parameter gets a gradient"
+STANDS_FOR = "a number of it stands for an infinity"
 NOT_COMPUTED = "what is right there could not be computed"
 WITH_NUMBER = "what it divides may depend on the number that is 0"
 MOST_RUNS = 3  # of the engine that are held against their truth
@@ -156,6 +159,8 @@ class Judge:
                     found = replace(found, verdict="finite", why=STILL_ZERO)
                 elif self.revives and found.verdict == "finite" and self._only_revives(found):
                     found = replace(found, why=REVIVED, distortion=None)
+                if found.verified and not found.known and found.replay is not None:
+                    found = self._less_certain(found, found.replay, edits)
                 found = self._beside_another_form(found, another_form)
                 if found.verified and (why := self._harm_before(edits)):
                     found = replace(found, verdict="fails", why=why)
@@ -167,6 +172,21 @@ class Judge:
             self._known[key] = found if first else replace(found, replay=None)
         return self._known[key]
 
+    def _less_certain(
+        self, found: Judgement, replay: Replay, edits: Sequence[EditLike]
+    ) -> Judgement:
+        """The verdict where no exact loss is known, less where the loss is that of a number in the
+        place of an infinity, and where nothing is learnt from it."""
+        loss, gradients = replay.loss, replay.gradients
+        further = [_with_further(edit) for edit in edits]
+        if any(a.text != b.text for a, b in zip(edits, further, strict=True)):
+            beyond = self.replayed(further).loss
+            if loss is not None and beyond is not None and _differ(beyond, loss):
+                return replace(found, verdict="finite", why=f"{STANDS_FOR}: the loss is {loss:.4g}")
+        if gradients and not any(bool(values_of(g).any()) for g in gradients.values()):
+            return replace(found, verdict="finite", why=DEAD)
+        return found
+
     def _beside_another_form(self, found: Judgement, another_form: bool) -> Judgement:
         """The verdict, less where the loss is not that of the same lines in another form."""
         loss = found.replay.loss if found.replay is not None else None
@@ -175,7 +195,7 @@ class Judge:
         if another_form and self._loss is None:
             self._loss = loss
         right = loss if self._loss is None else self._loss
-        if abs(loss - right) <= WITHIN * abs(right):
+        if not _differ(loss, right):
             return found
         return replace(
             found, verdict="finite", why=f"the loss is {loss:.4g}, its limit {right:.4g}"
@@ -385,7 +405,7 @@ class Judge:
                     found = Agreement("unknown", NOT_COMPUTED)
             elif found.kind == "agrees" and all(bool(v.unknown.all()) for v in true.values):
                 near = self._locally(edited)  # a loss without a limit tells no sign
-                found = near if near.kind == "sign" else found
+                found = near if near.kind == "sign" else self._of_lines(edited)
             elif found.kind == "agrees" and not any(bool(v.exists.any()) for v in true.values):
                 found = self._of_lines(edited)  # one within its bounds tells little of its parts
             elif found.kind == "unbounded" and self._of_lines(edited, each=True).kind == "agrees":
@@ -760,6 +780,30 @@ class Judge:
                 return f"the gradient of {name} is {kind}"
         bad = next(n for n, p in replay.parameters.items() if not bool(torch.isfinite(p).all()))
         return f"the update makes {bad} non-finite"
+
+
+_FAR = re.compile(r"\b\d[\d.]*e\+?[3-9]\d\b")  # a number that stands for an infinity
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """An edit with another text."""
+
+    file: str
+    first: int
+    last: int
+    text: str
+
+
+def _with_further(edit: EditLike) -> EditLike:
+    """An edit whose numbers that stand for infinities are twice as far away."""
+    text = _FAR.sub(lambda found: repr(2 * float(found[0])), edit.text)
+    return _Lines(edit.file, edit.first, edit.last, text)
+
+
+def _differ(a: float, b: float) -> bool:
+    """Whether two losses are not the same."""
+    return abs(a - b) > WITHIN * abs(b)
 
 
 ROUNDED = "right in float64; in"  # why a fix is finite only
