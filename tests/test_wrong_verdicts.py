@@ -93,3 +93,30 @@ def test_a_fix_with_which_no_parameter_gets_a_gradient_is_not_verified(
     fixes = culprit_of(tmp_path, DEAD.replace("LOSS", loss)).fixes
     assert any(fix.verdict == "finite" for fix in fixes)
     assert not any(fix.verified and fix.gradient_max == 0 for fix in fixes)
+
+
+LAST_BATCH = """
+import torch
+
+torch.manual_seed(0)
+net, x = torch.nn.Linear(3, 2), torch.randn(9, 3)
+for i in range(0, 9, 4):
+    h = net(x[i : i + 4])
+    loss = (NORMALISED * torch.tensor([1.0, -2.0])).exp().mean()
+    net.zero_grad()
+    loss.backward()
+    with torch.no_grad():
+        for p in net.parameters():
+            p -= 0.1 * p.grad
+"""
+
+
+@pytest.mark.parametrize("of", ["h / (1 + h.std(0))", "h / (1 + h.var(0))"])
+def test_what_changes_the_step_before_which_was_healthy_is_not_verified(
+    tmp_path: Path, of: str
+) -> None:
+    fixes = culprit_of(tmp_path, LAST_BATCH.replace("NORMALISED", of)).fixes
+    biased = [fix for fix in fixes if "correction=0" in fix.code]
+    assert biased
+    assert not any(fix.verified for fix in biased)
+    assert any("healthy values of step 1" in fix.why for fix in biased)

@@ -162,8 +162,8 @@ class Judge:
                 if found.verified and not found.known and found.replay is not None:
                     found = self._less_certain(found, found.replay, edits)
                 found = self._beside_another_form(found, another_form)
-                if found.verified and (why := self._harm_before(edits)):
-                    found = replace(found, verdict="fails", why=why)
+                if found.verified and (harm := self._harm_before(edits)):
+                    found = replace(found, verdict=harm[0], why=harm[1])
             except Exception as error:  # it accuses no edit
                 told = f"{type(error).__name__}: {_first_line(error)}"
                 found = Judgement("untried", f"nanlab could not tell whether it is right ({told})")
@@ -176,16 +176,25 @@ class Judge:
         self, found: Judgement, replay: Replay, edits: Sequence[EditLike]
     ) -> Judgement:
         """The verdict where no exact loss is known, less where the loss is that of a number in the
-        place of an infinity, and where nothing is learnt from it."""
+        place of an infinity, and where nothing is learnt."""
         loss, gradients = replay.loss, replay.gradients
         further = [_with_further(edit) for edit in edits]
         if any(a.text != b.text for a, b in zip(edits, further, strict=True)):
             beyond = self.replayed(further).loss
             if loss is not None and beyond is not None and _differ(beyond, loss):
                 return replace(found, verdict="finite", why=f"{STANDS_FOR}: the loss is {loss:.4g}")
-        if gradients and not any(bool(values_of(g).any()) for g in gradients.values()):
+        dead = gradients and not any(bool(values_of(g).any()) for g in gradients.values())
+        if dead and not any(map(self._has_limit, self._runs)):  # |x| has a slope of 0 at its least
             return replace(found, verdict="finite", why=DEAD)
         return found
+
+    def _has_limit(self, run: tuple[int, EngineRun]) -> bool:
+        """Whether it is known what the losses of a run tend to."""
+        try:
+            true = self.parts.truth(self.parts.whole(*run))
+        except NotReplayable:
+            return False
+        return true is not None and all(bool(value.exists.all()) for value in true.values)
 
     def _beside_another_form(self, found: Judgement, another_form: bool) -> Judgement:
         """The verdict, less where the loss is not that of the same lines in another form."""
@@ -201,29 +210,39 @@ class Judge:
             found, verdict="finite", why=f"the loss is {loss:.4g}, its limit {right:.4g}"
         )
 
-    def _harm_before(self, edits: Sequence[EditLike]) -> str:
-        """What edits break in the step before, which went well as it was; "" where nothing is known
-        of it."""
+    def _harm_before(
+        self, edits: Sequence[EditLike]
+    ) -> tuple[Literal["finite", "fails"], str] | None:
+        """What edits break or change in the step before, which went well as it was; None where
+        nothing is known of it."""
         try:
-            where, values = self._before
+            where, values = self._before.where, self._before.values
             count_work(*self._size())
-            replay = patched(where, apply(self.recording, where.segments, edits, values))[0]
+            edited = apply(self.recording, where.segments, edits, values)
+            replay = patched(where, edited)[0]
         except (NotReplayable, UsageError):  # it is not kept, or does not run these lines
-            return ""
+            return None
         except Exception as error:
-            return f"in step {where.step} it raises {type(error).__name__}: {_first_line(error)}"
-        return "" if replay.finite else f"step {where.step}, which was finite, is not with it"
+            told = f"it raises {type(error).__name__}: {_first_line(error)}"
+            return "fails", f"in step {where.step} {told}"
+        if not replay.finite:
+            return "fails", f"step {where.step}, which was finite, is not with it"
+        was, now = self._before._as_it_was.loss, replay.loss
+        if was is None or now is None or math.isclose(was, now, rel_tol=SAME):
+            return None
+        changed = self._before._largest_distortion(edited) or 0.0
+        told = f"it changes healthy values of step {where.step} by {_percent(changed)}"
+        return ("finite", told) if changed > WITHIN else None
 
     @cached_property
-    def _before(self) -> tuple[Window, Values]:
-        """The step before, and its values. Raises NotReplayable where it is not kept or went wrong,
+    def _before(self) -> Judge:
+        """The judge of the step before. Raises NotReplayable where it is not kept or went wrong,
         too."""
         step = self.recording.step_of(self.where.start) - 1
         sinks = {self.recording.step_of(sink.step_position) for sink in self.recording.sinks}
         if step < 0 or step in sinks:
             raise NotReplayable("no step before it went well")
-        where = window(self.recording, step)
-        return where, Values(where.segments)
+        return Judge(window(self.recording, step))
 
     def _has_revived(self, replay: Replay | None) -> bool:
         after = replay.gradients if replay is not None else {}
