@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import nanlab
+from nanlab.fixes.match import rewritings
 
 LENGTHS = """
 import torch
@@ -120,3 +121,11 @@ def test_what_changes_the_step_before_which_was_healthy_is_not_verified(
     assert biased
     assert not any(fix.verified for fix in biased)
     assert any("healthy values of step 1" in fix.why for fix in biased)
+
+
+@pytest.mark.parametrize("log", ["torch.log(above / below)", "(above / below).log2()"])
+def test_no_exponential_is_written_where_its_logarithm_is_taken(log: str) -> None:
+    text = f"above = x.diagonal().exp()\nbelow = x.exp().sum(1)\nloss = -{log}.mean()\n"
+    made = [r.text for r in rewritings(text, 1)]
+    assert made
+    assert not any("torch.exp" in each for each in made)
