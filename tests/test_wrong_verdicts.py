@@ -129,3 +129,31 @@ def test_no_exponential_is_written_where_its_logarithm_is_taken(log: str) -> Non
     made = [r.text for r in rewritings(text, 1)]
     assert made
     assert not any("torch.exp" in each for each in made)
+
+
+SHARES = """
+import torch
+
+torch.manual_seed(0)
+score = torch.nn.Parameter(torch.randn(4, 5))
+score.data[1, 2] = 120.0
+weight = torch.exp(score)
+share = weight / WHOLE
+loss = (share * torch.arange(5.0)).sum(1).pow(2).mean()
+loss.backward()
+"""
+
+
+@pytest.mark.parametrize("whole", ["weight.sum(1, keepdim=True)", "weight.sum(-1)[:, None]"])
+def test_largest_number_of_a_dtype_is_not_right_in_a_sum(tmp_path: Path, whole: str) -> None:
+    fixes = culprit_of(tmp_path, SHARES.replace("WHOLE", whole)).fixes
+    assert fixes[0].verified
+    assert not any(fix.verified for fix in fixes if "safe.exp" in fix.code)
+
+
+def test_largest_number_of_a_dtype_may_be_divided_by(tmp_path: Path) -> None:
+    text = SHARES.replace("120.0", "-120.0").replace(
+        "share = weight / WHOLE", "share = 1 / (1 + torch.exp(-score))"
+    )
+    fixes = culprit_of(tmp_path, text).fixes
+    assert any(fix.verified for fix in fixes if "safe.exp" in fix.code)

@@ -23,6 +23,7 @@ from nanlab.analysis.parts import (
     divided_by,
     divides,
     moved,
+    saturates,
     tends,
     widened,
 )
@@ -76,6 +77,7 @@ SMALLER = (0.1, 0.01, 0.001)  # operands, where the loss itself has no finite li
 SMALL = 1e-3  # of the largest element: what is below is compared with that
 REVIVED = "the loss stays, and a gradient arrives, which is not the derivative: that is 0"
 STILL_ZERO = "the gradient stays 0: the right one is too small for the dtype"
+SATURATES = "the dtype's largest number stands for an infinity: of two of them the sum is infinite"
 DEAD = "no parameter gets a gradient"
 STANDS_FOR = "a number of it stands for an infinity"
 NOT_COMPUTED = "what is right there could not be computed"
@@ -334,9 +336,22 @@ class Judge:
             agreement = self._beside_losses(edited)
         if agreement.kind != "agrees":
             return Judgement("finite", agreement.why, distortion, largest, replay)
+        if self._saturates(edited):
+            return Judgement("finite", SATURATES, distortion, largest, replay)
         if (distortion or 0.0) > WITHIN:  # loss and gradients are right; what is between is another
             return replace(found, distortion=None)
         return found
+
+    def _saturates(self, edited: Edited) -> bool:
+        """Whether with edits a number is summed that is the dtype's largest, where the program had
+        an infinity."""
+        overflowed = any(
+            self.recording.may_be_bad(self._call_of(region).position) for region in edited.regions
+        )
+        with suppress(NotReplayable):
+            wholes = [self.parts.whole(*run) for run in self._runs] if overflowed else []
+            return any(saturates(whole, edited.patches) for whole in wholes)
+        return False
 
     def _changes_nothing(self, replay: Replay) -> bool:
         """Whether a step that was finite, in which a signal was lost, has the bits that it had."""
