@@ -157,3 +157,43 @@ def test_largest_number_of_a_dtype_may_be_divided_by(tmp_path: Path) -> None:
     )
     fixes = culprit_of(tmp_path, text).fixes
     assert any(fix.verified for fix in fixes if "safe.exp" in fix.code)
+
+
+FUNCTIONAL = """
+import torch
+from torch.func import grad_and_value, vmap
+
+torch.manual_seed(0)
+
+
+def loss_of(w, x, y):
+    mean, var = (x @ w).unbind(-1)
+    var = var.relu()
+    return (0.5 * var.log() + 0.5 * (y - mean) ** 2 / var).mean()
+
+
+w, x = torch.randn(2, 3, 2), torch.randn(8, 3)
+y = x[:, 0]
+for _ in range(2):
+    GRADIENTS
+    w = w - 0.1 * g
+"""
+
+
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        "g, loss = vmap(grad_and_value(loss_of), (0, None, None))(w, x, y)",
+        "g, loss = grad_and_value(lambda w, x, y: loss_of(w.sum(0), x, y))(w, x, y)",
+    ],
+)
+def test_a_value_that_is_infinite_still_is_not_called_finite(
+    tmp_path: Path, gradients: str
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(text := FUNCTIONAL.replace("GRADIENTS", gradients))
+    with nanlab.watch() as trace:
+        exec(compile(text, str(path), "exec"), {"__name__": "program"})
+    fixes = [fix for finding in trace.findings for fix in finding.fixes]
+    assert fixes
+    assert not any("inf" in fix.why for fix in fixes if fix.verdict == "finite")

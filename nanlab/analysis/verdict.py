@@ -87,11 +87,14 @@ MOST_PUT_BACK = 4  # elements of data that an edit moves, of each of which it is
 MOST_REGIONS = 4  # runs of the edited expression that are held against their truth one by one
 
 
+Verdict = Literal["verified", "finite", "fails", "untried"]
+
+
 @dataclass(frozen=True)
 class Judgement:
     """What became of the step with some edits."""
 
-    verdict: Literal["verified", "finite", "fails", "untried"]
+    verdict: Verdict
     why: str = ""
     distortion: float | None = None
     gradient_max: float | None = None
@@ -212,9 +215,7 @@ class Judge:
             found, verdict="finite", why=f"the loss is {loss:.4g}, its limit {right:.4g}"
         )
 
-    def _harm_before(
-        self, edits: Sequence[EditLike]
-    ) -> tuple[Literal["finite", "fails"], str] | None:
+    def _harm_before(self, edits: Sequence[EditLike]) -> tuple[Verdict, str] | None:
         """What edits break or change in the step before, which went well as it was; None where
         nothing is known of it."""
         try:
@@ -335,7 +336,9 @@ class Judge:
         if agreement.kind == "agrees":
             agreement = self._beside_losses(edited)
         if agreement.kind != "agrees":
-            return Judgement("finite", agreement.why, distortion, largest, replay)
+            # of the losses that torch.func differentiates the replay knows none
+            verdict: Verdict = "fails" if agreement.kind == "infinite" else "finite"
+            return Judgement(verdict, agreement.why, distortion, largest, replay)
         if self._saturates(edited):
             return Judgement("finite", SATURATES, distortion, largest, replay)
         if (distortion or 0.0) > WITHIN:  # loss and gradients are right; what is between is another
