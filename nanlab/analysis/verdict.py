@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -188,18 +188,19 @@ class Judge:
             beyond = self.replayed(further).loss
             if loss is not None and beyond is not None and _differ(beyond, loss):
                 return replace(found, verdict="finite", why=f"{STANDS_FOR}: the loss is {loss:.4g}")
-        dead = gradients and not any(bool(values_of(g).any()) for g in gradients.values())
-        if dead and not any(map(self._has_limit, self._runs)):  # |x| has a slope of 0 at its least
+        dies = gradients and _all_zero(gradients) and not _all_zero(self._as_it_was.gradients)
+        if dies and not any(map(self._has_limit, self._runs)):  # |x| has a slope of 0 at its least
             return replace(found, verdict="finite", why=DEAD)
         return found
 
     def _has_limit(self, run: tuple[int, EngineRun]) -> bool:
         """Whether it is known what the losses of a run tend to."""
         try:
-            true = self.parts.truth(self.parts.whole(*run))
+            whole = self.parts.whole(*run)
         except NotReplayable:
             return False
-        return true is not None and all(bool(value.exists.all()) for value in true.values)
+        truths = (find(whole) for find in (self.parts.truth, self._by_a_number))
+        return any(true is not None and true.has_values for true in truths)
 
     def _beside_another_form(self, found: Judgement, another_form: bool) -> Judgement:
         """The verdict, less where the loss is not that of the same lines in another form."""
@@ -497,7 +498,7 @@ class Judge:
             agrees_wide = self._held(whole, exact, true, compared(exact, whole.evaluated, true))
             if agrees_wide.kind == "agrees":
                 found = replace(found, why=f"{ROUNDED} {narrow} {found.why}")
-        if not all(bool(value.exists.all()) for value in true.values):
+        if not true.has_values:
             off = _off_in_range(old, new, operands, whole.differentiated)
             if off is not None:
                 return off
@@ -836,6 +837,10 @@ def _with_further(edit: EditLike) -> EditLike:
     """An edit whose numbers that stand for infinities are twice as far away."""
     text = _FAR.sub(lambda found: repr(2 * float(found[0])), edit.text)
     return _Lines(edit.file, edit.first, edit.last, text)
+
+
+def _all_zero(gradients: Mapping[str, Tensor]) -> bool:
+    return not any(bool(values_of(g).any()) for g in gradients.values())
 
 
 def _differ(a: float, b: float) -> bool:
