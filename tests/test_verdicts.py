@@ -68,7 +68,7 @@ def test_the_largest_exponent_is_not_subtracted_where_nothing_divides_by_the_sum
         """
 import torch
 
-energy = torch.nn.Parameter(torch.tensor([1000.0, 1.0]))
+energy = torch.nn.Parameter(torch.tensor([1000.0]))
 
 
 def step():

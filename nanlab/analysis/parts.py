@@ -292,8 +292,8 @@ class _SaturatedSums(DispatchMode):
         if func.overloadpacket.__name__ in _SUMMING and isinstance(made, Tensor):
             several = args and isinstance(args[0], Tensor) and args[0].numel() > made.numel()
             if several and args[0].is_floating_point():
-                size = args[0].detach().abs()
-                large = size.isfinite() & (size > torch.finfo(size.dtype).max / 2)
+                x = args[0].detach()  # the lowest number is what a mask writes
+                large = x.isfinite() & (x > torch.finfo(x.dtype).max / 2)
                 self.noticed |= bool(large.any())
         return made
 

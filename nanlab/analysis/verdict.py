@@ -188,19 +188,25 @@ class Judge:
             beyond = self.replayed(further).loss
             if loss is not None and beyond is not None and _differ(beyond, loss):
                 return replace(found, verdict="finite", why=f"{STANDS_FOR}: the loss is {loss:.4g}")
-        dies = gradients and _all_zero(gradients) and not _all_zero(self._as_it_was.gradients)
-        if dies and not any(map(self._has_limit, self._runs)):  # |x| has a slope of 0 at its least
+        was = self._as_it_was
+        dies = gradients and _all_zero(gradients) and not _all_zero(was.gradients)
+        nowhere = was.loss is not None and math.isnan(was.loss)  # an infinite loss tends to that
+        if (
+            dies and nowhere and not any(map(self._has_limit, self._runs))
+        ):  # |x| has a slope of 0 at its least
             return replace(found, verdict="finite", why=DEAD)
         return found
 
     def _has_limit(self, run: tuple[int, EngineRun]) -> bool:
-        """Whether it is known what the losses of a run tend to."""
+        """Whether the losses of a run tend to something, infinite too, or nobody can find out."""
         try:
             whole = self.parts.whole(*run)
         except NotReplayable:
-            return False
-        truths = (find(whole) for find in (self.parts.truth, self._by_a_number))
-        return any(true is not None and true.has_values for true in truths)
+            return True
+        true, by_number = self.parts.truth(whole), self._by_a_number(whole)
+        if true is None or by_number is not None:
+            return True
+        return not any(bool(limit.value.isnan().any()) for limit in true.values)
 
     def _beside_another_form(self, found: Judgement, another_form: bool) -> Judgement:
         """The verdict, less where the loss is not that of the same lines in another form."""
@@ -498,7 +504,7 @@ class Judge:
             agrees_wide = self._held(whole, exact, true, compared(exact, whole.evaluated, true))
             if agrees_wide.kind == "agrees":
                 found = replace(found, why=f"{ROUNDED} {narrow} {found.why}")
-        if not true.has_values:
+        if not all(bool(value.exists.all()) for value in true.values):
             off = _off_in_range(old, new, operands, whole.differentiated)
             if off is not None:
                 return off

@@ -106,11 +106,6 @@ class Truth:
         limits = [*self.values, *(t for t in self.gradients if t is not None)]
         return all(bool(limit.exists.all()) for limit in limits)
 
-    @property
-    def has_values(self) -> bool:
-        """Whether every result has a finite limit."""
-        return all(bool(limit.exists.all()) for limit in self.values)
-
     def largest(self, found: Evaluation) -> float:
         """Of the gradients' limits, in magnitude; of what was found where there is none."""
         sizes = [
