@@ -142,10 +142,10 @@ def apply(
     found: list[_Found] = []
     for edit in edits:
         if is_installed(edit.file):
-            try:
-                found += _in_package(recording, values, edit)
-            except NotReplayable:  # by the values that the package's line computed with
+            try:  # by the values that the package's line computed with
                 found += _Rewrite(recording, edit, values, {}, {}).found()
+            except NotReplayable:
+                found += _in_package(recording, values, edit)
             continue
         if several and started[edit]:
             continue  # the others compute with the number
@@ -599,6 +599,7 @@ class _Rewrite:
         Nothing if misread."""
         key, name = key_of(old), name_given(statement, old)
         picked = isinstance(old, ast.Subscript)
+        held = isinstance(old, ast.Attribute) and isinstance(old.value, ast.Call)  # f(x).loss
         if (name is None and not picked) or not any(
             key_of(n) == key for n in ast.walk(new) if isinstance(n, ast.expr)
         ):
@@ -608,7 +609,7 @@ class _Rewrite:
             return
         for at, group in made:
             own = {m.index: m.call for m in group if m.span == span_of(old)}
-            if picked and not own:  # of what a call gives
+            if (picked or held) and not own:  # of what a call gives
                 own = {m.index: m.call for m in group if inside(m.span, span_of(old))}
             outs = _handed_on(self.segments[at], own)
             if name is None:
@@ -618,7 +619,8 @@ class _Rewrite:
             else:
                 values = [v for values in self.readings.read(name, at) for v in values]
                 read = {ref.view for ref in values if ref.__class__ is Ref}
-                if any(ref.view not in read for _, ref in outs):
+                alone = held and not read and len({ref.view for _, ref in outs}) == 1
+                if not alone and any(ref.view not in read for _, ref in outs):
                     return
             for index, ref in outs:
                 patch = Patch(at, index, frozenset(), ref, _over(code, key, ref))
