@@ -134,9 +134,11 @@ def spans_of_makers(recording: Recording, position: int, pages: Pages) -> list[S
     """Where the program itself, in no library, made what a library's operation computes with."""
     op = forward_of(recording, position)
     found = dict[Span, None]()
-    for made in _upstream(recording, op, pages) if op is not None else ():
+    if op is None:
+        return []
+    for made in _upstream(recording, op, pages):
         span = _place(recording, made, pages).span
-        own = made.place != op.place and library_of(recording, made.position) is None  # type: ignore
+        own = made.place != op.place and library_of(recording, made.position) is None
         if own and span is not None and made.dtype.is_floating_point:
             found[span] = None
     return [*found][:MOST_MAKERS]

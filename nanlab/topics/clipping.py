@@ -177,7 +177,8 @@ def _bad_norm(rows: StepRows, used: int, gradient: int) -> int | None:
     recording = rows.recording
     above = walk([used], lambda at: (p for p in recording.parents(at) if p > gradient))
     found = next((position for position in above if position in recording.bad), None)
-    if found is None and recording.at(used).name in FACTORS:
+    taken = (s for step in rows.parameter_steps if (s := recording.stats(step.used or -1)))
+    if found is None and recording.at(used).name in FACTORS and all(s.all_zero for s in taken):
         gradients = {step.gradient for step in rows.parameter_steps}
         last = max(each for each in gradients if each is not None)
         between = (at for at in sorted(recording.bad) if last < at < used)
@@ -494,7 +495,7 @@ _REFUSE = Fix(
     "error",
     family="training",
     origins=("operation",),
-    phase="forward",
+    phase="update",
     example="""
         net = nn.Linear(4, 2).half()
         opt = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -510,9 +511,8 @@ _REFUSE = Fix(
 def clip_nonfinite_norm(fault: Fault) -> Finding | None:
     """Clipping multiplies every gradient by max_norm / norm: a NaN or inf norm makes all of them
     NaN or zero."""
-    sink = fault.origin.sink
-    after = fault.row.phase == OPTIMIZER or not fault.recording.at(sink.position).backward
-    if sink.kind != "gradient" or not after or fault.name not in _NORMS:
+    clips = fault.row.phase == OPTIMIZER and fault.name in _NORMS
+    if fault.origin.sink.kind != "gradient" or not clips:
         return None
     return clip_nonfinite_norm.retold(
         fault.finding,
