@@ -32,6 +32,7 @@ from nanlab.operators import card, having
 from nanlab.program.readings import text_of
 from nanlab.program.rerun import window
 from nanlab.stats import TensorStats
+from nanlab.trace.chunk import Span
 from nanlab.trace.op import OPTIMIZER, Op, walk
 from nanlab.trace.program import Ref
 from nanlab.trace.recording import Recording
@@ -127,6 +128,20 @@ def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candida
     if grows and not found:
         found = guarded(pages.text, _place(recording, op, pages), AHEAD, number)
     return found
+
+
+def spans_of_makers(recording: Recording, position: int, pages: Pages) -> list[Span]:
+    """Where the program itself, in no library, made what a library's operation computes with."""
+    op = forward_of(recording, position)
+    found = dict[Span, None]()
+    if op is None:
+        return []
+    for made in _upstream(recording, op, pages):
+        span = _place(recording, made, pages).span
+        own = made.place != op.place and library_of(recording, made.position) is None
+        if own and span is not None and made.dtype.is_floating_point:
+            found[span] = None
+    return [*found][:MOST_MAKERS]
 
 
 def carried(

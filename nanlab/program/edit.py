@@ -142,10 +142,10 @@ def apply(
     found: list[_Found] = []
     for edit in edits:
         if is_installed(edit.file):
-            try:
-                found += _in_package(recording, values, edit)
-            except NotReplayable:  # by the values that the package's line computed with
+            try:  # by the values that the package's line computed with
                 found += _Rewrite(recording, edit, values, {}, {}).found()
+            except NotReplayable:
+                found += _in_package(recording, values, edit)
             continue
         if several and started[edit]:
             continue  # the others compute with the number
@@ -599,7 +599,8 @@ class _Rewrite:
         Nothing if misread."""
         key, name = key_of(old), name_given(statement, old)
         picked = isinstance(old, ast.Subscript)
-        if (name is None and not picked) or not any(
+        held = isinstance(old, ast.Attribute) and isinstance(old.value, ast.Call)  # f(x).loss
+        if (name is None and not (picked or held)) or not any(
             key_of(n) == key for n in ast.walk(new) if isinstance(n, ast.expr)
         ):
             return
@@ -608,18 +609,20 @@ class _Rewrite:
             return
         for at, group in made:
             own = {m.index: m.call for m in group if m.span == span_of(old)}
-            if picked and not own:  # of what a call gives
+            if (picked or held) and not own:  # of what a call gives
                 own = {m.index: m.call for m in group if inside(m.span, span_of(old))}
             outs = _handed_on(self.segments[at], own)
-            if name is None:
+            values = [v for values in self.readings.read(name, at) for v in values] if name else []
+            read = {ref.view for ref in values if ref.__class__ is Ref}
+            if held and not read:
+                if len({ref.view for _, ref in outs}) > 1:
+                    return
+            elif name is None:
                 sites = {self.recording.at(own[index].position).site for index, _ in outs}
                 if len(sites) > 1:
                     return
-            else:
-                values = [v for values in self.readings.read(name, at) for v in values]
-                read = {ref.view for ref in values if ref.__class__ is Ref}
-                if any(ref.view not in read for _, ref in outs):
-                    return
+            elif any(ref.view not in read for _, ref in outs):
+                return
             for index, ref in outs:
                 patch = Patch(at, index, frozenset(), ref, _over(code, key, ref))
                 yield Region(at, (index, ref)), patch
@@ -850,7 +853,8 @@ def _index(made: Made) -> int:
 
 
 def _handed_on(segment: Segment, own: Mapping[int, Call]) -> list[tuple[int, Ref]]:
-    """Which results of these calls others of the forward pass read, and the calls' indices."""
+    """Which results of these calls others of the forward pass read, or a derivative is asked of,
+    and the calls' indices."""
     made = {ref.view: (i, ref) for i, call in own.items() for ref in refs_in(call.out)}
     windows = [(run.first, run.last) for run in segment.engine]
     found: dict[Any, tuple[int, Ref]] = {}
@@ -860,6 +864,8 @@ def _handed_on(segment: Segment, own: Mapping[int, Call]) -> list[tuple[int, Ref
         for ref in refs_in(call.args):
             if ref.view in made and made[ref.view][0] < index:
                 found.setdefault(ref.view, made[ref.view])
+    roots = (ref for run in segment.engine for ref in refs_in(run.roots))
+    found |= {ref.view: made[ref.view] for ref in roots if ref.view in made}
     return list(found.values())
 
 

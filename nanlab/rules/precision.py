@@ -37,8 +37,8 @@ _PRODUCTS = having("squares", "multiplies") | {"exp"}
 def dtype_overflow(fault: Fault) -> Match | Finding | None:
     """The exact result is finite, but larger than the largest number of its dtype.
 
-    Compute this operation in float32, or scale its operands down first: sums, squares, matrix
-    products and casts of unbounded values do not belong in float16.
+    Compute it in a wider dtype, or bound its operands or scale them down first: sums, squares,
+    matrix products and casts of unbounded values do not belong in float16.
     """
     if fault.exact is None or fault.bad is None or fault.result is None:
         return None

@@ -7,10 +7,11 @@ import io
 import itertools
 import math
 import re
+import textwrap
 import tokenize
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,14 @@ from typing import Any
 
 import torch
 
-from nanlab.analysis.libraries import PASS, is_told_elsewhere, rewritings, text_of_library
+from nanlab.analysis.libraries import (
+    PASS,
+    bounded_where_made,
+    forms_between,
+    is_told_elsewhere,
+    rewritings,
+    text_of_library,
+)
 from nanlab.analysis.verdict import RAISES, ROUNDED, WITHIN, Judge, Move
 from nanlab.errors import NanlabError
 from nanlab.exact.numbers import work
@@ -37,6 +45,7 @@ from nanlab.fixes.proposals import (
     proposals_at,
     reads_masks,
     reads_probabilities,
+    spans_of_makers,
 )
 from nanlab.fixes.removable import Removable, removables
 from nanlab.program.edit import CHANGES_NOTHING
@@ -164,7 +173,8 @@ def _tried(
         found += _leaving_out(trace, finding)
     if finding.cause in _GAPS:
         found = _without_data(trace, finding, found)
-    found = _helpful(found, finding)
+    # of what the program passes, and of the library's lines
+    found = [f for own in (False, True) for f in _helpful(_of_library(found, own), finding)]
     helps = any(fix.verdict in ("verified", "finite") for fix in found)
     found = distinct([*found, *(() if helps and finding.cause in _GAPS else beyond())])
     found = [with_arguments(fix, finding.source) for fix in found]
@@ -267,6 +277,11 @@ def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
     kept = [f for f in kept if f.tried or not any(each.startswith(f.title) for each in told)]
     failing = [f for f in kept if f.verdict == "fails"][MOST_TOLD:]
     return [f for f in kept if not any(f is other for other in failing)]
+
+
+def _of_library(fixes: Sequence[Fix], own: bool) -> list[Fix]:
+    """The fixes that patch a library, or those that write the program's lines."""
+    return [fix for fix in fixes if (fix.patch is not None) is own]
 
 
 def _worth_telling(guards: Sequence[Fix], cured: bool) -> list[Fix]:
@@ -400,8 +415,27 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
         reads_probabilities(recording, finding.position),
         reads_masks(recording, finding.position),
         span,
-    )
-    return _as_fixes([Candidate(*astuple(e)) for e in found[:MOST_PASSED]], pages)
+        kept := _kept_inside(trace, finding),
+    )[:MOST_PASSED]
+    made = spans_of_makers(recording, finding.position, pages)
+    found += bounded_where_made(pages.text, made, finding.cause, kept)
+    return _as_fixes([Candidate(*astuple(e)) for e in found], pages)
+
+
+def _kept_inside(trace: Trace, finding: Finding) -> list[str]:
+    """The forms in which an operand of a library's operation would be within its domain: what the
+    program passes may be that operand."""
+    library = finding.library
+    if library is None or not (text := text_of_library(library)):
+        return []
+    found = dict[str, None]()
+    for each in library_proposals(trace.recording, finding.position, text, library[1]):
+        rows = text.splitlines()[each.first - 1 : each.last]
+        with suppress(SyntaxError):
+            trees = (ast.parse(textwrap.dedent(t)) for t in ("\n".join(rows), each.text))
+            found |= dict.fromkeys(forms_between(*trees))
+    plain = (form for form in found if not any(each in form for each in (":=", "torch.")))
+    return [form for form in plain if "nanlab" not in form][:MOST_KEPT]
 
 
 def patched_library(trace: Trace, finding: Finding) -> list[Fix]:
@@ -499,6 +533,7 @@ REWRITTEN = "rewritten with "  # how a form begins that computes the same
 FORMS = (REWRITTEN, "the series", "nanlab.safe.removable")  # such forms, and series of them
 MOST_REWRITTEN = 12
 MOST_PASSED = 24  # forms of what a library is given
+MOST_KEPT = 3  # of them such as its own operation needs
 MOST_PATCHES = 2  # of a library's line that are told
 MOST_FORMS_PATCHED = 6  # of it that are tried
 MOST_TOLD = 3  # of those that are finite and no more, that fail, or that could not be tried
