@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import linecache
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -916,6 +917,19 @@ def test_code_that_a_package_writes_elsewhere_is_the_packages(errors: Any) -> No
     x = nn.Parameter(torch.tensor([0.0, 2.0]))
     found = culprit(x, lambda: errors.propagate(x).sum())
     assert found.library is not None and found.library[2] == "run"
+
+
+def test_program_that_a_package_runs_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by ``python -m pytest``, ``torchrun`` or a kernel of Jupyter."""
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__file__", "/lib/site-packages/runner/__main__.py", raising=False)
+    names: dict[str, Any] = {"__name__": "__main__", "torch": torch}
+    x = nn.Parameter(torch.tensor([0.0, 2.0]))
+    exec(compile("def run(x):\n    return (1 / x).sum()\n", "train.py", "exec"), names)
+    with nanlab.watch(on_fault="record") as trace:
+        names["run"](x).backward()
+    assert trace.culprit is not None and trace.culprit.library is None
+    assert (trace.culprit.file, trace.culprit.line) == ("train.py", 2)
 
 
 def _stepped(optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> nanlab.Finding:

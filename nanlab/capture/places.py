@@ -57,7 +57,9 @@ def _kind(code: CodeType, names: dict[str, Any]) -> int:
 def _is_generated(names: dict[str, Any]) -> bool:
     """Whether a module, by its globals, is of an installed package although its file is elsewhere:
     the package wrote it, as torch_geometric writes the ``propagate`` of each class."""
-    package = sys.modules.get(str(names.get("__name__", "")).partition(".")[0])
+    root = str(names.get("__name__", "")).partition(".")[0]
+    # a package may run the program, as ``python -m pytest`` does
+    package = sys.modules.get(root) if root != "__main__" else None
     return is_installed(getattr(package, "__file__", None) or "")
 
 

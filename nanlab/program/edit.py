@@ -75,7 +75,7 @@ from nanlab.program.expression import (
     transformed,
 )
 from nanlab.program.imports import Rows, computing
-from nanlab.program.limited import decorated, patches_of
+from nanlab.program.limited import decorated, handed_on, patches_of
 from nanlab.program.patched import patching
 from nanlab.program.readings import Readings, device_of, text_of
 from nanlab.program.rebuild import Patch
@@ -611,7 +611,7 @@ class _Rewrite:
             own = {m.index: m.call for m in group if m.span == span_of(old)}
             if (picked or held) and not own:  # of what a call gives
                 own = {m.index: m.call for m in group if inside(m.span, span_of(old))}
-            outs = _handed_on(self.segments[at], own)
+            outs = handed_on(self.segments[at], own)
             values = [v for values in self.readings.read(name, at) for v in values] if name else []
             read = {ref.view for ref in values if ref.__class__ is Ref}
             if held and not read:
@@ -850,23 +850,6 @@ def _only_names(text: str, edit: EditLike, named: Mapping[str, tuple[ast.expr, i
 
 def _index(made: Made) -> int:
     return made.index
-
-
-def _handed_on(segment: Segment, own: Mapping[int, Call]) -> list[tuple[int, Ref]]:
-    """Which results of these calls others of the forward pass read, or a derivative is asked of,
-    and the calls' indices."""
-    made = {ref.view: (i, ref) for i, call in own.items() for ref in refs_in(call.out)}
-    windows = [(run.first, run.last) for run in segment.engine]
-    found: dict[Any, tuple[int, Ref]] = {}
-    for index, call in enumerate(segment.calls):
-        if index in own or any(low <= index < high for low, high in windows):
-            continue
-        for ref in refs_in(call.args):
-            if ref.view in made and made[ref.view][0] < index:
-                found.setdefault(ref.view, made[ref.view])
-    roots = (ref for run in segment.engine for ref in refs_in(run.roots))
-    found |= {ref.view: made[ref.view] for ref in roots if ref.view in made}
-    return list(found.values())
 
 
 class _Exchange:

@@ -55,7 +55,12 @@ from nanlab.program.patched import patch
 from nanlab.program.readings import text_of as source_text
 from nanlab.program.rerun import first_of_fault, grouped, step_that_shows, window
 from nanlab.rules.advice import advised, with_arguments
-from nanlab.rules.left_out import WEIGH_MORE, left_out, without_samples
+from nanlab.rules.left_out import (
+    WEIGH_MORE,
+    left_out,
+    without_last_batch,
+    without_samples,
+)
 from nanlab.rules.settings import tried_settings
 from nanlab.rules.titles import told_apart
 from nanlab.rules.untried import likeliest_first
@@ -171,6 +176,7 @@ def _tried(
         told = {"verified", "finite"} - {fix.verdict for fix in found}
         found += [fix for fix in limited if fix.verdict in told]
         found += _leaving_out(trace, finding)
+    found += without_last_batch(trace, finding)
     if finding.cause in _GAPS:
         found = _without_data(trace, finding, found)
     # of what the program passes, and of the library's lines
