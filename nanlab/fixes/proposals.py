@@ -385,6 +385,8 @@ def _place(recording: Recording, op: Op, pages: Pages) -> Place:
     alone = all(r.name in (op.name, "detach") for r in others)
     name = op.base_name.removeprefix("linalg_").lstrip("_")
     own, line = pages.span(op.file, span), pages.line(op.file, op.line)
+    if op.site != op.place:  # what is called is a library's function, not the operator
+        return Place(line, own)
     if alone or not op.module or {r.module for r in others} != {op.module}:
         return Place(line, own, name if alone else "")
     # a loss that is averaged
