@@ -12,6 +12,7 @@ import torch
 from nanlab.analysis.training import comes_from_gradients
 from nanlab.operators import having
 from nanlab.program.patched import function_at
+from nanlab.program.rerun import operate
 from nanlab.trace.op import (
     BACKWARD,
     BORN,
@@ -285,7 +286,7 @@ def finite_after(kept: Any, slots: set[int], halvings: int) -> bool:
                 value = (value.double() * 2.0**-halvings).to(value.dtype)
         args.append(value)
     try:
-        result = kept.op(*args, **kept.kwargs)
+        result = operate(kept.op, args, kept.kwargs)
     except Exception:
         return False
     results = result if isinstance(result, (tuple, list)) else (result,)

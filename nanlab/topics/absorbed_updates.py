@@ -17,6 +17,7 @@ from nanlab.findings.rule import Finding, Fix, Severity, rule
 from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.operators import having, in_place, with_forms
 from nanlab.program.evidence import latest_absorbed_update
+from nanlab.program.rerun import operate
 from nanlab.topics.accumulators import MOST_HOPS, averages, counts, is_absorbed, sums, unscaled
 from nanlab.topics.idle_updates import is_idle, own_zero_factor
 from nanlab.trace import Trace
@@ -447,7 +448,7 @@ def moves_in_float32(recording: Recording, owner: int, op: str) -> tuple[int, in
     before = target.clone()
     try:
         with torch.no_grad():
-            kept.op(*args, **kwargs)
+            operate(kept.op, args, kwargs)
     except RuntimeError:
         return None
     return int((target != before).sum()), target.numel()
