@@ -572,3 +572,28 @@ def test_an_infinity_that_becomes_nan_in_an_operation_has_a_cause(
     assert found is not None and found.op == op and what in found.title
     assert found.cause == ("zero-times-inf" if "×" in what else "inf-minus-inf")
     assert len(found.evidence)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda w: w.fill_(float("nan")),
+        lambda w: w.copy_(torch.full((2, 3), float("nan"))),
+        lambda w: setattr(w, "data", torch.full((2, 3), float("nan"))),
+    ],
+)
+def test_a_parameter_that_was_filled_during_the_watch_was_not_there_before(
+    write: Any,
+) -> None:
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with nanlab.watch(on_fault="record") as trace, torch.enable_grad():
+        with torch.no_grad():
+            write(net.weight)
+        net(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    culprit = trace.culprit
+    assert culprit is not None and culprit.cause == "poisoned-parameter"
+    assert "parameter Linear.weight holds 6 NaNs" in culprit.title
+    assert f"test_rules.py:{write.__code__.co_firstlineno}" in culprit.explanation
+    assert "already there" not in culprit.explanation
