@@ -119,7 +119,8 @@ def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candida
         if made.place != op.place and (grows or made.base_name in _MAKERS):
             makers.setdefault(made.place, made)
     for maker in list(makers.values())[: 1 if grows else MOST_MAKERS]:
-        own = {"vanishes"} if _vanishes(recording, maker.position) else set()
+        vanishes = op.base_name not in _WITHOUT_POLE and _vanishes(recording, maker.position)
+        own = {"vanishes"} if vanishes else set()
         guards, place = _fitting(MAKERS, facts | own), _place(recording, maker, pages)
         found += guarded(pages.text, place, guards, number, alone=grows)
         if grows:
@@ -199,6 +200,10 @@ def _lines_that_read(recording: Recording, maker: Op, pages: Pages) -> set[int] 
 
 
 _CARRIED = having("unary") | {"softmax"}
+# An operand that is 0 makes none of these infinite.
+_WITHOUT_POLE = having("adds", "sums", "matmul", "dot", "multiplies") - having(
+    "divides", "quotient", "singular"
+)
 _SAME = having("same_elements", "silent")
 
 
