@@ -307,9 +307,8 @@ def is_plain(t: Tensor) -> bool:
 
 
 def tracked_by(t: Tensor) -> int:
-    """How autograd sees an operand: 0 not at all, 1 as a result, 2 as a leaf; 0 for a subclass."""
-    # torch asks a nested tensor for its sizes while it holds the lock that `is_leaf` waits for
-    if t.__class__ not in PLAIN or not t.requires_grad:
+    """How autograd sees an operand: 0 not at all, 1 as a result, 2 as a leaf."""
+    if not t.requires_grad:
         return 0
     try:
         return 2 if t.is_leaf else 1
