@@ -17,6 +17,7 @@ from nanlab.analysis.provenance import Origin, in_hook, operator_name, operator_
 from nanlab.analysis.training import optimizer_step_at
 from nanlab.findings.rule import Finding, Match, Rule
 from nanlab.operators import having
+from nanlab.program.rerun import operate
 from nanlab.trace import Trace
 from nanlab.trace.op import FORWARD, OPTIMIZER, Op, location, walk
 from nanlab.trace.recording import PHASES, Kept, NodeInfo, Recording
@@ -275,7 +276,7 @@ class Fault:
         try:
             with torch.no_grad():
                 args, kwargs = tree_map(_wide, (self.kept.args, self.kept.kwargs))
-                outputs = map(_dense, tree_leaves(self.kept.op(*args, **kwargs)))
+                outputs = map(_dense, tree_leaves(operate(self.kept.op, args, kwargs)))
         except Exception:
             return None
         fitting = (o for o in outputs if isinstance(o, Tensor) and o.shape == self.result.shape)

@@ -42,6 +42,7 @@ FACTS = {
     "zero": "an operand holds a 0, or a number whose square is none",
     "negative": "an operand holds negative numbers",
     "vanishes": "what makes its operand makes a 0, or a number whose square is none",
+    "weighed": "no operand holds negative numbers, or zeros and ones alone multiply its result",
     "falling": "no operand holds a positive number",
     "empty": "an operand holds nothing",
     "number": "it divides by a Python number",
@@ -181,7 +182,7 @@ an epsilon of SQUARED inside the root
     hypot($x, $y) -> torch.sqrt($x ** 2 + $y ** 2 + SQUARED)
 the angle by nanlab.safe.atan2 of both parts
     angle($x) -> nanlab.safe.atan2($x.imag, $x.real)
-nanlab.safe.xlogy: 0 where the factor is 0, and a finite gradient
+nanlab.safe.xlogy: 0 where the factor is 0, and a finite gradient [weighed]
     $x * log($y) -> nanlab.safe.xlogy($x, $y)
     log($y) * $x -> nanlab.safe.xlogy($x, $y)
 nanlab.safe.xlogy: finite value and gradient

@@ -97,7 +97,8 @@ def proposals_at(recording: Recording, position: int, text: str, place: Place) -
 
 def _guarded(recording: Recording, op: Op, pages: Pages) -> list[Candidate]:
     facts, place = facts_of(recording, op), _place(recording, op, pages)
-    hidden = [] if "number" in facts else masked(pages.text, place)  # it hides parts of tensors
+    # it hides parts of tensors
+    hidden = [] if "number" in facts else masked(pages.text, place, "weighed" in facts)
     guards = _fitting(GUARDS, facts)
     return [*hidden, *guarded(pages.text, place, guards, _numbers(recording, op))]
 
@@ -120,7 +121,8 @@ def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candida
         if made.place != op.place and (grows or made.base_name in _MAKERS):
             makers.setdefault(made.place, made)
     for maker in list(makers.values())[: 1 if grows else MOST_MAKERS]:
-        own = {"vanishes"} if _vanishes(recording, maker.position) else set()
+        vanishes = op.base_name not in _WITHOUT_POLE and _vanishes(recording, maker.position)
+        own = {"vanishes"} if vanishes else set()
         guards, place = _fitting(MAKERS, facts | own), _place(recording, maker, pages)
         found += guarded(pages.text, place, guards, number, alone=grows)
         if grows:
@@ -213,7 +215,12 @@ def _lines_that_read(recording: Recording, maker: Op, pages: Pages) -> set[int] 
     return lines
 
 
+MOST_HOPS = 3  # from an operation to a product with its result
 _CARRIED = having("unary") | {"softmax"}
+# An operand that is 0 makes none of these infinite.
+_WITHOUT_POLE = having("adds", "sums", "matmul", "dot", "multiplies") - having(
+    "divides", "quotient", "singular"
+)
 _SAME = having("same_elements", "silent")
 
 
@@ -273,6 +280,7 @@ def facts_of(recording: Recording, op: Op) -> set[str]:
         "grows": op.base_name in having("exponential"),
         "zero": not known or zero,
         "negative": not known or any(x < 0 for x in low),
+        "weighed": not any(x < 0 for x in low) or _is_masked(recording, op),
         "falling": bool(high) and high[-1] <= 0 and any(x < 0 for x in low[-1:]),
         "empty": not known or any(not s.numel for s in known),
         "number": kind == "number",
@@ -300,6 +308,21 @@ def _divisor(recording: Recording, op: Op) -> tuple[Literal["", "number", "tenso
         return "tensor", False  # what is differentiated counts nothing
     before = sum(isinstance(each, Ref) for each in args[:slot])
     return "tensor", before < len(op.inputs) and _is_count(recording, op.inputs[before])
+
+
+def _is_masked(recording: Recording, op: Op) -> bool:
+    """Whether zeros and ones alone multiply the result of an operation: where another weight is 0,
+    as a count may be by chance, nobody meant to leave it out."""
+    rows = {op.position}
+    for _ in range(MOST_HOPS):
+        readers = {p for at in rows for p in recording.readers(at) if not recording.at(p).backward}
+        for product in (each for p in readers if (each := recording.at(p)).base_name == "mul"):
+            factors = (recording.stats(p) for p in product.inputs if p not in rows)
+            known = [s for s in factors if s is not None and s.known and s.numel > 1]
+            if any(s.min is None or s.min < 0 or not s.absmin == s.max == 1.0 for s in known):
+                return False
+        rows = readers
+    return True
 
 
 def _is_count(recording: Recording, position: int, most: int = MOST_ROWS) -> bool:

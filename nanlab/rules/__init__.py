@@ -32,6 +32,7 @@ from nanlab.topics import (
     clipping,
     dead_gradients,
     flushes,
+    hidden_overflows,
     idle_updates,
     optimizer,
     scaler,
@@ -60,7 +61,7 @@ COMPILED_WHY = (
 OPERATIONS = (domain, division, losses, infinities, precision, data, ranks)
 RUNS = (
     *(training, optimizer, scaler, clipping),
-    *(flushes, dead_gradients, absorbed_updates, idle_updates, trends),
+    *(flushes, hidden_overflows, dead_gradients, absorbed_updates, idle_updates, trends),
 )
 BUILTIN: tuple[Rule, ...] = tuple(one for part in (*OPERATIONS, *RUNS) for one in rules_of(part))
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import pandas as pd
 
@@ -18,7 +18,7 @@ from nanlab.operators import card, having
 from nanlab.program.values import operand_of
 from nanlab.topics.training import SCALE_FREE
 from nanlab.trace import Trace
-from nanlab.trace.op import OPTIMIZER, TURNED, walk
+from nanlab.trace.op import OPTIMIZER, TURNED, location, walk
 
 GIVEN = ("data", "parameter", "buffer", "intended")  # origins outside of the program
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
@@ -86,11 +86,41 @@ def _shown(fault: Fault, role: str) -> str:
     """The name of the bad tensor in messages."""
     source = fault.recording.sources.get(fault.position)
     named = [source.name] if source is not None and source.name else []
+    if not named and role in ("parameter", "buffer"):
+        named = _name_of_owner(fault)
     if role == "buffer" and _of_optimizer(fault):
         role = "optimizer's state"
         states = (s for s in fault.recording.sinks if s.kind == "state")
         named = [s.name for s in states if s.position in fault.origin.path]
     return " ".join([role, *named[:1]])
+
+
+def _name_of_owner(fault: Fault) -> list[str]:
+    """The parameter or buffer that held the value where it was first used."""
+    recording, (use, slot) = fault.recording, _first_use(fault)
+    read = [source for source, at in recording.operands(use) if at == slot]
+    for at in walk(read, recording.parents):
+        row = recording.at(at)
+        if at in recording.owned:
+            return [recording.parameter_names[recording.owned[at]]]
+        if row and not row.inplace and row.base_name not in MOVES:
+            break
+    return []
+
+
+def _written_at(fault: Fault) -> str:
+    """Where the program wrote the value during the watch; "" where it did not, or an optimizer
+    did."""
+    recording, use = fault.recording, _first_use(fault)[0]
+    before = takewhile(lambda at: at != use, fault.origin.path)
+    rows = [row for at in before if at >= 0 and (row := recording.at(at))]
+    if not rows:
+        return ""
+    row = next((each for each in reversed(rows) if each.inplace), rows[-1])
+    if row.phase == OPTIMIZER:
+        return ""
+    file, line, _ = recording.line_at(row.place)
+    return f"It was written at {location(file, line)}." if line else ""
 
 
 def _is_weight(fault: Fault) -> bool:
@@ -194,7 +224,8 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     born = fault.recording.step_of(fault.position) if fault.position >= 0 else fault.finding.step
     first = fault.recording.step_of(0)
     if role in ("parameter", "buffer") and born <= first:
-        text = "It was already there when the watch began."
+        written = _written_at(fault)
+        text = written or "It was already there when the watch began."
     else:
         shown, number = fault.finding.step, fault.recording.first_step
         text = f"It arrived in step {born + number}" + (

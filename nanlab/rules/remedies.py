@@ -30,6 +30,7 @@ from nanlab.analysis.libraries import (
 from nanlab.analysis.verdict import RAISES, ROUNDED, WITHIN, Judge, Move
 from nanlab.errors import NanlabError
 from nanlab.exact.numbers import work
+from nanlab.findings.fault import listed
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
 from nanlab.fixes.example import Place
@@ -61,6 +62,7 @@ from nanlab.rules.left_out import (
     without_last_batch,
     without_samples,
 )
+from nanlab.rules.readers import other_readers
 from nanlab.rules.settings import tried_settings
 from nanlab.rules.titles import told_apart
 from nanlab.rules.untried import likeliest_first
@@ -108,7 +110,17 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     sharing = nullcontext() if isinstance(judge, str) else judge.sharing()
     with warnings.catch_warnings(action="ignore"), sharing:  # the run itself has warned
         found = _tried(trace, shown, clock, partial(_beyond, trace, finding))
-    return [with_imports(trace, fix) for fix in told_apart(found)]
+    return [with_imports(trace, _with_readers(trace, finding, fix)) for fix in told_apart(found)]
+
+
+def _with_readers(trace: Trace, finding: Finding, fix: Fix) -> Fix:
+    """A fix that says where else is read what it makes a function return."""
+    lines = other_readers(fix, finding.line, partial(file_text, trace))
+    if not lines:
+        return fix
+    places = "line" if len(lines) == 1 else "lines"
+    told = f"{places} {listed([*map(str, lines)], 3)} {'reads' if len(lines) == 1 else 'read'}"
+    return replace(fix, title=f"{fix.title}; {told} what it changes, too: adapt that")
 
 
 def with_imports(trace: Trace, fix: Fix) -> Fix:
