@@ -32,6 +32,7 @@ from nanlab.operators import card, having
 from nanlab.program.readings import text_of
 from nanlab.program.rerun import window
 from nanlab.stats import TensorStats
+from nanlab.trace.chunk import Span
 from nanlab.trace.op import OPTIMIZER, Op, walk
 from nanlab.trace.program import Ref
 from nanlab.trace.recording import Recording
@@ -176,10 +177,12 @@ def _last_layer(recording: Recording, last: Op) -> tuple[str, tuple[Any, ...] | 
     return name, numbers, several
 
 
-def _lines_that_read(recording: Recording, maker: Op, pages: Pages) -> set[int] | None:
-    """The lines that compute with what a call gives, in any step; None where a file does that is
-    not among these."""
-    lines: set[int] = set()
+def _lines_that_read(
+    recording: Recording, maker: Op, pages: Pages
+) -> dict[int, set[Span | None]] | None:
+    """The lines that compute with what a call gives, in any step, and the places of the operations
+    that do; None where a file does that is not among these."""
+    lines: dict[int, set[Span | None]] = {}
     same: set[int] = set()
     for row in recording.all_ops():
         if row.place == maker.place and row.base_name == maker.base_name and not row.backward:
@@ -194,7 +197,8 @@ def _lines_that_read(recording: Recording, maker: Op, pages: Pages) -> set[int] 
             continue
         if not row.line or not pages.line(row.file, row.line):
             return None
-        lines.add(pages.line(row.file, row.line))
+        span = recording.spans[row.place] if row.place < len(recording.spans) else None
+        lines.setdefault(pages.line(row.file, row.line), set()).add(pages.span(row.file, span))
     return lines
 
 

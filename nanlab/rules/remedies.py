@@ -39,7 +39,7 @@ from nanlab.fixes.proposals import (
     reads_probabilities,
 )
 from nanlab.fixes.removable import Removable, removables
-from nanlab.program.edit import CHANGES_NOTHING
+from nanlab.program.edit import CHANGES_NOTHING, NOT_FOUND
 from nanlab.program.imports import computing, imported
 from nanlab.program.limited import DECORATOR, under_limit
 from nanlab.program.patched import patch
@@ -258,7 +258,7 @@ def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
         for fix in fixes
         if not (fix.tried and fix.verdict == "fails" and (right or fix.why.startswith(RAISES)))
         and not (fix.tried and fix.verdict == "untried" and right)
-        and (fix.why != CHANGES_NOTHING or _is_at(fix, finding))
+        and (fix.why not in (CHANGES_NOTHING, NOT_FOUND) or _is_at(fix, finding))
     ]
     mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
     if any(f.verdict in ("verified", "finite") for f in mild):
