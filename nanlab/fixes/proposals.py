@@ -34,7 +34,7 @@ from nanlab.program.rerun import window
 from nanlab.stats import TensorStats
 from nanlab.trace.chunk import Span
 from nanlab.trace.op import OPTIMIZER, Op, walk
-from nanlab.trace.program import Ref
+from nanlab.trace.program import Ref, refs_in
 from nanlab.trace.recording import Recording
 
 MOST_ROWS = 24  # that are looked at on the way back to what made the operands
@@ -260,6 +260,7 @@ def facts_of(recording: Recording, op: Op) -> set[str]:
         "low": not known or any(x < LOW for x in low),
         "too-large": not known or (overflow and max(map(abs, [*low, *high]), default=0.0) > 4.0),
         "grows": op.base_name in having("exponential"),
+        "pole": not (overflow and _raises_power(recording, op)),
         "zero": not known or zero,
         "negative": not known or any(x < 0 for x in low),
         "falling": bool(high) and high[-1] <= 0 and any(x < 0 for x in low[-1:]),
@@ -270,6 +271,13 @@ def facts_of(recording: Recording, op: Op) -> set[str]:
         "measure": not count,
     }
     return {name for name, holds in facts.items() if holds}
+
+
+def _raises_power(recording: Recording, op: Op) -> bool:
+    """Whether an operation is a power with a positive exponent, a number."""
+    call = recording.program.call_at(op.position) if op.base_name == "pow" else None
+    exponent = call.args[1] if call is not None and len(call.args) > 1 else None
+    return isinstance(exponent, int | float) and exponent > 0
 
 
 def _divisor(recording: Recording, op: Op) -> tuple[Literal["", "number", "tensor"], bool]:
@@ -319,6 +327,26 @@ def reads_probabilities(recording: Recording, position: int) -> bool:
                 if 0 <= stats.min < stats.max <= 1 and (stats.min == 0 or stats.max == 1):
                     return True
     return False
+
+
+def makes_weight(recording: Recording, position: int) -> bool:
+    """Whether an operation of a library makes the weight of a layer from what a parametrization
+    holds: nothing that the program passes changes that."""
+    op = forward_of(recording, position)
+    if op is None:
+        return False
+
+    def onward(at: int) -> list[int]:
+        made = (recording.op(parent) for parent in recording.parents(at))
+        return [m.position for m in made if m and m.place == op.place and m.step == op.step]
+
+    rows = [*walk([op.position], onward, MOST_INNER)]
+    calls = [each for at in rows if (each := recording.program.call_at(at)) is not None]
+    made = {ref.storage for call in calls for ref in refs_in(call.out)}
+    read = {ref.storage for call in calls for ref in refs_in(call.args)} - made
+    names = [recording.program.names.get(storage, "") for storage in read]
+    by_hook = op.base_name == "_weight_norm_interface"  # of torch before parametrizations
+    return bool(names) and all(n and (by_hook or ".parametrizations." in n) for n in names)
 
 
 def reads_masks(recording: Recording, position: int) -> bool:

@@ -263,7 +263,7 @@ def norm_at_zero(fault: Fault) -> Match | None:
             algebra(fault, "0/0"),
         )
     if fault.name == "_weight_norm_interface":
-        return match(fault, f"weight_norm of {fault.elements}: {_NORM_TEXT}")
+        return match(fault, f"weight_norm divides {fault.elements} by a norm of zero")
     if not zeros(fault) or fault.forward == "sqrt" or _divides_by_twice_a_root(fault):
         return None
     if not of_norm(fault) or _of_lengths(fault):

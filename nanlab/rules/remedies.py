@@ -18,7 +18,13 @@ from typing import Any
 
 import torch
 
-from nanlab.analysis.libraries import PASS, is_told_elsewhere, rewritings, text_of_library
+from nanlab.analysis.libraries import (
+    PASS,
+    is_told_elsewhere,
+    rewritings,
+    scripted_at,
+    text_of_library,
+)
 from nanlab.analysis.verdict import RAISES, ROUNDED, WITHIN, Judge, Move
 from nanlab.errors import NanlabError
 from nanlab.exact.numbers import work
@@ -32,6 +38,7 @@ from nanlab.fixes.proposals import (
     carried,
     filled,
     library_proposals,
+    makes_weight,
     pages_of,
     proposals,
     proposals_at,
@@ -142,6 +149,8 @@ def _tried(
     at_line = [fix for fix in named if not fix.edits or _is_at(fix, finding)]
     elsewhere = [fix for fix in named if not any(fix is other for other in at_line)]
     guards = guarded(trace, finding, pages)
+    if scripted_at(trace.recording, finding.position, finding.op) is not None:
+        at_line, elsewhere, *guards = map(_compilable, (at_line, elsewhere, *guards))
     # forms of other lines last: one that fails can take all the work
     groups = [at_line, *guards[:1], elsewhere, *guards[1:]]
     if finding.cause in _MASKS:
@@ -179,6 +188,11 @@ def _tried(
     found = nearest_first(sorted(found, key=_rank), finding)
     span = trace.recording.spans[trace.recording.at(finding.position).place]
     return likeliest_first(found, file_text(trace, finding.file), span)
+
+
+def _compilable(fixes: Sequence[Fix]) -> list[Fix]:
+    """The fixes that torch.jit.script compiles: it knows no function of nanlab."""
+    return [fix for fix in fixes if "nanlab." not in fix.code]
 
 
 def _leaving_out(trace: Trace, finding: Finding) -> list[Fix]:
@@ -389,6 +403,8 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     if finding.library is None or not finding.file or not finding.line:
         return []
     library, recording = finding.library, trace.recording
+    if makes_weight(recording, finding.position):
+        return []
     span = pages.span(finding.file, recording.spans[recording.at(finding.position).place])
     line = pages.line(finding.file, finding.line)
     found = rewritings(
@@ -435,6 +451,8 @@ def rewritten(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     # the last takes the least of the program with it
     found = [*every[: MOST_REWRITTEN - 1], *every[MOST_REWRITTEN - 1 :][-1:]]
     found += carried(trace.recording, finding.position, pages, dtype)
+    if finding.cause == "norm-at-zero":  # whose largest element is 0, too
+        found = [c for c in found if not c.title.endswith(" scaled first")]
     return _as_fixes(found, pages)
 
 
