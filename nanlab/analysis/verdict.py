@@ -294,7 +294,9 @@ class Judge:
         if agreement.kind == "agrees":
             agreement = self._beside_losses(edited)
         if agreement.kind != "agrees":
-            return Judgement("finite", agreement.why, distortion, largest, replay)
+            part = agreement.kind == "infinite" and not agreement.why.startswith(RAISES)
+            why = NOT_COMPUTED if part else agreement.why  # the step itself is finite
+            return Judgement("finite", why, distortion, largest, replay)
         if (distortion or 0.0) > WITHIN:  # loss and gradients are right; what is between is another
             return replace(found, distortion=None)
         return found

@@ -49,6 +49,8 @@ FACTS = {
     "tensor": "it divides by a tensor, or by nothing",
     "count": "it divides by whole numbers: how many there are",
     "measure": "it does not",
+    "share": "it is computed from values between 0 and 1, one of the two among them",
+    "range": "it is not",
 }
 
 
@@ -398,10 +400,11 @@ replace the infinities by 0 before the product: right where a 0 meets them [infi
         -> torch.einsum($n, $x.masked_fill($x.isinf(), 0.0), $y.masked_fill($y.isinf(), 0.0), ...)
     linear($x, $y, ...) -> F.linear($x.masked_fill($x.isinf(), 0.0), $y, ...)
     $f($x, ...) -> $f($x.masked_fill($x.isinf(), 0.0), ...)
-keep the value EDGE inside the support
+keep the value EDGE inside the support [range]
     log_prob($n, $x) -> $n.log_prob($x.clamp_min(EDGE))
-    log_prob($n, $x) -> $n.log_prob($x.clamp(EDGE, 1 - EDGE))
     log_prob($n, $x) -> $n.log_prob($x.clamp(-1 + EDGE, 1 - EDGE))
+keep the value EDGE inside the support [share]
+    log_prob($n, $x) -> $n.log_prob($x.clamp(EDGE, 1 - EDGE))
 keep the probability EDGE away from 0 and 1
     icdf($n, $x) -> $n.icdf($x.clamp(EDGE, 1 - EDGE))
 normalise the factors: their product is a cosine, at most 1 [half]

@@ -252,6 +252,7 @@ def facts_of(recording: Recording, op: Op) -> set[str]:
     half, complex_ = any(d in _HALF for d in dtypes), any(d.is_complex for d in dtypes)
     zero = any(map(_is_small, known))
     kind, count = _divisor(recording, op)
+    share = scores_shares(recording, op.position)
     facts = {
         "half" if half else "wide": True,
         "single": all(d == torch.float32 for d in dtypes if d.is_floating_point),
@@ -269,6 +270,8 @@ def facts_of(recording: Recording, op: Op) -> set[str]:
         "tensor": kind != "number",
         "count": count,
         "measure": not count,
+        "share": share,
+        "range": not share,
     }
     return {name for name, holds in facts.items() if holds}
 
@@ -321,12 +324,28 @@ def reads_probabilities(recording: Recording, position: int) -> bool:
     """Whether an operation is computed from data between 0 and 1, one of the two among it."""
     op = forward_of(recording, position)
     for at in walk(op.inputs, recording.parents, MOST_ROWS) if op is not None else ():
-        source, stats = recording.sources.get(at), recording.stats(at)
-        if source is not None and source.kind == "data" and stats is not None and stats.known:
-            if stats.numel > 1 and stats.min is not None and stats.max is not None:
-                if 0 <= stats.min < stats.max <= 1 and (stats.min == 0 or stats.max == 1):
-                    return True
+        source = recording.sources.get(at)
+        if source is not None and source.kind == "data" and _is_share(recording.stats(at)):
+            return True
     return False
+
+
+def scores_shares(recording: Recording, position: int) -> bool:
+    """Whether an operation reads values between 0 and 1, one of the two among them, that no
+    parameter made."""
+    op = forward_of(recording, position)
+    read = [recording.op(at) for at in op.inputs] if op is not None else []
+    made = any(r is not None and r.node < 0 and _is_share(r.stats) for r in read)
+    return made or reads_probabilities(recording, position)
+
+
+def _is_share(stats: TensorStats | None) -> bool:
+    if stats is None or not stats.known or stats.numel < 2:
+        return False
+    low, high = stats.min, stats.max
+    if low is None or high is None:
+        return False
+    return 0 <= low < high <= 1 and (low == 0 or high == 1)
 
 
 def makes_weight(recording: Recording, position: int) -> bool:

@@ -20,6 +20,7 @@ import torch
 
 from nanlab.analysis.libraries import (
     PASS,
+    UNLIKELY,
     is_told_elsewhere,
     rewritings,
     scripted_at,
@@ -44,6 +45,7 @@ from nanlab.fixes.proposals import (
     proposals_at,
     reads_masks,
     reads_probabilities,
+    scores_shares,
 )
 from nanlab.fixes.removable import Removable, removables
 from nanlab.program.edit import CHANGES_NOTHING, NOT_FOUND
@@ -413,7 +415,9 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
         library,
         library[0],
         finding.cause,
-        reads_probabilities(recording, finding.position),
+        (scores_shares if finding.cause == UNLIKELY else reads_probabilities)(
+            recording, finding.position
+        ),
         reads_masks(recording, finding.position),
         span,
     )
