@@ -404,3 +404,56 @@ def test_a_vector_of_zeros_is_not_divided_by_its_largest_element() -> None:
         (w * 0.0).sum().backward()
     assert tried(trace)
     assert not any("amax" in code for code in tried(trace))
+
+
+def test_features_are_no_samples_where_the_samples_are_reduced() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    data = torch.randn(9, 4)
+    spread = torch.ones(4)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for x in data.split(8):
+            spread.lerp_(x.var(0), 0.1)
+            net(x / spread.sqrt()).square().mean().backward()
+    assert trace.culprit is not None
+    assert trace.culprit.samples == []
+    assert "samples" not in trace.culprit.explanation.partition("No parameter")[2]
+
+
+class Noisy(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        noise = torch.rand(x.shape[0], 3).round()  # drawn
+        return x * (noise + 1e-9).log().neg().log()
+
+
+def test_numbers_that_a_model_draws_are_no_data() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 3), Noisy())
+    with nanlab.watch(net, on_fault="record") as trace:
+        net(torch.randn(8, 3)).square().mean().backward()
+    rows = Path(__file__).read_text().splitlines()
+    line = next(i for i, row in enumerate(rows, 1) if row.endswith("# drawn"))
+    assert trace.culprit is not None
+    assert f"the random numbers of line {line} are to blame" in trace.culprit.explanation
+
+
+def test_a_reciprocal_has_no_numerator_in_its_evidence() -> None:
+    w = nn.Parameter(torch.zeros(2, 3))
+    with nanlab.watch(on_fault="record") as trace:
+        (1.0 / w.norm(dim=1)).sum().backward()
+    assert trace.culprit is not None and trace.culprit.evidence is not None
+    assert [*trace.culprit.evidence.columns] == ["index", "norm", "value"]
+
+
+def test_a_root_is_counted_once_for_several_tangents() -> None:
+    def length(x: torch.Tensor) -> torch.Tensor:
+        return torch.sqrt((x**2).sum())
+
+    x = torch.ones(5, 2)
+    x[1] = 0.0
+    w = nn.Parameter(torch.ones(()))
+    with nanlab.watch(on_fault="record") as trace:
+        slopes = torch.func.vmap(torch.func.jacfwd(length))(x)
+        (w * slopes).sum().backward()
+    assert trace.culprit is not None
+    assert "at 1 zero among 5 is infinite" in trace.culprit.title

@@ -432,13 +432,23 @@ class Fault:
     @property
     def samples(self) -> list[int]:
         """Batch indices of offending elements, where the batch (or its heads) leads."""
-        if self.bad is None or self.bad.dim() == 0 or self.batch < 2:
+        if self.bad is None or self.bad.dim() == 0 or self.batch < 2 or self._is_over_samples:
             return []
         size, splits = self.bad.shape[0], self.name in having("split_heads")
         if size == 0 or size % self.batch or (size != self.batch and not splits):
             return []
         rows = self.bad.flatten(1).any(1) if self.bad.dim() > 1 else self.bad
         return sorted({int(i) // (size // self.batch) for i in rows.nonzero().flatten()})
+
+    @property
+    def _is_over_samples(self) -> bool:
+        """Whether the operation leaves out the leading dimension of its operand."""
+        reduces = self.name in having("reduces", "deviation")
+        first, left_out = self.argument(0), self.argument(1, "dim")
+        if self.backward or not reduces or not isinstance(first, Tensor):
+            return False
+        given = left_out if isinstance(left_out, (list, tuple)) else [left_out]
+        return any(type(dim) is int and dim % max(first.dim(), 1) == 0 for dim in given)
 
 
 def _dense(value: Any) -> Any:

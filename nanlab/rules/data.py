@@ -9,6 +9,7 @@ from functools import partial
 from itertools import pairwise
 
 import pandas as pd
+import torch
 
 from nanlab.analysis.provenance import MOVES, is_made_of_data, is_mask, skipped_by_hand
 from nanlab.analysis.training import line_fields, optimizer_step_of
@@ -485,11 +486,29 @@ def with_data(fault: Fault, finding: Finding) -> Finding:
         return finding
     samples = [str(each) for each in finding.samples]
     named = f" ({verb(len(samples), 'sample', 'samples')} {listed(samples, 5)})"
+    drawn = _drawn_at(fault)
+    blamed = f"the random numbers of line {drawn} are" if drawn else "the data is"
     text = (
-        f"No parameter feeds its operands: the data is to blame"
+        f"No parameter feeds its operands: {blamed} to blame"
         f"{named if finding.samples else ''}, not the model."
     )
     return replace(finding, explanation=f"{finding.explanation} {text}".strip())
+
+
+def _drawn_at(fault: Fault) -> int:
+    """The line of a module that drew the random numbers of which alone an operation is made; 0:
+    none did."""
+    recording, lines = fault.recording, set[int]()
+    for at in walk([fault.position], recording.parents, MOST_VISITS):
+        source, row = recording.sources.get(at), recording.op(at)
+        if source is not None and (source.kind == "data" or len(source.shape)):
+            return 0
+        call = recording.program.call_at(at) if row is not None else None
+        if call is not None and torch.Tag.nondeterministic_seeded in call.func.tags:
+            lines.add(row.line if row is not None and row.module else 0)
+        elif source is None and not recording.parents(at):
+            return 0
+    return min(lines, default=0)
 
 
 _CLIPPED = Fix(
