@@ -457,3 +457,28 @@ def test_a_root_is_counted_once_for_several_tangents() -> None:
         (w * slopes).sum().backward()
     assert trace.culprit is not None
     assert "at 1 zero among 5 is infinite" in trace.culprit.title
+
+
+def test_a_derivative_is_told_only_with_what_it_multiplies() -> None:
+    def length(x: torch.Tensor) -> torch.Tensor:
+        return torch.sqrt((x**2).sum())
+
+    w = nn.Parameter(torch.zeros(2))
+    with nanlab.watch(on_fault="record") as trace:
+        torch.func.grad(length)(w).sum().backward()
+    assert trace.culprit is not None
+    assert "Its derivative there" not in trace.culprit.explanation
+
+
+def test_a_rectifier_chooses_nothing() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    with torch.no_grad():
+        net[0].bias.fill_(-100.0)
+    opt = torch.optim.SGD(net[:1].parameters(), lr=0.1)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(4):
+            opt.zero_grad()
+            net(torch.ones(5, 3)).square().mean().backward()
+            opt.step()
+    (told,) = [f.title for f in trace.findings if f.cause == "dead-gradient"]
+    assert "each lies beyond its bound. Its derivative is 0 there." in told

@@ -644,13 +644,14 @@ def _extreme_first(fault: Fault, mask: torch.Tensor, columns: Mapping[str, Any])
 
 
 def algebra(fault: Fault, derivative: str, only: torch.Tensor | None = None) -> str:
-    """A sentence with the local derivative and its product with the incoming gradient.
+    """A sentence with the local derivative and its product with the incoming gradient; "" where
+    that is not known.
 
     only: mask of the elements that show this cause; None: all bad ones.
     """
     incoming, result = fault.at(fault.incoming), fault.at(fault.result)
     if incoming is None or not len(incoming) or result is None or len(incoming) != len(result):
-        return f"Its derivative there is {derivative}."
+        return ""
     first = 0 if only is None or fault.bad is None else int(only[fault.bad].int().argmax())
     product = f"incoming {number(incoming[first])} × {derivative} = {number(result[first])}"
     return f"Its derivative there is {derivative}; {product}."
