@@ -74,7 +74,7 @@ FEW_ERRORS = 4  # of an expression's own rounding are no change
 SMALLER = (0.1, 0.01, 0.001)  # operands, where the loss itself has no finite limit
 SMALL = 1e-3  # of the largest element: what is below is compared with that
 REVIVED = "the loss stays, and a gradient arrives, which is not the derivative: that is 0"
-STILL_ZERO = "the gradient stays 0: the right one is too small for the dtype"
+STILL_ZERO = "the gradient stays 0"
 NOT_COMPUTED = "what is right there could not be computed"
 WITH_NUMBER = "what it divides may depend on the number that is 0"
 MOST_RUNS = 3  # of the engine that are held against their truth
@@ -294,7 +294,9 @@ class Judge:
         if agreement.kind == "agrees":
             agreement = self._beside_losses(edited)
         if agreement.kind != "agrees":
-            return Judgement("finite", agreement.why, distortion, largest, replay)
+            part = agreement.kind == "infinite" and not agreement.why.startswith(RAISES)
+            why = NOT_COMPUTED if part else agreement.why  # the step itself is finite
+            return Judgement("finite", why, distortion, largest, replay)
         if (distortion or 0.0) > WITHIN:  # loss and gradients are right; what is between is another
             return replace(found, distortion=None)
         return found

@@ -64,7 +64,7 @@ class Memory:
         number, offset, size, stride, dtype, _, bits = ref
         storage = self.storages.get(number)
         if storage is None:
-            raise NotReplayable("a tensor that it reads was made where nanlab did not see it")
+            raise NotReplayable("the replay does not hold a tensor that it reads")
         found = torch.empty(0, dtype=dtype, device=storage.device).set_(
             storage, offset, size, stride
         )

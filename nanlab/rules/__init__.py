@@ -205,12 +205,13 @@ def with_samples(trace: Trace, finding: Finding) -> Finding:
     found = next((known[row["position"]] for row in finding.path if row["position"] in known), None)
     if not finding.harmful or not found:
         return finding
-    named = [
-        f"sample {place} of the batch is number {index} of the dataset"
-        for place, index in found.items()
-    ]
-    more = f", and {len(named) - MOST_SAMPLES} more" if len(named) > MOST_SAMPLES else ""
-    told = f"By the loader's sampler, {', '.join(named[:MOST_SAMPLES])}{more}."
+    shown = [*found.items()][:MOST_SAMPLES]
+    places, numbers = (", ".join(map(str, each)) for each in zip(*shown, strict=True))
+    told = f"sample {places} of the batch is number {numbers} of the dataset"
+    if len(shown) > 1:
+        told = f"samples {places} of the batch are numbers {numbers} of the dataset"
+    more = f", and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
+    told = f"By the loader's sampler, {told}{more}."
     return replace(finding, samples=list(found), explanation=f"{finding.explanation} {told}")
 
 
