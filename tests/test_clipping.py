@@ -254,6 +254,66 @@ def test_clipping_to_a_fair_part_or_seldom_is_silent(bound: float) -> None:
     assert always(bound).findings == []
 
 
+SCALE = 2.0**12
+
+
+def scaled_by_hand(*edits: Clip) -> Trace:
+    torch.manual_seed(0)
+    net = nn.Linear(8, 4)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(4):
+            x = torch.randn(16, 8)
+            opt.zero_grad()
+            ((net(x) - 3 * x[:, :4]).square().mean() * SCALE).backward()
+            for edit in edits:
+                edit(list(net.parameters()))
+            opt.step()
+    return trace
+
+
+def clipped(parameters: list[nn.Parameter]) -> None:
+    nn.utils.clip_grad_norm_(parameters, 1.0)
+
+
+def divided(parameters: list[nn.Parameter]) -> None:
+    for p in parameters:
+        p.grad.div_(SCALE)  # type: ignore[union-attr]
+
+
+def by_tokens(parameters: list[nn.Parameter]) -> None:
+    for p in parameters:
+        p.grad.div_(torch.tensor(64.0))  # type: ignore[union-attr]
+
+
+def test_clipping_under_a_scale_of_ones_own_is_told() -> None:
+    (found,) = [f for f in scaled_by_hand(clipped, divided).findings if f.severity == "error"]
+    assert found.cause == "scaler-misuse" and "before their scale of 4096" in found.title
+
+
+@pytest.mark.parametrize("edits", [(divided, clipped), (by_tokens, divided), (divided,)])
+def test_scale_that_is_divided_out_in_time_is_no_misuse(edits: tuple[Clip, ...]) -> None:
+    assert not any(f.severity == "error" for f in scaled_by_hand(*edits).findings)
+
+
+@pytest.mark.parametrize(("gain", "count"), [(1.0, 0), (150.0, 1)])
+def test_norm_in_half_whose_factor_is_a_python_number_is_told(gain: float, count: int) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(6, 8).half()
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(2):
+            opt.zero_grad()
+            (net(torch.randn(16, 6).half()).float() - 3.0 * gain).square().mean().backward()
+            square = sum(p.grad.pow(2).sum() for p in net.parameters())  # type: ignore[union-attr]
+            factor = min(1.0, float(5.0 / square**0.5))  # type: ignore[operator]
+            for p in net.parameters():
+                p.grad.mul_(factor)  # type: ignore[union-attr]
+            opt.step()
+    found = [f for f in trace.findings if f.severity == "error"]
+    assert len(found) == count and all(f.cause == "dtype-overflow" for f in found)
+
+
 def test_plot_draws_both_norms_and_the_advised_bound() -> None:
     with mpl.rc_context({"backend": "agg"}):
         ax = train(NORM["clip_grad_norm_"])[0].clipping().plot()

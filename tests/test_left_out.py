@@ -205,3 +205,36 @@ def test_rows_that_the_tensors_do_not_have_are_refused(tmp_path: Path) -> None:
     other = replace(fix, left_out=replace(fix.left_out, rows=10**12))
     with pytest.raises(nanlab.NotReplayable, match="other numbers of rows"):
         trace.replay(other)
+
+
+LOADER = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+net = nn.Linear(3, 2)
+data = TensorDataset(torch.randn(COUNT, 3))
+loader = DataLoader(data, batch_size=4)
+def epoch():
+    for (x,) in loader:
+        net.zero_grad()
+        spread = net(x).std(0)
+        (1 - spread).relu().mean().backward()
+"""
+
+
+@pytest.mark.parametrize(("count", "told"), [(9, 1), (1, 0)])
+def test_last_batch_of_one_sample_is_dropped_by_the_loader(
+    count: int, told: int, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    names = loaded(tmp_path / "train.py", LOADER.replace("COUNT", str(count)))
+    with nanlab.watch(names["net"], on_fault="record") as trace:
+        names["epoch"]()
+    assert trace.culprit is not None
+    dropped = [fix for fix in trace.culprit.fixes if "drop_last=True" in fix.code]
+    assert [(fix.verdict, fix.why) for fix in dropped] == told * [
+        ("finite", "the last batch, of 1 sample, is left out")
+    ]
+    assert all(
+        fix.code == "loader = DataLoader(data, batch_size=4, drop_last=True)" for fix in dropped
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import linecache
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -764,7 +765,7 @@ def test_makers_are_found_behind_all_that_a_librarys_call_computes(parts: Any) -
         return share
 
     found = culprit(x, loss)
-    assert "verified" in _verdicts(found, "relu().clamp_min(1e-3)")
+    assert "verified" in _verdicts(found, "a = torch.relu(x).clamp_min(1e-3)")
 
 
 def test_maximum_of_what_a_library_masks_altogether_is_the_origin(parts: Any) -> None:
@@ -804,6 +805,131 @@ def test_data_that_must_be_another_is_no_healthy_value(parts: Any) -> None:
     kept = [fix for fix in culprit(x, loss).fixes if "data[rows].clamp_min(1e-6)" in fix.code]
     assert [fix.verdict for fix in kept] == ["finite"]
     assert (kept[0].distortion or 0.0) < 0.01 and "limit" in kept[0].why
+
+
+ERRORS = """
+import importlib.util, sys, tempfile, types
+import torch
+
+
+def log_error(pred, target):
+    return (torch.log1p(pred) - torch.log1p(target)).square()
+
+
+def weight(score):
+    return (1 - score).pow(1.5)
+
+
+class Normal:
+    def __init__(self, concentration):
+        self.concentration = concentration
+    def log_prob(self, x):
+        return x * self.concentration - torch.sinh(self.concentration).log()
+
+
+class Head(torch.nn.Module):
+    def forward(self, x):
+        return torch.acos(x)
+
+
+class Output:
+    def __init__(self, loss):
+        self.loss = loss
+
+
+def model(x, labels, ignore_index=-100):
+    reduction = "sum" if labels is None else "mean"
+    return Output(torch.nn.functional.cross_entropy(
+        x, labels, ignore_index=ignore_index, reduction=reduction))
+
+
+def propagate(x):
+    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
+        file.write("def run(x):\\n    return 1 / x\\n")
+    spec = importlib.util.spec_from_file_location("errors_of_a_package.written", file.name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.run(x)
+"""
+
+
+@pytest.fixture
+def errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return installed(tmp_path, monkeypatch, "errors_of_a_package", ERRORS)
+
+
+def test_what_is_passed_is_kept_where_the_librarys_own_operation_is_defined(errors: Any) -> None:
+    pred, target = nn.Parameter(torch.tensor([0.5, -0.2, -3.0])), torch.tensor([1.0, 0.0, 2.0])
+
+    def loss() -> torch.Tensor:
+        found = errors.log_error(pred, target)
+        return found.mean()  # type: ignore[no-any-return]
+
+    assert "pass pred.clamp_min(-1 + 1e-6)" in _passed(culprit(pred, loss))
+
+
+def test_what_is_taken_from_one_is_kept_below_it(errors: Any) -> None:
+    score = nn.Parameter(torch.tensor([0.5, 1.2]))
+
+    def loss() -> torch.Tensor:
+        found = errors.weight(score)
+        return found.mean()  # type: ignore[no-any-return]
+
+    assert _passed(culprit(score, loss))["pass score.clamp_max(1 - 1e-6)"] == "verified"
+
+
+def test_what_an_object_of_a_library_was_made_of_is_written_otherwise(errors: Any) -> None:
+    raw, x = nn.Parameter(torch.tensor([50.0, 1.0])), torch.tensor([0.9, 0.8])
+
+    def loss() -> torch.Tensor:
+        k = 2 * raw
+        law = errors.Normal(k)
+        return -law.log_prob(x).mean()  # type: ignore[no-any-return]
+
+    assert "verified" in _verdicts(culprit(raw, loss), "(2 * raw).double()")
+
+
+def test_object_held_in_a_dictionary_is_called_anew(errors: Any) -> None:
+    x = nn.Parameter(torch.tensor([0.5, 1.0]))
+    model = nn.ModuleDict({"head": errors.Head()})
+
+    def loss() -> torch.Tensor:
+        angle = model["head"](x)
+        return angle.sum()  # type: ignore[no-any-return]
+
+    passed = _passed(culprit(x, loss))
+    assert passed["pass x.clamp(-1 + 1e-6, 1 - 1e-6)"] in ("verified", "finite")
+
+
+def test_loss_that_an_object_holds_counts_nothing_as_zero(errors: Any) -> None:
+    x, labels = nn.Parameter(torch.randn(3, 4)), torch.full((3,), -100)
+
+    def loss() -> torch.Tensor:
+        return errors.model(x, labels=labels).loss  # type: ignore[no-any-return]
+
+    found = culprit(x, loss)
+    assert "verified" in _verdicts(found, ".loss.nan_to_num(0.0, torch.inf)")
+    patched = [fix for fix in found.fixes if fix.patch is not None]
+    assert patched and patched[0].verified and 'reduction="sum"' in patched[0].code
+
+
+def test_code_that_a_package_writes_elsewhere_is_the_packages(errors: Any) -> None:
+    x = nn.Parameter(torch.tensor([0.0, 2.0]))
+    found = culprit(x, lambda: errors.propagate(x).sum())
+    assert found.library is not None and found.library[2] == "run"
+
+
+def test_program_that_a_package_runs_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by ``python -m pytest``, ``torchrun`` or a kernel of Jupyter."""
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__file__", "/lib/site-packages/runner/__main__.py", raising=False)
+    names: dict[str, Any] = {"__name__": "__main__", "torch": torch}
+    x = nn.Parameter(torch.tensor([0.0, 2.0]))
+    exec(compile("def run(x):\n    return (1 / x).sum()\n", "train.py", "exec"), names)
+    with nanlab.watch(on_fault="record") as trace:
+        names["run"](x).backward()
+    assert trace.culprit is not None and trace.culprit.library is None
+    assert (trace.culprit.file, trace.culprit.line) == ("train.py", 2)
 
 
 def _stepped(optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> nanlab.Finding:

@@ -6,9 +6,10 @@ import ast
 import importlib.metadata
 import inspect
 import linecache
+import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -23,6 +24,7 @@ from nanlab.program.expression import (
     last_name,
     lines_of,
     names_in,
+    replaced,
     span_of,
     stored_in,
 )
@@ -120,26 +122,29 @@ FURTHER = ("{x}.clamp_min(1e-3)",)
 SHRUNK = ("{x} * (1 - 1e-6)",)  # off the edge of a symmetric domain
 APART = ("{x} + 1e-3 * torch.randn_like({x})",)
 INSIDE = ("{x}.clamp(1e-6, 1 - 1e-6)", "{x}.clamp(-1 + 1e-6, 1 - 1e-6)")
+BELOW_ONE = ("{x}.clamp_max(1 - 1e-6)",)  # 1 - x is computed
 UNSATURATED = ("{x}.clamp(-8.0, 8.0)",)  # tanh and sigmoid are not yet rounded to 1
 # of a mean over nothing, and of a maximum
 EMPTY = ("{x}.nan_to_num(0.0, torch.inf)", "{x}.nan_to_num(0.0, torch.inf, 0.0)")
 MASKS = ("{x} | ~{x}.any()",)  # a mask in which something is True
 WIDER = ("{x}.double()",)  # what leaves the range of float32 is mostly far inside that of float64
 SMALLER = ("{x}.clamp(-30.0, 30.0)", "torch.nn.functional.normalize({x}, dim=-1)")
+UNLIKELY = "infeasible-likelihood"
 FORMS = {
     "log-of-zero": (*AWAY_FROM_ZERO, *WIDER, *INSIDE, *UNSATURATED),
-    "log-of-negative": AWAY_FROM_ZERO,
+    "log-of-negative": (*AWAY_FROM_ZERO, *BELOW_ONE),
     "div-by-zero": (*FURTHER, *SHRUNK, *AWAY_FROM_ZERO, *WIDER, *APART, *MASKS),
     "div-by-tiny": AWAY_FROM_ZERO,
     "eps-underflow": (*WIDER, *AWAY_FROM_ZERO),
     "norm-at-zero": AWAY_FROM_ZERO[::-1],
     "sqrt-at-zero": (*AWAY_FROM_ZERO[::-1], *APART),
-    "sqrt-of-negative": AWAY_FROM_ZERO,
-    "pow-fraction-at-zero": AWAY_FROM_ZERO,
-    "pow-negative-base": AWAY_FROM_ZERO,
-    "infeasible-likelihood": (*AWAY_FROM_ZERO, *INSIDE),
+    "sqrt-of-negative": (*AWAY_FROM_ZERO, *BELOW_ONE),
+    "pow-fraction-at-zero": (*AWAY_FROM_ZERO, *UNSATURATED, *APART),
+    "pow-negative-base": (*AWAY_FROM_ZERO, *BELOW_ONE),
+    UNLIKELY: (*AWAY_FROM_ZERO, *INSIDE),
     "inverse-function-at-edge": (*INSIDE[::-1], *APART),
-    "inverse-function-domain": INSIDE[::-1],
+    "inverse-function-domain": (*INSIDE[::-1], *APART),
+    "degenerate-matrix": APART,
     "std-of-constant": APART,
     "exp-overflow": (*WIDER, *SMALLER),
     "custom-backward": (*WIDER, *AWAY_FROM_ZERO, *SMALLER),
@@ -149,8 +154,10 @@ FORMS = {
     "empty-reduction": MASKS,
 }
 _FOR_ALL = (*AWAY_FROM_ZERO, *FURTHER, *WIDER, *SMALLER)  # which other calls may want, too
+_SCORES = ("log_prob", "icdf")  # of a value, by a distribution
 PASS = "pass "  # what the title of another argument begins with
 MOST = 6  # arguments of a call that are tried
+MOST_FORMS = 6  # of what the program made before it
 
 
 @dataclass(frozen=True)
@@ -174,12 +181,14 @@ def rewritings(
     probable: bool = False,
     masked: bool = False,
     span: Span | None = None,
+    kept: Sequence[str] = (),
 ) -> list[Rewriting]:
     """What the user could pass to a library, the most promising first.
 
     text: of the user's file; line: of the call in it; real: the library's file on the disk.
     probable: whether data of the step lies between 0 and 1; masked: whether a mask is among it.
-    span: of the call; those in it are taken, too, and without it all of the line.
+    span: of the call; those in it are taken, too, and without it all of the line. kept: forms in
+    which an operand of the library's operation is within its domain, see :func:`forms_between`.
     """
     try:
         tree = ast.parse(text)
@@ -188,11 +197,16 @@ def rewritings(
     every = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
     calls = [call for call in every if line in lines_of(call)]
     own = next((call for call in calls if span_of(call) == span), None)
-    if own is not None:
+    if own is not None and cause == UNLIKELY and last_name(own.func) in _SCORES:
+        calls = [own]  # the model may give what it likes: what it is held against counts
+    elif own is not None:
         calls = [node for node in ast.walk(own) if isinstance(node, ast.Call)]
     guards = guards_at(real, library[1])
     empty = cause == "empty-reduction"
     forms = [form for form in FORMS.get(cause, ()) if masked or form not in MASKS]
+    if probable and cause == UNLIKELY:
+        forms = [INSIDE[0]]
+    forms = [*dict.fromkeys((*kept, *forms))]
     found = [
         *_guarded(tree, text, calls, guards, library),
         *_fed(tree, text, calls, forms, probable),
@@ -200,6 +214,46 @@ def rewritings(
         *(_without_data(tree, text, calls[0], form) for form in EMPTY if calls and empty),
     ]
     return list({(r.first, r.text, r.also): r for r in found if r is not None}.values())
+
+
+def forms_between(old: ast.AST, new: ast.AST) -> Iterator[str]:
+    """How one part of some code is written otherwise: ``{x}.clamp_min(1e-6)`` where that is all in
+    which two trees differ; nothing where they differ in another way."""
+    if isinstance(old, ast.expr) and isinstance(new, ast.expr) and type(old) is not ast.Constant:
+        own = ast.dump(old)
+        inner = [n for n in ast.walk(new) if isinstance(n, ast.expr) and ast.dump(n) == own]
+        if inner and ast.dump(new) != own:
+            taken = replaced(new, lambda n: ast.Name("{x}", ast.Load()) if n in inner else None)
+            yield re.sub(r"e-0(\d)", r"e-\1", ast.unparse(taken))  # as one types it: 1e-6
+            return
+    if type(old) is type(new):
+        parts = [[*ast.iter_child_nodes(each)] for each in (old, new)]
+        pairs = [(a, b) for a, b in zip(*parts, strict=False) if ast.dump(a) != ast.dump(b)]
+        if len(parts[0]) == len(parts[1]) and len(pairs) == 1:
+            yield from forms_between(*pairs[0])
+
+
+def bounded_where_made(
+    text: str, spans: Sequence[Span], cause: str, kept: Sequence[str] = ()
+) -> list[Rewriting]:
+    """The expressions of the user's that made what a library computes with, each kept where the
+    library's operation has a value and a derivative. spans: of these expressions."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return []
+    forms = [f for f in dict.fromkeys((*kept, *FORMS.get(cause, ()))) if f not in (*MASKS, *APART)]
+    found = []
+    for statement in ast.walk(tree):
+        if not isinstance(statement, ast.Assign | ast.Return) or statement.value is None:
+            continue
+        for node in ast.walk(statement.value):
+            if isinstance(node, ast.expr) and span_of(node) in spans:
+                for form in forms[:MOST_FORMS]:
+                    shown = _in_form(form, node)
+                    title = f"give the library {shown}"
+                    found.append(_in_place(text, title, statement, node, shown))
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -319,10 +373,18 @@ def _fed(
                     once = next((n for n in ("out", "made", "given") if n not in taken), "_out")
                     shown = form.replace("{x}", f"({once} := {name})", 1).format(x=once)
                 made = _in_place(text, PASS + shown, call, argument, shown)
+                if isinstance(argument, ast.Name) and _is_given_twice(call, argument):
+                    row = textwrap.dedent("\n".join(text.splitlines()[made.first - 1 : made.last]))
+                    made = replace(made, text=f"{name} = {shown}\n{row}")
                 yield replace(made, last_resort=form in APART)  # noise where data is alike
                 if call is calls[0] and form in _FOR_ALL:
                     alike += _alike(tree, text, call, argument, form, made)
     yield from alike
+
+
+def _is_given_twice(call: ast.Call, name: ast.Name) -> bool:
+    """Whether a call is given a name more than once, as a kernel's both sides."""
+    return [ast.unparse(each) for each in call.args].count(name.id) > 1
 
 
 def _widened(tree: ast.Module, text: str, call: ast.Call, library: Place) -> Rewriting | None:
@@ -397,14 +459,19 @@ def _first_reader(
 def _without_data(tree: ast.Module, text: str, call: ast.Call, form: str) -> Rewriting:
     """A call whose NaN, the mean of nothing, counts as 0; or what an index picks out of it."""
     title = f"let {last_name(call.func)} give 0 where it averages over nothing"
-    picked = (n for n in ast.walk(tree) if isinstance(n, ast.Subscript) and n.value is call)
-    whole: ast.expr = next(picked, call)
+    picked = (
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Subscript | ast.Attribute) and n.value is call
+        if not hasattr(torch.Tensor, getattr(n, "attr", ""))
+    )
+    whole: ast.expr = next(picked, call)  # `model(ids, labels=labels).loss`
     given = ast.get_source_segment(text, whole) or ast.unparse(whole)
     made = _in_place(text, title, whole, whole, form.format(x=given))
     return replace(made, last_resort=True)  # it hides any other NaN, too
 
 
-def _in_place(text: str, title: str, call: ast.expr, node: ast.expr, new: str) -> Rewriting:
+def _in_place(text: str, title: str, call: ast.AST, node: ast.expr, new: str) -> Rewriting:
     """The lines of a call with one of its parts written anew."""
     rows = text.splitlines()
     first, _, last, _ = span_of(call)

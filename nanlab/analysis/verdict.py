@@ -76,7 +76,7 @@ FEW_ERRORS = 4  # of an expression's own rounding are no change
 SMALLER = (0.1, 0.01, 0.001)  # operands, where the loss itself has no finite limit
 SMALL = 1e-3  # of the largest element: what is below is compared with that
 REVIVED = "the loss stays, and a gradient arrives, which is not the derivative: that is 0"
-STILL_ZERO = "the gradient stays 0: the right one is too small for the dtype"
+STILL_ZERO = "the gradient stays 0"
 SATURATES = "the dtype's largest number stands for an infinity: of two of them the sum is infinite"
 DEAD = "no parameter gets a gradient"
 STANDS_FOR = "a number of it stands for an infinity"
@@ -343,9 +343,13 @@ class Judge:
         if agreement.kind == "agrees":
             agreement = self._beside_losses(edited)
         if agreement.kind != "agrees":
-            # of the losses that torch.func differentiates the replay knows none
-            verdict: Verdict = "fails" if agreement.kind == "infinite" else "finite"
-            return Judgement(verdict, agreement.why, distortion, largest, replay)
+            if agreement.kind == "infinite" and not agreement.why.startswith(RAISES):
+                # of the losses that torch.func differentiates the replay knows none
+                unknown = replay.loss is None
+                kind: Verdict = "fails" if unknown else "finite"
+                why = agreement.why if unknown else NOT_COMPUTED
+                return Judgement(kind, why, distortion, largest, replay)
+            return Judgement("finite", agreement.why, distortion, largest, replay)
         if self._saturates(edited):
             return Judgement("finite", SATURATES, distortion, largest, replay)
         if (distortion or 0.0) > WITHIN:  # loss and gradients are right; what is between is another

@@ -50,7 +50,17 @@ def _kind(code: CodeType, names: dict[str, Any]) -> int:
         return _TORCH
     if code.co_name in _PROTOCOL:
         return _LIBRARY
-    return _LIBRARY if is_installed(path) or path.startswith(_STDLIB) else _USER
+    installed = is_installed(path) or path.startswith(_STDLIB) or _is_generated(names)
+    return _LIBRARY if installed else _USER
+
+
+def _is_generated(names: dict[str, Any]) -> bool:
+    """Whether a module, by its globals, is of an installed package although its file is elsewhere:
+    the package wrote it, as torch_geometric writes the ``propagate`` of each class."""
+    root = str(names.get("__name__", "")).partition(".")[0]
+    # a package may run the program, as ``python -m pytest`` does
+    package = sys.modules.get(root) if root != "__main__" else None
+    return is_installed(getattr(package, "__file__", None) or "")
 
 
 def is_user(frame: FrameType) -> bool:

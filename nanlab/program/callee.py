@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -302,7 +302,24 @@ def _assigned(text: str) -> dict[str, list[ast.expr | None]]:
             if isinstance(path, ast.Name | ast.Attribute):
                 key = key_of(ast.parse(ast.unparse(path), mode="eval").body)
                 found.setdefault(key, []).append(value)
+                for held, part in _parts_given(path, value):
+                    found.setdefault(held, []).append(part)
     return found
+
+
+def _parts_given(path: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr]]:
+    """Key and value of each part of a dictionary that a statement gives to a path, or of what is
+    made of one, as a ``ModuleDict``."""
+    if isinstance(value, ast.Call) and len(value.args) == 1:
+        value = value.args[0]
+    for name, part in zip(value.keys, value.values, strict=True) if _is_dict(value) else ():
+        if isinstance(name, ast.Constant):
+            whole = f"{ast.unparse(path)}[{name.value!r}]"
+            yield key_of(ast.parse(whole, mode="eval").body), part
+
+
+def _is_dict(node: Any) -> TypeGuard[ast.Dict]:
+    return isinstance(node, ast.Dict)
 
 
 def _objects(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:

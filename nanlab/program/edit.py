@@ -75,7 +75,7 @@ from nanlab.program.expression import (
     transformed,
 )
 from nanlab.program.imports import Rows, computing
-from nanlab.program.limited import decorated, patches_of
+from nanlab.program.limited import decorated, handed_on, patches_of
 from nanlab.program.patched import patching
 from nanlab.program.readings import Readings, device_of, text_of
 from nanlab.program.rebuild import Patch
@@ -93,6 +93,7 @@ Tensor = torch.Tensor
 HALF = (torch.float16, torch.bfloat16)
 _HANDED = "other functions read the value that the edit names anew"
 CHANGES_NOTHING = "the edit changes nothing that the step computed"  # why one is not tried
+NOT_FOUND = "the replay has no operation that the edit changes"
 MOST_HANDED = 2  # functions through which a value goes on
 MOST_AROUND = 4  # expressions around a part of a line that are tried in its place
 _SUMS = having("matmul") | having("layer")
@@ -142,10 +143,10 @@ def apply(
     found: list[_Found] = []
     for edit in edits:
         if is_installed(edit.file):
-            try:
-                found += _in_package(recording, values, edit)
-            except NotReplayable:  # by the values that the package's line computed with
+            try:  # by the values that the package's line computed with
                 found += _Rewrite(recording, edit, values, {}, {}).found()
+            except NotReplayable:
+                found += _in_package(recording, values, edit)
             continue
         if several and started[edit]:
             continue  # the others compute with the number
@@ -154,7 +155,7 @@ def apply(
         if (function := decorated(texts[edit], edit)) is not None:
             runs = [*patches_of(recording, values, texts[edit], edit.file, function)]
             if not runs:
-                raise NotReplayable(CHANGES_NOTHING)
+                raise NotReplayable(NOT_FOUND)
             found += [(Region(at, (last, out)), patch) for at, last, out, patch in runs]
             continue
         found += _Rewrite(recording, edit, values, parts, numbers).found()
@@ -192,7 +193,7 @@ def _in_package(recording: Recording, values: Values, edit: EditLike) -> Iterato
         rewrite, span = _Rewrite(recording, same, values, {}, {}), recording.spans[number]
         yield from rewrite.made_again(span, context)
     if not led:
-        raise NotReplayable(CHANGES_NOTHING)
+        raise NotReplayable(NOT_FOUND)
 
 
 def check_trusted(recording: Recording) -> None:
@@ -275,7 +276,7 @@ class _Rewrite:
                 found = self._given_anew(was) or self._called(was, now, None, None)
             found = found or list(self._renamed())
         if not found:
-            raise NotReplayable(CHANGES_NOTHING)
+            raise NotReplayable(NOT_FOUND if changed or self.before else CHANGES_NOTHING)
         return found
 
     # -- rewritten expressions
@@ -599,7 +600,8 @@ class _Rewrite:
         Nothing if misread."""
         key, name = key_of(old), name_given(statement, old)
         picked = isinstance(old, ast.Subscript)
-        if (name is None and not picked) or not any(
+        held = isinstance(old, ast.Attribute) and isinstance(old.value, ast.Call)  # f(x).loss
+        if (name is None and not (picked or held)) or not any(
             key_of(n) == key for n in ast.walk(new) if isinstance(n, ast.expr)
         ):
             return
@@ -608,18 +610,20 @@ class _Rewrite:
             return
         for at, group in made:
             own = {m.index: m.call for m in group if m.span == span_of(old)}
-            if picked and not own:  # of what a call gives
+            if (picked or held) and not own:  # of what a call gives
                 own = {m.index: m.call for m in group if inside(m.span, span_of(old))}
-            outs = _handed_on(self.segments[at], own)
-            if name is None:
+            outs = handed_on(self.segments[at], own)
+            values = [v for values in self.readings.read(name, at) for v in values] if name else []
+            read = {ref.view for ref in values if ref.__class__ is Ref}
+            if held and not read:
+                if len({ref.view for _, ref in outs}) > 1:
+                    return
+            elif name is None:
                 sites = {self.recording.at(own[index].position).site for index, _ in outs}
                 if len(sites) > 1:
                     return
-            else:
-                values = [v for values in self.readings.read(name, at) for v in values]
-                read = {ref.view for ref in values if ref.__class__ is Ref}
-                if any(ref.view not in read for _, ref in outs):
-                    return
+            elif any(ref.view not in read for _, ref in outs):
+                return
             for index, ref in outs:
                 patch = Patch(at, index, frozenset(), ref, _over(code, key, ref))
                 yield Region(at, (index, ref)), patch
@@ -847,20 +851,6 @@ def _only_names(text: str, edit: EditLike, named: Mapping[str, tuple[ast.expr, i
 
 def _index(made: Made) -> int:
     return made.index
-
-
-def _handed_on(segment: Segment, own: Mapping[int, Call]) -> list[tuple[int, Ref]]:
-    """Which results of these calls others of the forward pass read, and the calls' indices."""
-    made = {ref.view: (i, ref) for i, call in own.items() for ref in refs_in(call.out)}
-    windows = [(run.first, run.last) for run in segment.engine]
-    found: dict[Any, tuple[int, Ref]] = {}
-    for index, call in enumerate(segment.calls):
-        if index in own or any(low <= index < high for low, high in windows):
-            continue
-        for ref in refs_in(call.args):
-            if ref.view in made and made[ref.view][0] < index:
-                found.setdefault(ref.view, made[ref.view])
-    return list(found.values())
 
 
 class _Exchange:

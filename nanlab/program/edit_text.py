@@ -49,7 +49,7 @@ _DTYPE_NAMES = ("dtype", "float", "bfloat", "half", "double")
 
 def gives_dtype(node: ast.Call, method: str) -> bool:
     """Whether a method gives a tensor a dtype."""
-    if method != "to":
+    if method not in ("to", "type"):
         return method in _CONVERT
     given = [*node.args, *(k.value for k in node.keywords)]
     return any(ast.unparse(each).split(".")[-1].startswith(_DTYPE_NAMES) for each in given)
@@ -350,6 +350,31 @@ def assignments_in(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
         for name, value in assigned_pairs(statement):
             if isinstance(name, ast.Name):
                 yield ast.Name(name.id, ast.Load()), value
+
+
+def constants_of(function: ast.AST) -> dict[str, list[Any]]:
+    """By the key of a name, the constants that a function may give it: assigned, by either side of
+    a condition, and as the default of a parameter."""
+    found: dict[str, list[Any]] = {}
+
+    def give(name: ast.expr, value: ast.expr | None) -> None:
+        if isinstance(value, ast.IfExp):
+            give(name, value.body)
+            give(name, value.orelse)
+            return
+        with suppress(ValueError, TypeError):  # it is no constant
+            known = found.setdefault(key_of(name), [])
+            known.append(ast.literal_eval(value)) if value is not None else None
+
+    for node in ast.walk(function):
+        for name, value in assignments_in(node):
+            give(name, value)
+        if isinstance(node, ast.arguments):
+            named = [*node.posonlyargs, *node.args]
+            pairs = [*zip(reversed(named), reversed(node.defaults), strict=False)]
+            for argument, default in (*pairs, *zip(node.kwonlyargs, node.kw_defaults, strict=True)):
+                give(ast.Name(argument.arg, ast.Load()), default)
+    return found
 
 
 def turned_over(loops: Sequence[ast.comprehension], key: str) -> str | None:

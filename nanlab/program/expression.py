@@ -441,6 +441,8 @@ class Expression:
     device: str = "cpu"
     # keys of names that are known to be tensors (True) or plain numbers (False)
     kinds: Mapping[str, bool | None] = field(default_factory=dict)
+    # keys of names -> constants that they may be
+    constants: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     stored: Collection[str] = ()  # names of parameters and buffers: other attributes may be numbers
     forward: bool = False  # whether the step differentiates forward, as ``torch.func.jvp`` does
     imported: Collection[str] = ()  # names of what is imported: functions of many operators
@@ -781,7 +783,7 @@ def _first_run(
             continue
         at = group[0].index
         ordered = _lined_up(group) if maps else group
-        choices = _choices(ordered, keys, places, expression.kinds, numbers, lists)
+        choices = _choices(ordered, keys, places, expression, numbers, lists)
         if forward:
             choices = _with_tangents(choices, group)
         elif maps:
@@ -893,7 +895,7 @@ def _choices(
     group: Sequence[Made],
     keys: list[str],
     places: list[list[_Occurrence]],
-    kinds: Mapping[str, bool | None],
+    expression: Expression,
     numbers: Collection[str],
     lists: dict[str, Span],
 ) -> Iterator[tuple[Any, ...]]:
@@ -902,6 +904,7 @@ def _choices(
     numbers: keys of those that are plain numbers rather than tensors. lists: those that are added
     up, and where.
     """
+    kinds = expression.kinds
     inner = {ref.view for each in group if not _is_view(each) for ref in refs_in(each.call.out)}
     pools: dict[Span | None, list[Any]] = {}
     named: dict[tuple[Span | None, str], list[Any]] = {}
@@ -918,6 +921,8 @@ def _choices(
         [a for a in _near(pools, named, each) if kinds.get(key) in (None, a.__class__ is Ref)]
         for key, each in zip(keys, places, strict=True)
     ]
+    for key, values in zip(keys, near, strict=True):  # what no call was given as it is
+        values += (a for a in expression.constants.get(key, ()) if not _holds(values, a))
     for key, values in zip(keys, near, strict=True):
         if key in numbers:
             values.sort(key=lambda a: a.__class__ is Ref)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -183,7 +183,7 @@ def _runs(
         return id(call) not in calls
 
     groups: list[tuple[set[int], list[tuple[int, Ref]]]] = []
-    for index, ref in _handed_on(segment, own):
+    for index, ref in handed_on(segment, own):
         if ref.dtype.is_complex:
             raise NotReplayable("it gives complex numbers, of which no limits are known")
         if not ref.dtype.is_floating_point:
@@ -203,7 +203,7 @@ def _runs(
 def _unread(segment: Segment, own: dict[int, Call], made: Collection[int], part: Slice) -> set[int]:
     """Calls of a function that nobody outside reads, and that read what is not made any more.
     Raises NotReplayable where somebody does."""
-    read_outside = {ref.view for _, ref in _handed_on(segment, own)}
+    read_outside = {ref.view for _, ref in handed_on(segment, own)}
     known = {ref.view for ref in part.targets}
     gone = {ref.view for i in made for ref in refs_in(own[i].out)} - known
     found: set[int] = set()
@@ -217,15 +217,16 @@ def _unread(segment: Segment, own: dict[int, Call], made: Collection[int], part:
     return found
 
 
-def _handed_on(segment: Segment, own: dict[int, Call]) -> list[tuple[int, Ref]]:
-    """Which results of these calls others of the forward pass read, or the engine begins with."""
+def handed_on(segment: Segment, own: Mapping[int, Call]) -> list[tuple[int, Ref]]:
+    """Which results of these calls others of the forward pass read, or the engine begins with, and
+    the calls' indices."""
     made = {ref.view: (i, ref) for i, call in own.items() for ref in refs_in(call.out)}
     windows = [(run.first, run.last) for run in segment.engine]
-    read = [ref for run in segment.engine for ref in refs_in(run.roots)]
+    read = [(ref, run.first) for run in segment.engine for ref in refs_in(run.roots)]
     for index, call in enumerate(segment.calls):
         if index not in own and not any(low <= index < high for low, high in windows):
-            read += refs_in(call.read)
-    found = {ref.view: made[ref.view] for ref in read if ref.view in made}
+            read += ((ref, index) for ref in call.read)
+    found = {r.view: made[r.view] for r, at in read if r.view in made and made[r.view][0] < at}
     return list(found.values())
 
 

@@ -16,6 +16,7 @@ from nanlab.program.edit_text import (
     argument_of,
     assignments_in,
     comes_later,
+    constants_of,
     function_around,
     kept_for_backward,
     readers_of,
@@ -146,7 +147,14 @@ class Readings:
             device, kinds = device_of(made), self._kinds
             known_as = {given for given, *_ in imports_of(self.text)} - self.names.keys()
             expression = Expression(
-                node, self.names, device, kinds, self._stored, self._is_forward, known_as
+                node,
+                self.names,
+                device,
+                kinds,
+                constants_of(function_around(self.text, self.line)),
+                self._stored,
+                self._is_forward,
+                known_as,
             )
             expression.span = span
             try:

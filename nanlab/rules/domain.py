@@ -146,6 +146,9 @@ def power_overflow(fault: Fault) -> Match | None:
     power = _real_power(fault)
     if power is None or fault.low:
         return None
+    fixed = not isinstance(fault.argument(1, "exponent"), torch.Tensor)
+    if fixed and fault.dtype != "float64" and isinstance(fault.argument(0), torch.Tensor):
+        return None  # the base grew, and the dtype does not hold its power
     base, values, powers = power.base, power.values, power.exponents
     large = (values.abs() > 1) & (powers > 2)
     if not bool(large.all()) or not len(large):

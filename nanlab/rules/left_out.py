@@ -10,6 +10,7 @@ from itertools import groupby
 
 import torch
 
+from nanlab.analysis.libraries import with_keyword
 from nanlab.errors import NanlabError
 from nanlab.findings.fault import listed, plural, verb
 from nanlab.findings.rule import Edit, Finding, Fix
@@ -20,8 +21,9 @@ from nanlab.program.replay import without_rows
 from nanlab.program.rerun import Window
 from nanlab.program.values import Values
 from nanlab.trace import Trace
+from nanlab.trace.op import Op
 from nanlab.trace.program import Ref
-from nanlab.trace.recording import NamedTensor
+from nanlab.trace.recording import NamedTensor, Recording
 
 Tensor = torch.Tensor
 # What the samples that stay have, and what the others are.
@@ -32,6 +34,7 @@ OF_ROWS = {
 }
 OF_NUMBERS = {"{x}.isfinite()": "not finite", "{x} != 0": "0", "{x} > 0": "not above 0"}
 WEIGH_MORE = "and the others weigh more"
+_OF_FEW = frozenset(("empty-reduction", "std-of-constant"))  # causes that lie in too few samples
 MOST = 0.5  # of a batch that is left out
 MOST_PLACES = 3  # in a function that are tried
 _NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
@@ -67,6 +70,45 @@ def without_samples(trace: Trace, finding: Finding, where: Window, values: Value
                     fix = replace(fix, verdict="untried", why=str(error), distortion=None)
                     untried.setdefault(statement.lineno, fix)
     return [*untried.values()][-1:]
+
+
+def without_last_batch(trace: Trace, finding: Finding) -> list[Fix]:
+    """The loader without its last batch, where a step fails by how few samples that has: in all
+    steps before, which went well, the same line had more."""
+    recording = trace.recording
+    op = recording.op(finding.position)
+    if finding.cause not in _OF_FEW or op is None or finding.step < 1:
+        return []
+    op = recording.op(recording.made_by(op.position).position) or op
+    here = _read_first(recording, op)
+    sizes: dict[int, int] = {}  # by step; one that was folded has few rows left
+    for row in recording.all_ops():
+        shape = _read_first(recording, row)
+        if row.place == op.place and row.step < op.step and shape[1:] == here[1:] and shape:
+            sizes[row.step] = max(sizes.get(row.step, 0), shape[0])
+    if not here or not sizes or here[0] >= min(sizes.values()):
+        return []
+    text = text_of(recording, finding.file)
+    made = with_keyword(text, "DataLoader", "drop_last", "True")
+    if made is None or "batch_sampler" in made.text:
+        return []
+    old = "\n".join(text.splitlines()[made.first - 1 : made.last])
+    edit = Edit(finding.file, made.first, made.last, made.text, old)
+    return [
+        Fix(
+            "leave out the last batch, which is shorter: drop_last=True",
+            edit.text,
+            verdict="finite",
+            why=f"the last batch, of {plural(here[0], 'sample')}, is left out",
+            edits=(edit,),
+        )
+    ]
+
+
+def _read_first(recording: Recording, op: Op) -> tuple[int, ...]:
+    """The shape of the first tensor that an operation reads; () if unknown."""
+    read = recording.op(op.inputs[0]) if op.inputs else None
+    return tuple(read.shape) if read is not None else ()
 
 
 def left_out(count: int, numel: int, what: str) -> str:

@@ -7,10 +7,11 @@ import io
 import itertools
 import math
 import re
+import textwrap
 import tokenize
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +19,20 @@ from typing import Any
 
 import torch
 
-from nanlab.analysis.libraries import PASS, is_told_elsewhere, rewritings, text_of_library
+from nanlab.analysis.libraries import (
+    PASS,
+    UNLIKELY,
+    bounded_where_made,
+    forms_between,
+    is_told_elsewhere,
+    rewritings,
+    scripted_at,
+    text_of_library,
+)
 from nanlab.analysis.verdict import RAISES, ROUNDED, WITHIN, Judge, Move
 from nanlab.errors import NanlabError
 from nanlab.exact.numbers import work
+from nanlab.findings.fault import listed
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
 from nanlab.fixes.example import Place
@@ -32,21 +43,30 @@ from nanlab.fixes.proposals import (
     carried,
     filled,
     library_proposals,
+    makes_weight,
     pages_of,
     proposals,
     proposals_at,
     reads_masks,
     reads_probabilities,
+    scores_shares,
+    spans_of_makers,
 )
 from nanlab.fixes.removable import Removable, removables
-from nanlab.program.edit import CHANGES_NOTHING
+from nanlab.program.edit import CHANGES_NOTHING, NOT_FOUND
 from nanlab.program.imports import computing, imported
 from nanlab.program.limited import DECORATOR, under_limit
 from nanlab.program.patched import patch
 from nanlab.program.readings import text_of as source_text
 from nanlab.program.rerun import first_of_fault, grouped, step_that_shows, window
 from nanlab.rules.advice import advised, with_arguments
-from nanlab.rules.left_out import WEIGH_MORE, left_out, without_samples
+from nanlab.rules.left_out import (
+    WEIGH_MORE,
+    left_out,
+    without_last_batch,
+    without_samples,
+)
+from nanlab.rules.readers import other_readers
 from nanlab.rules.settings import tried_settings
 from nanlab.rules.titles import told_apart
 from nanlab.rules.untried import likeliest_first
@@ -94,7 +114,17 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     sharing = nullcontext() if isinstance(judge, str) else judge.sharing()
     with warnings.catch_warnings(action="ignore"), sharing:  # the run itself has warned
         found = _tried(trace, shown, clock, partial(_beyond, trace, finding))
-    return [with_imports(trace, fix) for fix in told_apart(found)]
+    return [with_imports(trace, _with_readers(trace, finding, fix)) for fix in told_apart(found)]
+
+
+def _with_readers(trace: Trace, finding: Finding, fix: Fix) -> Fix:
+    """A fix that says where else is read what it makes a function return."""
+    lines = other_readers(fix, finding.line, partial(file_text, trace))
+    if not lines:
+        return fix
+    places = "line" if len(lines) == 1 else "lines"
+    told = f"{places} {listed([*map(str, lines)], 3)} {'reads' if len(lines) == 1 else 'read'}"
+    return replace(fix, title=f"{fix.title}; {told} what it changes, too: adapt that")
 
 
 def with_imports(trace: Trace, fix: Fix) -> Fix:
@@ -142,6 +172,8 @@ def _tried(
     at_line = [fix for fix in named if not fix.edits or _is_at(fix, finding)]
     elsewhere = [fix for fix in named if not any(fix is other for other in at_line)]
     guards = guarded(trace, finding, pages)
+    if scripted_at(trace.recording, finding.position, finding.op) is not None:
+        at_line, elsewhere, *guards = map(_compilable, (at_line, elsewhere, *guards))
     # forms of other lines last: one that fails can take all the work
     groups = [at_line, *guards[:1], elsewhere, *guards[1:]]
     if finding.cause in _MASKS:
@@ -162,9 +194,11 @@ def _tried(
         told = {"verified", "finite"} - {fix.verdict for fix in found}
         found += [fix for fix in limited if fix.verdict in told]
         found += _leaving_out(trace, finding)
+    found += without_last_batch(trace, finding)
     if finding.cause in _GAPS:
         found = _without_data(trace, finding, found)
-    found = _helpful(found, finding)
+    # of what the program passes, and of the library's lines
+    found = [f for own in (False, True) for f in _helpful(_of_library(found, own), finding)]
     helps = any(fix.verdict in ("verified", "finite") for fix in found)
     found = distinct([*found, *(() if helps and finding.cause in _GAPS else beyond())])
     found = [with_arguments(fix, finding.source) for fix in found]
@@ -179,6 +213,11 @@ def _tried(
     found = nearest_first(sorted(found, key=_rank), finding)
     span = trace.recording.spans[trace.recording.at(finding.position).place]
     return likeliest_first(found, file_text(trace, finding.file), span)
+
+
+def _compilable(fixes: Sequence[Fix]) -> list[Fix]:
+    """The fixes that torch.jit.script compiles: it knows no function of nanlab."""
+    return [fix for fix in fixes if "nanlab." not in fix.code]
 
 
 def _leaving_out(trace: Trace, finding: Finding) -> list[Fix]:
@@ -258,7 +297,7 @@ def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
         for fix in fixes
         if not (fix.tried and fix.verdict == "fails" and (right or fix.why.startswith(RAISES)))
         and not (fix.tried and fix.verdict == "untried" and right)
-        and (fix.why != CHANGES_NOTHING or _is_at(fix, finding))
+        and (fix.why not in (CHANGES_NOTHING, NOT_FOUND) or _is_at(fix, finding))
     ]
     mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
     if any(f.verdict in ("verified", "finite") for f in mild):
@@ -267,6 +306,11 @@ def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
     kept = [f for f in kept if f.tried or not any(each.startswith(f.title) for each in told)]
     failing = [f for f in kept if f.verdict == "fails"][MOST_TOLD:]
     return [f for f in kept if not any(f is other for other in failing)]
+
+
+def _of_library(fixes: Sequence[Fix], own: bool) -> list[Fix]:
+    """The fixes that patch a library, or those that write the program's lines."""
+    return [fix for fix in fixes if (fix.patch is not None) is own]
 
 
 def _worth_telling(guards: Sequence[Fix], cured: bool) -> list[Fix]:
@@ -389,6 +433,8 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     if finding.library is None or not finding.file or not finding.line:
         return []
     library, recording = finding.library, trace.recording
+    if makes_weight(recording, finding.position):
+        return []
     span = pages.span(finding.file, recording.spans[recording.at(finding.position).place])
     line = pages.line(finding.file, finding.line)
     found = rewritings(
@@ -397,11 +443,32 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
         library,
         library[0],
         finding.cause,
-        reads_probabilities(recording, finding.position),
+        (scores_shares if finding.cause == UNLIKELY else reads_probabilities)(
+            recording, finding.position
+        ),
         reads_masks(recording, finding.position),
         span,
-    )
-    return _as_fixes([Candidate(*astuple(e)) for e in found[:MOST_PASSED]], pages)
+        kept := _kept_inside(trace, finding),
+    )[:MOST_PASSED]
+    made = spans_of_makers(recording, finding.position, pages)
+    found += bounded_where_made(pages.text, made, finding.cause, kept)
+    return _as_fixes([Candidate(*astuple(e)) for e in found], pages)
+
+
+def _kept_inside(trace: Trace, finding: Finding) -> list[str]:
+    """The forms in which an operand of a library's operation would be within its domain: what the
+    program passes may be that operand."""
+    library = finding.library
+    if library is None or not (text := text_of_library(library)):
+        return []
+    found = dict[str, None]()
+    for each in library_proposals(trace.recording, finding.position, text, library[1]):
+        rows = text.splitlines()[each.first - 1 : each.last]
+        with suppress(SyntaxError):
+            trees = (ast.parse(textwrap.dedent(t)) for t in ("\n".join(rows), each.text))
+            found |= dict.fromkeys(forms_between(*trees))
+    plain = (form for form in found if not any(each in form for each in (":=", "torch.")))
+    return [form for form in plain if "nanlab" not in form][:MOST_KEPT]
 
 
 def patched_library(trace: Trace, finding: Finding) -> list[Fix]:
@@ -435,6 +502,8 @@ def rewritten(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     # the last takes the least of the program with it
     found = [*every[: MOST_REWRITTEN - 1], *every[MOST_REWRITTEN - 1 :][-1:]]
     found += carried(trace.recording, finding.position, pages, dtype)
+    if finding.cause == "norm-at-zero":  # whose largest element is 0, too
+        found = [c for c in found if not c.title.endswith(" scaled first")]
     return _as_fixes(found, pages)
 
 
@@ -499,6 +568,7 @@ REWRITTEN = "rewritten with "  # how a form begins that computes the same
 FORMS = (REWRITTEN, "the series", "nanlab.safe.removable")  # such forms, and series of them
 MOST_REWRITTEN = 12
 MOST_PASSED = 24  # forms of what a library is given
+MOST_KEPT = 3  # of them such as its own operation needs
 MOST_PATCHES = 2  # of a library's line that are told
 MOST_FORMS_PATCHED = 6  # of it that are tried
 MOST_TOLD = 3  # of those that are finite and no more, that fail, or that could not be tried

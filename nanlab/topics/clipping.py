@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -37,6 +37,7 @@ Array = npt.NDArray[np.float64]
 CLAMPS = having("bounds", in_place=True, lists=True) | {"where"}
 FACTORS = having("scales", in_place=True, lists=True)
 MOST_HOPS = 12
+SMALLER = 1.01  # times, from which on a gradient was clipped
 NEAR = 0.01  # relative distance up to which a factor is taken for the loss scale
 
 
@@ -57,8 +58,13 @@ def note_edits(rows: StepRows) -> None:
         ]
         chosen = _shrunk_most(rows, changed)
         if chosen is not None:
-            scale, at, constant = _way_back(rows.recording, chosen, factor)
+            scale, at, constant, early = _way_back(rows.recording, chosen, factor)
             rows.history.edits.append(GradientEdit(position, scale, at, constant))
+            if early and at is not None:
+                ratio = _ratio(rows.recording, _source_of(rows.recording, chosen, at), at.position)
+                if ratio > SMALLER:
+                    found = Misuse("clip-before-unscale", at, position, factor, ratio)
+                    rows.history.misuses.append(found)
 
 
 def _shrunk_most(rows: StepRows, steps: list[ParameterStep]) -> ParameterStep | None:
@@ -75,10 +81,11 @@ def _shrunk_most(rows: StepRows, steps: list[ParameterStep]) -> ParameterStep | 
 
 def _way_back(
     recording: Recording, step: ParameterStep, factor: float
-) -> tuple[float, Place | None, bool]:
-    """(scale divided out, last other operation that changed its size, whether by a number)."""
+) -> tuple[float, Place | None, bool, bool]:
+    """(scale divided out, last other operation that changed its size, whether by a number, whether
+    by a norm that still had a scale on it which the program divides out itself)."""
     assert step.used is not None and step.gradient is not None
-    scale, at, constant = 1.0, -1, False
+    scale, at, constant, early, by_hand = 1.0, -1, False, False, False
     position = step.used
     for _ in range(MOST_HOPS):
         row = recording.at(position)
@@ -88,12 +95,26 @@ def _way_back(
         ratio = _ratio(recording, source, position)
         if op == UNSCALE or (op in FACTORS and factor > 2.0 and abs(ratio / factor - 1.0) < NEAR):
             scale *= _power_of_two(ratio)
+            by_hand = op != UNSCALE
         elif at < 0 and op in CLAMPS | FACTORS:
             at, constant = position, bool(row.scaled)
+            early = by_hand and not constant and _is_by_norm(recording, position, step.gradient)
         if source < 0:
             break
         position = source
-    return scale, place_at(recording, at) if at >= 0 else None, constant
+    return scale, place_at(recording, at) if at >= 0 else None, constant, early
+
+
+def _is_by_norm(recording: Recording, position: int, gradient: int) -> bool:
+    """Whether a gradient is multiplied by what is made of the norm of gradients."""
+    above = walk([position], lambda at: (p for p in recording.parents(at) if p > gradient))
+    return any(recording.at(at).name in _NORMS for at in above if at != position)
+
+
+def _source_of(recording: Recording, step: ParameterStep, at: Place) -> int:
+    """The gradient that an operation changed on the way to a step."""
+    assert step.gradient is not None
+    return _source(recording, at.position, recording.at(at.position).output, step.gradient)
 
 
 def _source(recording: Recording, position: int, output: int, gradient: int) -> int:
@@ -135,7 +156,7 @@ def note_clipping(rows: StepRows) -> list[Sink]:
         if any(s.gradient in recording.bad for s in steps):
             _note_spread(rows, used)
             return []
-        norm = _bad_ancestor(recording, used, gradient) if after.is_finite else None
+        norm = _bad_norm(rows, used, gradient) if after.is_finite else None
         if norm is not None:
             return [Sink("gradient", norm, step.position, recording.parameter_names[step.owner])]
     return []
@@ -150,9 +171,26 @@ def _note_spread(rows: StepRows, used: int) -> None:
         misuses.append(Misuse("clip-spread", place, used, 0.0, others, listed(guilty, 3)))
 
 
-def _bad_ancestor(recording: Recording, start: int, gradient: int) -> int | None:
-    above = walk([start], lambda at: (p for p in recording.parents(at) if p > gradient))
-    return next((position for position in above if position in recording.bad), None)
+def _bad_norm(rows: StepRows, used: int, gradient: int) -> int | None:
+    """What is not finite and made a gradient zero: what it was multiplied by, or what was computed
+    from the gradients before, where the factor is a Python number."""
+    recording = rows.recording
+    above = walk([used], lambda at: (p for p in recording.parents(at) if p > gradient))
+    found = next((position for position in above if position in recording.bad), None)
+    taken = (s for step in rows.parameter_steps if (s := recording.stats(step.used or -1)))
+    if found is None and recording.at(used).name in FACTORS and all(s.all_zero for s in taken):
+        gradients = {step.gradient for step in rows.parameter_steps}
+        last = max(each for each in gradients if each is not None)
+        between = (at for at in sorted(recording.bad) if last < at < used)
+        found = next((at for at in between if _is_of(recording, at, gradients)), None)
+    return found
+
+
+def _is_of(recording: Recording, position: int, gradients: Collection[int | None]) -> bool:
+    """Whether gradients are among what a row is computed from, by operations after backward."""
+    first = min(each for each in gradients if each is not None)
+    above = walk([position], lambda at: (p for p in recording.parents(at) if p >= first))
+    return any(at in gradients for at in above)
 
 
 # The effect of clipping on a run.

@@ -726,6 +726,12 @@ _MISUSES = {
             " max_norm)\nscaler.step(optimizer)",
         ),
     ),
+    "clip-before-division": (
+        "gradients are clipped before their scale of {scale:g} is divided out: they become"
+        " {ratio:.3g} times too small",
+        "The norm then includes the factor on the loss. After the division almost nothing is left.",
+        Fix("divide the scale out of the gradients first, then clip", ""),
+    ),
 }
 
 
@@ -740,6 +746,8 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
         step = next((recording.step_of(sink.step_position) for sink in later), step)
     elif kind == "clip-before-unscale" and _twice(recording, found):
         kind = "unscaled-twice"
+    elif kind == "clip-before-unscale" and found.scale:  # that the program put on itself
+        kind = "clip-before-division"
     title, explanation, fix = _MISUSES[kind]
     fix = _in_words_of(text_of(recording, str(place["file"])), kind, fix, place)
     return scaler_misuse.finding(
