@@ -204,9 +204,9 @@ def rewritings(
     guards = guards_at(real, library[1])
     empty = cause == "empty-reduction"
     forms = [form for form in FORMS.get(cause, ()) if masked or form not in MASKS]
+    forms = [*dict.fromkeys((*kept, *forms))]
     if probable and cause == UNLIKELY:
         forms = [INSIDE[0]]
-    forms = [*dict.fromkeys((*kept, *forms))]
     found = [
         *_guarded(tree, text, calls, guards, library),
         *_fed(tree, text, calls, forms, probable),
