@@ -167,7 +167,7 @@ def _remedy(trace: Trace) -> str:
     if culprit is not None and culprit.fixes:
         first = culprit.fixes[0]
         several = "\n" in first.code
-        code = "\n    ".join(["", *first.lines]) if several else "; ".join(first.lines)
+        code = "\n    ".join(["", *first.lines]) if several else first.code
         return f"; {first.head}:{'' if several else ' '}{code}"
     return ""
 

@@ -71,6 +71,19 @@ def test_a_nan_born_in_a_worker_is_told_as_data_with_its_index_in_the_dataset(
     assert f"sample {at % 8} of the batch is number {BAD} of the dataset" in found.explanation
 
 
+def test_several_bad_samples_are_told_in_one_sentence() -> None:
+    class Half(Readings):
+        def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+            return super().__getitem__(BAD if 8 <= i < 14 else 0)
+
+    found = train(DataLoader(Half(), batch_size=8, num_workers=2)).culprit
+    assert found is not None
+    assert found.explanation.endswith(
+        "By the loader's sampler, samples 0, 1, 2, 3 of the batch are numbers 8, 9, 10, 11 of the"
+        " dataset, and 2 more."
+    )
+
+
 def test_a_nan_of_the_second_epoch_of_lasting_workers_is_told_with_its_index() -> None:
     class Late(Readings):
         def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -591,3 +591,23 @@ def test_memory_that_was_resized_leaves_a_file_that_opens(tmp_path: Path) -> Non
     assert len(again.ops) == len(trace.ops)
     with pytest.raises(nanlab.NotReplayable, match=told):
         again.replay()
+
+
+def a_scripted_quotient(x: torch.Tensor) -> torch.Tensor:
+    return torch.jit.trace(lambda v: v / v, torch.ones(3, 4))(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
+@pytest.mark.parametrize(
+    "make", [lambda x: x.prod(1).log(), lambda x: x.prod(1).sqrt(), a_scripted_quotient]
+)
+def test_gradients_of_nodes_whose_calls_are_not_seen_leave_a_file_that_opens(
+    tmp_path: Path, make: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    x = torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
+    x[0, 0] = 0
+    with nanlab.watch(on_fault="record") as trace:
+        make(x.requires_grad_()).sum().backward()
+    again = nanlab.load(trace.save(tmp_path / "n.nanlab"))
+    assert str(again.culprit) == str(trace.culprit)
+    assert set(again.recording.evidence) == set(trace.recording.evidence)

@@ -971,6 +971,19 @@ def test_odd_parameters_are_trained_without_harm() -> None:
     assert "parameter 0 (nested)" in set(trace.parameters.parameter)
 
 
+def test_ragged_leaves_with_gradients_are_computed_with() -> None:
+    def leaf(*rows: torch.Tensor) -> torch.Tensor:
+        return torch.nested.nested_tensor(list(rows), layout=torch.jagged, requires_grad=True)
+
+    with nanlab.watch(on_fault="record") as trace:
+        healthy = leaf(torch.ones(2, 3), torch.ones(3, 3))
+        (healthy * 2).values().sum().backward()
+        holed = leaf(torch.zeros(2), torch.ones(3))
+        (holed / holed).values().sum().backward()
+    assert healthy.grad is not None and healthy.grad.values().eq(2).all()
+    assert trace.culprit is not None and "holed / holed" in trace.culprit.source
+
+
 def test_a_trace_keeps_no_tensor_of_a_healthy_run() -> None:
     import gc
     import weakref

@@ -567,6 +567,28 @@ def test_line_to_change_is_named_and_as_rewritten_lets_the_program_run(
     run(path, "\n".join(lines) + "\n")
 
 
+@pytest.mark.parametrize(
+    ("scale", "wanted"),
+    [
+        ("s.relu()", "F.softplus(s)"),
+        ("torch.relu(s)", "F.softplus(s)"),
+        ("(0 * s).square()", "(0 * s).square() + 1e-6"),
+    ],
+)
+def test_a_scale_that_is_never_negative_is_made_positive(
+    scale: str, wanted: str, tmp_path: Path
+) -> None:
+    text = f"""
+        def step(net, x):
+            mu, s = net(x).chunk(2, 1)
+            scale = {scale}
+            return torch.distributions.Normal(mu, scale)
+        step(nn.Linear(4, 4), torch.randn(64, 4))
+    """
+    told = nanlab.explain(failed(tmp_path, text))
+    assert told.fixes[0].code == f"scale = {wanted}"
+
+
 def test_line_that_raised_is_said_alone_where_no_other_is_known() -> None:
     with pytest.raises(RuntimeError) as caught, nanlab.watch(on_fault="record"):
         torch.stack([torch.zeros(3), torch.zeros(4)])

@@ -4,6 +4,8 @@ where there is another."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,3 +57,32 @@ def test_a_decomposition_keeps_its_gradient() -> None:
     found = [fix.code for fix in fixes(lambda w: embedding(w) + w.square()) if holds(fix)]
     assert ["safe.eigh" in found[0], "linspace" in found[1]] == [True, True]
     assert not any("detach" in fix.code for fix in fixes(embedding) if fix.verified)
+
+
+@pytest.mark.parametrize("edge", [0.0, 1.0])
+def test_a_value_at_the_edge_of_its_support_is_counted_by_its_sample_and_moved_by_its_own(
+    edge: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "shares.py"
+    path.write_text(
+        "from torch.distributions import Beta\n"
+        "def step(net, x, y):\n"
+        "    a, b = net(x).exp().unbind(-1)\n"
+        "    return -Beta(a + 1, b + 1).log_prob(y).mean()\n"
+    )
+    names: dict[str, Any] = {"__name__": "shares"}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    torch.manual_seed(0)
+    net, x = nn.Linear(3, 2), torch.randn(10, 3)
+    y = torch.sigmoid(2 * x[:, 0])
+    y[6] = edge
+    with nanlab.watch(net, on_fault="record") as trace:
+        names["step"](net, x, y).backward()
+    found = trace.culprit
+    assert found is not None and found.cause == "infeasible-likelihood"
+    assert found.title.startswith("log_prob gives 1 sample of 10 a density of 0")
+    assert found.evidence["observed"].tolist() == [0.0]
+    assert [fix.code for fix in found.fixes] == [
+        "return -Beta(a + 1, b + 1).log_prob(y.clamp(1e-6, 1 - 1e-6)).mean()"
+    ]
+    assert "the value is inf" not in found.fixes[0].why

@@ -313,3 +313,172 @@ def test_what_a_failing_fix_brings_in_is_no_fault_of_the_program(tmp_path: Path)
             names["step"](code.weight, x).backward()
             opt.step()
     assert [found.cause for found in trace.findings] == ["sqrt-at-zero"]
+
+
+def tried(trace: nanlab.Trace) -> list[str]:
+    assert trace.culprit is not None
+    return [fix.code for fix in trace.culprit.fixes]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_a_scripted_function_is_offered_no_call_that_cannot_be_compiled(tmp_path: Path) -> None:
+    path = tmp_path / "scripted.py"
+    path.write_text(
+        "import torch\n"
+        "@torch.jit.script\n"
+        "def entropy(p: torch.Tensor) -> torch.Tensor:\n"
+        "    return -(2 * torch.log(p)).sum()\n"
+    )
+    names: dict[str, Any] = {"__name__": "scripted"}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    entropy, w = names["entropy"], nn.Parameter(torch.tensor([0.0, 1.0]))
+    with nanlab.watch(on_fault="record") as trace:
+        entropy(w).backward()
+    assert not any("nanlab." in code for code in tried(trace))
+    assert any("torch.log(p + 1e-6)" in code for code in tried(trace))
+
+
+def test_an_update_that_the_program_computes_itself_is_offered_no_optimizer() -> None:
+    w = nn.Parameter(torch.ones(2))
+    with nanlab.watch(on_fault="record") as trace:
+        for i in range(3):
+            (w.relu() * (i < 2)).sum().backward()
+            with torch.no_grad():
+                assert w.grad is not None
+                w += w.grad * (0.1 / w.grad.norm())
+            w.grad = None
+    assert not any("torch.optim" in code for code in tried(trace))
+
+
+@pytest.mark.parametrize("none", [0, 0.0])
+def test_an_update_that_divides_by_zero_wants_an_eps_not_smaller_gradients(none: float) -> None:
+    w = nn.Parameter(torch.ones(3))
+    opt = torch.optim.RMSprop([w], lr=1e-3, centered=True, eps=none, alpha=0.5)
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(40):
+            opt.zero_grad()
+            (w * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+            opt.step()
+    assert "eps=1e-8" in tried(trace)[0]
+    assert not any("clip_grad_norm_" in code for code in tried(trace))
+
+
+def test_a_weight_without_direction_is_no_matter_of_what_its_layer_is_given() -> None:
+    layer = nn.Linear(3, 4)
+    nn.init.zeros_(layer.weight)
+    layer = nn.utils.parametrizations.weight_norm(layer)
+    with nanlab.watch(layer, on_fault="record") as trace:
+        layer(torch.randn(2, 3)).sum().backward()
+    (code,) = tried(trace)
+    assert "original0" in code
+    assert trace.culprit is not None
+    assert trace.culprit.title == "weight_norm divides 12 elements of 12 by a norm of zero"
+
+
+def test_bad_state_of_an_optimizer_is_not_looked_for_in_the_model() -> None:
+    net = nn.Linear(2, 2)
+    opt = torch.optim.Adam(net.parameters())
+    net(torch.ones(1, 2)).sum().backward()
+    opt.step()
+    opt.state[net.bias]["exp_avg_sq"][0] = math.nan
+    with nanlab.watch(net, on_fault="record") as trace:
+        opt.zero_grad()
+        net(torch.ones(1, 2)).sum().backward()
+        opt.step()
+    assert tried(trace) == ["optimizer.state.clear()   # before the first step"]
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_square_that_overflows_keeps_the_sign_of_its_base(sign: float) -> None:
+    w = nn.Parameter(torch.ones(4))
+    with nanlab.watch(on_fault="record") as trace:
+        (w - sign * torch.tensor([1.0, 2.0, 3.0, 1e30])).pow(2).mean().backward()
+    assert tried(trace)
+    assert not any("clamp_min" in code or "1e-6" in code for code in tried(trace))
+
+
+def test_a_vector_of_zeros_is_not_divided_by_its_largest_element() -> None:
+    w = nn.Parameter(torch.ones(3))
+    with nanlab.watch(on_fault="record") as trace:
+        w.register_hook(lambda g: g / g.norm())
+        (w * 0.0).sum().backward()
+    assert tried(trace)
+    assert not any("amax" in code for code in tried(trace))
+
+
+def test_features_are_no_samples_where_the_samples_are_reduced() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    data = torch.randn(9, 4)
+    spread = torch.ones(4)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for x in data.split(8):
+            spread.lerp_(x.var(0), 0.1)
+            net(x / spread.sqrt()).square().mean().backward()
+    assert trace.culprit is not None
+    assert trace.culprit.samples == []
+    assert "samples" not in trace.culprit.explanation.partition("No parameter")[2]
+
+
+class Noisy(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        noise = torch.rand(x.shape[0], 3).round()  # drawn
+        return x * (noise + 1e-9).log().neg().log()
+
+
+def test_numbers_that_a_model_draws_are_no_data() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 3), Noisy())
+    with nanlab.watch(net, on_fault="record") as trace:
+        net(torch.randn(8, 3)).square().mean().backward()
+    rows = Path(__file__).read_text().splitlines()
+    line = next(i for i, row in enumerate(rows, 1) if row.endswith("# drawn"))
+    assert trace.culprit is not None
+    assert f"the random numbers of line {line} are to blame" in trace.culprit.explanation
+
+
+def test_a_reciprocal_has_no_numerator_in_its_evidence() -> None:
+    w = nn.Parameter(torch.zeros(2, 3))
+    with nanlab.watch(on_fault="record") as trace:
+        (1.0 / w.norm(dim=1)).sum().backward()
+    assert trace.culprit is not None and trace.culprit.evidence is not None
+    assert [*trace.culprit.evidence.columns] == ["index", "norm", "value"]
+
+
+def test_a_root_is_counted_once_for_several_tangents() -> None:
+    def length(x: torch.Tensor) -> torch.Tensor:
+        return torch.sqrt((x**2).sum())
+
+    x = torch.ones(5, 2)
+    x[1] = 0.0
+    w = nn.Parameter(torch.ones(()))
+    with nanlab.watch(on_fault="record") as trace:
+        slopes = torch.func.vmap(torch.func.jacfwd(length))(x)
+        (w * slopes).sum().backward()
+    assert trace.culprit is not None
+    assert "at 1 zero among 5 is infinite" in trace.culprit.title
+
+
+def test_a_derivative_is_told_only_with_what_it_multiplies() -> None:
+    def length(x: torch.Tensor) -> torch.Tensor:
+        return torch.sqrt((x**2).sum())
+
+    w = nn.Parameter(torch.zeros(2))
+    with nanlab.watch(on_fault="record") as trace:
+        torch.func.grad(length)(w).sum().backward()
+    assert trace.culprit is not None
+    assert "Its derivative there" not in trace.culprit.explanation
+
+
+def test_a_rectifier_chooses_nothing() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    with torch.no_grad():
+        net[0].bias.fill_(-100.0)
+    opt = torch.optim.SGD(net[:1].parameters(), lr=0.1)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(4):
+            opt.zero_grad()
+            net(torch.ones(5, 3)).square().mean().backward()
+            opt.step()
+    (told,) = [f.title for f in trace.findings if f.cause == "dead-gradient"]
+    assert "each lies beyond its bound. Its derivative is 0 there." in told

@@ -194,3 +194,22 @@ def test_a_product_of_matrices_is_not_computed_twice_for_its_dtype() -> None:
         torch.softmax(s, -1).sum().backward()
     wanted = "s = (inner_x := x @ x.mT).masked_fill(hidden, torch.finfo(inner_x.dtype).min)"
     assert wanted in [fix.code for fix in culprit_of(trace).fixes]
+
+
+def fixes_of_weighed_logarithms(weights: torch.Tensor) -> list[str]:
+    """Titles of the fixes where a third of the logarithms has no value, and the weight 0."""
+    rate = torch.tensor([1.5, -0.5, 0.7], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        (rate - weights * torch.log(rate)).sum().backward()
+    assert culprit_of(trace).cause == "log-of-negative"
+    return [fix.title for fix in culprit_of(trace).fixes]
+
+
+def test_a_count_that_is_0_by_chance_is_no_mask() -> None:
+    titles = fixes_of_weighed_logarithms(torch.tensor([3.0, 0.0, 1.0]))
+    assert not any("the mask on the argument" in title or "xlogy" in title for title in titles)
+
+
+def test_zeros_and_ones_are_a_mask() -> None:
+    titles = fixes_of_weighed_logarithms(torch.tensor([1.0, 0.0, 1.0]))
+    assert any("the mask on the argument" in title for title in titles)

@@ -218,6 +218,7 @@ def test_the_command_line_under_torchrun_writes_a_capsule_for_each_rank(tmp_path
     for rank in range(2):
         names = [f"nanlab.rank{rank}.{end}" for end in ("html", "nanlab", "txt")]
         assert all((out / name).is_file() for name in names)
+        assert (out / names[2]).read_text().count("\nerror: ") == 0  # the finding, told once
         told = [line for line in run.text.splitlines() if names[0] in line]
         assert len(told) == 1 and "rank 1" in told[0] and "step 10" in told[0], run.text
         culprit = nanlab.load(out / names[1]).culprit

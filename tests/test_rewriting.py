@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 import textwrap
 from fractions import Fraction
 from typing import Any
@@ -213,13 +214,28 @@ def test_a_call_in_another_function_is_carried_over_to_the_line_that_wants_its_o
             u = torch.atanh(action)
             return scale * u - torch.log(1 - action**2)
         """)
-    (found, *_) = carried_over(code, (2, 11, 2, 24), 4, {4, 5})
+    (found, *_) = carried_over(code, (2, 11, 2, 24), 4, {4: [], 5: []})
     lines = sorted([(found.first, found.text), *((a, text) for a, _, text in found.also)])
     assert lines == [
         (2, "return u"),
         (4, "u = action"),
         (5, "return scale * u - torch.log(1 - torch.tanh(action)**2)"),
     ]
+
+
+def test_a_call_is_carried_over_to_no_name_that_its_readers_do_not_read() -> None:
+    code = textwrap.dedent("""\
+        def distance(z, w):
+            return ((z - w) ** 2).sum(-1).sqrt()
+        def loss(far, y, beta):
+            p = (-far).softmax(-1)
+            entropy = -(p * p.log()).sum(-1)
+            return F.nll_loss((-far).log_softmax(-1), y) + beta * entropy.mean()
+        """)
+    read = {4: [(4, 9, 4, 13)], 6: [(6, 23, 6, 27)]}
+    found = carried_over(code, (2, 11, 2, 40), 5, read)
+    texts = [each.text for each in found] + [also[-1] for each in found for also in each.also]
+    assert set(re.findall(r"(\w+|\))\.sqrt\(\)", "\n".join(texts))) == {"far"}
 
 
 LARGE = [

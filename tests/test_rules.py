@@ -572,3 +572,75 @@ def test_an_infinity_that_becomes_nan_in_an_operation_has_a_cause(
     assert found is not None and found.op == op and what in found.title
     assert found.cause == ("zero-times-inf" if "×" in what else "inf-minus-inf")
     assert len(found.evidence)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda w: w.fill_(float("nan")),
+        lambda w: w.copy_(torch.full((2, 3), float("nan"))),
+        lambda w: setattr(w, "data", torch.full((2, 3), float("nan"))),
+    ],
+)
+def test_a_parameter_that_was_filled_during_the_watch_was_not_there_before(
+    write: Any,
+) -> None:
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with nanlab.watch(on_fault="record") as trace, torch.enable_grad():
+        with torch.no_grad():
+            write(net.weight)
+        net(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    culprit = trace.culprit
+    assert culprit is not None and culprit.cause == "poisoned-parameter"
+    assert "parameter Linear.weight holds 6 NaNs" in culprit.title
+    assert f"test_rules.py:{write.__code__.co_firstlineno}" in culprit.explanation
+    assert "already there" not in culprit.explanation
+
+
+def an_unrolled_state() -> torch.Tensor:
+    step, state = nn.Linear(4, 4), torch.zeros(2, 4)
+    with torch.no_grad():
+        step.weight.copy_(torch.eye(4) * 8.0)
+    for _ in range(60):
+        state = torch.relu(step(state)) + 1.0
+    return state
+
+
+def a_power() -> torch.Tensor:
+    matrix, vector = torch.full((3, 3), 4.0, requires_grad=True), torch.ones(3, 1)
+    for _ in range(60):
+        vector = matrix @ vector
+    return vector
+
+
+@pytest.mark.parametrize("make", [an_unrolled_state, a_power])
+def test_a_loop_that_grows_beyond_float32_is_told_its_factor(
+    make: Any,
+) -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        make().sum().backward()
+    culprit = trace.culprit
+    assert culprit is not None and culprit.cause == "dtype-overflow"
+    factor = 8 if make is an_unrolled_state else 12
+    assert f"turns of a loop, by a factor of {factor}" in culprit.explanation
+    assert not any("1e-3 or more" in fix.title for fix in culprit.fixes)
+
+
+def test_a_single_product_beyond_float32_has_not_grown_in_a_loop() -> None:
+    w = torch.tensor([1e30], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        (w * w).sum().backward()
+    assert trace.culprit is not None and "turns" not in trace.culprit.explanation
+
+
+def test_float32_is_no_advice_for_what_vanishes_in_float32() -> None:
+    p = torch.full((3, 4), 0.01, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        x = p
+        for _ in range(40):
+            x = x * p
+        x.sum().log().backward()
+    assert trace.findings
+    assert not any("float32" in fix.title for each in trace.findings for fix in each.fixes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import torch
 from torch import nn
 
@@ -96,3 +97,42 @@ def test_a_rate_that_throws_the_weights_over_several_steps_stands_beside_the_ove
     assert thrown.line == trace.culprit.line + 3 and "at a learning rate of 1" in thrown.title
     assert thrown.title.startswith("the updates of steps 0 to ")
     assert all("clip" not in fix.code for fix in thrown.fixes)  # which changes nothing for Adam
+
+
+def fails_in_the_third_step(counted: bool) -> nanlab.Trace:
+    """An update that moves the weights far, and then a fault that they have no part in: a count
+    from the labels alone, or targets far larger than what they are held against."""
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=10.0 if counted else 0.2)
+    with nanlab.watch(on_fault="record") as trace:
+        for i in range(3):
+            x, y = torch.randn(8, 4), torch.randint(0, 2, (8,)) * (i < 2)
+            far = 1e30 if i == 2 and not counted else 1.0
+            off = (net(x)[:, 0] - far * x.sum(1).abs()).square()
+            loss = (y * off).sum() / y.sum() if counted else off.mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+    return trace
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_an_update_is_not_blamed_for_a_fault_that_its_parameter_has_no_part_in(
+    counted: bool,
+) -> None:
+    trace = fails_in_the_third_step(counted)
+    assert trace.culprit is not None
+    assert not any(found.cause == "learning-rate" for found in trace.findings)
+
+
+def test_the_size_of_a_parameter_before_its_first_update_is_that_which_the_update_read() -> None:
+    w = nn.Parameter(torch.tensor([0.3, -5.0]))
+    opt = torch.optim.SGD([w], lr=1e3)
+    with nanlab.watch(on_fault="record") as trace:
+        for x in (1.0, -1.0):
+            opt.zero_grad()
+            (w[0] * x).exp().backward()
+            opt.step()
+    (thrown,) = (f for f in trace.findings if f.cause == "learning-rate")
+    assert thrown.title.endswith("before, it was at most 5")

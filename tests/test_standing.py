@@ -54,7 +54,21 @@ def test_what_does_not_move_in_float32_either_is_not_said_to() -> None:
             opt.zero_grad()
             w.sum().backward()
             opt.step()
-    assert not any(fix.verified for finding in absorbed(trace) for fix in finding.fixes)
+    fixes = [fix for finding in absorbed(trace) for fix in finding.fixes]
+    assert fixes and not any("then change" in fix.title for fix in fixes)
+
+
+def test_advice_without_an_edit_is_not_verified() -> None:
+    w = nn.Parameter(torch.ones(16, dtype=torch.bfloat16))
+    opt = torch.optim.SGD([w], lr=1e-4)
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(3):
+            opt.zero_grad()
+            w.sum().backward()
+            opt.step()
+    fixes = [fix for finding in absorbed(trace) for fix in finding.fixes]
+    assert any("16 of 16 elements then change" in fix.title for fix in fixes)
+    assert all(fix.edits for fix in fixes if fix.verified)
 
 
 def whole_model(

@@ -743,3 +743,26 @@ def test_updates_that_are_not_measured_tell_nothing_of_eps(
     assert trace.parameters["update_rms"].isna().all()
     assert not list(trace.findings)
     assert not [note for note in trace.notes if "rule" in note]
+
+
+def test_weights_that_are_made_anew_of_a_bad_gradient_stop_the_program_in_the_next_step() -> None:
+    w, done = torch.ones(3), 0
+    with nanlab.watch() as trace:
+        for step in range(6):
+            x = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
+            y = x @ w if step == 2 else x[:, 0]
+            root = torch.func.grad(lambda v, x=x, y=y: torch.sqrt(((x @ v - y) ** 2).sum()))
+            w = w - 0.01 * root(w)
+            done = step
+    assert trace.culprit is not None and trace.culprit.cause == "sqrt-at-zero"
+    assert (trace.culprit.step, done) == (2, 3)
+
+
+def test_a_bad_proposal_that_is_refused_does_not_stop_the_program() -> None:
+    q = torch.ones(3)
+    with nanlab.watch() as trace:
+        for step in range(6):
+            aside = q - 3.0 if step % 2 else q + 0.1  # no logarithm there
+            slope, value = torch.func.grad_and_value(lambda v: v.log().square().sum())(aside)
+            q = aside - 0.01 * slope if bool(value.isfinite()) else q
+    assert bool(q.isfinite().all()) and step == 5 and not trace.recording.ended

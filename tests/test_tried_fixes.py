@@ -614,6 +614,18 @@ def test_a_fix_that_does_the_same_in_more_places_says_so() -> None:
     assert [fix.title for fix in told_apart(fixes)] == ["keep it", "keep it: in more places"]
 
 
+def test_fixes_beside_another_of_their_title_are_told_apart_by_their_places_too() -> None:
+    old = "y = x.exp() / x.exp().sum()"
+    codes = [
+        "y = x.exp().clamp_min(1e-3) / x.exp().sum()",
+        "y = x.exp().clamp_min(1e-3) / x.exp().clamp_min(1e-3).sum()",
+        "y = (x.exp() + 1e-3) / (x.exp() + 1e-3).sum()",
+    ]
+    fixes = [Fix("keep it", code, edits=(Edit("p.py", 3, 3, code, old),)) for code in codes]
+    titles = [fix.title for fix in told_apart(fixes)]
+    assert titles == ["keep it", "keep it: in more places", "keep it: `+ 1e-3`"]
+
+
 class Squares(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor: return (x * x).float()  # fmt: skip
 

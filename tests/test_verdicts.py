@@ -15,8 +15,9 @@ from torch.nn import functional as F
 
 import nanlab
 from nanlab.analysis.verdict import Judge
+from nanlab.errors import NotReplayable
 from nanlab.exact.limits import agrees
-from nanlab.findings.rule import Edit
+from nanlab.findings.rule import Edit, Fix
 from nanlab.program.rebuild import Beginning, same_bits
 from nanlab.program.replay import Change, FiniteGate, gradient_runs, patched, replay_step
 from nanlab.program.rerun import window
@@ -386,6 +387,37 @@ def test_a_conversion_that_did_nothing_converts_what_an_edit_has_widened(tmp_pat
     fix = next(f for f in trace.culprit.fixes if "float32" in f.title and f.edits)
     assert trace.replay(fix).loss == float(torch.tensor(100_001.0).log().half())
     assert written.outcome(path, trace, fix, 0) == ("same", "")
+
+
+AS_ANOTHER = """
+import torch
+
+META = {"n_steps": 1}
+rate = torch.nn.Parameter(torch.tensor([95.0]))
+weight = torch.nn.Parameter(torch.tensor([[1.0]]))
+
+
+def build():
+    def step(i):
+        rate.grad = weight.grad = None
+        x = rate * 2.0
+        wide = weight.double()
+        loss = (x.exp().log()[None] @ wide.type(x.dtype)).sum()
+        loss.backward()
+        return loss
+
+    step.parameters = {"rate": rate}
+    return None, step
+"""
+
+
+def test_a_conversion_to_the_dtype_of_what_an_edit_widens_leaves_it_untried(tmp_path: Path) -> None:
+    path = tmp_path / "t002_as_another.py"
+    path.write_text(AS_ANOTHER)
+    _, trace = written.watched(written.load(path), 1, 1)
+    edit = Edit(str(path), 12, 12, "x = (rate * 2.0).double()", "x = rate * 2.0")
+    with pytest.raises(NotReplayable, match="line 14 converts `wide`, whose dtype"):
+        trace.replay(Fix("", edit.text, edits=(edit,)))
 
 
 SCALED = """
@@ -774,7 +806,9 @@ def test_a_direction_that_is_longer_than_a_unit_vector_is_not_right() -> None:
     assert trace.culprit is not None
     both = [fix for fix in trace.culprit.fixes if "both" in fix.title]
     assert not any(fix.verified for fix in both)
-    assert trace.culprit.fixes[0].verified and "normalize" in trace.culprit.fixes[0].code
+    first = trace.culprit.fixes[0]
+    assert (first.verdict, first.why) == ("finite", "no parameter gets a gradient")
+    assert "normalize" in first.code
 
 
 def test_an_exponent_read_twice_is_clamped_once_behind_what_makes_it() -> None:

@@ -452,3 +452,17 @@ def test_fix_of_two_places_is_shown_and_copied_as_a_diff() -> None:
     html = fix_block(Fix("two lines", "y4 = 1\ny9 = 1", edits=edits), 0)
     assert "nl-diff" in html and "@@ -9,1 +9,1 @@" in html
     assert "nl-diff" not in fix_block(Fix("one line", "y4 = 1", edits=edits[:1]), 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+def test_what_torch_warned_of_in_the_run_is_not_printed_again(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    x = torch.ones(1, 3, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        (x.var(0) + torch.std_mean(x, 0)[0] + torch.cov(x.T)).sum().backward()
+    capfd.readouterr()
+    assert trace.culprit is not None and trace.cure is None
+    trace.why(trace.culprit.position)
+    text = str(trace.report()) + trace.report()._repr_html_()
+    assert "std" in text and not capfd.readouterr().err

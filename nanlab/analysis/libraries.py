@@ -129,6 +129,7 @@ EMPTY = ("{x}.nan_to_num(0.0, torch.inf)", "{x}.nan_to_num(0.0, torch.inf, 0.0)"
 MASKS = ("{x} | ~{x}.any()",)  # a mask in which something is True
 WIDER = ("{x}.double()",)  # what leaves the range of float32 is mostly far inside that of float64
 SMALLER = ("{x}.clamp(-30.0, 30.0)", "torch.nn.functional.normalize({x}, dim=-1)")
+UNLIKELY = "infeasible-likelihood"
 FORMS = {
     "log-of-zero": (*AWAY_FROM_ZERO, *WIDER, *INSIDE, *UNSATURATED),
     "log-of-negative": (*AWAY_FROM_ZERO, *BELOW_ONE),
@@ -140,7 +141,7 @@ FORMS = {
     "sqrt-of-negative": (*AWAY_FROM_ZERO, *BELOW_ONE),
     "pow-fraction-at-zero": (*AWAY_FROM_ZERO, *UNSATURATED, *APART),
     "pow-negative-base": (*AWAY_FROM_ZERO, *BELOW_ONE),
-    "infeasible-likelihood": (*AWAY_FROM_ZERO, *INSIDE),
+    UNLIKELY: (*AWAY_FROM_ZERO, *INSIDE),
     "inverse-function-at-edge": (*INSIDE[::-1], *APART),
     "inverse-function-domain": (*INSIDE[::-1], *APART),
     "degenerate-matrix": APART,
@@ -153,6 +154,7 @@ FORMS = {
     "empty-reduction": MASKS,
 }
 _FOR_ALL = (*AWAY_FROM_ZERO, *FURTHER, *WIDER, *SMALLER)  # which other calls may want, too
+_SCORES = ("log_prob", "icdf")  # of a value, by a distribution
 PASS = "pass "  # what the title of another argument begins with
 MOST = 6  # arguments of a call that are tried
 MOST_FORMS = 6  # of what the program made before it
@@ -195,12 +197,16 @@ def rewritings(
     every = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
     calls = [call for call in every if line in lines_of(call)]
     own = next((call for call in calls if span_of(call) == span), None)
-    if own is not None:
+    if own is not None and cause == UNLIKELY and last_name(own.func) in _SCORES:
+        calls = [own]  # the model may give what it likes: what it is held against counts
+    elif own is not None:
         calls = [node for node in ast.walk(own) if isinstance(node, ast.Call)]
     guards = guards_at(real, library[1])
     empty = cause == "empty-reduction"
     forms = [form for form in FORMS.get(cause, ()) if masked or form not in MASKS]
     forms = [*dict.fromkeys((*kept, *forms))]
+    if probable and cause == UNLIKELY:
+        forms = [INSIDE[0]]
     found = [
         *_guarded(tree, text, calls, guards, library),
         *_fed(tree, text, calls, forms, probable),

@@ -18,6 +18,7 @@ from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get
 from nanlab.program.slices import Slice, Stop, calls_of, cut, narrowed, numel
 from nanlab.program.values import Results, Values
+from nanlab.trace.mode import DispatchMode
 from nanlab.trace.program import Call, EngineRun, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
@@ -275,6 +276,35 @@ def counted(part: Slice) -> Iterator[tuple[int, int, Call]]:
             whole = not by.dtype.is_floating_point if isinstance(by, Ref) else type(by) is int
             if whole and not (isinstance(by, Ref) and by.dtype.is_complex):
                 yield segment, index, item
+
+
+_SUMMING = having("sums") - having("log_sum")
+
+
+class _SaturatedSums(DispatchMode):
+    """Notices sums over numbers of which two overflow."""
+
+    noticed = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator."""
+        made = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in _SUMMING and isinstance(made, Tensor):
+            several = args and isinstance(args[0], Tensor) and args[0].numel() > made.numel()
+            if several and args[0].is_floating_point():
+                x = args[0].detach()  # the lowest number is what a mask writes
+                large = x.isfinite() & (x > torch.finfo(x.dtype).max / 2)
+                self.noticed |= bool(large.any())
+        return made
+
+
+def saturates(part: Slice, patches: Sequence[Patch]) -> bool:
+    """Whether patches put a number at the end of its dtype's range in the place of an infinity, and
+    it is summed: of two of them the sum is infinite again."""
+    mode = _SaturatedSums()
+    with mode:
+        evaluate(part.function(patches), [*part.operands.values()], [False] * len(part.operands))
+    return mode.noticed
 
 
 def divided_by(segment: int, index: int, call: Call, distance: float) -> list[Patch]:

@@ -185,6 +185,7 @@ class Headroom:
     floor: float
     highest: Place
     lowest: Place
+    overflow: Place | None  # of a result that became infinite unseen, for it was divided by
 
 
 _CONSTANTS = having("constant")
@@ -234,4 +235,7 @@ def headroom(trace: Trace) -> Headroom | None:
     low = int(np.nanargmin(table) % table.shape[1])
     ceiling = math.log2(limits.max) - float(np.nanmax(table))
     floor = float(np.nanmin(table)) - math.log2(limits.smallest_normal)
-    return Headroom(name, bool(used), ceiling, floor, series.places[high], series.places[low])
+    flushes = recording.training.flushes.values()
+    over = next((f.at for f in flushes if f.overflow and f.at.dtype == name), None)
+    ends = series.places[high], series.places[low]
+    return Headroom(name, bool(used), ceiling, floor, *ends, over)

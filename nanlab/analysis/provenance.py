@@ -12,6 +12,7 @@ import torch
 from nanlab.analysis.training import comes_from_gradients
 from nanlab.operators import having
 from nanlab.program.patched import function_at
+from nanlab.program.rerun import operate
 from nanlab.trace.op import (
     BACKWARD,
     BORN,
@@ -184,8 +185,28 @@ def _is_trial(recording: Recording, sink: Sink) -> bool:
     harmed = (s for s in recording.sinks if recording.step_of(s.step_position) == step)
     if any(s.kind != "loss" for s in harmed):
         return False
+    if recording.undecided:
+        return not _goes_on(recording, sink)
     updates = (s.position for s in recording.training.optimizer_steps)
-    return recording.undecided or any(recording.step_of(at) == step for at in updates)
+    return any(recording.step_of(at) == step for at in updates)
+
+
+def _goes_on(recording: Recording, sink: Sink) -> bool:
+    """Whether a bad loss was computed of what an earlier step left bad, or a later one of what its
+    own step left so: the weights that the program makes anew in each step are bad."""
+    own = recording.step_of(sink.step_position)
+    for later in (s for s in recording.sinks if s.kind == "loss"):
+        step = recording.step_of(later.step_position)
+        if later is sink or step > own:
+            bad = walk(
+                [later.position],
+                lambda at: (p for p in recording.parents(at) if p >= 0 and p in recording.bad),
+                MOST_VISITED,
+            )
+            left = (recording.step_of(at) for at in bad if at < recording.starts[step])
+            if any(later is sink or at == own for at in left):
+                return True
+    return False
 
 
 def _was_repeated(recording: Recording, sink: Sink) -> bool:
@@ -285,7 +306,7 @@ def finite_after(kept: Any, slots: set[int], halvings: int) -> bool:
                 value = (value.double() * 2.0**-halvings).to(value.dtype)
         args.append(value)
     try:
-        result = kept.op(*args, **kept.kwargs)
+        result = operate(kept.op, args, kept.kwargs)
     except Exception:
         return False
     results = result if isinstance(result, (tuple, list)) else (result,)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from nanlab.operators import having, with_forms
+from nanlab.program.rerun import operate
 from nanlab.trace.frames import parameter_columns
 from nanlab.trace.history import SCALED, Loss, OptimizerStep, Place, Series
 from nanlab.trace.op import BACKWARD, OPTIMIZER, walk
@@ -347,7 +348,7 @@ def finite_at_rate(recording: Recording, position: int, rate: float) -> bool:
                 weights.masked_fill_(
                     ~torch.isfinite(weights), _largest_operand(recording, row.call, slot)
                 )
-            kept.op(*args, **kwargs)
+            operate(kept.op, args, kwargs)
     except (RuntimeError, TypeError):
         return False
     return all(bool(torch.isfinite(t).all()) for t in target)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -22,6 +23,7 @@ from nanlab.analysis.parts import (
     divided_by,
     divides,
     moved,
+    saturates,
     tends,
     widened,
 )
@@ -74,7 +76,10 @@ FEW_ERRORS = 4  # of an expression's own rounding are no change
 SMALLER = (0.1, 0.01, 0.001)  # operands, where the loss itself has no finite limit
 SMALL = 1e-3  # of the largest element: what is below is compared with that
 REVIVED = "the loss stays, and a gradient arrives, which is not the derivative: that is 0"
-STILL_ZERO = "the gradient stays 0: the right one is too small for the dtype"
+STILL_ZERO = "the gradient stays 0"
+SATURATES = "the dtype's largest number stands for an infinity: of two of them the sum is infinite"
+DEAD = "no parameter gets a gradient"
+STANDS_FOR = "a number of it stands for an infinity"
 NOT_COMPUTED = "what is right there could not be computed"
 WITH_NUMBER = "what it divides may depend on the number that is 0"
 MOST_RUNS = 3  # of the engine that are held against their truth
@@ -82,11 +87,14 @@ MOST_PUT_BACK = 4  # elements of data that an edit moves, of each of which it is
 MOST_REGIONS = 4  # runs of the edited expression that are held against their truth one by one
 
 
+Verdict = Literal["verified", "finite", "fails", "untried"]
+
+
 @dataclass(frozen=True)
 class Judgement:
     """What became of the step with some edits."""
 
-    verdict: Literal["verified", "finite", "fails", "untried"]
+    verdict: Verdict
     why: str = ""
     distortion: float | None = None
     gradient_max: float | None = None
@@ -156,9 +164,11 @@ class Judge:
                     found = replace(found, verdict="finite", why=STILL_ZERO)
                 elif self.revives and found.verdict == "finite" and self._only_revives(found):
                     found = replace(found, why=REVIVED, distortion=None)
+                if found.verified and not found.known and found.replay is not None:
+                    found = self._less_certain(found, found.replay, edits)
                 found = self._beside_another_form(found, another_form)
-                if found.verified and (why := self._harm_before(edits)):
-                    found = replace(found, verdict="fails", why=why)
+                if found.verified and (harm := self._harm_before(edits)):
+                    found = replace(found, verdict=harm[0], why=harm[1])
             except Exception as error:  # it accuses no edit
                 told = f"{type(error).__name__}: {_first_line(error)}"
                 found = Judgement("untried", f"nanlab could not tell whether it is right ({told})")
@@ -166,6 +176,37 @@ class Judge:
             first = found.verified and not any(each.verified for each in self._known.values())
             self._known[key] = found if first else replace(found, replay=None)
         return self._known[key]
+
+    def _less_certain(
+        self, found: Judgement, replay: Replay, edits: Sequence[EditLike]
+    ) -> Judgement:
+        """The verdict where no exact loss is known, less where the loss is that of a number in the
+        place of an infinity, and where nothing is learnt."""
+        loss, gradients = replay.loss, replay.gradients
+        further = [_with_further(edit) for edit in edits]
+        if any(a.text != b.text for a, b in zip(edits, further, strict=True)):
+            beyond = self.replayed(further).loss
+            if loss is not None and beyond is not None and _differ(beyond, loss):
+                return replace(found, verdict="finite", why=f"{STANDS_FOR}: the loss is {loss:.4g}")
+        was = self._as_it_was
+        dies = gradients and _all_zero(gradients) and not _all_zero(was.gradients)
+        nowhere = was.loss is not None and math.isnan(was.loss)  # an infinite loss tends to that
+        if (
+            dies and nowhere and not any(map(self._has_limit, self._runs))
+        ):  # |x| has a slope of 0 at its least
+            return replace(found, verdict="finite", why=DEAD)
+        return found
+
+    def _has_limit(self, run: tuple[int, EngineRun]) -> bool:
+        """Whether the losses of a run tend to something, infinite too, or nobody can find out."""
+        try:
+            whole = self.parts.whole(*run)
+        except NotReplayable:
+            return True
+        true, by_number = self.parts.truth(whole), self._by_a_number(whole)
+        if true is None or by_number is not None:
+            return True
+        return not any(bool(limit.value.isnan().any()) for limit in true.values)
 
     def _beside_another_form(self, found: Judgement, another_form: bool) -> Judgement:
         """The verdict, less where the loss is not that of the same lines in another form."""
@@ -175,35 +216,43 @@ class Judge:
         if another_form and self._loss is None:
             self._loss = loss
         right = loss if self._loss is None else self._loss
-        if abs(loss - right) <= WITHIN * abs(right):
+        if not _differ(loss, right):
             return found
         return replace(
             found, verdict="finite", why=f"the loss is {loss:.4g}, its limit {right:.4g}"
         )
 
-    def _harm_before(self, edits: Sequence[EditLike]) -> str:
-        """What edits break in the step before, which went well as it was; "" where nothing is known
-        of it."""
+    def _harm_before(self, edits: Sequence[EditLike]) -> tuple[Verdict, str] | None:
+        """What edits break or change in the step before, which went well as it was; None where
+        nothing is known of it."""
         try:
-            where, values = self._before
+            where, values = self._before.where, self._before.values
             count_work(*self._size())
-            replay = patched(where, apply(self.recording, where.segments, edits, values))[0]
+            edited = apply(self.recording, where.segments, edits, values)
+            replay = patched(where, edited)[0]
         except (NotReplayable, UsageError):  # it is not kept, or does not run these lines
-            return ""
+            return None
         except Exception as error:
-            return f"in step {where.step} it raises {type(error).__name__}: {_first_line(error)}"
-        return "" if replay.finite else f"step {where.step}, which was finite, is not with it"
+            told = f"it raises {type(error).__name__}: {_first_line(error)}"
+            return "fails", f"in step {where.step} {told}"
+        if not replay.finite:
+            return "fails", f"step {where.step}, which was finite, is not with it"
+        was, now = self._before._as_it_was.loss, replay.loss
+        if was is None or now is None or math.isclose(was, now, rel_tol=SAME):
+            return None
+        changed = self._before._largest_distortion(edited) or 0.0
+        told = f"it changes healthy values of step {where.step} by {_percent(changed)}"
+        return ("finite", told) if changed > WITHIN else None
 
     @cached_property
-    def _before(self) -> tuple[Window, Values]:
-        """The step before, and its values. Raises NotReplayable where it is not kept or went wrong,
+    def _before(self) -> Judge:
+        """The judge of the step before. Raises NotReplayable where it is not kept or went wrong,
         too."""
         step = self.recording.step_of(self.where.start) - 1
         sinks = {self.recording.step_of(sink.step_position) for sink in self.recording.sinks}
         if step < 0 or step in sinks:
             raise NotReplayable("no step before it went well")
-        where = window(self.recording, step)
-        return where, Values(where.segments)
+        return Judge(window(self.recording, step))
 
     def _has_revived(self, replay: Replay | None) -> bool:
         after = replay.gradients if replay is not None else {}
@@ -294,10 +343,29 @@ class Judge:
         if agreement.kind == "agrees":
             agreement = self._beside_losses(edited)
         if agreement.kind != "agrees":
+            if agreement.kind == "infinite" and not agreement.why.startswith(RAISES):
+                # of the losses that torch.func differentiates the replay knows none
+                unknown = replay.loss is None
+                kind: Verdict = "fails" if unknown else "finite"
+                why = agreement.why if unknown else NOT_COMPUTED
+                return Judgement(kind, why, distortion, largest, replay)
             return Judgement("finite", agreement.why, distortion, largest, replay)
+        if self._saturates(edited):
+            return Judgement("finite", SATURATES, distortion, largest, replay)
         if (distortion or 0.0) > WITHIN:  # loss and gradients are right; what is between is another
             return replace(found, distortion=None)
         return found
+
+    def _saturates(self, edited: Edited) -> bool:
+        """Whether with edits a number is summed that is the dtype's largest, where the program had
+        an infinity."""
+        overflowed = any(
+            self.recording.may_be_bad(self._call_of(region).position) for region in edited.regions
+        )
+        with suppress(NotReplayable):
+            wholes = [self.parts.whole(*run) for run in self._runs] if overflowed else []
+            return any(saturates(whole, edited.patches) for whole in wholes)
+        return False
 
     def _changes_nothing(self, replay: Replay) -> bool:
         """Whether a step that was finite, in which a signal was lost, has the bits that it had."""
@@ -385,7 +453,7 @@ class Judge:
                     found = Agreement("unknown", NOT_COMPUTED)
             elif found.kind == "agrees" and all(bool(v.unknown.all()) for v in true.values):
                 near = self._locally(edited)  # a loss without a limit tells no sign
-                found = near if near.kind == "sign" else found
+                found = near if near.kind == "sign" else self._of_lines(edited)
             elif found.kind == "agrees" and not any(bool(v.exists.any()) for v in true.values):
                 found = self._of_lines(edited)  # one within its bounds tells little of its parts
             elif found.kind == "unbounded" and self._of_lines(edited, each=True).kind == "agrees":
@@ -760,6 +828,34 @@ class Judge:
                 return f"the gradient of {name} is {kind}"
         bad = next(n for n, p in replay.parameters.items() if not bool(torch.isfinite(p).all()))
         return f"the update makes {bad} non-finite"
+
+
+_FAR = re.compile(r"\b\d[\d.]*e\+?[3-9]\d\b")  # a number that stands for an infinity
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """An edit with another text."""
+
+    file: str
+    first: int
+    last: int
+    text: str
+
+
+def _with_further(edit: EditLike) -> EditLike:
+    """An edit whose numbers that stand for infinities are twice as far away."""
+    text = _FAR.sub(lambda found: repr(2 * float(found[0])), edit.text)
+    return _Lines(edit.file, edit.first, edit.last, text)
+
+
+def _all_zero(gradients: Mapping[str, Tensor]) -> bool:
+    return not any(bool(values_of(g).any()) for g in gradients.values())
+
+
+def _differ(a: float, b: float) -> bool:
+    """Whether two losses are not the same."""
+    return abs(a - b) > WITHIN * abs(b)
 
 
 ROUNDED = "right in float64; in"  # why a fix is finite only

@@ -166,12 +166,14 @@ def _births(recording: Recording, wanted: set[int]) -> list[int]:
 
 
 def _whole_steps(recording: Recording, wanted: set[int]) -> set[int]:
-    """The steps in which the first bad values behind a symptom were born or read."""
+    """The steps in which the first bad values behind a symptom were born or read, or in which a
+    quotient hid the first."""
     led = _ancestors(recording, [s.position for s in recording.sinks[:MOST_SINKS]])
     read = [recording.sources[p].first for p in led if p in recording.sources]
+    hidden = [f.first for f in recording.training.flushes.values() if f.cost == "part"]
     bounds, found, rows = [*recording.starts, recording.end], set[int](), 0
     for step in dict.fromkeys(
-        recording.step_of(p) for p in sorted([*_births(recording, wanted), *read])
+        recording.step_of(p) for p in sorted([*_births(recording, wanted), *read, *hidden])
     ):
         rows += bounds[step + 1] - bounds[step]
         if rows > WHOLE_ROWS:

@@ -13,7 +13,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.nn.parameter import is_lazy
 
 from nanlab.capture.buffers import CopyBuffers
-from nanlab.capture.ledger import Ledger, TensorViews, is_plain, tracked_by
+from nanlab.capture.ledger import PLAIN, Ledger, TensorViews, is_plain, tracked_by
 from nanlab.capture.plans import Plan, argument, tensors_of, unwrapped
 from nanlab.stats.memory import has_storage
 from nanlab.trace.op import is_installed
@@ -205,6 +205,9 @@ class ProgramRecorder:
 
     def _find(self, t: Tensor, operand: bool, read: bool = True) -> tuple[int, View] | None:
         """A tensor's storage number and view (None: not plain); a leaf unless a call made it."""
+        # torch asks a ragged one for its sizes while it holds the lock that `is_leaf` waits for
+        if t.__class__ not in PLAIN:
+            return None
         try:
             storage = t.untyped_storage()
             entry = self.ledger.entries.get(storage._cdata)

@@ -110,6 +110,12 @@ class Place:
         return function_around(self.source, self.statement)
 
     @property
+    def in_class(self) -> ast.ClassDef | None:
+        """The class whose function the statement is in; None where it is in none."""
+        kinds = [n for n in self.source.nodes if isinstance(n, ast.ClassDef)]
+        return next((each for each in kinds if self.function in each.body), None)
+
+    @property
     def block(self) -> list[ast.stmt]:
         """The statements of the block that it stands in."""
         names = ("body", "orelse", "finalbody")
@@ -141,6 +147,9 @@ class Place:
                         return names[node.id]
             if isinstance(node, ast.Attribute) and (of := self.value(node.value)) is not MISSING:
                 return getattr(of, node.attr)
+            if callee(node) == "super":
+                bases = self.in_class.bases if self.in_class is not None else []
+                return self.value(bases[0]) if bases else MISSING
             if isinstance(node, ast.Call) and callee(node) == "size":
                 of = self.value(node.func.value)  # type: ignore[attr-defined]
                 return of.size(*map(self.value, node.args)) if isinstance(of, Tensor) else MISSING
@@ -478,8 +487,7 @@ class Site:
         function = place.function
         parameters = function.args.args if function is not None else []
         names = [each.arg for each in parameters]
-        kinds = [n for n in place.source.nodes if isinstance(n, ast.ClassDef)]
-        kind = next((n.name for n in kinds if function in n.body), "")
+        kind = place.in_class.name if place.in_class is not None else ""
         if function is None or function.name != "__init__" or name not in names[1:]:
             return []
         back = zip(reversed(names), reversed(function.args.defaults), strict=False)
@@ -565,7 +573,11 @@ class Site:
         for source in self.program.texts:
             for statement in source.nodes:
                 if isinstance(statement, (ast.Assign, ast.Expr, ast.Return, ast.AugAssign)):
-                    called = {callee(c) for c in ast.walk(statement) if isinstance(c, ast.Call)}
+                    calls = [c for c in ast.walk(statement) if isinstance(c, ast.Call)]
+                    called = {callee(c) for c in calls if callee(c) != "__init__" or c.args}
+                    if "__init__" in called and top is not None:  # it builds the rest of its class
+                        own = Place(source, statement, top, 0.0).in_class
+                        called |= {own.name} if own is not None else set()
                     if called & {*kinds} and top is not None:
                         distance = min(kinds[name] for name in called & {*kinds})
                         found.append(Place(source, statement, top, distance))

@@ -17,6 +17,7 @@ from nanlab.analysis.provenance import Origin, in_hook, operator_name, operator_
 from nanlab.analysis.training import optimizer_step_at
 from nanlab.findings.rule import Finding, Match, Rule
 from nanlab.operators import having
+from nanlab.program.rerun import operate
 from nanlab.trace import Trace
 from nanlab.trace.op import FORWARD, OPTIMIZER, Op, location, walk
 from nanlab.trace.recording import PHASES, Kept, NodeInfo, Recording
@@ -275,7 +276,7 @@ class Fault:
         try:
             with torch.no_grad():
                 args, kwargs = tree_map(_wide, (self.kept.args, self.kept.kwargs))
-                outputs = map(_dense, tree_leaves(self.kept.op(*args, **kwargs)))
+                outputs = map(_dense, tree_leaves(operate(self.kept.op, args, kwargs)))
         except Exception:
             return None
         fitting = (o for o in outputs if isinstance(o, Tensor) and o.shape == self.result.shape)
@@ -432,13 +433,23 @@ class Fault:
     @property
     def samples(self) -> list[int]:
         """Batch indices of offending elements, where the batch (or its heads) leads."""
-        if self.bad is None or self.bad.dim() == 0 or self.batch < 2:
+        if self.bad is None or self.bad.dim() == 0 or self.batch < 2 or self._is_over_samples:
             return []
         size, splits = self.bad.shape[0], self.name in having("split_heads")
         if size == 0 or size % self.batch or (size != self.batch and not splits):
             return []
         rows = self.bad.flatten(1).any(1) if self.bad.dim() > 1 else self.bad
         return sorted({int(i) // (size // self.batch) for i in rows.nonzero().flatten()})
+
+    @property
+    def _is_over_samples(self) -> bool:
+        """Whether the operation leaves out the leading dimension of its operand."""
+        reduces = self.name in having("reduces", "deviation")
+        first, left_out = self.argument(0), self.argument(1, "dim")
+        if self.backward or not reduces or not isinstance(first, Tensor):
+            return False
+        given = left_out if isinstance(left_out, (list, tuple)) else [left_out]
+        return any(type(dim) is int and dim % max(first.dim(), 1) == 0 for dim in given)
 
 
 def _dense(value: Any) -> Any:
@@ -634,13 +645,14 @@ def _extreme_first(fault: Fault, mask: torch.Tensor, columns: Mapping[str, Any])
 
 
 def algebra(fault: Fault, derivative: str, only: torch.Tensor | None = None) -> str:
-    """A sentence with the local derivative and its product with the incoming gradient.
+    """A sentence with the local derivative and its product with the incoming gradient; "" where
+    that is not known.
 
     only: mask of the elements that show this cause; None: all bad ones.
     """
     incoming, result = fault.at(fault.incoming), fault.at(fault.result)
     if incoming is None or not len(incoming) or result is None or len(incoming) != len(result):
-        return f"Its derivative there is {derivative}."
+        return ""
     first = 0 if only is None or fault.bad is None else int(only[fault.bad].int().argmax())
     product = f"incoming {number(incoming[first])} × {derivative} = {number(result[first])}"
     return f"Its derivative there is {derivative}; {product}."

@@ -265,7 +265,7 @@ class Finding:
         lines = [str(self), f"    {self.source}" if self.source else ""]
         first = next(iter(self.fixes), None)
         if first is not None and first.verdict == "fails":
-            lines.append("  no single fix helps; trace.cure has the edits for all faults")
+            lines.append("  no single fix helps; trace.cure tries those of all faults together")
         elif first is not None:
             lines += [f"  {first.head}: {first.title}", *(f"    {x}" for x in first.lines)]
         return "\n".join(line for line in lines if line)

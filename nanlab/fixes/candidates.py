@@ -24,6 +24,7 @@ from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
 from nanlab.program.expression import (
     all_but_last,
+    inside,
     lines_of,
     names_in,
     nodes_of,
@@ -207,11 +208,14 @@ def _of_module(statement: ast.stmt) -> ast.expr | None:
 _NAMED = having("unary") | {"softmax"}
 
 
-def carried_over(text: str, span: Span, line: int, lines: Collection[int]) -> list[Candidate]:
+def carried_over(
+    text: str, span: Span, line: int, lines: Mapping[int, Collection[Span | None]]
+) -> list[Candidate]:
     """Forms of a line that take the operand of a call in another function, which hands it on
     without the call.
 
-    span: the place of the call. lines: on which its result is read.
+    span: the place of the call. lines: on which its result is read, with the places of the
+    operations that read it.
     """
     here, there = Scope.around(text, line), Scope.around(text, span[0])
     if here is None or there is None or here.body[0].lineno == there.body[0].lineno:
@@ -224,11 +228,15 @@ def carried_over(text: str, span: Span, line: int, lines: Collection[int]) -> li
     owner = there.owners[id(call)]
     first, _, last, _ = span_of(owner)
     maker = first, last, there.replaced(owner, [(call, ast.unparse(operand))])
+    operations = {at for spans in lines.values() for at in spans}
     readers = [s for s in here.statements() if any(each in lines_of(s) for each in lines)]
     if any(not any(each in lines_of(s) for s in readers) for each in lines):
         return []
     found: list[Candidate] = []
     for _, reads in sorted(_unassigned(here, readers).items()):
+        places = [span_of(n) for s in readers for n in ast.walk(s) if _is_one_of(n, reads)]
+        if not all(any(inside(own, at) for own in places) for at in operations if at):
+            continue  # some operation on the result computes with something else
         calls_of = {read: _over(call, operand, read) for read in reads}
         changed = _text_with_calls(text, here, readers, calls_of)
         rows = changed.splitlines()
@@ -279,6 +287,10 @@ def _operand(call: ast.Call | None) -> ast.expr | None:
     others = [a for a in call.args if a is not given] + [k.value for k in call.keywords]
     fixed = all(isinstance(a, ast.Constant | ast.UnaryOp) for a in others)
     return given if fixed else None
+
+
+def _is_one_of(node: ast.AST, texts: Collection[str]) -> bool:
+    return isinstance(node, ast.expr) and ast.unparse(node) in texts
 
 
 def _over(call: ast.Call, operand: ast.expr, read: str) -> str:

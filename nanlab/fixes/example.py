@@ -422,8 +422,11 @@ def _is_whole(exponent: object) -> bool:
     return isinstance(number, int | float) and number >= 1 and number % 1 == 0
 
 
-def masked(text: str, place: Place) -> list[Candidate]:
-    """The program's own mask on the argument as well as on the result: the double where."""
+def masked(text: str, place: Place, weighed: bool = True) -> list[Candidate]:
+    """The program's own mask on the argument as well as on the result: the double where.
+
+    weighed: whether a factor of the result counts as a mask, too.
+    """
     page = _Page.around(text, place)
     if page is None:
         return []
@@ -436,6 +439,8 @@ def masked(text: str, place: Place) -> list[Candidate]:
                 continue
             operand = operation.operands[-1 if operation.name == "div" else 0]
             for condition, keeps in page.masks(node) if not is_number(operand) else ():
+                if condition.endswith(_WEIGHED) and not weighed:
+                    continue
                 if operation.name == "div" and page.is_made_of(operand, condition):
                     continue  # it is 0 by itself where that is
                 x = page.source(operand)
@@ -453,6 +458,7 @@ def masked(text: str, place: Place) -> list[Candidate]:
     return list(found.values())
 
 
+_WEIGHED = " != 0"  # ends the condition that a factor makes
 _MASKED = "the mask on the argument, too (the double where): what it hides is not computed"
 
 
@@ -642,7 +648,7 @@ class _Page:
 
     def is_made_of(self, operand: ast.expr, condition: str) -> bool:
         """Whether an operand is computed from what a factor that is not 0 is: its norm, say."""
-        factor = condition.removesuffix(" != 0")
+        factor = condition.removesuffix(_WEIGHED)
         made, _ = self.scope.term(self.statement, operand)
         return factor != condition and any(
             t.node is not None and t is not made and ast.unparse(t.node) == factor
@@ -660,7 +666,7 @@ class _Page:
             if each.name == "mul" and len(parts) == 2:
                 for kept, factor in (parts, parts[::-1]):
                     if holds(kept) and isinstance(factor, ast.Name | ast.Attribute | ast.Subscript):
-                        yield f"{self.source(factor)} != 0", True
+                        yield f"{self.source(factor)}{_WEIGHED}", True
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if isinstance(target, ast.Subscript) and holds(target.value):
             if isinstance(target.slice, ast.Compare | ast.Name):

@@ -39,15 +39,19 @@ FACTS = {
     "low": "an operand holds very low numbers, as a mask may",
     "too-large": "its result is infinite, of finite operands of which none is near 0",
     "grows": "it is an exponential",
+    "pole": "it is no positive power that was too large",
     "zero": "an operand holds a 0, or a number whose square is none",
     "negative": "an operand holds negative numbers",
     "vanishes": "what makes its operand makes a 0, or a number whose square is none",
+    "weighed": "no operand holds negative numbers, or zeros and ones alone multiply its result",
     "falling": "no operand holds a positive number",
     "empty": "an operand holds nothing",
     "number": "it divides by a Python number",
     "tensor": "it divides by a tensor, or by nothing",
     "count": "it divides by whole numbers: how many there are",
     "measure": "it does not",
+    "share": "it is computed from values between 0 and 1, one of the two among them",
+    "range": "it is not",
 }
 
 
@@ -111,7 +115,7 @@ def _of_domain(one: Card) -> Iterator[Guard]:
     floor = "EPS" if low == 0 else f"{low:g} + EDGE"
     yield Guard(f"clamp the argument at {floor}", plain, f"{home}($x.clamp_min({floor}))")
     if "sqrt" in name:  # whose value moves by the root of it
-        title = "a smaller epsilon of TINY inside the root"
+        title = "an epsilon of TINY inside the root"
         yield Guard(title, plain, f"{home}($x + TINY)", last_resort=True)
     elif name == "log":  # which stays finite with the smallest one
         title = "the smallest normal number as an epsilon inside the log"
@@ -181,7 +185,7 @@ an epsilon of SQUARED inside the root
     hypot($x, $y) -> torch.sqrt($x ** 2 + $y ** 2 + SQUARED)
 the angle by nanlab.safe.atan2 of both parts
     angle($x) -> nanlab.safe.atan2($x.imag, $x.real)
-nanlab.safe.xlogy: 0 where the factor is 0, and a finite gradient
+nanlab.safe.xlogy: 0 where the factor is 0, and a finite gradient [weighed]
     $x * log($y) -> nanlab.safe.xlogy($x, $y)
     log($y) * $x -> nanlab.safe.xlogy($x, $y)
 nanlab.safe.xlogy: finite value and gradient
@@ -194,13 +198,13 @@ clamp the argument at EDGE
     polygamma($n, $x) -> torch.polygamma($n, $x.clamp_min(EDGE))
 nanlab.safe.pow: finite value and gradient
     $x ** $p -> nanlab.safe.pow($x, $p)
-clamp the base at EPS
+clamp the base at EPS [pole]
     $x ** $p -> $x.clamp_min(EPS) ** $p
-an epsilon of EPS on the base
+an epsilon of EPS on the base [pole]
     $x ** $p -> ($x + EPS) ** $p
-a smaller epsilon of 1e-12 on the base [wide last-resort]
+an epsilon of 1e-12 on the base [wide pole last-resort]
     $x ** $p -> ($x + 1e-12) ** $p
-the power of the magnitude, at least EPS: an even power, or a fractional one [negative]
+the power of the magnitude, at least EPS: an even power, or a fractional one [negative pole]
     $x ** $p -> $x.abs().clamp_min(EPS) ** $p
 clamp the base between -ROOT and ROOT [too-large]
     $x ** $p -> $x.clamp(-ROOT, ROOT) ** $p
@@ -261,7 +265,7 @@ an epsilon of EPS on the divisor [tensor measure]
     $n / $y -> $n / ($y + EPS)
 an epsilon of EPS on the divisor, on the side of zero where it is [tensor negative]
     $n / $y -> $n / ($y + torch.where($y >= 0, EPS, -EPS))
-add EPS to both: 0 / 0 becomes 1, whose logarithm is 0
+add EPS to both: 0 / 0 becomes 1
 [tensor measure zero last-resort]
     $x / $y -> ($x + EPS) / ($y + EPS)
 an epsilon of EPS on the divisor, for all that read it [tensor measure zero ahead last-resort]
@@ -274,7 +278,7 @@ an epsilon of EPS on the divisor
     addcdiv($x, $y, $z, ...) -> torch.addcdiv($x, $y, $z + EPS, ...)
 nanlab.safe.NAME: finite value and gradient
     softmax log_softmax logsumexp logsigmoid: NAME($x, ...) -> nanlab.safe.NAME($x, ...)
-mask with a finite number instead of -inf
+mask with a finite number instead of -inf [infinite]
     softmax log_softmax logsumexp logcumsumexp: NAME($x, ...)
         -> torch.NAME($x.clamp_min(LOWEST), ...)
 mask with the dtype's lowest number, torch.finfo(dtype).min, instead of -inf
@@ -283,7 +287,7 @@ mask with the dtype's lowest number, torch.finfo(dtype).min, instead of -inf
         -> torch.NAME($x.masked_fill($m, torch.finfo($x.dtype).min), ...)
 binary_cross_entropy_with_logits
     binary_cross_entropy(sigmoid($x), $y, ...) -> F.binary_cross_entropy_with_logits($x, $y, ...)
-write FAR instead of -inf, in both
+write FAR instead of -inf, in both [infinite]
     logaddexp($x, $y) -> torch.logaddexp($x.clamp_min(FAR), $y.clamp_min(FAR))
 leave at least one key unmasked
     $f(..., key_padding_mask=$m) -> $f(..., key_padding_mask=$m & ~$m.all(-1, keepdim=True))
@@ -327,7 +331,7 @@ divide the sum by the number of counted targets, at least one
 divide the sum by the weights of the targets, at least 1e-3
     cross_entropy nll_loss: NAME($x, $y, weight=$w)
         -> F.NAME($x, $y, weight=$w, reduction="sum") / $w[$y].sum().clamp_min(1e-3)
-a finite mask of LOWEST instead of -inf: an impossible target costs that much
+a finite mask of LOWEST instead of -inf: an impossible target costs that much [infinite]
     cross_entropy nll_loss: NAME($x, $y, ...) -> F.NAME($x.clamp_min(LOWEST), $y, ...)
 divide the sum by a count of at least one [empty]
     mse_loss smooth_l1_loss huber_loss: NAME($x, $y)
@@ -397,10 +401,11 @@ replace the infinities by 0 before the product: right where a 0 meets them [infi
         -> torch.einsum($n, $x.masked_fill($x.isinf(), 0.0), $y.masked_fill($y.isinf(), 0.0), ...)
     linear($x, $y, ...) -> F.linear($x.masked_fill($x.isinf(), 0.0), $y, ...)
     $f($x, ...) -> $f($x.masked_fill($x.isinf(), 0.0), ...)
-keep the value EDGE inside the support
+keep the value EDGE inside the support [range]
     log_prob($n, $x) -> $n.log_prob($x.clamp_min(EDGE))
-    log_prob($n, $x) -> $n.log_prob($x.clamp(EDGE, 1 - EDGE))
     log_prob($n, $x) -> $n.log_prob($x.clamp(-1 + EDGE, 1 - EDGE))
+keep the value EDGE inside the support [share]
+    log_prob($n, $x) -> $n.log_prob($x.clamp(EDGE, 1 - EDGE))
 keep the probability EDGE away from 0 and 1
     icdf($n, $x) -> $n.icdf($x.clamp(EDGE, 1 - EDGE))
 normalise the factors: their product is a cosine, at most 1 [half]

@@ -830,6 +830,7 @@ def _of_statement(
     also with what a name stands for. out: calls of own functions alone, with what these give."""
     nodes = scope.own_calls(statement) if out else scope.expressions(statement)
     places = [p for n in nodes if (p := _place(scope, statement, n, rules))]
+    places = [p for p in places if not _is_undone(statement, p)]
     if not places and by_names:
         names = (n for n in ast.walk(statement) if isinstance(n, ast.Name))
         read = [
@@ -844,6 +845,15 @@ def _of_statement(
         yield _rewriting(scope, statement, apart)
     for place in places:
         yield _rewriting(scope, statement, [place])
+
+
+def _is_undone(statement: ast.stmt, place: _Place) -> bool:
+    """Whether an exponential stands there of which the logarithm is taken: where it vanishes that
+    has no value."""
+    if term_of(ast.parse(place.text, mode="eval").body).name != "exp":
+        return False
+    calls = (term_of(n) for n in ast.walk(statement) if isinstance(n, ast.Call))
+    return any(t.name in having("log") and t.parts[0].node is place.node for t in calls if t.parts)
 
 
 def _rewriting(scope: Scope, statement: ast.stmt, places: list[_Place]) -> Rewriting:

@@ -34,7 +34,7 @@ from nanlab.program.rerun import window
 from nanlab.stats import TensorStats
 from nanlab.trace.chunk import Span
 from nanlab.trace.op import OPTIMIZER, Op, walk
-from nanlab.trace.program import Ref
+from nanlab.trace.program import Ref, refs_in
 from nanlab.trace.recording import Recording
 
 MOST_ROWS = 24  # that are looked at on the way back to what made the operands
@@ -97,7 +97,8 @@ def proposals_at(recording: Recording, position: int, text: str, place: Place) -
 
 def _guarded(recording: Recording, op: Op, pages: Pages) -> list[Candidate]:
     facts, place = facts_of(recording, op), _place(recording, op, pages)
-    hidden = [] if "number" in facts else masked(pages.text, place)  # it hides parts of tensors
+    # it hides parts of tensors
+    hidden = [] if "number" in facts else masked(pages.text, place, "weighed" in facts)
     guards = _fitting(GUARDS, facts)
     return [*hidden, *guarded(pages.text, place, guards, _numbers(recording, op))]
 
@@ -120,7 +121,8 @@ def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candida
         if made.place != op.place and (grows or made.base_name in _MAKERS):
             makers.setdefault(made.place, made)
     for maker in list(makers.values())[: 1 if grows else MOST_MAKERS]:
-        own = {"vanishes"} if _vanishes(recording, maker.position) else set()
+        vanishes = op.base_name not in _WITHOUT_POLE and _vanishes(recording, maker.position)
+        own = {"vanishes"} if vanishes else set()
         guards, place = _fitting(MAKERS, facts | own), _place(recording, maker, pages)
         found += guarded(pages.text, place, guards, number, alone=grows)
         if grows:
@@ -191,10 +193,12 @@ def _last_layer(recording: Recording, last: Op) -> tuple[str, tuple[Any, ...] | 
     return name, numbers, several
 
 
-def _lines_that_read(recording: Recording, maker: Op, pages: Pages) -> set[int] | None:
-    """The lines that compute with what a call gives, in any step; None where a file does that is
-    not among these."""
-    lines: set[int] = set()
+def _lines_that_read(
+    recording: Recording, maker: Op, pages: Pages
+) -> dict[int, set[Span | None]] | None:
+    """The lines that compute with what a call gives, in any step, and the places of the operations
+    that do; None where a file does that is not among these."""
+    lines: dict[int, set[Span | None]] = {}
     same: set[int] = set()
     for row in recording.all_ops():
         if row.place == maker.place and row.base_name == maker.base_name and not row.backward:
@@ -209,11 +213,17 @@ def _lines_that_read(recording: Recording, maker: Op, pages: Pages) -> set[int] 
             continue
         if not row.line or not pages.line(row.file, row.line):
             return None
-        lines.add(pages.line(row.file, row.line))
+        span = recording.spans[row.place] if row.place < len(recording.spans) else None
+        lines.setdefault(pages.line(row.file, row.line), set()).add(pages.span(row.file, span))
     return lines
 
 
+MOST_HOPS = 3  # from an operation to a product with its result
 _CARRIED = having("unary") | {"softmax"}
+# An operand that is 0 makes none of these infinite.
+_WITHOUT_POLE = having("adds", "sums", "matmul", "dot", "multiplies") - having(
+    "divides", "quotient", "singular"
+)
 _SAME = having("same_elements", "silent")
 
 
@@ -263,6 +273,7 @@ def facts_of(recording: Recording, op: Op) -> set[str]:
     half, complex_ = any(d in _HALF for d in dtypes), any(d.is_complex for d in dtypes)
     zero = any(map(_is_small, known))
     kind, count = _divisor(recording, op)
+    share = scores_shares(recording, op.position)
     facts = {
         "half" if half else "wide": True,
         "single": all(d == torch.float32 for d in dtypes if d.is_floating_point),
@@ -271,16 +282,27 @@ def facts_of(recording: Recording, op: Op) -> set[str]:
         "low": not known or any(x < LOW for x in low),
         "too-large": not known or (overflow and max(map(abs, [*low, *high]), default=0.0) > 4.0),
         "grows": op.base_name in having("exponential"),
+        "pole": not (overflow and _raises_power(recording, op)),
         "zero": not known or zero,
         "negative": not known or any(x < 0 for x in low),
+        "weighed": not any(x < 0 for x in low) or _is_masked(recording, op),
         "falling": bool(high) and high[-1] <= 0 and any(x < 0 for x in low[-1:]),
         "empty": not known or any(not s.numel for s in known),
         "number": kind == "number",
         "tensor": kind != "number",
         "count": count,
         "measure": not count,
+        "share": share,
+        "range": not share,
     }
     return {name for name, holds in facts.items() if holds}
+
+
+def _raises_power(recording: Recording, op: Op) -> bool:
+    """Whether an operation is a power with a positive exponent, a number."""
+    call = recording.program.call_at(op.position) if op.base_name == "pow" else None
+    exponent = call.args[1] if call is not None and len(call.args) > 1 else None
+    return isinstance(exponent, int | float) and exponent > 0
 
 
 def _divisor(recording: Recording, op: Op) -> tuple[Literal["", "number", "tensor"], bool]:
@@ -300,6 +322,21 @@ def _divisor(recording: Recording, op: Op) -> tuple[Literal["", "number", "tenso
         return "tensor", False  # what is differentiated counts nothing
     before = sum(isinstance(each, Ref) for each in args[:slot])
     return "tensor", before < len(op.inputs) and _is_count(recording, op.inputs[before])
+
+
+def _is_masked(recording: Recording, op: Op) -> bool:
+    """Whether zeros and ones alone multiply the result of an operation: where another weight is 0,
+    as a count may be by chance, nobody meant to leave it out."""
+    rows = {op.position}
+    for _ in range(MOST_HOPS):
+        readers = {p for at in rows for p in recording.readers(at) if not recording.at(p).backward}
+        for product in (each for p in readers if (each := recording.at(p)).base_name == "mul"):
+            factors = (recording.stats(p) for p in product.inputs if p not in rows)
+            known = [s for s in factors if s is not None and s.known and s.numel > 1]
+            if any(s.min is None or s.min < 0 or not s.absmin == s.max == 1.0 for s in known):
+                return False
+        rows = readers
+    return True
 
 
 def _is_count(recording: Recording, position: int, most: int = MOST_ROWS) -> bool:
@@ -324,12 +361,48 @@ def reads_probabilities(recording: Recording, position: int) -> bool:
     """Whether an operation is computed from data between 0 and 1, one of the two among it."""
     op = forward_of(recording, position)
     for at in walk(op.inputs, recording.parents, MOST_ROWS) if op is not None else ():
-        source, stats = recording.sources.get(at), recording.stats(at)
-        if source is not None and source.kind == "data" and stats is not None and stats.known:
-            if stats.numel > 1 and stats.min is not None and stats.max is not None:
-                if 0 <= stats.min < stats.max <= 1 and (stats.min == 0 or stats.max == 1):
-                    return True
+        source = recording.sources.get(at)
+        if source is not None and source.kind == "data" and _is_share(recording.stats(at)):
+            return True
     return False
+
+
+def scores_shares(recording: Recording, position: int) -> bool:
+    """Whether an operation reads values between 0 and 1, one of the two among them, that no
+    parameter made."""
+    op = forward_of(recording, position)
+    read = [recording.op(at) for at in op.inputs] if op is not None else []
+    made = any(r is not None and r.node < 0 and _is_share(r.stats) for r in read)
+    return made or reads_probabilities(recording, position)
+
+
+def _is_share(stats: TensorStats | None) -> bool:
+    if stats is None or not stats.known or stats.numel < 2:
+        return False
+    low, high = stats.min, stats.max
+    if low is None or high is None:
+        return False
+    return 0 <= low < high <= 1 and (low == 0 or high == 1)
+
+
+def makes_weight(recording: Recording, position: int) -> bool:
+    """Whether an operation of a library makes the weight of a layer from what a parametrization
+    holds: nothing that the program passes changes that."""
+    op = forward_of(recording, position)
+    if op is None:
+        return False
+
+    def onward(at: int) -> list[int]:
+        made = (recording.op(parent) for parent in recording.parents(at))
+        return [m.position for m in made if m and m.place == op.place and m.step == op.step]
+
+    rows = [*walk([op.position], onward, MOST_INNER)]
+    calls = [each for at in rows if (each := recording.program.call_at(at)) is not None]
+    made = {ref.storage for call in calls for ref in refs_in(call.out)}
+    read = {ref.storage for call in calls for ref in refs_in(call.args)} - made
+    names = [recording.program.names.get(storage, "") for storage in read]
+    by_hook = op.base_name == "_weight_norm_interface"  # of torch before parametrizations
+    return bool(names) and all(n and (by_hook or ".parametrizations." in n) for n in names)
 
 
 def reads_masks(recording: Recording, position: int) -> bool:
@@ -385,6 +458,8 @@ def _place(recording: Recording, op: Op, pages: Pages) -> Place:
     alone = all(r.name in (op.name, "detach") for r in others)
     name = op.base_name.removeprefix("linalg_").lstrip("_")
     own, line = pages.span(op.file, span), pages.line(op.file, op.line)
+    if op.site != op.place:  # what is called is a library's function, not the operator
+        return Place(line, own)
     if alone or not op.module or {r.module for r in others} != {op.module}:
         return Place(line, own, name if alone else "")
     # a loss that is averaged

@@ -69,6 +69,8 @@ _WORTH_SPLITTING = 1 << 12  # bytes of one tensor
 _DIGEST = "digest"
 _DEVICE = re.compile(r"[a-z]+(:\d{1,3})?")
 _OPERATOR = re.compile(r"aten::(\w+)(?:\.(\w+))?")
+# of a node of autograd, as torch::jit::(anonymous namespace)::DifferentiableGraphBackward
+_NODE = re.compile(r"[\w:() ]*")
 _BARRED = frozenset({"from_file", "save", "warn", "_print"})  # reach beyond their arguments
 _NOT_PLAIN = (
     "a tensor that is no plain one (sparse, nested, quantised or a subclass) has no form in a file;"
@@ -298,9 +300,10 @@ class _Writer:
             if size > self.left:
                 continue
             try:
+                _check_evidence(each)
                 found.append([key, self.pack(each)])
                 self.left -= size
-            except _NoPlace:
+            except (_NoPlace, CapsuleError):
                 continue
         return found
 
@@ -617,6 +620,17 @@ def _expect(condition: object, what: str) -> None:
         raise CapsuleError(f"the capsule is damaged: {what}")
 
 
+def _check_evidence(kept: recording.Kept) -> None:
+    """Refuse operands whose names are none: a program is written from them, and run."""
+    # a node of autograd may compute without calls that are seen
+    known = isinstance(kept.op, OpOverload) or (kept.op is None and kept.node_name)
+    _expect(known, "evidence has no operator")
+    words = all(
+        isinstance(word, str) and word.isidentifier() for word in (*kept.kwargs, *kept.saved)
+    )
+    _expect(words and _NODE.fullmatch(kept.node_name), "evidence has no names")
+
+
 def _whole(value: Any, low: int = 0, high: int = 1 << 62) -> int:
     _expect(
         value.__class__ is int and low <= value <= high,
@@ -885,11 +899,8 @@ class _Reader:
         _expect(len(names) == len(x) - 1, f"a {x[0]} has {len(names)} fields")
         values = [self.unpack(each) for each in x[1:]]
         made = _conforming(kind(**dict(zip(names, values, strict=True))))  # type: ignore[misc]
-        if isinstance(made, recording.Kept):  # a program is written from it, and run
-            _expect(isinstance(made.op, OpOverload), "evidence has no operator")
-            # torch::autograd::AccumulateGrad
-            words = [*made.kwargs, *made.saved, made.node_name.replace("::", "_") or "none"]
-            _expect(all(word.isidentifier() for word in words), "evidence has no names")
+        if isinstance(made, recording.Kept):
+            _check_evidence(made)
         return made
 
     def _ref(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def check_dtypes_asked(
         return
     outs = [ref for patch in patches for ref in refs_in(patch.out)]
     dtypes = {ref.dtype for ref in outs} | {_BY_NAME[name] for name in new & _BY_NAME.keys()}
-    reached = _reached(values.segments, patches)
+    reached, views = (_reached(values.segments, patches, each) for each in ("storage", "view"))
     for file, ran in _lines_run(recording, values.segments).items():
         text = text_of(recording, file)
         own = {line for e in edits if e.file == file for line in range(e.first, e.last + 1)}
@@ -59,9 +60,11 @@ def check_dtypes_asked(
                 continue
             named = _dtypes_of(node)
             computed = span_of(node) in spans or span_of(base) in spans
-            if computed or (named and not named & dtypes):
+            owner = _whose_dtype(node) if computed else None  # it converted to that of a tensor
+            if (computed and owner is None) or (named and not named & dtypes):
                 continue
-            if _may_be(recording, values, file, node, base, reached):
+            asked = (base, reached) if owner is None else (owner, views)
+            if _may_be(recording, values, file, node, *asked):
                 asks = "converts" if isinstance(node, ast.Call) else "asks for the dtype of"
                 told = f"line {node.lineno} {asks} `{ast.unparse(base)}`"
                 raise NotReplayable(f"{told}, whose dtype the edit may change")
@@ -73,27 +76,27 @@ def _dtypes_named(recording: Recording, edit: EditLike) -> list[str]:
     return [name for name in DTYPES if name in edit.text and name not in old]
 
 
-def _reached(segments: Sequence[Segment], patches: Sequence[Patch]) -> set[int]:
-    """The storages that patches write, and those of what is computed from them."""
-    begun = {(patch.segment, patch.at): patch for patch in patches}
-    found: set[int] = set()
+def _reached(segments: Sequence[Segment], patches: Sequence[Patch], name: str) -> set[Any]:
+    """The storages, or views, that patches write, and those of what is computed from them."""
+    begun, key = {(patch.segment, patch.at): patch for patch in patches}, attrgetter(name)
+    found: set[Any] = set()
     for at, segment in enumerate(segments):
         for index, call in enumerate(segment.calls):
             if (at, index) in begun:
-                found |= {ref.storage for ref in refs_in(begun[at, index].out)}
-            elif any(ref.storage in found for ref in call.read):
-                found |= {ref.storage for ref in refs_in(call.out)}
+                found |= {key(ref) for ref in refs_in(begun[at, index].out)}
+            elif any(key(ref) in found for ref in call.read):
+                found |= {key(ref) for ref in refs_in(call.out)}
     return found
 
 
 def _lines_run(recording: Recording, segments: Sequence[Segment]) -> dict[str, set[int]]:
-    """The program's lines that computed something in the step, by file."""
+    """The lines that computed something in the step, those of packages among them, by file."""
     found: dict[str, set[int]] = {}
     for segment in segments:
         for call in segment.calls:
             op = recording.op(call.position)
-            if op is not None and op.place:
-                file, line, _ = recording.places[op.place]
+            for place in {op.place, op.site} - {0} if op is not None else ():
+                file, line, _ = recording.places[place]
                 found.setdefault(file, set()).add(line)
     return found
 
@@ -118,11 +121,18 @@ def _dtypes_of(node: ast.expr) -> set[torch.dtype]:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         name = node.func.attr
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
-        found = {name} - {"to"}
+        found = {name} - {"to", "type"}
     else:
         given, found = [n for n in ast.walk(node) if isinstance(n, ast.expr)], set()
     found |= {each.attr for each in given if isinstance(each, ast.Attribute)}
     return {_BY_NAME[name] for name in found & _BY_NAME.keys()}
+
+
+def _whose_dtype(node: ast.expr) -> ast.expr | None:
+    """The tensor to whose dtype a conversion converts: y of ``x.to(y.dtype)``."""
+    given = [*node.args, *(k.value for k in node.keywords)] if isinstance(node, ast.Call) else []
+    owned = (n.value for n in given if isinstance(n, ast.Attribute) and n.attr == "dtype")
+    return next(owned, None)
 
 
 def _may_be(
@@ -131,9 +141,9 @@ def _may_be(
     file: str,
     node: ast.expr,
     base: ast.expr,
-    reached: set[int],
+    reached: set[Any],
 ) -> bool:
-    """Whether a name of a line may stand for one of these storages."""
+    """Whether a name of a line may stand for one of these storages, or views."""
     readings = Readings(recording, values, file, node.lineno)
     try:
         readings.statements = statements_of(readings.text, node.lineno, node.end_lineno or 0)
@@ -147,7 +157,8 @@ def _may_be(
     ]
     if not known:
         return True
-    return any(ref.storage in reached for ref in known if ref.__class__ is Ref)
+    refs = [ref for ref in known if ref.__class__ is Ref]
+    return any(ref.storage in reached or ref.view in reached for ref in refs)
 
 
 def conversions(

@@ -93,6 +93,7 @@ Tensor = torch.Tensor
 HALF = (torch.float16, torch.bfloat16)
 _HANDED = "other functions read the value that the edit names anew"
 CHANGES_NOTHING = "the edit changes nothing that the step computed"  # why one is not tried
+NOT_FOUND = "the replay has no operation that the edit changes"
 MOST_HANDED = 2  # functions through which a value goes on
 MOST_AROUND = 4  # expressions around a part of a line that are tried in its place
 _SUMS = having("matmul") | having("layer")
@@ -154,7 +155,7 @@ def apply(
         if (function := decorated(texts[edit], edit)) is not None:
             runs = [*patches_of(recording, values, texts[edit], edit.file, function)]
             if not runs:
-                raise NotReplayable(CHANGES_NOTHING)
+                raise NotReplayable(NOT_FOUND)
             found += [(Region(at, (last, out)), patch) for at, last, out, patch in runs]
             continue
         found += _Rewrite(recording, edit, values, parts, numbers).found()
@@ -192,7 +193,7 @@ def _in_package(recording: Recording, values: Values, edit: EditLike) -> Iterato
         rewrite, span = _Rewrite(recording, same, values, {}, {}), recording.spans[number]
         yield from rewrite.made_again(span, context)
     if not led:
-        raise NotReplayable(CHANGES_NOTHING)
+        raise NotReplayable(NOT_FOUND)
 
 
 def check_trusted(recording: Recording) -> None:
@@ -275,7 +276,7 @@ class _Rewrite:
                 found = self._given_anew(was) or self._called(was, now, None, None)
             found = found or list(self._renamed())
         if not found:
-            raise NotReplayable(CHANGES_NOTHING)
+            raise NotReplayable(NOT_FOUND if changed or self.before else CHANGES_NOTHING)
         return found
 
     # -- rewritten expressions

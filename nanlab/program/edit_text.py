@@ -49,7 +49,7 @@ _DTYPE_NAMES = ("dtype", "float", "bfloat", "half", "double")
 
 def gives_dtype(node: ast.Call, method: str) -> bool:
     """Whether a method gives a tensor a dtype."""
-    if method != "to":
+    if method not in ("to", "type"):
         return method in _CONVERT
     given = [*node.args, *(k.value for k in node.keywords)]
     return any(ast.unparse(each).split(".")[-1].startswith(_DTYPE_NAMES) for each in given)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,12 +11,13 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 
 from nanlab.capture.plans import plan_of, read_by_derivative
 from nanlab.errors import NotReplayable
+from nanlab.formats import format_of
 from nanlab.operators import having
 from nanlab.program.replay import gradient_runs, results_at, results_of
 from nanlab.program.rerun import Memory, Window, operate, rerun, window
 from nanlab.stats import StatsTable, summarize
 from nanlab.stats.memory import local_part
-from nanlab.trace.op import RECOMPUTE, Op
+from nanlab.trace.op import FORWARD, RECOMPUTE, Op
 from nanlab.trace.program import Call, Held, Ref, refs_in
 from nanlab.trace.recording import GuiltyCall, Kept, Recording, Shadow
 
@@ -292,23 +294,33 @@ class _TwinRun:
         return Shadow(self.table, self.table.add(twin), flushed, overflowed, worst)
 
 
-def _twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor] | None:
-    """The twins of an operation's results; None where it has none."""
+def _twins(
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    known: Mapping[int, Tensor] | None = None,
+) -> list[Tensor] | None:
+    """The twins of an operation's results; None where it has none.
+
+    known: twins of operands, by identity of these: then the results have the errors of all that
+    led to them.
+    """
     plan = plan_of(func)
     if (
-        plan.view
-        or plan.uninitialised
-        or plan.copies
+        plan.uninitialised
+        or (not known and (plan.view or plan.copies))
         or torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         # it may write what its schema does not tell, or talk to other processes
         or func.namespace != "aten"
     ):
         return None
-    named = any(v in HALF for v in kwargs.values() if isinstance(v, torch.dtype))
+    named = known or any(v in HALF for v in kwargs.values() if isinstance(v, torch.dtype))
     if not named and not any(t.dtype in HALF for t in _tensors(args)):
         return None
     try:
-        copies = _copies_of_written(func, plan, args, kwargs)
+        copies = _copies_of_written(func, plan, args, kwargs) | {
+            key: twin if plan.plain else twin.clone() for key, twin in (known or {}).items()
+        }
         wide_args, wide_kwargs = upcast(tuple(args), copies), upcast(kwargs, copies)
         result = operate(func, wide_args, wide_kwargs)
     except Exception:
@@ -316,6 +328,85 @@ def _twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Ten
     if plan.writes:
         return [t for w in plan.writes if isinstance(w, int) for t in _tensors(wide_args[w])]
     return _tensors(result)
+
+
+@dataclass(frozen=True, slots=True)
+class Zeros:
+    """Elements of a result that are 0 for an overflow of half precision alone."""
+
+    position: int
+    count: int
+    numel: int
+    largest: float  # magnitude among them without the overflow
+
+
+# of the largest magnitude: a smaller element that is 0 is no loss in half precision
+_TOLD = 2.0**-10
+
+
+def zeros_of_overflow(recording: Recording, overflow: int, quotient: int) -> Zeros | None:
+    """The zeros that became of an overflow, from a quotient on; None where it does no harm, or
+    where its step cannot be run again.
+
+    It does none where float32 gives zeros too, or numbers that half precision would not hold or
+    not tell from 0 beside the others: those of a sigmoid that is written out.
+    """
+    try:
+        run = _WideRun(window(recording, recording.step_of(overflow)), overflow, quotient)
+        rerun(run.where.segments, run.after, run.before, run.memory)
+    except Exception:  # an operator that fails in many ways
+        return None
+    return run.found
+
+
+class _WideRun:
+    """One run of a step in which all that follows from a row has a float32 twin as well."""
+
+    def __init__(self, where: Window, start: int, quotient: int) -> None:
+        self.where, self.memory = where, Memory()
+        self.found: Zeros | None = None
+        self._start, self._quotient = start, quotient
+        self._least = format_of(where.recording.at(start).dtype).smallest_normal
+        self._wide: dict[tuple[Any, ...], Tensor] = {}
+        self._twins: list[Tensor] | None = None
+
+    def before(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute the twins of a call's results, then run it."""
+        self._twins = None
+        if call.func is not None and call.position >= self._start:
+            pairs = zip(tree_leaves(list(call.args)), tree_leaves(list(args)), strict=True)
+            known = {
+                id(part): self._wide[ref.view]
+                for ref, part in pairs
+                if ref.__class__ is Ref and ref.view in self._wide
+            }
+            if known or call.position == self._start:
+                self._twins = _twins(call.func, args, kwargs, known)
+        return operate(call.func, args, kwargs)
+
+    def after(self, segment: int, index: int, call: Call, out: Any) -> bool:
+        """Note the twins; True once zeros were found that are none there."""
+        refs, twins, self._twins = list(refs_in(call.out)), self._twins, None
+        for ref in refs:
+            self._wide.pop(ref.view, None)
+        targets = results_of(call, out, self.memory) if twins else []
+        if not twins or not len(targets) == len(twins) == len(refs):
+            return False
+        self._wide |= {ref.view: twin for ref, twin in zip(refs, twins, strict=True)}
+        row = self.where.recording.at(call.position)
+        if call.position < self._quotient or row.phase != FORWARD or row.node < 0:
+            return False
+        for target, twin in zip(targets, twins, strict=True):
+            if self.found is None and target.is_floating_point() and target.shape == twin.shape:
+                self.found = self._zeros(call.position, target, twin.abs())
+        return self.found is not None
+
+    def _zeros(self, position: int, target: Tensor, twin: Tensor) -> Zeros | None:
+        if not target.numel() or not bool(torch.isfinite(twin).all()):
+            return None
+        least = max(self._least, _TOLD * float(twin.max()))
+        lost = twin[(target == 0) & (twin >= least)]
+        return Zeros(position, len(lost), target.numel(), float(lost.max())) if len(lost) else None
 
 
 def result_and_twin(

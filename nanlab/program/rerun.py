@@ -64,7 +64,7 @@ class Memory:
         number, offset, size, stride, dtype, _, bits = ref
         storage = self.storages.get(number)
         if storage is None:
-            raise NotReplayable("a tensor that it reads was made where nanlab did not see it")
+            raise NotReplayable("the replay does not hold a tensor that it reads")
         found = torch.empty(0, dtype=dtype, device=storage.device).set_(
             storage, offset, size, stride
         )
@@ -241,16 +241,29 @@ def last_uses(
 
 # They print a warning of their own where called as operators.
 _WARN = having("deviation")
+_ONE_ELEMENT = torch.zeros(1)
 
 
 def operate(func: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operator, through Python if it would print a warning again."""
-    name = getattr(func, "_opname", "")
-    if name not in _WARN:
+    """Call an operator; what it would warn of again is not told."""
+    if getattr(func, "_opname", "") not in _WARN:
         return func(*args, **kwargs)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return getattr(torch, name)(*args, **kwargs)
+    return unheard(lambda: func(*args, **kwargs))
+
+
+def unheard(run: Callable[[], T]) -> T:
+    """What a function returns; warnings in it are not told, for the run itself has warned."""
+    found: list[T] = []
+
+    def note(element: float) -> float:
+        found.append(run())
+        return element
+
+    # A Python function of torch turns what is warned of inside of it into Python's own warnings;
+    # an operator alone prints it.
+    with warnings.catch_warnings(action="ignore"):
+        _ONE_ELEMENT.apply_(note)
+    return found[0]
 
 
 # The calls of a step one after the other, below autograd: bit for bit what they were.

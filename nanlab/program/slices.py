@@ -38,6 +38,7 @@ from nanlab.trace.program import (
 )
 
 Tensor = torch.Tensor
+_UNINITIALISED = having("uninitialised")
 Stop = Callable[[Call], bool]
 Item = Call | EngineRun | FunctionUse
 
@@ -246,6 +247,7 @@ def cut(
         last = before[1] if at == before[0] else len(segment.calls)
         runs = (r for r in segment.engine if not r.nested and not r.unrolled)
         windows = sorted(runs, key=lambda r: r.first, reverse=True)
+        loaded = {storage for storage, _ in segment.loads.values()}
         applied = grouped(segment.functions, lambda use: use.last)
         for index in range(last - 1, -1, -1):
             for use in reversed(applied.get(index + 1, ())):
@@ -275,8 +277,10 @@ def cut(
             # numbers drawn in another dtype would be others
             drawn = index in segment.states and not followed
             constant = (not call.read or drawn) and made[0].dtype.is_floating_point
+            # memory that torch writes unseen, as the lengths of padded sequences
+            filled = any(ref.storage in loaded for ref in made) and _allocates(call)
             stops = stop is not None and stop(call) and items
-            if call.given or constant or stops or size + count > most:
+            if call.given or constant or filled or stops or size + count > most:
                 ended |= {ref.storage for ref in made}
                 continue
             size += count
@@ -285,6 +289,11 @@ def cut(
             needed |= {ref.storage for ref in reads[at, index]}
     items.reverse()
     return Slice(values, tuple(targets), items, before[0], reads, size)
+
+
+def _allocates(call: Call) -> bool:
+    """Whether memory of its own, which it makes, is left as it was found."""
+    return getattr(call.func, "_opname", "") in _UNINITIALISED
 
 
 def numel(ref: Ref) -> int:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.operators import base_name, having
 from nanlab.program.replay import results_of
-from nanlab.program.rerun import Memory, rerun, window
+from nanlab.program.rerun import Memory, operate, rerun, window
 from nanlab.trace import Trace
 from nanlab.trace.op import location
 from nanlab.trace.program import Call, Ref, refs_in
@@ -129,11 +129,11 @@ class _Calls:
         def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             nonlocal size
             if call.position not in wanted or size > BYTES:
-                return call.func(*args, **kwargs)
+                return operate(call.func, args, kwargs)
             flat, spec = tree_flatten((args, kwargs))
             copies = [each.detach().clone() if isinstance(each, Tensor) else each for each in flat]
             size += sum(t.numel() * t.itemsize for t in copies if isinstance(t, Tensor))
-            out = call.func(*args, **kwargs)
+            out = operate(call.func, args, kwargs)
             kept_args, kept_kwargs = tree_unflatten(copies, spec)
             self.held[call.position] = _Held(call, kept_args, kept_kwargs, [])
             return out
@@ -303,7 +303,7 @@ class _Poisoned:
             made.append(benign)
         args, kwargs = tree_unflatten(made, spec)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            out = self.held.call.func(*args, **kwargs)
+            out = operate(self.held.call.func, args, kwargs)
         results = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor)] or [args[0]]
         result = results[min(self.output, len(results) - 1)].reshape(-1)
         return self.number < len(result) and bool(torch.isnan(result[self.number]))

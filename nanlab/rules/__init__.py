@@ -32,6 +32,7 @@ from nanlab.topics import (
     clipping,
     dead_gradients,
     flushes,
+    hidden_overflows,
     idle_updates,
     optimizer,
     scaler,
@@ -60,7 +61,7 @@ COMPILED_WHY = (
 OPERATIONS = (domain, division, losses, infinities, precision, data, ranks)
 RUNS = (
     *(training, optimizer, scaler, clipping),
-    *(flushes, dead_gradients, absorbed_updates, idle_updates, trends),
+    *(flushes, hidden_overflows, dead_gradients, absorbed_updates, idle_updates, trends),
 )
 BUILTIN: tuple[Rule, ...] = tuple(one for part in (*OPERATIONS, *RUNS) for one in rules_of(part))
 
@@ -204,12 +205,13 @@ def with_samples(trace: Trace, finding: Finding) -> Finding:
     found = next((known[row["position"]] for row in finding.path if row["position"] in known), None)
     if not finding.harmful or not found:
         return finding
-    named = [
-        f"sample {place} of the batch is number {index} of the dataset"
-        for place, index in found.items()
-    ]
-    more = f", and {len(named) - MOST_SAMPLES} more" if len(named) > MOST_SAMPLES else ""
-    told = f"By the loader's sampler, {', '.join(named[:MOST_SAMPLES])}{more}."
+    shown = [*found.items()][:MOST_SAMPLES]
+    places, numbers = (", ".join(map(str, each)) for each in zip(*shown, strict=True))
+    told = f"sample {places} of the batch is number {numbers} of the dataset"
+    if len(shown) > 1:
+        told = f"samples {places} of the batch are numbers {numbers} of the dataset"
+    more = f", and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
+    told = f"By the loader's sampler, {told}{more}."
     return replace(finding, samples=list(found), explanation=f"{finding.explanation} {told}")
 
 

@@ -45,6 +45,8 @@ def advised(trace: Trace, finding: Finding) -> list[Fix]:
             return _raised(recording, finding)
         case "loss-scale-overflow":
             return _lower_scale(recording, finding, loss_factor(recording, finding.position))
+        case "norm-at-zero" if op is not None and op.base_name == "_weight_norm_interface":
+            return [_magnitude(op)]
         case "dtype-overflow" if finding.phase == "backward":
             return _lower_scale(recording, finding, None)
     if op is not None and finding.phase == "optimizer":
@@ -57,13 +59,14 @@ _CLEARED = Fix("clear the gradients before this pass", "optimizer.zero_grad()")
 
 def _state(recording: Recording, finding: Finding, op: Op | None) -> list[Fix]:
     """How to repair state that was bad when the watch began."""
-    if op is None:
+    if "optimizer's state" in finding.title:
         title = (
             "load the optimizer's state from the checkpoint of these weights, or start with an"
             " empty one"
         )
-        found = [Fix(title, "optimizer.state.clear()   # before the first step")]
-        return found if "optimizer's state" in finding.title else []
+        return [Fix(title, "optimizer.state.clear()   # before the first step")]
+    if op is None:
+        return []
     op = forward_of(recording, finding.position) or op
     if "batch_norm" in op.name:
         name = op.module.partition(".")[2] or "norm"  # without the name of the model's class
@@ -87,6 +90,13 @@ def _state(recording: Recording, finding: Finding, op: Op | None) -> list[Fix]:
             f"        state.nan_to_num_({FILLED})   # before the optimizer is made",
         )
     ]
+
+
+def _magnitude(op: Op) -> Fix:
+    """How a weight under weight_norm begins at 0: with a direction."""
+    held = "parametrizations.weight.original0" if "parametrizations" in op.module else "weight_g"
+    code = f"nn.init.zeros_(layer.{held})   # after weight_norm(layer)"
+    return Fix("leave the direction random, and set the magnitude to 0", code)
 
 
 def _is_mask(recording: Recording, op: Op) -> bool:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import pandas as pd
+import torch
 
 from nanlab.analysis.provenance import MOVES, is_made_of_data, is_mask, skipped_by_hand
 from nanlab.analysis.training import line_fields, optimizer_step_of
@@ -18,11 +19,13 @@ from nanlab.operators import card, having
 from nanlab.program.values import operand_of
 from nanlab.topics.training import SCALE_FREE
 from nanlab.trace import Trace
-from nanlab.trace.op import OPTIMIZER, TURNED, walk
+from nanlab.trace.op import OPTIMIZER, TURNED, location, walk
+from nanlab.trace.recording import Recording
 
 GIVEN = ("data", "parameter", "buffer", "intended")  # origins outside of the program
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
 _ADDS = having("adds")
+_TERMS = _ADDS | having("element_loss") | {"sub"}
 # Operators that stand for a layer of a model: what they read is an input, not a target.
 _LAYERS = having("layer")
 _SCORED = having("softmax", "attention", "exponential")
@@ -86,11 +89,41 @@ def _shown(fault: Fault, role: str) -> str:
     """The name of the bad tensor in messages."""
     source = fault.recording.sources.get(fault.position)
     named = [source.name] if source is not None and source.name else []
+    if not named and role in ("parameter", "buffer"):
+        named = _name_of_owner(fault)
     if role == "buffer" and _of_optimizer(fault):
         role = "optimizer's state"
         states = (s for s in fault.recording.sinks if s.kind == "state")
         named = [s.name for s in states if s.position in fault.origin.path]
     return " ".join([role, *named[:1]])
+
+
+def _name_of_owner(fault: Fault) -> list[str]:
+    """The parameter or buffer that held the value where it was first used."""
+    recording, (use, slot) = fault.recording, _first_use(fault)
+    read = [source for source, at in recording.operands(use) if at == slot]
+    for at in walk(read, recording.parents):
+        row = recording.at(at)
+        if at in recording.owned:
+            return [recording.parameter_names[recording.owned[at]]]
+        if row and not row.inplace and row.base_name not in MOVES:
+            break
+    return []
+
+
+def _written_at(fault: Fault) -> str:
+    """Where the program wrote the value during the watch; "" where it did not, or an optimizer
+    did."""
+    recording, use = fault.recording, _first_use(fault)[0]
+    before = takewhile(lambda at: at != use, fault.origin.path)
+    rows = [row for at in before if at >= 0 and (row := recording.at(at))]
+    if not rows:
+        return ""
+    row = next((each for each in reversed(rows) if each.inplace), rows[-1])
+    if row.phase == OPTIMIZER:
+        return ""
+    file, line, _ = recording.line_at(row.place)
+    return f"It was written at {location(file, line)}." if line else ""
 
 
 def _is_weight(fault: Fault) -> bool:
@@ -194,7 +227,8 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     born = fault.recording.step_of(fault.position) if fault.position >= 0 else fault.finding.step
     first = fault.recording.step_of(0)
     if role in ("parameter", "buffer") and born <= first:
-        text = "It was already there when the watch began."
+        written = _written_at(fault)
+        text = written or "It was already there when the watch began."
     else:
         shown, number = fault.finding.step, fault.recording.first_step
         text = f"It arrived in step {born + number}" + (
@@ -474,6 +508,7 @@ SMALL = 0.1  # a parameter below this is taken to be of this size: many begin at
 THROWN = 1.0
 ROSE = 10.0  # the same for the steps of the run-up together
 SHOWN_STEPS = 6  # of the run-up
+MOST_BESIDE = 1e-3  # of the largest term of a sum: what is smaller does not make it large
 
 
 def with_data(fault: Fault, finding: Finding) -> Finding:
@@ -482,11 +517,29 @@ def with_data(fault: Fault, finding: Finding) -> Finding:
         return finding
     samples = [str(each) for each in finding.samples]
     named = f" ({verb(len(samples), 'sample', 'samples')} {listed(samples, 5)})"
+    drawn = _drawn_at(fault)
+    blamed = f"the random numbers of line {drawn} are" if drawn else "the data is"
     text = (
-        f"No parameter feeds its operands: the data is to blame"
+        f"No parameter feeds its operands: {blamed} to blame"
         f"{named if finding.samples else ''}, not the model."
     )
     return replace(finding, explanation=f"{finding.explanation} {text}".strip())
+
+
+def _drawn_at(fault: Fault) -> int:
+    """The line of a module that drew the random numbers of which alone an operation is made; 0:
+    none did."""
+    recording, lines = fault.recording, set[int]()
+    for at in walk([fault.position], recording.parents, MOST_VISITS):
+        source, row = recording.sources.get(at), recording.op(at)
+        if source is not None and (source.kind == "data" or len(source.shape)):
+            return 0
+        call = recording.program.call_at(at) if row is not None else None
+        if call is not None and torch.Tag.nondeterministic_seeded in call.func.tags:
+            lines.add(row.line if row is not None and row.module else 0)
+        elif source is None and not recording.parents(at):
+            return 0
+    return min(lines, default=0)
 
 
 _CLIPPED = Fix(
@@ -503,12 +556,12 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
     frame = trace.parameters
     number = finding.step + recording.first_step
     before = frame[frame["step"] == number - 1].dropna(subset=["update_absmax", "value_absmax"])
-    names = _parameters_behind(fault)
+    names = _parameters_behind(fault, finding.cause)
     before = before[before["parameter"].isin(names)]
     first, last = max(number - SHOWN_STEPS, recording.first_step), number - 1
     far = []
     for name, change in zip(before["parameter"].tolist(), before["update_absmax"], strict=True):
-        was, began = _before(frame, name, last), _before(frame, name, first)
+        was, began = (_before(trace, name, step) for step in (last, first))
         risen = max(was, change) / max(SMALL, began) if first < last else 0.0
         jumped = change / max(SMALL, was)
         far.append((max(jumped / THROWN, risen / ROSE), name, change, was, began))
@@ -553,12 +606,25 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
     )
 
 
-def _before(frame: pd.DataFrame, name: str, step: int) -> float:
-    """Largest magnitude of a parameter before a step's update: after the one before."""
+def _before(trace: Trace, name: str, step: int) -> float:
+    """Largest magnitude of a parameter before a step's update: after the one before, else as the
+    update read it; the least that it may have been where neither is known."""
+    frame, recording = trace.parameters, trace.recording
     rows = frame[(frame["parameter"] == name) & (frame["step"] <= step)]
     known = rows["value_absmax"].dropna()
     if len(known) > 1:
         return float(known.iloc[-2])
+    written = (
+        entry.value
+        for entry in recording.training.parameters
+        if recording.parameter_names[entry.owner] == name and entry.value is not None
+    )
+    at = next(written, None)
+    while at is not None and (row := recording.op(at)) is not None and row.phase == OPTIMIZER:
+        at = next((source for source, _ in recording.own_operands(at)), None)
+    stats = recording.stats(at) if at is not None else None
+    if stats is not None and stats.known:
+        return float(stats.largest)
     change = rows["update_absmax"].dropna()
     return (
         abs(float(known.iloc[-1]) - float(change.iloc[-1])) if len(known) and len(change) else 0.0
@@ -570,8 +636,17 @@ def _start(trace: Trace, step: int) -> int:
     return starts[step] + 1 if step < len(starts) else trace.recording.end
 
 
-def _parameters_behind(fault: Fault) -> set[str]:
-    """Names of the parameters behind the operands of an operation, in its step."""
+def _largest_of(recording: Recording, terms: Sequence[int]) -> list[int]:
+    """The terms of a sum that count next to the largest of them."""
+    known = {at: recording.stats(at) for at in terms}
+    sizes = {at: math.inf if s is None or not s.known else s.largest for at, s in known.items()}
+    most = max((size for size in sizes.values() if size < math.inf), default=0.0)
+    return [at for at in terms if sizes[at] >= MOST_BESIDE * most]
+
+
+def _parameters_behind(fault: Fault, cause: str) -> set[str]:
+    """Names of the parameters behind the operands of an operation that make it fail, in its step:
+    of a quotient by 0 the divisor, of what grew too large the operands that did."""
     recording = fault.recording
     owner_of = {
         step.value: step.owner for step in recording.training.parameters if step.value is not None
@@ -581,9 +656,14 @@ def _parameters_behind(fault: Fault) -> set[str]:
 
     def onward(at: int) -> Sequence[int]:
         row = recording.at(at)
-        return [] if at in owner_of or not row or row.phase == OPTIMIZER else row.inputs
+        if at in owner_of or not row or row.phase == OPTIMIZER:
+            return []
+        return _largest_of(recording, row.inputs) if row.base_name in _TERMS else row.inputs
 
-    for at in walk([fault.position], onward, MOST_VISITS):
+    divisor = card(fault.name).divisor if cause == "div-by-zero" and not fault.backward else None
+    slots = {slot: source for source, slot in recording.own_operands(fault.position)}
+    start = fault.position if divisor is None else slots.get(divisor, fault.position)
+    for at in walk([start], onward, MOST_VISITS):
         source = recording.sources.get(at) if at < 0 else None
         if at in owner_of:
             names.add(recording.parameter_names[owner_of[at]])

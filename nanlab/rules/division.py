@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -35,6 +36,11 @@ def _is_minus_one(exponent: object) -> bool:
     if isinstance(exponent, Tensor):
         return bool(exponent.numel()) and bool((exponent == -1).all())
     return isinstance(exponent, (int, float)) and exponent == -1
+
+
+def _numerator(fault: Fault) -> Any:
+    """What the guilty call divided; None of a reciprocal."""
+    return fault.argument(0) if card(fault.name).divisor == 1 else None
 
 
 def zeros(fault: Fault) -> int:
@@ -110,7 +116,7 @@ def div_by_zero(fault: Fault) -> Match | None:
     if not count:
         return None
     below = divisor(fault)
-    above = fault.argument(0) if card(fault.name).divisor == 1 else None
+    above = _numerator(fault)
     name = (
         "derivative of a division" if fault.backward and fault.forward in _QUOTIENTS else "division"
     )
@@ -263,7 +269,8 @@ def norm_at_zero(fault: Fault) -> Match | None:
             algebra(fault, "0/0"),
         )
     if fault.name == "_weight_norm_interface":
-        return match(fault, f"weight_norm of {fault.elements}: {_NORM_TEXT}")
+        title = f"weight_norm divides {fault.elements} by a norm of zero"
+        return replace(match(fault, title), samples=[])  # its rows are those of a weight
     if not zeros(fault) or fault.forward == "sqrt" or _divides_by_twice_a_root(fault):
         return None
     if not of_norm(fault) or _of_lengths(fault):
@@ -273,7 +280,7 @@ def norm_at_zero(fault: Fault) -> Match | None:
         f"{plural(count, 'element')} of {fault.numel:,} {verb(count, 'was', 'were')} divided by a"
         f" norm of zero: {_NORM_TEXT}"
     )
-    return match(fault, title, numerator=fault.argument(0), norm=divisor(fault))
+    return match(fault, title, numerator=_numerator(fault), norm=divisor(fault))
 
 
 # Square roots at and below zero, and the standard deviation of a constant.
@@ -316,10 +323,13 @@ def _tangent(fault: Fault) -> Match | None:
     """The derivative t / (2 sqrt(x)) of a root, scripted or in forward mode."""
     if not zeros(fault) or not _divides_by_twice_a_root(fault):
         return None
-    scripted = fault.row.backward
+    scripted, root = fault.row.backward, divisor(fault)
+    count, numel = zeros(fault), fault.numel
+    if isinstance(root, Tensor) and root.numel() > 1:  # which several tangents may share
+        count, numel = int((root == 0).sum()), root.numel()
     title = (
         f"the derivative of sqrt, in {'a scripted function' if scripted else 'forward mode'}, at"
-        f" {plural(zeros(fault), 'zero')} among {fault.numel:,} is infinite"
+        f" {plural(count, 'zero')} among {numel:,} is infinite"
     )
     return replace(match(fault, title, tangent=fault.argument(0), root=divisor(fault)), op="sqrt")
 
@@ -411,7 +421,7 @@ def std_of_constant(fault: Fault) -> Match | None:
         f"{plural(count, 'element')} of {fault.numel:,} {verb(count, 'was', 'were')} divided by a"
         " standard deviation of zero"
     )
-    return match(fault, title, numerator=fault.argument(0), deviation=divisor(fault))
+    return match(fault, title, numerator=_numerator(fault), deviation=divisor(fault))
 
 
 # Decompositions, inverses and determinants of matrices that are singular or have equal

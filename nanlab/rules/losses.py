@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -116,19 +118,24 @@ def infeasible_likelihood(fault: Fault) -> Match | None:
             " the loss is inf",
         )
     if fault.calls("log_prob", "kl_divergence") and _of_value(fault):
-        title = (
-            f"log_prob: {plural(fault.count, 'value')} of {fault.numel:,} outside the support of"
-            " the distribution"
-        )
-        return match(fault, title, x=fault.subject())
+        found = match(fault, "", observed=fault.argument(_of_observed(fault)))
+        samples = len(found.samples)
+        told = f"{plural(samples, 'sample')} of {fault.batch:,}" if samples else fault.elements
+        title = f"log_prob gives {told} a density of 0: outside of the support, or at its edge"
+        return replace(found, title=title)
     return None
+
+
+def _of_observed(fault: Fault) -> int:
+    """Which argument of a logarithm it is taken of."""
+    return 1 if "xlog" in fault.forward else 0
 
 
 def _of_value(fault: Fault) -> bool:
     """Whether ``log_prob`` took the logarithm of an observed value, not of a model output."""
     if fault.backward or fault.forward not in _LOGARITHMS or fault.calls(*_LOGARITHMS):
         return False
-    argument = fault.operand_row(1 if "xlog" in fault.forward else 0)
+    argument = fault.operand_row(_of_observed(fault))
     row = fault.recording.at(argument)
     source = fault.recording.sources.get(argument)
     if not row:

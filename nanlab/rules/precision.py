@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 
@@ -37,8 +38,8 @@ _PRODUCTS = having("squares", "multiplies") | {"exp"}
 def dtype_overflow(fault: Fault) -> Match | Finding | None:
     """The exact result is finite, but larger than the largest number of its dtype.
 
-    Compute it in a wider dtype, or bound its operands or scale them down first: sums, squares,
-    matrix products and casts of unbounded values do not belong in float16.
+    Scale its operands down first; in half precision, compute this operation in float32: sums,
+    squares, matrix products and casts of unbounded values do not belong there.
     """
     if fault.exact is None or fault.bad is None or fault.result is None:
         return None
@@ -68,7 +69,31 @@ def dtype_overflow(fault: Fault) -> Match | Finding | None:
             cause="dtype-underflow",
             explanation=told,
         )
-    return match(fault, title, exact=fault.exact)
+    return replace(match(fault, title, exact=fault.exact), explanation=_growth(fault))
+
+
+TURNS = 8  # of a loop, from which on its growth is told
+STEADY = 0.9  # share of the turns in which what grows must do so
+
+
+def _growth(fault: Fault) -> str:
+    """By how much the result of this line grew from turn to turn of its loop; "" if it did not."""
+    recording, position = fault.recording, fault.position
+    row = recording.at(position)
+    start = recording.starts[recording.step_of(position)] if row else position
+    same = (each for p in range(start, position) if (each := recording.at(p)))
+    alike = (r.stats.largest for r in same if (r.place, r.name) == (row.place, row.name))
+    turns = [size for size in alike if size]  # a state begins at 0
+    if fault.backward or len(turns) < TURNS:
+        return ""
+    rises = sum(before < after for before, after in pairwise(turns))
+    factor = (turns[-1] / turns[0]) ** (1 / (len(turns) - 1))
+    if rises < STEADY * (len(turns) - 1):
+        return ""
+    return (
+        f"It has grown in {len(turns)} turns of a loop, by a factor of {factor:.2g} in each:"
+        " orthogonal weights, a norm or a bounded activation keep that at 1."
+    )
 
 
 def _flushed(fault: Fault) -> int:

@@ -21,15 +21,18 @@ import torch
 
 from nanlab.analysis.libraries import (
     PASS,
+    UNLIKELY,
     bounded_where_made,
     forms_between,
     is_told_elsewhere,
     rewritings,
+    scripted_at,
     text_of_library,
 )
 from nanlab.analysis.verdict import RAISES, ROUNDED, WITHIN, Judge, Move
 from nanlab.errors import NanlabError
 from nanlab.exact.numbers import work
+from nanlab.findings.fault import listed
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
 from nanlab.fixes.example import Place
@@ -40,15 +43,17 @@ from nanlab.fixes.proposals import (
     carried,
     filled,
     library_proposals,
+    makes_weight,
     pages_of,
     proposals,
     proposals_at,
     reads_masks,
     reads_probabilities,
+    scores_shares,
     spans_of_makers,
 )
 from nanlab.fixes.removable import Removable, removables
-from nanlab.program.edit import CHANGES_NOTHING
+from nanlab.program.edit import CHANGES_NOTHING, NOT_FOUND
 from nanlab.program.imports import computing, imported
 from nanlab.program.limited import DECORATOR, under_limit
 from nanlab.program.patched import patch
@@ -61,6 +66,7 @@ from nanlab.rules.left_out import (
     without_last_batch,
     without_samples,
 )
+from nanlab.rules.readers import other_readers
 from nanlab.rules.settings import tried_settings
 from nanlab.rules.titles import told_apart
 from nanlab.rules.untried import likeliest_first
@@ -108,7 +114,17 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     sharing = nullcontext() if isinstance(judge, str) else judge.sharing()
     with warnings.catch_warnings(action="ignore"), sharing:  # the run itself has warned
         found = _tried(trace, shown, clock, partial(_beyond, trace, finding))
-    return [with_imports(trace, fix) for fix in told_apart(found)]
+    return [with_imports(trace, _with_readers(trace, finding, fix)) for fix in told_apart(found)]
+
+
+def _with_readers(trace: Trace, finding: Finding, fix: Fix) -> Fix:
+    """A fix that says where else is read what it makes a function return."""
+    lines = other_readers(fix, finding.line, partial(file_text, trace))
+    if not lines:
+        return fix
+    places = "line" if len(lines) == 1 else "lines"
+    told = f"{places} {listed([*map(str, lines)], 3)} {'reads' if len(lines) == 1 else 'read'}"
+    return replace(fix, title=f"{fix.title}; {told} what it changes, too: adapt that")
 
 
 def with_imports(trace: Trace, fix: Fix) -> Fix:
@@ -156,6 +172,8 @@ def _tried(
     at_line = [fix for fix in named if not fix.edits or _is_at(fix, finding)]
     elsewhere = [fix for fix in named if not any(fix is other for other in at_line)]
     guards = guarded(trace, finding, pages)
+    if scripted_at(trace.recording, finding.position, finding.op) is not None:
+        at_line, elsewhere, *guards = map(_compilable, (at_line, elsewhere, *guards))
     # forms of other lines last: one that fails can take all the work
     groups = [at_line, *guards[:1], elsewhere, *guards[1:]]
     if finding.cause in _MASKS:
@@ -195,6 +213,11 @@ def _tried(
     found = nearest_first(sorted(found, key=_rank), finding)
     span = trace.recording.spans[trace.recording.at(finding.position).place]
     return likeliest_first(found, file_text(trace, finding.file), span)
+
+
+def _compilable(fixes: Sequence[Fix]) -> list[Fix]:
+    """The fixes that torch.jit.script compiles: it knows no function of nanlab."""
+    return [fix for fix in fixes if "nanlab." not in fix.code]
 
 
 def _leaving_out(trace: Trace, finding: Finding) -> list[Fix]:
@@ -274,7 +297,7 @@ def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
         for fix in fixes
         if not (fix.tried and fix.verdict == "fails" and (right or fix.why.startswith(RAISES)))
         and not (fix.tried and fix.verdict == "untried" and right)
-        and (fix.why != CHANGES_NOTHING or _is_at(fix, finding))
+        and (fix.why not in (CHANGES_NOTHING, NOT_FOUND) or _is_at(fix, finding))
     ]
     mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
     if any(f.verdict in ("verified", "finite") for f in mild):
@@ -410,6 +433,8 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     if finding.library is None or not finding.file or not finding.line:
         return []
     library, recording = finding.library, trace.recording
+    if makes_weight(recording, finding.position):
+        return []
     span = pages.span(finding.file, recording.spans[recording.at(finding.position).place])
     line = pages.line(finding.file, finding.line)
     found = rewritings(
@@ -418,7 +443,9 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
         library,
         library[0],
         finding.cause,
-        reads_probabilities(recording, finding.position),
+        (scores_shares if finding.cause == UNLIKELY else reads_probabilities)(
+            recording, finding.position
+        ),
         reads_masks(recording, finding.position),
         span,
         kept := _kept_inside(trace, finding),
@@ -475,6 +502,8 @@ def rewritten(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
     # the last takes the least of the program with it
     found = [*every[: MOST_REWRITTEN - 1], *every[MOST_REWRITTEN - 1 :][-1:]]
     found += carried(trace.recording, finding.position, pages, dtype)
+    if finding.cause == "norm-at-zero":  # whose largest element is 0, too
+        found = [c for c in found if not c.title.endswith(" scaled first")]
     return _as_fixes(found, pages)
 
 

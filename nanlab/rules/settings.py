@@ -97,6 +97,8 @@ def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
         return
     inside = [s for s in steps if where.start <= s.position < where.end]
     inside.sort(key=lambda s: (not _made_by(culprit, s), name not in dict(s.settings)))
+    if not inside and not runs:
+        return  # the program computes its updates itself
     kind = inside[0].optimizer if inside else "Adam"
     unknown = inside and not any(run.groups for run in runs)
     if unknown and name not in dict(inside[0].settings):
@@ -145,7 +147,7 @@ def _epsilon_of(runs: Sequence[OptimizerRun]) -> tuple[str, float | tuple[float,
     for run in runs:
         for name, value in run.groups[0].settings.items() if run.groups else ():
             numbers = value if isinstance(value, tuple) else (value,)
-            if name.startswith("eps") and all(type(each) is float for each in numbers):
+            if name.startswith("eps") and all(type(each) in (int, float) for each in numbers):
                 return name, value
     return "" if any(run.groups for run in runs) else "eps", 0.0
 

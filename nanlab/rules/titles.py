@@ -47,7 +47,11 @@ def _named(group: Sequence[Fix]) -> dict[tuple[str, str], str]:
             own[fix.title, fix.code] = _told(node, fix.code), ast.unparse(node)
     brief = [short for short, _ in own.values()]
     told = {key: short if brief.count(short) == 1 else full for key, (short, full) in own.items()}
-    return {key: f"`{text}`" for key, text in told.items() if len(text) <= _LONGEST}
+    named = {key: f"`{text}`" for key, text in told.items() if len(text) <= _LONGEST}
+    alike = [fix for fix in group if (fix.title, fix.code) not in named]
+    least, *rest = sorted(alike, key=lambda fix: _written(fix).total()) or [group[0]]
+    wider = [fix for fix in rest if _written(least) < _written(fix)]
+    return named | {(fix.title, fix.code): "in more places" for fix in wider[:1]}
 
 
 def _written(fix: Fix) -> Counter[str]:

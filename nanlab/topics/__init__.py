@@ -7,6 +7,7 @@ from nanlab.topics.absorbed_updates import note_absorbed_updates
 from nanlab.topics.clipping import note_clipping, note_edits
 from nanlab.topics.dead_gradients import note_dead
 from nanlab.topics.flushes import note_flushes
+from nanlab.topics.hidden_overflows import note_hidden_overflows
 from nanlab.topics.scaler import note_early_clipping, note_factors, still_scaled
 from nanlab.topics.trends import follow
 from nanlab.trace.frames import StepRows
@@ -29,5 +30,6 @@ def look_through(rows: StepRows, written: Written, measured: bool) -> None:
     follow(rows, written.all)
     if measured:
         note_flushes(rows, written.gradients, written.by_hand)
+        note_hidden_overflows(rows)
         note_dead(rows, written.gradients)
         note_absorbed_updates(rows, written.by_hand)

@@ -341,6 +341,10 @@ _WHY = {
         "{op} lets none of the {numel:,} values through: each lies beyond its bound, or another was"
         " chosen. Its derivative is 0 there."
     ),
+    "cut": (
+        "{op} lets none of the {numel:,} values through: each lies beyond its bound. Its derivative"
+        " is 0 there."
+    ),
     "bound": (
         "{op} gives its bound for all {numel:,} values: what follows does not see what it reads."
     ),
@@ -566,7 +570,8 @@ def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Findin
     place = where(recording, dead.at) | {"op": dead.at.op}
     shown = listed(names, 3)
     error = dead.why not in ("choice", "beyond") or not learns
-    told = _WHY[dead.why].format(
+    cut = dead.why == "choice" and base_name(str(place["op"])) in having("cuts")
+    told = _WHY["cut" if cut else dead.why].format(
         op=place["op"], numel=dead.numel, blockers=" and ".join(dead.blockers)
     )
     return dead_gradient.finding(

@@ -505,4 +505,5 @@ def _flush_fixes(recording: Recording, flush: Flush) -> list[Fix]:
         title = "convert the gradient to float32 first, and give that to the optimizer"
         return [Fix(title, "grad = p.grad.float()")]
     scaled = [scaled_loss(recording)] if phase == BACKWARD and half else []
-    return [*scaled, *([FULL_RANGE] if half else []), IN_FLOAT32]
+    wide = [] if flush.at.dtype == "float32" else [IN_FLOAT32]
+    return [*scaled, *([FULL_RANGE] if half else []), *wide]

@@ -355,12 +355,15 @@ class Trace:
     @property
     def findings(self) -> list[Finding]:
         """All faults, most harmful first, with those behind the culprit and of other ranks."""
-        from nanlab.rules import with_hidden
+        from nanlab.rules import culprit_of, with_hidden
         from nanlab.rules.ranks import across_ranks
 
-        return across_ranks(
-            self.recording, with_hidden(self.recording, self.own_findings, self.chain)
-        )
+        known = with_hidden(self.recording, self.own_findings, self.chain)
+        found, culprit = across_ranks(self.recording, known), self.culprit
+        if found is known or culprit is None:
+            return found
+        same = culprit_of(found)
+        return [culprit if each is same else each for each in found]
 
     @property
     def own_findings(self) -> list[Finding]:
@@ -398,7 +401,11 @@ class Trace:
         from nanlab.rules import culprit_of
         from nanlab.rules.ranks import across_ranks
 
-        return culprit_of(across_ranks(self.recording, self.own_findings))
+        found, ranks = self.own_findings, self.recording.ranks
+        if ranks is None:
+            return culprit_of(found)
+        name = f"culprit {id(ranks)} {len(ranks.told)}"  # the same object as long as they are
+        return self._cached(name, lambda recording: culprit_of(across_ranks(recording, found)))
 
     def replay(
         self,

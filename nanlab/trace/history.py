@@ -21,7 +21,7 @@ FEWEST_ZERO_ALL = 3  # and where all are zero
 SCALED = 64.0  # a factor on the loss from which on it is taken for a loss scale
 
 
-Cost = Literal["gradient", "update", "value", "tensor"]  # what a flush cost
+Cost = Literal["gradient", "update", "value", "tensor", "part"]  # what a flush cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Flush:
     """Non-zero operands whose result is all zero, and the cost; one per place and victim."""
 
     at: Place
-    # value: of a result that the gradient came back through
+    # value: of a result that the gradient came back through; part: some elements of one
     cost: Cost
     name: str  # of the parameter
     numel: int

@@ -92,6 +92,8 @@ def headroom_line(trace: Trace) -> str:
     beyond = [
         f"{_at(trace, place)} is {_bits(bits)} {past}" for bits, _, past, place in ends if bits < 0
     ]
+    if found.overflow is not None:
+        beyond.insert(0, f"{_at(trace, found.overflow)} overflows")
     if beyond:
         whose = "Out of the normal range of" if found.ran else "Not safe in"
         return f"{whose} {found.dtype}: {', '.join(beyond)}."

@@ -14,7 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from nanlab.explanations.site import (
     MISSING,
@@ -24,6 +26,8 @@ from nanlab.explanations.site import (
     Tensor,
     bound_value,
     callee,
+    elements,
+    is_whole,
     number_of,
     signature,
     spliced,
@@ -54,6 +58,42 @@ def weighted(site: Site) -> Iterator[Candidate]:
                 edits = [replace(place, distance=0.0).replaced(0.3, (call, each))]
                 edits.append(raised.replaced(0.3, (use, form.format(raised.text(use)))))
                 yield Candidate(0.3, tuple(edit for one in edits for edit in one.edits))
+
+
+def of_each_sample(site: Site) -> Iterator[Candidate]:
+    """The weight of each sample, where a sampler was given one for each class and cannot draw as
+    many: drawn with replacement, as samples of a rare class come more than once."""
+    drawn = "without replacement" in site.text
+    for place, call in site.calls if drawn else ():
+        given = dict(zip(signature(place.value(call.func)), call.args, strict=False))
+        given |= {k.arg: k.value for k in call.keywords if k.arg}
+        node, again = given.get("weights"), given.get("replacement")
+        weights = place.value(node) if node is not None else MISSING
+        count = len(weights) if isinstance(weights, (Tensor, np.ndarray, list)) else 0
+        for at, (name, labels) in enumerate(_labels(site) if count else ()):
+            numbers = elements(labels)
+            if len(labels) > count and numbers and numbers <= {*range(count)} and node is not None:
+                own = place.text(node)
+                own = f"torch.tensor({own})" if isinstance(weights, list) else own
+                pairs = [(node, f"{own}[{name}]")]
+                pairs += [(again, "True")] if again is not None else []
+                near = replace(place, distance=0.02 * at)
+                yield near.replaced(0.35 + 0.3 * (max(numbers) < count - 1), *pairs)
+
+
+def _labels(site: Site) -> Iterator[tuple[str, Tensor]]:
+    """Whole numbers in one dimension among the names of a program, and what its datasets hold."""
+    names = {n: v for n, v in site.program.names.items() if n[:1] != "_"}
+    sets = {n: v for n, v in names.items() if isinstance(v, Dataset)}
+    names |= {f"{n}.{k}": v for n, each in sets.items() for k, v in vars(each).items()}
+    parts = {n: v for n, v in names.items() if isinstance(v, tuple)}  # of a TensorDataset
+    names |= {f"{n}[{at}]": v for n, each in parts.items() for at, v in enumerate(each)}
+    for name, value in names.items():
+        listed = isinstance(value, list) and {*map(type, value)} == {int}
+        whole = isinstance(value, np.ndarray) and value.dtype.kind in "iu"
+        rows = torch.tensor(value) if listed or whole else value
+        if isinstance(rows, Tensor) and rows.dim() == 1 and is_whole(rows):
+            yield name, rows
 
 
 def near_words(site: Site) -> Iterator[Candidate]:
@@ -292,7 +332,8 @@ def _named_alike(text: str, name: str) -> float:
 def exchanged(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """Two arguments, each of which is named as the parameter of the other is."""
     names = [name for name in signature(place.value(call.func)) if name != "self"]
-    pairs = zip(call.args, names, strict=False)
+    given = (node for node in call.args if place.text(node) != "self")  # of a class above
+    pairs = zip(given, names, strict=False)
     for (a, x), (b, y) in itertools.combinations(pairs, 2):
         first, second = place.text(a), place.text(b)
         now = _named_alike(first, x) + _named_alike(second, y)

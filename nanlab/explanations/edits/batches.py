@@ -121,13 +121,23 @@ def _by_name(names: list[str], keys: list[str]) -> list[str]:
 
 
 def batch_first(site: Site) -> Iterator[Candidate]:
-    """Sequences padded with the batch first, as the layers of the program take it."""
+    """Sequences padded with the batch first, as the layers of the program take it, or where what
+    has one number for each sequence meets their steps."""
     whole = "\n".join(source.text for source in site.program.texts)
-    sized = re.search("size|shape", site.text) and "batch_first=True" in whole
-    for place in site.statements() if sized else ():
+    meant = "batch_first=True" in whole or _has_steps_first(site)
+    for place in site.statements() if meant and re.search("size|shape", site.text) else ():
         for call in (c for c in place.calls() if callee(c) == "pad_sequence"):
             if len(call.args) < 2 and "batch_first" not in {k.arg for k in call.keywords}:
                 yield replace(place, distance=0.0).added(0.45, call, "batch_first=True")
+
+
+def _has_steps_first(site: Site) -> bool:
+    """Whether the message speaks of the first two sizes of a tensor, of which another has the
+    second alone."""
+    known = [v for f, _ in site.frames for v in f.f_locals.values() if isinstance(v, Tensor)]
+    rows = {len(each) for each in known if each.dim() == 1}
+    heads = {tuple(each.shape[:2]) for each in known if each.dim() > 1}
+    return any(a != b and b in rows and {a, b} <= {*site.told} for a, b in heads)
 
 
 def channels_first(site: Site) -> Iterator[Candidate]:

@@ -54,7 +54,10 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
             name, text = site.roles.get(id(node)), place.text(node)
             if refused is None or name != refused[1]:
                 continue
-            if refused[2].startswith(("Greater", "negative")):
+            own, made = _made_not_negative(site, place, node)
+            if refused[2].startswith(("Greater", "negative")) and made is not None:
+                yield own.replaced(0.4, (made, _positive(own, made)))
+            elif refused[2].startswith(("Greater", "negative")):
                 yield from _exponent(site, place, node, half)
                 new = _root(refused[1], place.whole(node), half)
                 yield place.replaced(0.3 if logarithms or "log" in text else 0.5, (node, new))
@@ -66,6 +69,23 @@ def allowed(site: Site, place: Place) -> Iterator[Candidate]:
             texts = [f"torch.nn.functional.softplus({place.text(node)})" for node in call.args]
             if any(isinstance(place.value(node), Tensor) for node in call.args):
                 yield place.replaced(0.5, *zip(call.args, texts, strict=True))
+
+
+def _made_not_negative(site: Site, place: Place, node: ast.AST) -> tuple[Place, ast.Call | None]:
+    """The call that gives a parameter, if it gives no negative number, and where it stands."""
+    bound = site.binding(place, node)
+    if bound is not None and bound.function is place.function:
+        place, node = replace(bound, distance=0.0), bound_value(bound, spelled(node))
+    known = isinstance(node, ast.Call) and callee(node) in having("non_negative")
+    return place, node if known and isinstance(node, ast.Call) else None
+
+
+def _positive(place: Place, made: ast.Call) -> str:
+    """What gives positive numbers instead of such as may be 0: softplus in place of relu."""
+    given = made.args or ([made.func.value] if isinstance(made.func, ast.Attribute) else [])
+    if callee(made) == "relu" and given:
+        return f"torch.nn.functional.softplus({place.text(given[0])})"
+    return f"{place.text(made)} + 1e-6"
 
 
 _LOGARITHM = re.compile(r"(?i)log_?\w*(std|sigma|scale|dev|var|rate)")

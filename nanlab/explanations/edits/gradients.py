@@ -93,11 +93,14 @@ def in_graph(site: Site, place: Place) -> Iterator[Candidate]:
 
 
 def _is_parameter(place: Place) -> bool:
-    """Whether a statement writes into a parameter, as an average or an update by hand does."""
+    """Whether a statement writes into a parameter, or a part of one, as an average or an update by
+    hand does."""
     root: Any = getattr(place.statement, "target", getattr(place.statement, "value", None))
     while not spelled(root) and isinstance(root, (ast.Call, ast.Attribute, ast.Subscript)):
         root = root.func if isinstance(root, ast.Call) else root.value
-    return root is not None and isinstance(place.value(root), nn.Parameter)
+    value: Any = place.value(root) if root is not None else MISSING
+    whole = value._base if isinstance(value, Tensor) and value._is_view() else value
+    return isinstance(whole, nn.Parameter)
 
 
 def _writes(statement: ast.stmt) -> bool:
@@ -1084,6 +1087,40 @@ def differentiable_again(site: Site) -> Iterator[Candidate]:
             for mark in getattr(node, "decorator_list", []):
                 if source.part(mark).endswith("once_differentiable"):
                     yield Candidate(0.2, (lines_as(source, mark.lineno, mark.lineno, ""),))
+
+
+def of_what_it_is_asked_for(site: Site, place: Place) -> Iterator[Candidate]:
+    """What a result is differentiated by, in the place of another tensor of its shape that the
+    result was computed from."""
+    calls = place.calls() if "have been used in the graph" in site.text else []
+    for call in (c for c in calls if callee(c) == "grad"):
+        given = dict(zip(("outputs", "inputs"), call.args, strict=False))
+        given |= {k.arg: k.value for k in call.keywords if k.arg}
+        by = given.get("inputs", call)
+        whole, name = place.value(by), spelled(by)
+        first = site.binding(place, by)
+        line = first.statement.lineno if first is not None else 0
+        own = [p for p in (place, *site.bindings) if p.function is place.function]
+        block = [*ast.walk(place.function or place.source.tree)]
+        owners = {id(n.value) for n in block if isinstance(n, ast.Attribute)}
+        alone = sum(spelled(n) == name and id(n) not in owners and _is_read(n) for n in block) < 2
+        later = [p for p in own if isinstance(whole, Tensor) and p.statement.lineno > line]
+        read = [(p, n) for p in later for c in p.calls() for n in _arguments_of(site, p, c)]
+        for made, node in read:
+            value = made.value(node) if name and spelled(node) not in ("", name) else MISSING
+            if isinstance(value, Tensor) and value.shape == whole.shape:
+                yield replace(made, distance=0.0).replaced(0.25 if alone else 0.5, (node, name))
+
+
+def _arguments_of(site: Site, place: Place, call: ast.Call) -> list[ast.expr]:
+    """What a call of a module, or of a function of the program, is given."""
+    code = getattr(place.value(call.func), "__code__", None)
+    own = code is not None and site.program.source(code.co_filename) is not None
+    return call.args if own or _called(place, call) else []
+
+
+def _is_read(node: Any) -> bool:
+    return isinstance(getattr(node, "ctx", None), ast.Load)
 
 
 def columns_joined(site: Site, place: Place) -> Iterator[Candidate]:

@@ -280,15 +280,20 @@ def resumed(site: Site) -> Iterator[Candidate]:
 
 
 def of_each_batch(site: Site) -> Iterator[Candidate]:
-    """The steps of a schedule that is stepped after each batch, where it was told the epochs."""
+    """The steps of a schedule that is stepped after each batch, where it was told the epochs, or
+    the batches of one of them."""
     for place in site.statements() if "number of total steps is" in site.text else ():
         for call in (c for c in place.calls() if "OneCycleLR" in callee(c)):
             given = {k.arg: k.value for k in call.keywords}
             for at, loader in enumerate(_loaders(site, place)):
                 own = replace(place, distance=0.02 * at)
                 if (steps := given.get("total_steps")) is not None:
-                    text = f"{place.whole(steps)} * len({loader})"
-                    yield own.replaced(0.3, (steps, text))
+                    made = bound_value(site.binding(place, steps), spelled(steps))
+                    known = [ast.unparse(n) for n in (steps, made) if n is not None]
+                    counted = any(f"len({loader})" in text for text in known)
+                    whole = [f"{place.whole(steps)} * len({loader})"]
+                    for text in site.all_rounds if counted else whole:
+                        yield own.replaced(0.3, (steps, text))
                 if (steps := given.get("steps_per_epoch")) is not None:
                     bound = site.binding(place, steps)
                     made = bound_value(bound, spelled(steps))

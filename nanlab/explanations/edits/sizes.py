@@ -457,6 +457,31 @@ def left_open(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.added(0.7, call, "-1")
 
 
+def with_ones_behind(site: Site) -> Iterator[Candidate]:
+    """A shape of a size and ones with as many ones as what it meets has dimensions behind it: all
+    of the program, or one."""
+    shapes = re.findall(r"\[(\d+(?:, \d+)+)\]", site.text) if "size" in site.text else []
+    ranks = {len(each.split(", ")) for each in shapes}
+    values = map(site.raising[0].value, site.raising[0].parts())
+    ranks |= {v.dim() for v in values if isinstance(v, Tensor) and "size" in site.text}
+    for source, rank in itertools.product(site.program.texts, sorted(ranks)):
+        pairs = [pair for node in source.nodes for pair in _with_ones(source, node, rank)]
+        for at, some in enumerate([pairs, *([pair] for pair in pairs)]):
+            yield Candidate(0.45 + 0.02 * at, spliced(source, some))
+
+
+def _with_ones(source: Source, node: Any, rank: int) -> Iterator[tuple[ast.AST, str]]:
+    """``view(n, 1)`` or ``[:, None]`` with ones up to a number of dimensions."""
+    indexed = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
+    reshaped = isinstance(node, ast.Call) and callee(node) in ("view", "reshape")
+    parts = getattr(node.slice, "elts", []) if indexed else node.args if reshaped else []
+    written = [source.part(each) for each in parts]
+    one = "None" if indexed else "1"
+    if 1 < len(parts) < rank and {*written[1:]} == {one} and written[0] != one:
+        if not indexed or written[0] == ":":
+            yield parts[-1], ", ".join([one] * (1 + rank - len(parts)))
+
+
 def rest_of_parts(site: Site, place: Place) -> Iterator[Candidate]:
     """The last of the sizes of all parts as what the others leave of the whole."""
     for whole, parts in ((call.args[0], each) for call in place.calls() for each in call.args[1:]):
@@ -509,6 +534,38 @@ def _reckoned(place: Place, node: ast.expr, value: Any, site: Site) -> Iterator[
                 alike = (name for name, v in place.names().items() if v is through)
                 for name in dict.fromkeys((ast.unparse(loop.iter), *alike)):
                     yield 0.7, f"{loose} * len({name})"
+
+
+def as_another_argument(site: Site, place: Place) -> Iterator[Candidate]:
+    """The size that an argument is made with, as another argument of the call, where the message
+    says that it should be that."""
+    said = filter(None, (re.search(each, site.text) for each in _OF_ONE_SIZE))
+    for told, call in itertools.product(said, place.calls()):
+        given: dict[Any, ast.expr] = {site.roles.get(id(n)): n for n in call.args}
+        given |= {k.arg: k.value for k in call.keywords}
+        size, node = given.get(told["size"]), given.get(told["made"])
+        if size is not None and node is not None:
+            made = site.binding(place, node) or replace(place, statement=ast.Expr(node))
+            calls = [c for c in made.calls() if c.args and _is_number(made, c.args[0])]
+            number = re.search(rf"{told['size']}=(\d+)", site.text)
+            for each in calls[-1:]:
+                near = replace(made, distance=0.0)
+                yield near.replaced(0.3, (each.args[0], place.text(size)))
+                if number is not None:  # where it has no name there
+                    yield near.replaced(0.5, (each.args[0], number[1]))
+
+
+# Messages that one argument has to have the size that another says.
+_OF_ONE_SIZE = (
+    r"equal to (?P<size>\w+)=\d+, but got (?P<made>\w+) with size",
+    r"(?P<made>\w+) has to be 1D and length of `(?P<size>\w+)`",
+)
+
+
+def _is_number(place: Place, node: ast.expr) -> bool:
+    """Whether an expression may be a whole number: it is, or is not known."""
+    value = place.value(node)
+    return value is MISSING or type(value) is int
 
 
 def size_of_argument(site: Site, place: Place) -> Iterator[Candidate]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -432,8 +433,8 @@ def fitting(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.3, (call.args[0], f"{{n: {text}}}"))
         for text in _states(place.text(call.args[0]), state, own.state_dict()):
             yield place.replaced(0.3, (call.args[0], text))
-        for source, old, prefix in _prefixes(site, state):
-            yield Candidate(-0.05, spliced(source, [(old, f'"{prefix}"')]))
+        for source, old, prefix in _prefixes(site, state, own.state_dict()):
+            yield Candidate(-0.05, spliced(source, [(old, prefix)]))
         computed = {name for name, _ in own.named_buffers()}
         if wrong and {*wrong} <= computed:
             yield from _not_saved(site, {name.rpartition(".")[2] for name in wrong})
@@ -514,19 +515,28 @@ def _renamed(state: dict[str, Any], wanted: dict[str, Tensor]) -> list[tuple[str
     return found if fits and all(len(new) > 1 for _, new in found) else []
 
 
-def _prefixes(site: Site, state: Any) -> Iterator[tuple[Source, ast.expr, str]]:
+def _prefixes(
+    site: Site, state: Any, wanted: dict[str, Tensor]
+) -> Iterator[tuple[Source, ast.expr, str]]:
     """Texts of the program by which a prefix is looked for that no name of a checkpoint has, each
-    with one that is nearly so."""
+    with one that is nearly so, or with what is left of it; how much is cut, as all of it."""
     names = [name for name in state if isinstance(name, str)] if isinstance(state, dict) else []
     heads = {name.partition(".")[0] + "." for name in names}
+    left = [name.removesuffix(own) for name, own in zip(names, wanted, strict=False)]
+    rest = left[0] if len({*left}) == 1 and len(names) == len(wanted) else ""
     for source in site.program.texts:
         for node in source.nodes:
-            asked = callee(node) in ("replace", "removeprefix", "startswith", "lstrip")
+            asked = callee(node) in ("replace", "removeprefix", "startswith", "lstrip", "len")
             for text in node.args[:1] if asked and isinstance(node, ast.Call) else ():
                 old = text.value if isinstance(text, ast.Constant) else None
                 if isinstance(old, str) and not any(old in name for name in names):
-                    for near in difflib.get_close_matches(old, heads, 2, 0.7):
-                        yield source, text, near
+                    close = difflib.get_close_matches(old, heads, 2, 0.7)
+                    for near in (*close, *[old + rest] * bool(rest)):
+                        yield source, text, f'"{near}"'
+        for node in (n for n in source.nodes if isinstance(n, ast.Slice) and rest):
+            number = getattr(node.lower, "value", None)
+            if node.lower is not None and type(number) is int:
+                yield source, node.lower, str(number + len(rest))
 
 
 def within_sequence(site: Site, place: Place) -> Iterator[Candidate]:
@@ -786,6 +796,21 @@ def unpacked(site: Site, place: Place) -> Iterator[Candidate]:
             yield replace(place, distance=0.0).replaced(0.3, (target, text))
         elif any(isinstance(each, kinds) for each in value):
             yield place.replaced(0.3, (target, spelled(target) + ", _" * (len(value) - 1)))
+
+
+def in_rows(site: Site) -> Iterator[Candidate]:
+    """Pairs that a tensor is made of, one below the other, as two rows, which are taken apart."""
+    told = re.search(r"too many values to unpack \(expected (\d+)", site.text)
+    calls = [(p, c) for p in site.statements() for c in p.calls() if told is not None and c.args]
+    for place, call in calls:
+        given = place.value(call.args[0])
+        rows = given if isinstance(given, _LISTS) else []
+        widths = {len(row) if isinstance(row, _LISTS) and len(row) else 0 for row in rows}
+        if told is not None and widths == {int(told[1])}:
+            yield replace(place, distance=0.0).replaced(0.35, (call, f"{place.text(call)}.T"))
+
+
+_LISTS = list, tuple, np.ndarray
 
 
 def _without_unread(place: Place, target: ast.Tuple, count: int) -> Iterator[Candidate]:

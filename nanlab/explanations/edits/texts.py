@@ -50,21 +50,29 @@ def as_numbers(site: Site) -> Iterator[Candidate]:
 
 
 def of_sections(site: Site) -> Iterator[Candidate]:
-    """What is given as ``**section``, whose values are numbers as text, as numbers."""
-    for place in site.raising:
+    """What is given as ``**section``, whose values are numbers as text, as numbers; those of its
+    values that are, where others are no text, as in YAML ``3e-4`` is."""
+    for depth, place in enumerate((*site.raising, *site.builders)):
         whole = [k.value for call in place.calls() for k in call.keywords if k.arg is None]
         for node in whole:
             value, bound = place.value(node), site.binding(place, node)
-            texts = [*value.values()] if isinstance(value, Mapping) else []
-            if not texts or None in [_number(t) if isinstance(t, str) else None for t in texts]:
+            section = value if isinstance(value, Mapping) else {}
+            texts = {k: v for k, v in section.items() if isinstance(v, str) and _is_number(v)}
+            if texts and len(texts) < len(section):
+                own = place.text(node)
+                parts = (f'"{k}": {_kinds([v])[0]}({own}["{k}"])' for k, v in texts.items())
+                near = replace(place, distance=-0.02 * min(depth, 4))  # where it is read
+                yield near.replaced(0.3, (node, f"{{**{own}, {', '.join(parts)}}}"))
+            if not texts or len(texts) < len(section):
                 continue
             made = bound_value(bound, spelled(node)) if bound is not None else None
-            own, at = (bound, made) if bound is not None and made is not None else (place, node)
-            inner: Any = at
+            at, read = (bound, made) if bound is not None and made is not None else (place, node)
+            inner: Any = read
             if callee(inner) == "dict" and len(inner.args) == 1:
                 inner = inner.args[0]
-            text = f"{{key: {_kinds(texts)[0]}(each) for key, each in {own.text(inner)}.items()}}"
-            yield replace(own, distance=0.0).replaced(0.26, (at, text))
+            kind = _kinds([*texts.values()])[0]
+            text = f"{{key: {kind}(each) for key, each in {at.text(inner)}.items()}}"
+            yield replace(at, distance=0.0).replaced(0.26, (read, text))
 
 
 def of_lists(site: Site) -> Iterator[Candidate]:
@@ -163,6 +171,10 @@ def _number(text: str) -> float | None:
         return float(text) if "_" not in text else None
     except ValueError:
         return None
+
+
+def _is_number(text: str) -> bool:
+    return _number(text) is not None
 
 
 def _kinds(texts: list[str]) -> list[str]:

@@ -29,6 +29,7 @@ from nanlab.explanations.site import (
     innermost,
     is_whole,
     names_in,
+    number_of,
     spelled,
 )
 from nanlab.findings.rule import Edit
@@ -382,6 +383,21 @@ def written_in_part(site: Site, place: Place) -> Iterator[Candidate]:
         index = f"{':, ' * int(longer[3])}: {place.text(target)}.size({longer[3]})"
         loose = place.whole(value)  # type: ignore[arg-type]
         yield place.replaced(0.6, (value, f"{loose}[{index}]"))  # type: ignore[arg-type]
+        yield from _in_steps(site, target, int(longer[2]) / int(longer[1]))
+
+
+def _in_steps(site: Site, target: ast.Subscript, times: float) -> Iterator[Candidate]:
+    """The numbers that a value is computed from in the steps in which it is written, where they
+    are so many times more."""
+    parts = getattr(target.slice, "elts", [target.slice])
+    steps = {number_of(n.step) for n in parts if isinstance(n, ast.Slice) and n.step is not None}
+    for place in site.bindings if times in steps else ():
+        for call in (c for c in place.calls() if callee(c) == "arange" and len(c.args) < 3):
+            start = "0, " * (len(call.args) == 1)
+            bounds = ", ".join(map(place.text, call.args))
+            rest = "".join(f", {place.text(k)}" for k in call.keywords)
+            text = f"{place.text(call.func)}({start}{bounds}, {times:g}{rest})"
+            yield replace(place, distance=0.0).replaced(0.35, (call, text))
 
 
 def written_as(site: Site, place: Place) -> Iterator[Candidate]:
