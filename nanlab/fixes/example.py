@@ -371,7 +371,7 @@ def guarded(
                 elif "too-large" in guard.when or not _is_whole(found.get("p") if found else None):
                     changes.append((node, new))
     for key, changes in known.items():
-        if (standing or alone or page.place.span) and key not in standing:
+        if (standing or alone) and key not in standing:
             continue  # of something else on the line
         for chosen in (changes[:1] if key in standing else [], [] if alone else _apart(changes)):
             new = page.changed(chosen) if chosen else None
