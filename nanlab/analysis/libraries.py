@@ -243,6 +243,8 @@ def bounded_where_made(
     except SyntaxError:
         return []
     forms = [f for f in dict.fromkeys((*kept, *FORMS.get(cause, ()))) if f not in (*MASKS, *APART)]
+    if cause == UNLIKELY:  # of parameters the support says nothing
+        return []
     found = []
     for statement in ast.walk(tree):
         if not isinstance(statement, ast.Assign | ast.Return) or statement.value is None:

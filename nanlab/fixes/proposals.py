@@ -121,8 +121,9 @@ def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candida
         if made.place != op.place and (grows or made.base_name in _MAKERS):
             makers.setdefault(made.place, made)
     for maker in list(makers.values())[: 1 if grows else MOST_MAKERS]:
-        vanishes = op.base_name not in _WITHOUT_POLE and _vanishes(recording, maker.position)
-        own = {"vanishes"} if vanishes else set()
+        # 0 times an infinity is NaN without a pole
+        harms = op.base_name not in _WITHOUT_POLE or "infinite" in facts
+        own = {"vanishes"} if harms and _vanishes(recording, maker.position) else set()
         guards, place = _fitting(MAKERS, facts | own), _place(recording, maker, pages)
         found += guarded(pages.text, place, guards, number, alone=grows)
         if grows:

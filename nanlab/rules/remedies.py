@@ -459,7 +459,7 @@ def _kept_inside(trace: Trace, finding: Finding) -> list[str]:
     """The forms in which an operand of a library's operation would be within its domain: what the
     program passes may be that operand."""
     library = finding.library
-    if library is None or not (text := text_of_library(library)):
+    if library is None or finding.phase == "optimizer" or not (text := text_of_library(library)):
         return []
     found = dict[str, None]()
     for each in library_proposals(trace.recording, finding.position, text, library[1]):
@@ -467,8 +467,8 @@ def _kept_inside(trace: Trace, finding: Finding) -> list[str]:
         with suppress(SyntaxError):
             trees = (ast.parse(textwrap.dedent(t)) for t in ("\n".join(rows), each.text))
             found |= dict.fromkeys(forms_between(*trees))
-    plain = (form for form in found if not any(each in form for each in (":=", "torch.")))
-    return [form for form in plain if "nanlab" not in form][:MOST_KEPT]
+    plain = (form for form in found if not any(each in form for each in (":=", "torch.", "nanlab")))
+    return [form for form in plain if form.count("{x}") == 1][:MOST_KEPT]  # it may be a call
 
 
 def patched_library(trace: Trace, finding: Finding) -> list[Fix]:
