@@ -46,27 +46,25 @@ def test_an_average_by_hand_over_a_list_is_shown_to_move_in_float32() -> None:
     assert "elements then change, instead of none" in fix.title
 
 
-def test_what_does_not_move_in_float32_either_is_not_said_to() -> None:
+def fixes_of_updates(lr: float) -> list[nanlab.Fix]:
+    """What is told of updates of ones in bfloat16, all of them absorbed."""
     w = nn.Parameter(torch.ones(16, dtype=torch.bfloat16))
-    opt = torch.optim.SGD([w], lr=1e-12)
+    opt = torch.optim.SGD([w], lr=lr)
     with nanlab.watch(on_fault="record") as trace:
         for _ in range(3):
             opt.zero_grad()
             w.sum().backward()
             opt.step()
-    fixes = [fix for finding in absorbed(trace) for fix in finding.fixes]
+    return [fix for finding in absorbed(trace) for fix in finding.fixes]
+
+
+def test_what_does_not_move_in_float32_either_is_not_said_to() -> None:
+    fixes = fixes_of_updates(1e-12)
     assert fixes and not any("then change" in fix.title for fix in fixes)
 
 
 def test_advice_without_an_edit_is_not_verified() -> None:
-    w = nn.Parameter(torch.ones(16, dtype=torch.bfloat16))
-    opt = torch.optim.SGD([w], lr=1e-4)
-    with nanlab.watch(on_fault="record") as trace:
-        for _ in range(3):
-            opt.zero_grad()
-            w.sum().backward()
-            opt.step()
-    fixes = [fix for finding in absorbed(trace) for fix in finding.fixes]
+    fixes = fixes_of_updates(1e-4)
     assert any("16 of 16 elements then change" in fix.title for fix in fixes)
     assert all(fix.edits for fix in fixes if fix.verified)
 

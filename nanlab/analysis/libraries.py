@@ -236,15 +236,15 @@ def forms_between(old: ast.AST, new: ast.AST) -> Iterator[str]:
 def bounded_where_made(
     text: str, spans: Sequence[Span], cause: str, kept: Sequence[str] = ()
 ) -> list[Rewriting]:
-    """The expressions of the user's that made what a library computes with, each kept where the
+    """The program's expressions that made what a library computes with, each kept where the
     library's operation has a value and a derivative. spans: of these expressions."""
+    if cause == UNLIKELY:  # the support says nothing of parameters
+        return []
     try:
         tree = ast.parse(text)
     except SyntaxError:
         return []
     forms = [f for f in dict.fromkeys((*kept, *FORMS.get(cause, ()))) if f not in (*MASKS, *APART)]
-    if cause == UNLIKELY:  # of parameters the support says nothing
-        return []
     found = []
     for statement in ast.walk(tree):
         if not isinstance(statement, ast.Assign | ast.Return) or statement.value is None:

@@ -177,13 +177,18 @@ def _bad_norm(rows: StepRows, used: int, gradient: int) -> int | None:
     recording = rows.recording
     above = walk([used], lambda at: (p for p in recording.parents(at) if p > gradient))
     found = next((position for position in above if position in recording.bad), None)
-    taken = (s for step in rows.parameter_steps if (s := recording.stats(step.used or -1)))
-    if found is None and recording.at(used).name in FACTORS and all(s.all_zero for s in taken):
+    if found is None and recording.at(used).name in FACTORS and _all_zero(rows):
         gradients = {step.gradient for step in rows.parameter_steps}
         last = max(each for each in gradients if each is not None)
         between = (at for at in sorted(recording.bad) if last < at < used)
         found = next((at for at in between if _is_of(recording, at, gradients)), None)
     return found
+
+
+def _all_zero(rows: StepRows) -> bool:
+    """Whether each gradient that an optimizer took is zero throughout."""
+    taken = (s.used for s in rows.parameter_steps if s.used is not None)
+    return all(known is not None and known.all_zero for known in map(rows.recording.stats, taken))
 
 
 def _is_of(recording: Recording, position: int, gradients: Collection[int | None]) -> bool:

@@ -522,8 +522,8 @@ _IN_FLOAT32 = Fix(
 def scaler_misuse(fault: Fault) -> Finding | None:
     """Gradients were used with the loss scale still on them.
 
-    scaler.scale(loss) multiplies every gradient; only scaler.unscale_ and scaler.step divide the
-    scale out again.
+    The scale multiplies every gradient. Of a GradScaler only scaler.unscale_ and scaler.step divide
+    it out again.
     """
     finding = fault.finding
     bypasses = [m for m in fault.recording.training.misuses if m.kind == "bypass"]
@@ -658,8 +658,8 @@ def _no_update(trace: Trace) -> Finding:
 def scaler_misuse_(trace: Trace) -> Iterator[Finding]:
     """Gradients were used with the loss scale still on them.
 
-    scaler.scale(loss) multiplies every gradient; only scaler.unscale_ and scaler.step divide the
-    scale out again.
+    The scale multiplies every gradient. Of a GradScaler only scaler.unscale_ and scaler.step divide
+    it out again.
     """
     kinds: dict[tuple[str, int], list[Misuse]] = {}
     last = max((o.sink.step_position for o in harmful_origins(trace.recording)), default=-1)
@@ -730,7 +730,11 @@ _MISUSES = {
         "gradients are clipped before their scale of {scale:g} is divided out: they become"
         " {ratio:.3g} times too small",
         "The norm then includes the factor on the loss. After the division almost nothing is left.",
-        Fix("divide the scale out of the gradients first, then clip", ""),
+        Fix(
+            "divide the scale out of the gradients first",
+            "for p in model.parameters():\n    p.grad.div_(scale)\n"
+            "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)",
+        ),
     ),
 }
 
