@@ -20,6 +20,7 @@ from nanlab.operators import CARDS, OF_NUMBERS, card, having
 from nanlab.program.expression import (
     OBJECTS,
     inside,
+    is_plain,
     last_name,
     lines_of,
     nodes_of,
@@ -128,19 +129,15 @@ def is_number(node: ast.AST) -> bool:
             return True
         case ast.Call(func=ast.Attribute(value=ast.Name(id="math"))):
             return True
-        case ast.Call(func=ast.Attribute(attr=name)):
-            return name in ("numel", "size", "item", "dim")
-        case ast.Call(func=ast.Name(id=name)):
-            return name in ("len", "float", "int", "max", "min")
+        case ast.Call(func=ast.Attribute(attr="item")):
+            return True
         case ast.Subscript():
             return is_number(node.value)
         case ast.BinOp():
             return is_number(node.left) and is_number(node.right)
         case ast.UnaryOp():
             return is_number(node.operand)
-    return isinstance(node, ast.Constant) or (
-        isinstance(node, ast.Attribute) and node.attr == "shape"
-    )
+    return isinstance(node, ast.Constant) or is_plain(node)
 
 
 @cache

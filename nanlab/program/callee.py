@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
 from nanlab.program.expression import (
+    SHAPES,
     Code,
     Following,
     Made,
@@ -47,7 +48,6 @@ from nanlab.trace.recording import Recording
 Tensor = torch.Tensor
 MOST_TRIES = 200  # assignments of recorded values to the arguments of a call
 MOST_OBJECTS = 20  # without tensors, of a class, that may be the one that was called
-_SHAPES = frozenset({"shape", "ndim", "dtype", "device", "size", "numel", "dim"})
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 _DEPTH = 3  # objects that hold each other
 
@@ -228,7 +228,7 @@ def _parts(
         if isinstance(part, ast.Name | ast.Attribute | ast.Subscript):
             if _root(part) in names:
                 return
-            if isinstance(part, ast.Attribute) and part.attr in _SHAPES:
+            if isinstance(part, ast.Attribute) and part.attr in SHAPES:
                 visit(part.value)
                 return
             if isinstance(part, ast.Subscript) and span_of(part) in spans and _is_plain(part.slice):

@@ -34,9 +34,8 @@ MOST_TRIES = 800
 MOST_LENGTHS = 3  # of a first run that are given up, and by which it may be longer
 MOST_CHOICES = 20_000  # of which most are seen to give something else as soon as a few are
 MOST_MAPS = 2  # vmaps inside of each other
-_SHAPES = frozenset(
-    {"shape", "ndim", "dtype", "device", "size", "numel", "dim", "new_zeros", "new_ones"}
-)
+# what Python knows of a tensor without its numbers
+SHAPES = frozenset({"shape", "ndim", "dtype", "device", "size", "numel", "dim"})
 OBJECTS = frozenset(("self", "cls", "model", "net"))  # of a program: their methods are its own
 _LOOPS = ("sum", "zip", "enumerate", "range", "list", "tuple", "reversed")
 _MODULES = {name: name for name in ("torch", "math", "numpy", "nanlab")}
@@ -557,7 +556,7 @@ def is_plain(node: ast.AST) -> bool:
 def shows_shape(node: ast.AST) -> bool:
     """``x.shape``, ``x.size(0)``: what says nothing of the numbers in a tensor."""
     if isinstance(node, ast.Attribute):  # self.shape is a parameter of the module
-        return node.attr in _SHAPES and getattr(node.value, "id", "") != "self"
+        return node.attr in SHAPES | _MADE and getattr(node.value, "id", "") != "self"
     return isinstance(node, ast.Call) and shows_shape(node.func)
 
 
@@ -567,13 +566,13 @@ def _asked(node: ast.AST) -> ast.expr | None:
         case ast.Subscript(value=inner) | ast.Call(func=ast.Attribute() as inner):
             return _asked(inner)
         case ast.Attribute(value=ast.Name() | ast.Attribute() as tensor, attr=attr):
-            return tensor if attr in _KNOWN and shows_shape(node) else None
+            return tensor if attr in SHAPES and shows_shape(node) else None
         case ast.Call(func=ast.Name(id="len"), args=[ast.Name() | ast.Attribute() as tensor]):
             return tensor
     return None
 
 
-_KNOWN = _SHAPES - {"new_zeros", "new_ones"}
+_MADE = frozenset({"new_zeros", "new_ones"})  # of its dtype, on its device
 
 
 def free_paths(tree: ast.AST, known: set[str]) -> list[ast.expr]:
