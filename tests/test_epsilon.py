@@ -248,3 +248,12 @@ def test_plot_draws_on_the_axes_it_is_given(name: str) -> None:
     axes = Figure().subplots()
     assert advise_eps(*EXAMPLES[name]).plot(axes) is axes
     assert axes.get_xscale() == "log" and axes.lines
+
+
+@pytest.mark.parametrize("fn", [lambda x, eps: 1 / (x + eps), lambda x, eps: torch.log(x + eps)])
+def test_without_a_healthy_element_nothing_is_said_of_what_an_epsilon_costs(
+    fn: Callable[[Tensor, float], Tensor],
+) -> None:
+    advice = advise_eps(fn, torch.zeros(3))
+    assert advice.recommended is None
+    assert advice.reason.startswith("x holds no element that is finite without an epsilon")

@@ -82,3 +82,51 @@ def test_power_of_minus_one_divides_by_its_base(exponent: float | torch.Tensor) 
     with nanlab.watch(on_fault="record") as trace:
         x.pow(exponent).sum().backward()
     assert culprit_of(trace).cause == "div-by-zero"
+
+
+@pytest.mark.parametrize("remainder", [torch.remainder, torch.fmod])
+def test_a_remainder_of_a_division_by_zero_is_told_as_the_nan_that_it_is(remainder) -> None:  # type: ignore[no-untyped-def]
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        remainder(w, torch.tensor([1.0, 0.0])).sum().backward()
+    assert culprit_of(trace).title == "remainder of a division by zero for 1 element of 2: NaN"
+
+
+def test_a_power_overflows_by_its_exponent_or_by_its_base_whichever_is_larger() -> None:
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+
+    def told(power) -> tuple[str, str]:  # type: ignore[no-untyped-def]
+        with nanlab.watch(on_fault="record") as trace:
+            power().sum().backward()
+        return culprit_of(trace).cause, culprit_of(trace).title
+
+    for exponent in (200, torch.tensor([200.0, 200.0])):
+        assert told(lambda e=exponent: w**e)[0] == "exp-overflow"
+    assert told(lambda: (w * 1e20) ** 2)[0] == "dtype-overflow"
+    assert told(lambda: 10.0 ** (w * 100))[1] == (
+        "2 powers x**y (largest base 10, largest exponent 200) overflow float32"
+    )
+
+
+def test_a_scale_of_zero_is_no_sample_outside_of_the_support() -> None:
+    scale = torch.nn.Parameter(torch.zeros(2))
+    with nanlab.watch(on_fault="record") as trace:
+        normal = torch.distributions.Normal(torch.zeros(2), scale, validate_args=False)
+        (-normal.log_prob(torch.zeros(2)).sum()).backward()
+    assert culprit_of(trace).cause == "log-of-zero"
+
+
+def test_what_has_a_number_for_a_name_is_not_called_a_parameter_twice() -> None:
+    bad = torch.nn.Parameter(torch.tensor([float("nan"), 1.0]))
+    with nanlab.watch(on_fault="record") as trace:
+        (bad * 2).sum().backward()
+    assert culprit_of(trace).title.startswith("parameter 0 (2) holds 1 NaN")
+
+
+def test_a_product_of_probabilities_is_rewritten_as_a_sum_of_logarithms() -> None:
+    layer = torch.nn.Linear(4, 64)
+    with nanlab.watch(on_fault="record") as trace:
+        p = torch.sigmoid(layer(torch.zeros(3, 4)) - 4)
+        likelihood = p.prod(1)
+        (-torch.log(likelihood).sum()).backward()
+    assert "rewritten with a sum of logarithms" in [fix.title for fix in culprit_of(trace).fixes]

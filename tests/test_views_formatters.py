@@ -131,8 +131,8 @@ def test_a_sentence_begins_with_a_capital_and_code_is_set_as_code(
 def test_an_explanation_says_which_of_its_fixes_were_tried() -> None:
     tried, untried = Fix("pad first", "pad(x)", "verified"), Fix("another way", "y = x")
     both = Explanation("shape", "two sizes", "why", fixes=[tried, untried])
-    assert "fix (verified): pad first:  pad(x)" in str(both)
-    assert "fix: another way:  y = x" in str(both)
+    assert "fix (verified): pad first\n    pad(x)" in str(both)
+    assert "fix: another way\n    y = x" in str(both)
     assert ">verified<" in both._repr_html_()
     assert "outcome" not in Explanation("shape", "two sizes", "why", fixes=[untried])._repr_html_()
 

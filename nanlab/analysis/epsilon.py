@@ -238,8 +238,9 @@ def advise_eps(
        that is seen.
 
     Largest, because up to there it costs nothing and tames the gradient most. Where none passes 3
-    and 4, the one that distorts least is taken, and the reason says so. Where none passes 2, or
-    each changes some healthy element by more than its size, ``recommended`` is None.
+    and 4, the one that distorts least is taken, and the reason says so. Where none passes 2, each
+    changes some healthy element by more than its size, or no element is healthy, ``recommended`` is
+    None.
 
     Raises TypeMismatchError (a TypeError) where ``fn`` cannot be called or returns no tensor, for
     integer and complex tensors and other dtypes; UsageError (a ValueError) where ``fn`` does not
@@ -359,7 +360,13 @@ def _choose(
 ) -> tuple[float | None, str]:
     """The recommended eps and why."""
     usable = table[table["usable"]]
-    distortion = usable[["value_distortion", "gradient_distortion"]].max(axis=1).fillna(0.0)
+    distortion = usable[["value_distortion", "gradient_distortion"]].max(axis=1)
+    if len(usable) and distortion.isna().all():
+        return None, (
+            "x holds no element that is finite without an epsilon, so what one costs cannot be"
+            " measured: give it such elements beside those that need one"
+        )
+    distortion = distortion.fillna(0.0)
     if usable.empty or distortion.min() > 1:
         return None, _why_none(table, limits)
     harmless = usable[(distortion <= limit) & (usable["eps"] <= limit * (typical or math.inf))]

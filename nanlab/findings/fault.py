@@ -594,6 +594,18 @@ def bad_values(nans: int, infinities: int) -> str:
     return " and ".join(parts)
 
 
+def every(numel: int) -> str:
+    """``all 1,024 values``."""
+    return "its one value" if numel == 1 else f"all {numel:,} values"
+
+
+def owner_called(kind: str, name: str) -> str:
+    """``the parameter fc.weight``, but ``parameter 0 (4x3)``: what has no name has a number."""
+    if not name:
+        return f"a {kind}"
+    return name if name.startswith(f"{kind} ") else f"the {kind} {name}"
+
+
 def verb(count: int, one: str, many: str) -> str:
     """The form of a verb that agrees with a count."""
     return one if count == 1 else many

@@ -38,6 +38,7 @@ FACTS = {
     "infinite": "an operand holds an infinity",
     "low": "an operand holds very low numbers, as a mask may",
     "too-large": "its result is infinite, of finite operands of which none is near 0",
+    "undefined": "its result holds a NaN",
     "grows": "it is an exponential",
     "pole": "it is no positive power that was too large",
     "zero": "an operand holds a 0, or a number whose square is none",
@@ -325,10 +326,10 @@ divide the sum by a count of at least one [empty]
     mean($x, dim=$d) -> $x.sum(dim=$d) / max($x.shape[$d], 1)
 count at least one
     nanmean($x, ...) -> $x.nansum(...) / (~$x.isnan()).sum(...).clamp_min(1)
-divide the sum by the number of counted targets, at least one
+divide the sum by the number of counted targets, at least one [undefined]
     cross_entropy nll_loss: NAME($x, $y, ...)
         -> F.NAME($x, $y, ..., reduction="sum") / ($y != -100).sum().clamp_min(1)
-divide the sum by the weights of the targets, at least 1e-3
+divide the sum by the weights of the targets, at least 1e-3 [undefined]
     cross_entropy nll_loss: NAME($x, $y, weight=$w)
         -> F.NAME($x, $y, weight=$w, reduction="sum") / $w[$y].sum().clamp_min(1e-3)
 a finite mask of LOWEST instead of -inf: an impossible target costs that much [infinite]

@@ -1002,6 +1002,8 @@ def _told(t: Term, known: frozenset[str]) -> str:
     """What a form is called by: its first function that the program does not call itself."""
     names = [n for n in calls_in(t) if n not in known]
     plain = "the exponent" if not having("exponential").isdisjoint(names) else "one quotient"
+    if "prod" in known and {"log", "sum"} <= {*calls_in(t)}:
+        plain = "a sum of logarithms"
     return next((n for n in names if n not in _PLAIN), plain)
 
 

@@ -282,6 +282,7 @@ def facts_of(recording: Recording, op: Op) -> set[str]:
         "infinite": not known or any(s.posinf or s.neginf for s in known),
         "low": not known or any(x < LOW for x in low),
         "too-large": not known or (overflow and max(map(abs, [*low, *high]), default=0.0) > 4.0),
+        "undefined": op.stats is None or not op.stats.known or op.stats.nan,
         "grows": op.base_name in having("exponential"),
         "pole": not (overflow and _raises_power(recording, op)),
         "zero": not known or zero,

@@ -13,7 +13,17 @@ import torch
 
 from nanlab.analysis.provenance import MOVES, is_made_of_data, is_mask, skipped_by_hand
 from nanlab.analysis.training import line_fields, optimizer_step_of
-from nanlab.findings.fault import SHOWN, Fault, bad_values, listed, match, nonfinite, plural, verb
+from nanlab.findings.fault import (
+    SHOWN,
+    Fault,
+    bad_values,
+    listed,
+    match,
+    nonfinite,
+    owner_called,
+    plural,
+    verb,
+)
 from nanlab.findings.rule import Finding, Fix, Match, rule
 from nanlab.operators import card, having
 from nanlab.program.values import operand_of
@@ -95,7 +105,9 @@ def _shown(fault: Fault, role: str) -> str:
         role = "optimizer's state"
         states = (s for s in fault.recording.sinks if s.kind == "state")
         named = [s.name for s in states if s.position in fault.origin.path]
-    return " ".join([role, *named[:1]])
+    if role in ("parameter", "buffer"):
+        return owner_called(role, next(iter(named), ""))
+    return " ".join(["the", role, *named[:1]])
 
 
 def _name_of_owner(fault: Fault) -> list[str]:
@@ -221,8 +233,8 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     if _is_written(fault):
         at = max(fault.origin.path)
         held = bad_values(*_counts_among(fault, [at])[:2])
-        name = fault.origin.sink.name or "a parameter"
-        title = f"the program wrote {held} into the parameter {name}"
+        name = owner_called("parameter", fault.origin.sink.name)
+        title = f"the program wrote {held} into {name}"
         return Match(title, phase="optimizer", position=at)
     born = fault.recording.step_of(fault.position) if fault.position >= 0 else fault.finding.step
     first = fault.recording.step_of(0)
@@ -239,7 +251,7 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     )
     evidence, samples = _held(fault)
     return Match(
-        f"the {_shown(fault, role)} holds {bad_values(nans, infinities)} among"
+        f"{_shown(fault, role)} holds {bad_values(nans, infinities)} among"
         f" {plural(numel, 'value')}, first used by {fault.finding.op}",
         evidence,
         explanation=text,

@@ -17,6 +17,7 @@ from nanlab.rules.lengths import NORMS, measured, normalises, nowhere_zero, squa
 
 Tensor = torch.Tensor
 _QUOTIENTS = having("quotient")
+_REMAINDERS = ("remainder", "fmod")
 _DEVIATIONS = having("deviation", "normalises")
 
 
@@ -122,12 +123,15 @@ def div_by_zero(fault: Fault) -> Match | None:
     )
     if fault.backward and fault.forward not in _QUOTIENTS:
         name = f"derivative of {fault.forward}: a division"
+    if not fault.backward and fault.name in _REMAINDERS:
+        name = "remainder of a division"
     values, quotients = fault.at(above) if above is not None else None, fault.at(fault.result)
     both = int((values == 0).sum()) if values is not None else 0
-    # it was overwritten: a NaN tells
-    if values is None and quotients is not None and fault.name == "div":
-        both = int(torch.isnan(quotients).sum())
-    quotient = "0/0 = NaN" if both == fault.count else "inf or NaN" if both else "inf"
+    undefined = int(torch.isnan(quotients).sum()) if quotients is not None else both
+    # the numerator was overwritten: a NaN tells
+    known = fault.name not in _REMAINDERS and (both or (values is None and fault.name == "div"))
+    nan = "0/0 = NaN" if known else "NaN"
+    quotient = "inf" if not undefined else nan if undefined == fault.count else "inf or NaN"
     title = f"{name} by zero for {plural(count, 'element')} of {fault.numel:,}: {quotient}"
     why = _SIGN_OF_ZERO if _pushed_by_sign(fault) else _flushed(fault)
     return match(fault, title, why, numerator=above, divisor=below)
@@ -196,7 +200,7 @@ def div_by_tiny(fault: Fault) -> Match | None:
         below is None
         or not len(below)
         or not bool(((below != 0) & torch.isfinite(below)).all())
-        or fault.name in ("remainder", "fmod")
+        or fault.name in _REMAINDERS
     ):
         return None
     smallest = below.abs().max()

@@ -147,15 +147,21 @@ def power_overflow(fault: Fault) -> Match | None:
     if power is None or fault.low:
         return None
     fixed = not isinstance(fault.argument(1, "exponent"), torch.Tensor)
-    if fixed and fault.dtype != "float64" and isinstance(fault.argument(0), torch.Tensor):
-        return None  # the base grew, and the dtype does not hold its power
     base, values, powers = power.base, power.values, power.exponents
+    grown = fixed and isinstance(fault.argument(0), torch.Tensor) and fault.dtype != "float64"
+    if grown and bool((powers <= values.abs()).any()):
+        return None  # the base grew, and the dtype does not hold its power
     large = (values.abs() > 1) & (powers > 2)
     if not bool(large.all()) or not len(large):
         return None
+    alike = bool((powers == powers[0]).all())
+    form = f"x**{number(powers[0])}" if alike else "x**y"
+    largest = f"largest base {number(values.abs().max())}"
+    if not alike:
+        largest += f", largest exponent {number(powers.max())}"
     title = (
-        f"{plural(len(values), 'power')} x**{number(powers[0])} (largest base"
-        f" {number(values.abs().max())}) {verb(len(values), 'overflows', 'overflow')} {fault.dtype}"
+        f"{plural(len(values), 'power')} {form} ({largest})"
+        f" {verb(len(values), 'overflows', 'overflow')} {fault.dtype}"
     )
     return match(fault, title, base=base)
 

@@ -135,6 +135,9 @@ def _of_value(fault: Fault) -> bool:
     """Whether ``log_prob`` took the logarithm of an observed value, not of a model output."""
     if fault.backward or fault.forward not in _LOGARITHMS or fault.calls(*_LOGARITHMS):
         return False
+    own = fault.recording.at(fault.position)
+    if own and own.node >= 0 and "xlog" not in fault.forward:
+        return False  # what the program learns
     argument = fault.operand_row(_of_observed(fault))
     row = fault.recording.at(argument)
     source = fault.recording.sources.get(argument)

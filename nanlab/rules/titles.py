@@ -76,8 +76,10 @@ def _operations(fix: Fix) -> list[ast.Call | ast.BinOp]:
 
 def _is_new(node: ast.Call | ast.BinOp, code: str, pieces: Sequence[str]) -> bool:
     """Whether an operation is one that was written."""
-    if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Add):
-        return False
+    if isinstance(node, ast.BinOp):
+        number = isinstance(node.left, ast.Constant | ast.UnaryOp)  # -1 + 1e-6 is a bound
+        if number or not isinstance(node.op, ast.Add):
+            return False
     name = last_name(node.func) if isinstance(node, ast.Call) else _told(node, code)
     return any("".join(name.split()) in piece for piece in pieces)
 

@@ -261,4 +261,5 @@ def _is_update(recording: Recording, position: int) -> None:
 def _named_average(recording: Recording, position: int, name: str) -> int:
     """Register a new average, and return its number."""
     shape = "x".join(map(str, recording.at(position).shape)) or "scalar"
-    return recording.new_owner(f"the average of {name} ({shape})", "buffer")
+    shown = name if name.endswith(")") else f"{name} ({shape})"
+    return recording.new_owner(f"the average of {shown}", "buffer")

@@ -12,7 +12,7 @@ import numpy as np
 from nanlab.analysis.graph import Cut, GraphFlow, cuts_before, last_root
 from nanlab.analysis.training import steps_seen, where
 from nanlab.errors import NotReplayable
-from nanlab.findings.fault import bad_values, listed, plural
+from nanlab.findings.fault import bad_values, every, listed, plural
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.operators import base_name, card, having
@@ -345,9 +345,7 @@ _WHY = {
         "{op} lets none of the {numel:,} values through: each lies beyond its bound. Its derivative"
         " is 0 there."
     ),
-    "bound": (
-        "{op} gives its bound for all {numel:,} values: what follows does not see what it reads."
-    ),
+    "bound": ("{op} gives its bound for {every}: what follows does not see what it reads."),
     "stuck": (
         "{op} reads nothing but values beyond its bound, where its derivative is 0: the loss would"
         " move them back, and no gradient reaches them."
@@ -356,15 +354,14 @@ _WHY = {
         "{op} reads nothing but values beyond its bound, where its derivative is 0: they stay"
         " there, whatever the loss asks for later."
     ),
-    "custom": "The backward of the Function makes all {numel:,} values 0, by {op}.",
-    "value": ("{op} gives exactly 0 for all {numel:,} values, which multiply the gradient."),
+    "custom": "The backward of the Function makes {every} 0, by {op}.",
+    "value": "{op} gives exactly 0 for {every}, by which the gradient is multiplied.",
     "zeros": (
         "{op} reads nothing but zeros, and autograd makes its derivative there 0: neither can what"
         " it reads leave 0, nor what comes before it learn."
     ),
     "saturated": (
-        "The derivative of {op} is exactly 0 for all {numel:,} values: in floating point it is flat"
-        " there."
+        "The derivative of {op} is exactly 0 for {every}: in floating point it is flat there."
     ),
 }
 _FIXES = {
@@ -572,7 +569,10 @@ def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Findin
     error = dead.why not in ("choice", "beyond") or not learns
     cut = dead.why == "choice" and base_name(str(place["op"])) in having("cuts")
     told = _WHY["cut" if cut else dead.why].format(
-        op=place["op"], numel=dead.numel, blockers=" and ".join(dead.blockers)
+        op=place["op"],
+        numel=dead.numel,
+        every=every(dead.numel),
+        blockers=" and ".join(dead.blockers),
     )
     return dead_gradient.finding(
         f"no gradient arrives at {shown}: it is exactly 0 in"

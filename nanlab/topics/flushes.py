@@ -12,7 +12,7 @@ import torch
 
 from nanlab.analysis.signal_loss import first_losses
 from nanlab.analysis.training import CASTS, where
-from nanlab.findings.fault import listed, place_of
+from nanlab.findings.fault import every, listed, place_of
 from nanlab.findings.rule import Finding, Fix, Rule, rule
 from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
 from nanlab.operators import having, in_place, spoken, with_forms
@@ -458,7 +458,7 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
     twin = shadow.stats
     place = place_of(trace, position)
     return dtype_underflow.finding(
-        f"{place['op']} flushes all {twin.numel:,} values to zero in {limits.name}",
+        f"{place['op']} flushes {every(twin.numel)} to zero in {limits.name}",
         f"In float32 the largest magnitude is {twin.largest:.3g}; {_floor(limits)}",
         phase=PHASES[row.phase],
         step=recording.step_of(position),
@@ -487,7 +487,7 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     limits = format_of(flush.at.dtype)
     place = where(recording, flush.at)
     return dtype_underflow.finding(
-        f"{place['op']} flushes all {flush.numel:,} values to zero in {limits.name}: {loses}",
+        f"{place['op']} flushes {every(flush.numel)} to zero in {limits.name}: {loses}",
         f"The largest magnitude {'to be squared ' if squares else ''}is {flush.largest:.3g};"
         f" {_floor(limits)}",
         severity="error" if harmful else "warning",

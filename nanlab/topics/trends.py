@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from nanlab.analysis.training import where
-from nanlab.findings.fault import Fault, plural
+from nanlab.findings.fault import Fault, owner_called, plural
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import format_of
 from nanlab.operators import card, having
@@ -299,7 +299,7 @@ def _warning(recording: Recording, forecast: Forecast) -> Finding:
     owner = series.owners.get(forecast.column)
     backward = "gradient" if forecast.place.phase == BACKWARD else "result"
     if owner is not None:
-        name = f"{recording.parameter_kinds[owner]} {recording.parameter_names[owner]}"
+        name = owner_called(recording.parameter_kinds[owner], recording.parameter_names[owner])
     else:
         name = f"the {backward} of {place['op']}"
     way = f"on its way {'out of' if overflow else 'to zero in'} {forecast.place.dtype}"

@@ -103,7 +103,6 @@ def as_text(explanation: Explanation) -> str:
         table_text = explanation.evidence.head(ROWS).to_string(index=False)
         lines += [f"    {line}" for line in table_text.splitlines()]
     for fix in explanation.fixes:
-        first, *rest = fix.code.splitlines() or [""]
         outcome = f" ({fix.verdict})" if fix.verdict != "untried" else ""
-        lines += [f"  fix{outcome}: {fix.title}:  {first}", *(f"         {line}" for line in rest)]
+        lines += [f"  fix{outcome}: {fix.title}", *(f"    {row}" for row in fix.code.splitlines())]
     return "\n".join(lines)

@@ -67,9 +67,9 @@ def as_text(finding: Finding) -> str:
     lines += [f"  {finding.explanation}"]
     lines += [f"  path: {Path(finding.path).chain()}"] if finding.path else []
     for fix in finding.fixes:
-        title = f"{fix.title}: {fix.why}" if fix.why else fix.title
-        code = "\n".join(fix.lines)
-        lines.append(f"  fix ({fix.verdict}): {title}:  {code}")
+        why = f": {fix.why}" if fix.why else ""
+        lines.append(f"  fix ({fix.verdict}{why}): {fix.title}")
+        lines += [f"    {row}" for row in fix.lines]
     return "\n".join(lines)
 
 
