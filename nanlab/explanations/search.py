@@ -71,7 +71,6 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("at_error", (names.near_names, names.without_dots, names.those_that_have_it)),
     ("at_error", (names.without_gradient, names.where_it_is_given, names.lists)),
     ("raising", (names.of_first_part,)),
-    ("bound", (names.of_values,)),
     ("raising", (functions.layer_by_layer, gradients.columns_joined, values.in_range)),
     ("raising", (gradients.of_what_it_is_asked_for,)),
     ("raising", (batches.steps_first, batches.of_one_key)),

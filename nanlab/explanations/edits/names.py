@@ -17,6 +17,7 @@ from traceback import walk_tb
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 from torch.utils.data import Subset
 
@@ -286,12 +287,40 @@ def _is_hooked(site: Site, place: Place) -> bool:
     )
 
 
-def of_values(site: Site, place: Place) -> Iterator[Candidate]:
-    """The values of a reduction that gives the indices too, as ``max(1)`` does."""
-    both = re.search(r"return_types\.(\w+)", site.text)
-    for call in place.calls() if both is not None else ():
-        if both is not None and callee(call) == both[1]:
-            yield replace(place, distance=0.0).replaced(0.25, (call, f"{place.text(call)}.values"))
+def of_values(site: Site) -> Iterator[Candidate]:
+    """The part that is meant of what a call gives by name, as the values of ``max(1)``, which
+    gives the indices too: of one call, or of all."""
+    told = set(re.findall(r"return_types\.(\w+)", site.text))
+    near = {id(place.statement): replace(place, distance=0.0) for place in site.bound}
+    places = {id(place.statement): place for place in site.statements()} if told else {}
+    every: dict[Source, list[tuple[ast.AST, str]]] = {}
+    for key, place in (places | near).items() if told else ():
+        whole = getattr(place.statement, "value", None)
+        target = getattr(place.statement, "targets", [whole])[0]
+        kinds = (ast.Attribute, ast.Subscript)
+        taken = {id(n.value) for n in place.parts() if isinstance(n, kinds)}
+        taken |= {id(whole)} if isinstance(target, ast.Tuple) else set()
+        for call in (c for c in place.calls() if id(c) not in taken):
+            parts = _parts_of(told, callee(call), "".join(bound_by(place.statement)))
+            for at, part in enumerate(parts):
+                pair = call, f"{place.text(call)}.{part}"
+                yield place.replaced(0.25 + 0.05 * (key not in near) + 0.02 * at, pair)
+                if not at:
+                    every.setdefault(place.source, []).append(pair)
+    for source, pairs in every.items():
+        if len(pairs) > 1:
+            yield Candidate(0.3, spliced(source, pairs))
+
+
+def _parts_of(kinds: set[str], function: str, name: str) -> list[str]:
+    """The names of the parts that a function gives, those first that are like what they are bound
+    to, and like the function."""
+    of = next((kind for kind in kinds if kind.removeprefix("linalg_") == function), "")
+    parts = getattr(getattr(torch.return_types, of, None), "__match_args__", ()) if of else ()
+    for word in (function, name):
+        near = difflib.get_close_matches(word, parts, 1, 0.6)
+        parts = [*near, *(each for each in parts if each not in near)]
+    return [*parts]
 
 
 def taken_apart(site: Site) -> Iterator[Candidate]:

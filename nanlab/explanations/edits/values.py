@@ -32,7 +32,6 @@ from nanlab.explanations.site import (
     number_of,
     spelled,
 )
-from nanlab.findings.rule import Edit
 from nanlab.operators import having
 
 # Calls after which a tensor is no other form of what it was.
@@ -436,20 +435,6 @@ def _with_fractions(site: Site, place: Place, name: ast.expr) -> Iterator[Candid
         yield own.added(0.3, made, "dtype=torch.float32")
     else:
         yield own.replaced(0.3, (made, f"{bound.whole(made)}.float()"))
-
-
-def values_of(site: Site) -> Iterator[Candidate]:
-    """The values alone where a name was bound to these with their indices, as by ``max``: one, or
-    all of them."""
-    asked = "return_types" in site.text
-    places = [p for p in site.bindings if asked and "return_types" in str(type(p.result()))]
-    edits: list[Edit] = []
-    for place in places:
-        value = bound_value(place, "")
-        each = replace(place, distance=0.0).replaced(0.32, (value, f"{place.text(value)}.values"))
-        edits += each.edits
-        yield each
-    yield Candidate(0.3, tuple(edits))
 
 
 def shortened(site: Site, place: Place) -> Iterator[Candidate]:
