@@ -15,6 +15,7 @@ from nanlab.explanations.site import (
     Site,
     bound_by,
     callee,
+    own_nodes,
     spelled,
     spliced,
 )
@@ -94,9 +95,8 @@ def _silent(source: Source, hook: Any) -> Iterator[tuple[ast.AST, str]]:
         if _does(hook.body, own):
             yield hook.body, _unreturned(source, hook.body)
         return
-    inner = {id(n) for row in hook.body for n in ast.walk(row) if isinstance(row, Function)}
-    for row in ast.walk(hook):
-        if isinstance(row, ast.Return) and row.value is not None and id(row) not in inner:
+    for row in own_nodes(hook):
+        if isinstance(row, ast.Return) and row.value is not None:
             yield row, source.part(row.value) if _does(row.value, own) else "return"
 
 

@@ -34,6 +34,7 @@ from nanlab.explanations.site import (
     is_return,
     lines_as,
     names_in,
+    own_nodes,
     rows_of,
     spelled,
     spliced,
@@ -325,28 +326,37 @@ def state_kept(site: Site) -> Iterator[Candidate]:
 
 
 def returned(site: Site) -> Iterator[Candidate]:
-    """What a function computed last, returned: it gave None."""
+    """What a function computed or defined last, returned: it gave None. Of what decorates, what it
+    was given."""
     near = (*site.raising, *site.bindings)
     asked = [place.value(call.func) for place in near for call in place.calls()]
     known = {id(place.function) for one in asked for place in site.returns(one)}
     for source in site.program.texts if "NoneType" in site.text else ():
-        for node in source.nodes:
-            rows = rows_of(node) if isinstance(node, ast.FunctionDef) else []
-            last = site.place(source, rows[-1], 0.0) if rows else None
-            value = getattr(rows[-1], "value", None) if rows else None
-            if last is None or value is None or isinstance(rows[-1], ast.Return):
+        marks = {mark for node in source.nodes for mark in getattr(node, "decorator_list", [])}
+        names = {callee(mark) or getattr(mark, "attr", spelled(mark)) for mark in marks}
+        for node in (n for n in source.nodes if isinstance(n, ast.FunctionDef)):
+            last, row = site.place(source, node.body[-1], 0.0), node.body[-1]
+            inner = [each.name for each in node.body if isinstance(each, Function)]
+            around = function_around(source, node)
+            given = [a.arg for a in node.args.args if a.arg != "self"][:1]
+            decorates = names & {node.name, getattr(around, "name", node.name)}
+            meant = inner[-1:] or (given if decorates else [])
+            if meant and not any(map(is_return, own_nodes(node))):
+                yield last.written(0.3, f"{{}}\nreturn {meant[0]}")
+            value = getattr(row, "value", None)
+            if value is None or isinstance(row, ast.Return):
                 continue
-            unused = isinstance(rows[-1], ast.Expr) and not isinstance(value, ast.Constant)
+            unused = isinstance(row, ast.Expr) and not isinstance(value, ast.Constant)
             plain = unused and not isinstance(value, ast.Call)  # it does nothing there
-            gives = any(is_return(each) for row in rows for each in ast.walk(row))
+            gives = any(map(is_return, ast.walk(node)))
             gives = gives and id(node) not in known  # else on another path
             if plain or (unused and not gives):
-                yield last.replaced(0.45 - 0.1 * plain, (rows[-1], f"return {last.text(value)}"))
-            bound = [bound_by(row) for row in rows[::-1] if not isinstance(row, ast.Expr)]
-            names = bound[0] if bound else []
-            if names and not gives and not names[0].startswith("self."):
+                yield last.replaced(0.45 - 0.1 * plain, (row, f"return {last.text(value)}"))
+            bound = [bound_by(each) for each in node.body[::-1] if not isinstance(each, ast.Expr)]
+            made = bound[0] if bound else []
+            if made and not gives and not made[0].startswith("self."):
                 shown = 0.1 * (unused and callee(value) != "print")
-                yield last.written(0.35 + shown, f"{{}}\nreturn {', '.join(names)}")
+                yield last.written(0.35 + shown, f"{{}}\nreturn {', '.join(made)}")
 
 
 _NO_RESULT = ("NoneType", "_IncompatibleKeys")  # of what a call gives that changes something
