@@ -924,27 +924,38 @@ def named_parts(site: Site) -> Iterator[Candidate]:
                         yield Candidate(0.5 + 0.02 * at, edits)
 
 
-def near_methods(site: Site) -> Iterator[Candidate]:
-    """Methods whose name nearly is one that their class should have."""
-    for source in site.program.texts:
-        for node in source.nodes:
-            kind = site.program.names.get(getattr(node, "name", ""))
-            if not isinstance(node, ast.ClassDef) or not isinstance(kind, type):
-                continue
-            own = [each for each in node.body if isinstance(each, ast.FunctionDef)]
-            asked = {*dir(kind.__base__), "__getitem__", "__len__", "__iter__", "__call__"}
-            others = [each for each in own if each.name not in asked]
-            asked -= {each.name for each in own}
-            for each in others:
-                said = [
-                    n
-                    for n in asked
-                    if n[:2] == "__" and n[2:-2] in each.name and f"{n[2:-2]}(" in site.text
-                ]
-                for near in (*difflib.get_close_matches(each.name, list(asked), 1, 0.75), *said):
-                    old = source.lines[each.lineno - 1]
-                    new = old.replace(each.name, near, 1)
-                    yield Candidate(0.35, (lines_as(source, each.lineno, each.lineno, new),))
+def near_members(site: Site) -> Iterator[Candidate]:
+    """Methods and attributes of a class whose name nearly is one that it should have: that a base
+    has or declares, or that it was asked for."""
+    owner = getattr(site.error, "obj", None) if isinstance(site.error, AttributeError) else None
+    kinds = [(s, n) for s in site.program.texts for n in s.nodes if isinstance(n, ast.ClassDef)]
+    members = {node: _members(node) for _, node in kinds}
+    for source, node in kinds:
+        kind, own = site.program.names.get(node.name), members[node]
+        if not isinstance(kind, type):
+            continue
+        asked = {*dir(kind.__base__), "__getitem__", "__len__", "__iter__", "__call__"}
+        bases = {base.__name__ for base in kind.__mro__[1:]}
+        asked |= {n for base, names in members.items() if base.name in bases for n in names}
+        asked |= {str(site.error.name)} if isinstance(owner, kind) else set()  # type: ignore
+        others = {name: row for name, row in own.items() if name not in asked}
+        asked -= own.keys()
+        declared = {n for other, names in members.items() if other is not node for n in names}
+        for name, row in others.items():
+            plain = not isinstance(row, Function)
+            known = [n for n in asked if not (plain and callable(getattr(kind, n, None)))]
+            said = [n for n in asked if n[:2] == "__" and n[2:-2] in name]
+            said = [n for n in said if f"{n[2:-2]}(" in site.text and not plain]
+            for near in (*difflib.get_close_matches(name, known, 1, 0.75), *said):
+                new = source.lines[row.lineno - 1].replace(name, near, 1)
+                cost = 0.35 - 0.1 * (near in declared)
+                yield Candidate(cost, (lines_as(source, row.lineno, row.lineno, new),))
+
+
+def _members(node: ast.ClassDef) -> dict[str, ast.stmt]:
+    """What a class binds or declares, by name."""
+    named = {row.name: row for row in node.body if isinstance(row, Function)}
+    return named | {name: row for row in node.body for name in bound_by(row)}
 
 
 def _known_names(place: Place, node: ast.Name) -> Iterator[Candidate]:
