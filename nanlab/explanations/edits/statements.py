@@ -850,8 +850,8 @@ def registered(site: Site, place: Place) -> Iterator[Candidate]:
         return
     target = statement.targets[0]
     made = place.value(target)
-    if "device" in site.text and isinstance(target, ast.Attribute) and isinstance(made, Tensor):
-        if not isinstance(made, nn.Parameter) and spelled(target):
+    if isinstance(target, ast.Attribute) and isinstance(made, Tensor):
+        if not isinstance(made, nn.Parameter) and spelled(target) and _is_left_behind(site, made):
             value = place.text(statement.value)
             text = f'self.register_buffer("{target.attr}", {value})'
             yield place.replaced(0.0, (statement, text))
@@ -860,6 +860,13 @@ def registered(site: Site, place: Place) -> Iterator[Candidate]:
         for kind in ("Module", "Parameter"):
             text = f"torch.nn.{kind}{'List' if listed else 'Dict'}({place.text(statement.value)})"
             yield place.replaced(0.9, (statement.value, text))
+
+
+def _is_left_behind(site: Site, value: Tensor) -> bool:
+    """Whether a tensor may not have come with its module to another device, or dtype."""
+    learned = {p.dtype for module in site.modules for p in module.parameters()}
+    cast = len(learned) == 1 and value.is_floating_point() and value.dtype not in learned
+    return "device" in site.text or (cast and "type" in site.text)
 
 
 def _initialised(source: Source, node: ast.ClassDef, site: Site) -> Iterator[Candidate]:
