@@ -74,6 +74,24 @@ def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.45 + 0.3 * named, (same, text))
 
 
+def of_the_other(site: Site, place: Place) -> Iterator[Candidate]:
+    """A tensor for another of its kind, where the two differ by the sizes that do not fit alone:
+    ``self.value(memory)`` for ``self.value(x)``. It is unusual that nothing reads the other."""
+    known = [(n, v) for n, v in place.frame.f_locals.items() if isinstance(v, Tensor)]
+    nodes = [n for n in ast.walk(place.function or place.source.tree) if isinstance(n, ast.Name)]
+    read = [n.id for n in nodes if isinstance(n.ctx, ast.Load)]
+    for node in place.parts() if len(set(site.told)) > 1 else ():
+        value, name = place.value(node), spelled(node)
+        if not isinstance(node, ast.Name) or not isinstance(value, Tensor):
+            continue
+        for other, tensor in known:
+            if (tensor.dim(), tensor.dtype) == (value.dim(), value.dtype):
+                sizes = set(zip(value.shape, tensor.shape, strict=True))
+                apart = [pair for pair in sizes if pair[0] != pair[1]]
+                if len(apart) == 1 and {*apart[0]} <= {*site.told}:
+                    yield place.replaced(0.2 + 0.5 * (read.count(name) < 2), (node, other))
+
+
 def reduced_as_elsewhere(site: Site) -> Iterator[Candidate]:
     """What a method gives, summed over a dimension as it is wherever else it is called:
     ``policy.log_prob(actions).sum(-1)``."""
