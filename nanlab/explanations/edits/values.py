@@ -75,20 +75,25 @@ def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
 
 
 def of_the_other(site: Site, place: Place) -> Iterator[Candidate]:
-    """A tensor for another of its kind, where the two differ by the sizes that do not fit alone:
-    ``self.value(memory)`` for ``self.value(x)``. It is unusual that nothing reads the other."""
-    known = [(n, v) for n, v in place.frame.f_locals.items() if isinstance(v, Tensor)]
-    nodes = [n for n in ast.walk(place.function or place.source.tree) if isinstance(n, ast.Name)]
+    """An argument of a function in the place of a tensor that it has, where the two differ by the
+    sizes that do not fit alone: ``self.value(memory)`` for ``self.value(x)``. It is unusual that
+    nothing reads the other."""
+    function, told = place.function, {*site.told}
+    own = function.args.args if function is not None and len(told) > 1 else []
+    given = {a.arg: v for a in own if isinstance(v := place.value(ast.Name(a.arg)), Tensor)}
+    nodes = [n for n in ast.walk(function or place.source.tree) if isinstance(n, ast.Name)]
     read = [n.id for n in nodes if isinstance(n.ctx, ast.Load)]
-    for node in place.parts() if len(set(site.told)) > 1 else ():
-        value, name = place.value(node), spelled(node)
-        if not isinstance(node, ast.Name) or not isinstance(value, Tensor):
-            continue
-        for other, tensor in known:
-            if (tensor.dim(), tensor.dtype) == (value.dim(), value.dtype):
+    names = [n for n in place.parts() if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    here = [n.id for n in names]
+    for node in names if given else ():
+        value, name, bound = place.value(node), node.id, site.binding(place, node)
+        parts = names_in(bound.statement) if bound is not None else set()
+        parts |= {*here} if here.count(name) < 2 else set()  # it would meet itself
+        for other, tensor in given.items() if isinstance(value, Tensor) else ():
+            if other not in parts and tensor.dim() == value.dim() and tensor.dtype == value.dtype:
                 sizes = set(zip(value.shape, tensor.shape, strict=True))
                 apart = [pair for pair in sizes if pair[0] != pair[1]]
-                if len(apart) == 1 and {*apart[0]} <= {*site.told}:
+                if len(apart) == 1 and told.issuperset(*apart):
                     yield place.replaced(0.2 + 0.5 * (read.count(name) < 2), (node, other))
 
 
