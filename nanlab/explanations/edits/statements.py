@@ -341,14 +341,16 @@ def returned(site: Site) -> Iterator[Candidate]:
             given = [a.arg for a in node.args.args if a.arg != "self"][:1]
             decorates = names & {node.name, getattr(around, "name", node.name)}
             meant = inner[-1:] or (given if decorates else [])
-            if meant and not any(map(is_return, own_nodes(node))):
-                yield last.written(0.3, f"{{}}\nreturn {meant[0]}")
+            used = {n for each in own_nodes(node) if callee(each) for n in names_in(each)}
+            gives = any(map(is_return, own_nodes(node)))
+            if meant and not gives:
+                cost = 0.3 + 0.15 * (meant == inner[-1:] and meant[0] in used)
+                yield last.written(cost, f"{{}}\nreturn {meant[0]}")
             value = getattr(row, "value", None)
             if value is None or isinstance(row, ast.Return):
                 continue
             unused = isinstance(row, ast.Expr) and not isinstance(value, ast.Constant)
             plain = unused and not isinstance(value, ast.Call)  # it does nothing there
-            gives = any(map(is_return, ast.walk(node)))
             gives = gives and id(node) not in known  # else on another path
             if plain or (unused and not gives):
                 yield last.replaced(0.45 - 0.1 * plain, (row, f"return {last.text(value)}"))
