@@ -838,6 +838,16 @@ def function_around(source: Source, statement: Any) -> Function | None:
     return max(around, key=_start, default=None)
 
 
+def own_nodes(function: Function) -> Iterator[ast.AST]:
+    """The nodes of a function without those of the functions in it."""
+    todo: list[ast.AST] = [*function.body]
+    while todo:
+        node = todo.pop(0)
+        yield node
+        if not isinstance(node, Function | ast.Lambda | ast.ClassDef):
+            todo += ast.iter_child_nodes(node)
+
+
 def unread(function: ast.AST | None) -> list[str]:
     """Arguments that a function takes and never reads."""
     if not isinstance(function, Function):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from typing import Any
 
+from nanlab.explanations.edits.gradients import is_cut
 from nanlab.explanations.site import (
     Candidate,
     Function,
     Site,
     bound_by,
     callee,
+    own_nodes,
     spelled,
     spliced,
 )
@@ -24,9 +27,9 @@ _NO_TENSOR = re.compile(
 
 
 def without_result(site: Site) -> Iterator[Candidate]:
-    """A hook that only looks returns nothing, where what it returned was no tensor, and it did not
-    raise itself."""
-    for source in site.program.texts if _NO_TENSOR.search(site.text) else ():
+    """A hook that only looks returns nothing, where what it returned was no tensor or was cut from
+    the graph, and it did not raise itself."""
+    for source in site.program.texts if _NO_TENSOR.search(site.text) or is_cut(site) else ():
         calls = (n for n in source.nodes if re.search("register_.*hook$", callee(n)))
         hooks = [h for call in calls for a in getattr(call, "args", []) for h in _hooks(source, a)]
         raised = {at.statement.lineno for at in site.raising if at.source is source}
@@ -92,17 +95,15 @@ def _silent(source: Source, hook: Any) -> Iterator[tuple[ast.AST, str]]:
         if _does(hook.body, own):
             yield hook.body, _unreturned(source, hook.body)
         return
-    inner = {id(n) for row in hook.body for n in ast.walk(row) if isinstance(row, Function)}
-    for row in ast.walk(hook):
-        if isinstance(row, ast.Return) and row.value is not None and id(row) not in inner:
+    for row in own_nodes(hook):
+        if isinstance(row, ast.Return) and row.value is not None:
             yield row, source.part(row.value) if _does(row.value, own) else "return"
 
 
 def _does(node: ast.expr, own: set[str]) -> bool:
     """Whether an expression calls what may change something else than what a hook is given."""
-    calls = (n.func for n in ast.walk(node) if isinstance(n, ast.Call))
-    owners = (_root(each.value) for each in calls if isinstance(each, ast.Attribute))
-    return any(name and name not in own for name in owners)
+    roots = {_root(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+    return bool(roots - own - {"", *vars(builtins)})
 
 
 def _root(node: Any) -> str:

@@ -17,6 +17,7 @@ from traceback import walk_tb
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 from torch.utils.data import Subset
 
@@ -286,12 +287,40 @@ def _is_hooked(site: Site, place: Place) -> bool:
     )
 
 
-def of_values(site: Site, place: Place) -> Iterator[Candidate]:
-    """The values of a reduction that gives the indices too, as ``max(1)`` does."""
-    both = re.search(r"return_types\.(\w+)", site.text)
-    for call in place.calls() if both is not None else ():
-        if both is not None and callee(call) == both[1]:
-            yield replace(place, distance=0.0).replaced(0.25, (call, f"{place.text(call)}.values"))
+def of_values(site: Site) -> Iterator[Candidate]:
+    """The part that is meant of what a call gives by name, as the values of ``max(1)``, which
+    gives the indices too: of one call, or of all."""
+    told = set(re.findall(r"return_types\.(\w+)", site.text))
+    near = {id(place.statement): replace(place, distance=0.0) for place in site.bound}
+    places = {id(place.statement): place for place in site.statements()} if told else {}
+    every: dict[Source, list[tuple[ast.AST, str]]] = {}
+    for key, place in (places | near).items() if told else ():
+        whole = getattr(place.statement, "value", None)
+        target = getattr(place.statement, "targets", [whole])[0]
+        kinds = (ast.Attribute, ast.Subscript)
+        taken = {id(n.value) for n in place.parts() if isinstance(n, kinds)}
+        taken |= {id(whole)} if isinstance(target, ast.Tuple) else set()
+        for call in (c for c in place.calls() if id(c) not in taken):
+            parts = _parts_of(told, callee(call), "".join(bound_by(place.statement)))
+            for at, part in enumerate(parts):
+                pair = call, f"{place.text(call)}.{part}"
+                yield place.replaced(0.25 + 0.05 * (key not in near) + 0.02 * at, pair)
+                if not at:
+                    every.setdefault(place.source, []).append(pair)
+    for source, pairs in every.items():
+        if len(pairs) > 1:
+            yield Candidate(0.3, spliced(source, pairs))
+
+
+def _parts_of(kinds: set[str], function: str, name: str) -> list[str]:
+    """The names of the parts that a function gives, those first that are like what they are bound
+    to, and like the function."""
+    of = next((kind for kind in kinds if kind.removeprefix("linalg_") == function), "")
+    parts = getattr(getattr(torch.return_types, of, None), "__match_args__", ()) if of else ()
+    for word in (function, name):
+        near = difflib.get_close_matches(word, parts, 1, 0.6)
+        parts = [*near, *(each for each in parts if each not in near)]
+    return [*parts]
 
 
 def taken_apart(site: Site) -> Iterator[Candidate]:
@@ -895,27 +924,38 @@ def named_parts(site: Site) -> Iterator[Candidate]:
                         yield Candidate(0.5 + 0.02 * at, edits)
 
 
-def near_methods(site: Site) -> Iterator[Candidate]:
-    """Methods whose name nearly is one that their class should have."""
-    for source in site.program.texts:
-        for node in source.nodes:
-            kind = site.program.names.get(getattr(node, "name", ""))
-            if not isinstance(node, ast.ClassDef) or not isinstance(kind, type):
-                continue
-            own = [each for each in node.body if isinstance(each, ast.FunctionDef)]
-            asked = {*dir(kind.__base__), "__getitem__", "__len__", "__iter__", "__call__"}
-            others = [each for each in own if each.name not in asked]
-            asked -= {each.name for each in own}
-            for each in others:
-                said = [
-                    n
-                    for n in asked
-                    if n[:2] == "__" and n[2:-2] in each.name and f"{n[2:-2]}(" in site.text
-                ]
-                for near in (*difflib.get_close_matches(each.name, list(asked), 1, 0.75), *said):
-                    old = source.lines[each.lineno - 1]
-                    new = old.replace(each.name, near, 1)
-                    yield Candidate(0.35, (lines_as(source, each.lineno, each.lineno, new),))
+def near_members(site: Site) -> Iterator[Candidate]:
+    """Methods and attributes of a class whose name nearly is one that it should have: that a base
+    has or declares, or that it was asked for."""
+    owner = getattr(site.error, "obj", None) if isinstance(site.error, AttributeError) else None
+    kinds = [(s, n) for s in site.program.texts for n in s.nodes if isinstance(n, ast.ClassDef)]
+    members = {node: _members(node) for _, node in kinds}
+    for source, node in kinds:
+        kind, own = site.program.names.get(node.name), members[node]
+        if not isinstance(kind, type):
+            continue
+        asked = {*dir(kind.__base__), "__getitem__", "__len__", "__iter__", "__call__"}
+        bases = {base.__name__ for base in kind.__mro__[1:]}
+        asked |= {n for base, names in members.items() if base.name in bases for n in names}
+        asked |= {str(site.error.name)} if isinstance(owner, kind) else set()  # type: ignore
+        others = {name: row for name, row in own.items() if name not in asked}
+        asked -= own.keys()
+        declared = {n for other, names in members.items() if other is not node for n in names}
+        for name, row in others.items():
+            plain = not isinstance(row, Function)
+            known = [n for n in asked if not (plain and callable(getattr(kind, n, None)))]
+            said = [n for n in asked if n[:2] == "__" and n[2:-2] in name]
+            said = [n for n in said if f"{n[2:-2]}(" in site.text and not plain]
+            for near in (*difflib.get_close_matches(name, known, 1, 0.75), *said):
+                new = source.lines[row.lineno - 1].replace(name, near, 1)
+                cost = 0.35 - 0.1 * (near in declared)
+                yield Candidate(cost, (lines_as(source, row.lineno, row.lineno, new),))
+
+
+def _members(node: ast.ClassDef) -> dict[str, ast.stmt]:
+    """What a class binds or declares, by name."""
+    named = {row.name: row for row in node.body if isinstance(row, Function)}
+    return named | {name: row for row in node.body for name in bound_by(row)}
 
 
 def _known_names(place: Place, node: ast.Name) -> Iterator[Candidate]:

@@ -1,11 +1,52 @@
-"""Records: tuples that are taken apart in the order in which they were put together."""
+"""Records: tuples that are taken apart in the order in which they were put together, and fields
+of classes."""
 
 from __future__ import annotations
 
 import ast
+import builtins
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
-from nanlab.explanations.site import Candidate, Site, callee, spelled, spliced
+from nanlab.explanations.site import Candidate, Site, bound_by, callee, spelled, spliced
+
+
+def with_types(site: Site) -> Iterator[Candidate]:
+    """The fields of a dataclass or a named tuple with their types, where one has a value alone:
+    then it is none, and the constructor does not take it."""
+    told = set(re.findall(r"'(\w+)'", site.text))
+    counted = re.search(r"(\w+)\.__(?:init|new)__\(\) takes", site.text)
+    for source in site.program.texts:
+        for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
+            heads = {callee(n) or getattr(n, "attr", spelled(n)) for n in kind.decorator_list}
+            if not heads & {"dataclass"} and not _is_named_tuple(kind):
+                continue
+            rows = [n for n in kind.body if isinstance(n, ast.Assign) and bound_by(n)]
+            every = counted is not None and counted[1] == kind.name
+            lacking = [n for n in rows if every or told.intersection(bound_by(n))]
+            pairs = [(n.targets[0], f"{bound_by(n)[0]}: {_type_of(n.value)}") for n in lacking]
+            if pairs:
+                yield Candidate(0.2, spliced(source, pairs))
+
+
+def _is_named_tuple(kind: ast.ClassDef) -> bool:
+    return any(getattr(base, "attr", spelled(base)) == "NamedTuple" for base in kind.bases)
+
+
+def _type_of(node: Any) -> str:
+    """The type of a default as it is written: that of a literal, or what the factory makes."""
+    given = {each.arg: each.value for each in getattr(node, "keywords", [])}
+    if callee(node) == "field":
+        factory = given.get("default_factory")
+        inner = factory.body if isinstance(factory, ast.Lambda) else given.get("default")
+        name = spelled(factory) if factory is not None else ""
+        return name if hasattr(builtins, name) else _type_of(inner)
+    with suppress(ValueError, TypeError):  # it is no literal
+        value = ast.literal_eval(node)
+        return type(value).__name__ if value is not None else "object"
+    return "object"
 
 
 def taken_in_order(site: Site) -> Iterator[Candidate]:
@@ -37,7 +78,7 @@ def _put_together(node: ast.AST) -> list[str]:
     names: list[str] = []
     if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
         names = _names(node.elts)
-    elif isinstance(node, ast.ClassDef) and any(spelled(b) == "NamedTuple" for b in node.bases):
+    elif isinstance(node, ast.ClassDef) and _is_named_tuple(node):
         names = [spelled(row.target) for row in node.body if isinstance(row, ast.AnnAssign)]
     elif isinstance(node, ast.Call) and callee(node) == "namedtuple" and len(node.args) == 2:
         fields = node.args[1]

@@ -1,5 +1,5 @@
 """Complex numbers where one that is real is meant, as in a loss of differences of spectra, and
-magnitudes where a spectrum is."""
+real ones where one that is complex is: magnitudes, or what a spectrum is multiplied by."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+
+from torch import nn
 
 from nanlab.explanations.edits.texts import given_for
 from nanlab.explanations.site import (
@@ -57,6 +59,26 @@ def _squares(place: Place, node: Any) -> Iterator[tuple[ast.AST, str]]:
         of = (*of, getattr(node.func, "value", None))  # of a method, what it belongs to
         if of[0] is not None and (squares or (node.args and number_of(node.args[-1]) == 2)):
             yield of[0], f"{place.whole(of[0])}.abs()"
+
+
+def learned_as_complex(site: Site) -> Iterator[Candidate]:
+    """A real parameter that meets complex numbers made a complex one: likely, where the program
+    turns spectra back to signals, which their magnitudes do not give."""
+    if not re.search("(?i)complex", site.text):
+        return
+    calls = map(callee, (n for s in site.program.texts for n in s.nodes))
+    cost = 0.2 if any(map(_INVERSE.fullmatch, calls)) else 0.5
+    read = map(site.raising[0].value, site.raising[0].parts())
+    met = {id(v) for v in read if isinstance(v, nn.Parameter) and not v.is_complex()}
+    own = [vars(module)["_parameters"].items() for module in site.modules]
+    names = {f"self.{name}" for each in own for name, value in each if id(value) in met}
+    for place in site.statements():
+        for call in place.calls() if names.intersection(bound_by(place.statement)) else ():
+            if "dtype" not in (each.arg for each in call.keywords):  # it fails where it takes none
+                yield place.added(cost, call, "dtype=torch.cfloat")
+
+
+_INVERSE = re.compile(r"ih?r?fft[2n]?|istft")
 
 
 def with_phases(site: Site) -> Iterator[Candidate]:

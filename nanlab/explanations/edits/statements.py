@@ -34,6 +34,7 @@ from nanlab.explanations.site import (
     is_return,
     lines_as,
     names_in,
+    own_nodes,
     rows_of,
     spelled,
     spliced,
@@ -325,28 +326,39 @@ def state_kept(site: Site) -> Iterator[Candidate]:
 
 
 def returned(site: Site) -> Iterator[Candidate]:
-    """What a function computed last, returned: it gave None."""
+    """What a function computed or defined last, returned: it gave None. Of what decorates, what it
+    was given."""
     near = (*site.raising, *site.bindings)
     asked = [place.value(call.func) for place in near for call in place.calls()]
     known = {id(place.function) for one in asked for place in site.returns(one)}
     for source in site.program.texts if "NoneType" in site.text else ():
-        for node in source.nodes:
-            rows = rows_of(node) if isinstance(node, ast.FunctionDef) else []
-            last = site.place(source, rows[-1], 0.0) if rows else None
-            value = getattr(rows[-1], "value", None) if rows else None
-            if last is None or value is None or isinstance(rows[-1], ast.Return):
+        marks = {mark for node in source.nodes for mark in getattr(node, "decorator_list", [])}
+        names = {callee(mark) or getattr(mark, "attr", spelled(mark)) for mark in marks}
+        for node in (n for n in source.nodes if isinstance(n, ast.FunctionDef)):
+            last, row = site.place(source, node.body[-1], 0.0), node.body[-1]
+            inner = [each.name for each in node.body if isinstance(each, Function)]
+            around = function_around(source, node)
+            given = [a.arg for a in node.args.args if a.arg != "self"][:1]
+            decorates = names & {node.name, getattr(around, "name", node.name)}
+            meant = inner[-1:] or (given if decorates else [])
+            used = {n for each in own_nodes(node) if callee(each) for n in names_in(each)}
+            gives = any(map(is_return, own_nodes(node)))
+            if meant and not gives:
+                cost = 0.3 + 0.15 * (meant == inner[-1:] and meant[0] in used)
+                yield last.written(cost, f"{{}}\nreturn {meant[0]}")
+            value = getattr(row, "value", None)
+            if value is None or isinstance(row, ast.Return):
                 continue
-            unused = isinstance(rows[-1], ast.Expr) and not isinstance(value, ast.Constant)
+            unused = isinstance(row, ast.Expr) and not isinstance(value, ast.Constant)
             plain = unused and not isinstance(value, ast.Call)  # it does nothing there
-            gives = any(is_return(each) for row in rows for each in ast.walk(row))
             gives = gives and id(node) not in known  # else on another path
             if plain or (unused and not gives):
-                yield last.replaced(0.45 - 0.1 * plain, (rows[-1], f"return {last.text(value)}"))
-            bound = [bound_by(row) for row in rows[::-1] if not isinstance(row, ast.Expr)]
-            names = bound[0] if bound else []
-            if names and not gives and not names[0].startswith("self."):
+                yield last.replaced(0.45 - 0.1 * plain, (row, f"return {last.text(value)}"))
+            bound = [bound_by(each) for each in node.body[::-1] if not isinstance(each, ast.Expr)]
+            made = bound[0] if bound else []
+            if made and not gives and not made[0].startswith("self."):
                 shown = 0.1 * (unused and callee(value) != "print")
-                yield last.written(0.35 + shown, f"{{}}\nreturn {', '.join(names)}")
+                yield last.written(0.35 + shown, f"{{}}\nreturn {', '.join(made)}")
 
 
 _NO_RESULT = ("NoneType", "_IncompatibleKeys")  # of what a call gives that changes something
@@ -840,8 +852,8 @@ def registered(site: Site, place: Place) -> Iterator[Candidate]:
         return
     target = statement.targets[0]
     made = place.value(target)
-    if "device" in site.text and isinstance(target, ast.Attribute) and isinstance(made, Tensor):
-        if not isinstance(made, nn.Parameter) and spelled(target):
+    if isinstance(target, ast.Attribute) and isinstance(made, Tensor):
+        if not isinstance(made, nn.Parameter) and spelled(target) and _is_left_behind(site, made):
             value = place.text(statement.value)
             text = f'self.register_buffer("{target.attr}", {value})'
             yield place.replaced(0.0, (statement, text))
@@ -850,6 +862,13 @@ def registered(site: Site, place: Place) -> Iterator[Candidate]:
         for kind in ("Module", "Parameter"):
             text = f"torch.nn.{kind}{'List' if listed else 'Dict'}({place.text(statement.value)})"
             yield place.replaced(0.9, (statement.value, text))
+
+
+def _is_left_behind(site: Site, value: Tensor) -> bool:
+    """Whether a tensor may not have come with its module to another device, or dtype."""
+    learned = {p.dtype for module in site.modules for p in module.parameters()}
+    cast = len(learned) == 1 and value.is_floating_point() and value.dtype not in learned
+    return "device" in site.text or (cast and "type" in site.text)
 
 
 def _initialised(source: Source, node: ast.ClassDef, site: Site) -> Iterator[Candidate]:

@@ -32,7 +32,6 @@ from nanlab.explanations.site import (
     number_of,
     spelled,
 )
-from nanlab.findings.rule import Edit
 from nanlab.operators import having
 
 # Calls after which a tensor is no other form of what it was.
@@ -73,6 +72,29 @@ def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
             if not named or function_around(source, node) is place.function:
                 text = source.part(node)
                 yield place.replaced(0.45 + 0.3 * named, (same, text))
+
+
+def of_the_other(site: Site, place: Place) -> Iterator[Candidate]:
+    """An argument of a function in the place of a tensor that it has, where the two differ by the
+    sizes that do not fit alone: ``self.value(memory)`` for ``self.value(x)``. It is unusual that
+    nothing reads the other."""
+    function, told = place.function, {*site.told}
+    own = function.args.args if function is not None and len(told) > 1 else []
+    given = {a.arg: v for a in own if isinstance(v := place.value(ast.Name(a.arg)), Tensor)}
+    nodes = [n for n in ast.walk(function or place.source.tree) if isinstance(n, ast.Name)]
+    read = [n.id for n in nodes if isinstance(n.ctx, ast.Load)]
+    names = [n for n in place.parts() if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    here = [n.id for n in names]
+    for node in names if given else ():
+        value, name, bound = place.value(node), node.id, site.binding(place, node)
+        parts = names_in(bound.statement) if bound is not None else set()
+        parts |= {*here} if here.count(name) < 2 else set()  # it would meet itself
+        for other, tensor in given.items() if isinstance(value, Tensor) else ():
+            if other not in parts and tensor.dim() == value.dim() and tensor.dtype == value.dtype:
+                sizes = set(zip(value.shape, tensor.shape, strict=True))
+                apart = [pair for pair in sizes if pair[0] != pair[1]]
+                if len(apart) == 1 and told.issuperset(*apart):
+                    yield place.replaced(0.2 + 0.5 * (read.count(name) < 2), (node, other))
 
 
 def reduced_as_elsewhere(site: Site) -> Iterator[Candidate]:
@@ -436,20 +458,6 @@ def _with_fractions(site: Site, place: Place, name: ast.expr) -> Iterator[Candid
         yield own.added(0.3, made, "dtype=torch.float32")
     else:
         yield own.replaced(0.3, (made, f"{bound.whole(made)}.float()"))
-
-
-def values_of(site: Site) -> Iterator[Candidate]:
-    """The values alone where a name was bound to these with their indices, as by ``max``: one, or
-    all of them."""
-    asked = "return_types" in site.text
-    places = [p for p in site.bindings if asked and "return_types" in str(type(p.result()))]
-    edits: list[Edit] = []
-    for place in places:
-        value = bound_value(place, "")
-        each = replace(place, distance=0.0).replaced(0.32, (value, f"{place.text(value)}.values"))
-        edits += each.edits
-        yield each
-    yield Candidate(0.3, tuple(edits))
 
 
 def shortened(site: Site, place: Place) -> Iterator[Candidate]:
