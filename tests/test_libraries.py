@@ -1205,3 +1205,77 @@ def test_arguments_of_equal_values_are_told_apart_by_who_reads_them(
     (gradient,) = trace.replay(fix).gradients.values()
     assert weight.grad is not None and bool(weight.grad.all())
     assert torch.equal(gradient, weight.grad)
+
+
+GIVEN = """
+import torch
+
+def spread(points, matrix):
+    return (points @ matrix).pow(2).sum(-1).sqrt()
+
+def logged(y):
+    return y.log()
+
+def log_probability(density, shares):
+    return torch.xlogy(density.mean, shares) + density.scale.log()
+"""
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return installed(tmp_path, monkeypatch, "given_of_a_user", GIVEN)
+
+
+def test_call_with_a_sum_inside_is_held_against_its_truth_in_a_step_too_large_for_it(
+    given: Any,
+) -> None:
+    torch.manual_seed(0)
+    wide, points = nn.Parameter(torch.full((300, 300), 0.01)), torch.rand(40, 3)
+
+    def loss() -> torch.Tensor:
+        hidden = wide * 2
+        matrix = hidden[:3, :3] * 0
+        lengths: torch.Tensor = given.spread(points, matrix)
+        return lengths.mean() + hidden.mean()
+
+    found = culprit(wide, loss)
+    assert found.cause == "sqrt-at-zero"
+    assert _passed(found)["pass matrix + 1e-6"] == "verified"
+
+
+def test_edit_of_what_was_made_before_the_first_step_runs_on_to_the_step_of_harm(
+    given: Any,
+) -> None:
+    weight, yields = nn.Parameter(torch.ones(1)), torch.tensor([1.0, 2.0, 3.0, 4.0, 0.0, 5.0])
+    optimizer = torch.optim.SGD([weight], lr=1e-3)
+    with nanlab.watch(on_fault="record") as trace:
+        targets = given.logged(yields)
+        for i in range(12):
+            loss = (weight - targets[i % 3 * 2 : i % 3 * 2 + 2]).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    found = trace.culprit
+    assert found is not None and "given.logged(yields)" in found.source and found.step == 2
+    assert _passed(found)["pass yields.clamp_min(1e-6)"] == "verified"
+
+
+def test_data_beside_an_object_is_known_by_its_name_in_the_function(given: Any) -> None:
+    scale = nn.Parameter(torch.ones(3))
+    shares = torch.tensor([0.5, 0.0, 1.0])
+
+    def loss() -> torch.Tensor:
+        density = _Density(scale)
+        value: torch.Tensor = -given.log_probability(density, shares).mean()
+        return value
+
+    found = culprit(scale, loss)
+    assert found.cause == "log-of-zero"
+    assert _passed(found)["pass shares.clamp(1e-6, 1 - 1e-6)"] == "verified"
+
+
+class _Density:
+    """What a program's own model gives: no tensor."""
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        self.scale, self.mean = scale, scale * 2
