@@ -1217,6 +1217,25 @@ def spread(points, matrix):
 def logged(y):
     return y.log()
 
+def corners(images, most=1.0):
+    slopes = images.diff(dim=-1)[..., 1:, :], images.diff(dim=-2)[..., 1:]
+    return most * (slopes[0] ** 2 + slopes[1] ** 2).sum((-1, -2), keepdim=True).sqrt()
+
+def divergence(p, q, log_prob=False):
+    if log_prob:
+        return (p.exp() * (p - q)).sum(-1).mean()
+    return (p * (p / q).log()).sum(-1).mean()
+
+def angle_of(unit):
+    cosine, rest = unit[:, :1], unit[:, 1:]
+    return rest * torch.acos(cosine.clamp(-1, 1)) / rest.norm(dim=1, keepdim=True).clamp_min(1e-8)
+
+def standardised(score, targets):
+    return score - targets.var().log()
+
+def shares_of(counts):
+    return 1 / torch.as_tensor(counts, dtype=torch.float32)
+
 def log_probability(*given):
     density, shares = given
     return torch.xlogy(density.mean, shares) + density.scale.log()
@@ -1281,3 +1300,93 @@ class _Model(nn.Module):
 
     def forward(self, scale: torch.Tensor) -> SimpleNamespace:
         return SimpleNamespace(scale=scale * 3, mean=scale * 2)
+
+
+def test_samples_that_are_all_zeros_are_left_out_of_a_call_and_get_zero(given: Any) -> None:
+    torch.manual_seed(0)
+    gain, images = nn.Parameter(torch.ones(1)), torch.rand(4, 6, 6)
+    images[2] = 0
+
+    def loss() -> torch.Tensor:
+        shown = images * gain
+        found: torch.Tensor = given.corners(shown) * 2.0
+        return found.mean()
+
+    found = culprit(gain, loss)
+    (fix,) = [f for f in found.fixes if f.title.startswith("give corners the samples of shown")]
+    assert fix.verified
+    assert fix.code.splitlines() == [
+        "_kept = shown.flatten(1).any(1)",
+        "_made = given.corners(shown[_kept])",
+        "found: torch.Tensor = _made.new_zeros(len(_kept), *_made.shape[1:])"
+        ".index_put((_kept,), _made) * 2.0",
+    ]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_function_that_takes_logarithms_is_given_those_of_a_softmax(
+    given: Any, named: bool
+) -> None:
+    logits = nn.Parameter(torch.tensor([[0.0, 300.0], [1.0, 2.0]]))
+    teacher = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
+
+    def loss() -> torch.Tensor:
+        value: torch.Tensor = given.divergence(teacher.softmax(1), logits.softmax(1))
+        return value
+
+    def of_names() -> torch.Tensor:
+        p = teacher.softmax(1)
+        q = torch.softmax(logits, dim=1)
+        value: torch.Tensor = given.divergence(p, q)
+        return value
+
+    found = culprit(logits, of_names if named else loss)
+    assert _passed(found)["give divergence logarithms: log_prob=True"] == "verified"
+    first = next(fix for fix in found.fixes if fix.edits)
+    assert "teacher.log_softmax(1)" in first.code and first.code.endswith("log_prob=True)")
+
+
+def test_point_at_which_float32_has_no_neighbour_is_left_in_float64(given: Any) -> None:
+    torch.manual_seed(0)
+    head, features = nn.Linear(8, 3), torch.randn(4, 8).tanh()
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    turned = torch.tensor([[0.1, 0.2, 0.3]])
+
+    def loss() -> torch.Tensor:
+        turn = head(features)
+        whole = torch.cat([torch.ones(4, 1), turn], 1)
+        unit = whole / torch.linalg.vector_norm(whole, dim=1, keepdim=True)
+        apart: torch.Tensor = given.angle_of(unit) - turned
+        return apart.pow(2).mean()
+
+    found = culprit(head.weight, loss)
+    assert found.cause == "inverse-function-at-edge"
+    code = "whole = torch.cat([torch.ones(4, 1), turn], 1).double() + 1e-6"
+    assert any(fix.code == code and fix.verified for fix in found.fixes)
+
+
+def test_variance_of_equal_targets_is_given_noise(given: Any) -> None:
+    weight, targets = nn.Parameter(torch.ones(1)), torch.zeros(8)
+
+    def loss() -> torch.Tensor:
+        value: torch.Tensor = given.standardised(weight * 2, targets).mean()
+        return value
+
+    found = culprit(weight, loss)
+    assert found.cause == "log-of-zero"
+    assert _passed(found)["pass targets + 1e-3 * torch.randn_like(targets)"] == "verified"
+
+
+def test_list_is_given_no_method_of_a_tensor(given: Any) -> None:
+    scale = nn.Parameter(torch.ones(3))
+    counts = torch.tensor([3, 0, 2]).tolist()
+
+    def loss() -> torch.Tensor:
+        shares: torch.Tensor = given.shares_of(counts)
+        return (scale * shares).sum()
+
+    found = culprit(scale, loss)
+    passed = [fix for fix in found.fixes if fix.title.startswith("pass ")]
+    assert [fix.title for fix in passed] == ["pass [max(each, 1e-3) for each in counts]"]
+    assert passed[0].verdict in ("verified", "finite")

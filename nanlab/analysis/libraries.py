@@ -217,7 +217,7 @@ def rewritings(
         forms = [INSIDE[0]]
     found = [
         *_guarded(tree, text, calls, guards, library),
-        *(_as_logarithms(tree, text, calls[0]) if calls else ()),
+        *(_as_logarithms(tree, text, calls[0], library) if calls else ()),
         *_fed(tree, text, calls, forms, probable),
         *(_widened(tree, text, call, library) for call in calls[:1] if WIDER[0] in forms),
         *(_without_data(tree, text, calls[0], form) for form in EMPTY if calls and empty),
@@ -399,7 +399,9 @@ def _fed(
     yield from alike
 
 
-def _as_logarithms(tree: ast.Module, text: str, call: ast.Call) -> Iterator[Rewriting]:
+def _as_logarithms(
+    tree: ast.Module, text: str, call: ast.Call, library: Place
+) -> Iterator[Rewriting]:
     """The call of a function that takes logarithms of probabilities as well, with these: that of a
     softmax that is rounded to 0 is finite."""
 
@@ -415,9 +417,10 @@ def _as_logarithms(tree: ast.Module, text: str, call: ast.Call) -> Iterator[Rewr
         return ast.Call(ast.Attribute(argument, "log", ast.Load()), [], [])
 
     new = replaced(call, logarithm)
-    for function in (
-        meant(call.func, text, frozenset()) if "log_softmax" in ast.unparse(new) else ()
-    ):
+    if "log_softmax" not in ast.unparse(new):
+        return
+    package = (as_imported(library[0]) or "").partition("/")[0]
+    for function in meant(call.func, text, frozenset({package})):
         with suppress(TypeError, ValueError):
             names = LOGARITHMS & inspect.signature(function).parameters.keys()
             for name in names - {each.arg for each in call.keywords}:
@@ -428,7 +431,7 @@ def _as_logarithms(tree: ast.Module, text: str, call: ast.Call) -> Iterator[Rewr
 def _by_rows(tree: ast.Module, text: str, call: ast.Call) -> Iterator[Rewriting]:
     """A call for those samples of an argument alone that are not all zeros; what it gives for the
     others is 0."""
-    statements = (n for n in ast.walk(tree) if isinstance(n, ast.Assign | ast.Return | ast.Expr))
+    statements = (n for n in ast.walk(tree) if isinstance(n, ast.stmt) and not hasattr(n, "body"))
     if not any(each.lineno == call.lineno for each in statements):
         return
     taken = names_in(tree)
