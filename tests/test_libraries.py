@@ -1217,6 +1217,24 @@ def spread(points, matrix):
 def logged(y):
     return y.log()
 
+class Config:
+    def __init__(self):
+        self.transducer_zero_infinity = False
+
+class Speech(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.layer = torch.nn.Linear(3, 4)
+
+    def forward(self, frames, labels):
+        scores = self.layer(frames).log_softmax(-1)
+        count = torch.full((labels.shape[1],), frames.shape[0])
+        return torch.nn.functional.ctc_loss(
+            scores, labels.T, count, torch.full_like(count, labels.shape[0]),
+            zero_infinity=self.config.transducer_zero_infinity,
+        )
+
 def corners(images, most=1.0):
     slopes = images.diff(dim=-1)[..., 1:, :], images.diff(dim=-2)[..., 1:]
     return most * (slopes[0] ** 2 + slopes[1] ** 2).sum((-1, -2), keepdim=True).sqrt()
@@ -1390,3 +1408,19 @@ def test_list_is_given_no_method_of_a_tensor(given: Any) -> None:
     passed = [fix for fix in found.fixes if fix.title.startswith("pass ")]
     assert [fix.title for fix in passed] == ["pass [max(each, 1e-3) for each in counts]"]
     assert passed[0].verdict in ("verified", "finite")
+
+
+def test_setting_of_a_configuration_that_a_library_reads_is_tried(given: Any) -> None:
+    torch.manual_seed(0)
+    model = given.Speech(given.Config())
+    frames, labels = torch.randn(3, 2, 3), torch.tensor([[1, 1], [2, 1], [3, 1]])
+
+    def loss() -> torch.Tensor:
+        value: torch.Tensor = model(frames, labels)
+        return value
+
+    found = culprit(model.layer.weight, loss)
+    assert found.cause == "infeasible-likelihood"
+    title = "let model.config.transducer_zero_infinity be True: an infeasible target costs nothing"
+    assert _passed(found)[title] == "verified"
+    assert model.config.transducer_zero_infinity is False

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import torch
 
-from nanlab.program.callee import meant
+from nanlab.program.callee import meant, objects_of
 from nanlab.program.edit_text import root_of
 from nanlab.program.expression import (
     assigned_pairs,
@@ -115,6 +115,7 @@ GUARDS = {
     "tau": "0.07",
     "p": "2.0",
 }
+SETTINGS = {"zero_infinity": "an infeasible target costs nothing"}  # that are to be True
 TINY = 1e-4  # of a default, below which it is one of those under another name
 FLOOR = "1e-3"  # what is tried for such
 AWAY_FROM_ZERO = ("{x}.clamp_min(1e-6)", "{x} + 1e-6")
@@ -217,6 +218,7 @@ def rewritings(
         forms = [INSIDE[0]]
     found = [
         *_guarded(tree, text, calls, guards, library),
+        *(_settings(text, calls[0], library) if calls else ()),
         *(_as_logarithms(tree, text, calls[0], library) if calls else ()),
         *_fed(tree, text, calls, forms, probable),
         *(_widened(tree, text, call, library) for call in calls[:1] if WIDER[0] in forms),
@@ -366,6 +368,34 @@ def _guarded(
                 yield Rewriting(f"{title}: {value}", call.lineno, call.lineno, new)
 
 
+def _settings(text: str, call: ast.Call, library: Place) -> Iterator[Rewriting]:
+    """A setting that a library's line reads, where the object that is called holds it, or one in
+    it does, as the configuration of a model."""
+    file, line, _ = library
+    calls = (n for n in ast.walk(parsed_file(file)) if isinstance(n, ast.Call))
+    given = {each.arg for n in calls if line in lines_of(n) for each in n.keywords}
+    for name in given & SETTINGS.keys():
+        for held in objects_of(call.func, text, frozenset({_package_of(library)}))[:1]:
+            for path in _where_off(held, name or ""):
+                path = f"{ast.unparse(call.func)}.{path}"
+                row = text.splitlines()[call.lineno - 1].strip()
+                title = f"let {path} be True: {SETTINGS[name or '']}"
+                yield Rewriting(title, call.lineno, call.lineno, f"{path} = True\n{row}")
+
+
+def _where_off(held: object, name: str, depth: int = 2) -> Iterator[str]:
+    """The paths of attributes of an object that are False and whose names end so."""
+    for key, value in getattr(held, "__dict__", {}).items():
+        if key.endswith(name) and value is False:
+            yield key
+        elif depth and not isinstance(value, type):
+            yield from (f"{key}.{inner}" for inner in _where_off(value, name, depth - 1))
+
+
+def _package_of(library: Place) -> str:
+    return (as_imported(library[0]) or "").partition("/")[0]
+
+
 def _fed(
     tree: ast.Module, text: str, calls: list[ast.Call], forms: list[str], probable: bool
 ) -> Iterator[Rewriting]:
@@ -419,8 +449,7 @@ def _as_logarithms(
     new = replaced(call, logarithm)
     if "log_softmax" not in ast.unparse(new):
         return
-    package = (as_imported(library[0]) or "").partition("/")[0]
-    for function in meant(call.func, text, frozenset({package})):
+    for function in meant(call.func, text, frozenset({_package_of(library)})):
         with suppress(TypeError, ValueError):
             names = LOGARITHMS & inspect.signature(function).parameters.keys()
             for name in names - {each.arg for each in call.keywords}:

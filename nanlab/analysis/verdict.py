@@ -30,6 +30,7 @@ from nanlab.analysis.parts import (
 from nanlab.capture.state import are_finite, values_of
 from nanlab.errors import NotReplayable, UsageError
 from nanlab.exact.limits import (
+    NOT_COMPUTED,
     Agreement,
     Evaluation,
     Truth,
@@ -80,7 +81,6 @@ STILL_ZERO = "the gradient stays 0"
 SATURATES = "the dtype's largest number stands for an infinity: of two of them the sum is infinite"
 DEAD = "no parameter gets a gradient"
 STANDS_FOR = "a number of it stands for an infinity"
-NOT_COMPUTED = "what is right there could not be computed"
 WITH_NUMBER = "what it divides may depend on the number that is 0"
 MOST_RUNS = 3  # of the engine that are held against their truth
 MOST_PUT_BACK = 4  # elements of data that an edit moves, of each of which it is asked why
