@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -1205,3 +1206,221 @@ def test_arguments_of_equal_values_are_told_apart_by_who_reads_them(
     (gradient,) = trace.replay(fix).gradients.values()
     assert weight.grad is not None and bool(weight.grad.all())
     assert torch.equal(gradient, weight.grad)
+
+
+GIVEN = """
+import torch
+
+def spread(points, matrix):
+    return (points @ matrix).pow(2).sum(-1).sqrt()
+
+def logged(y):
+    return y.log()
+
+class Config:
+    def __init__(self):
+        self.transducer_zero_infinity = False
+
+class Speech(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.layer = torch.nn.Linear(3, 4)
+
+    def forward(self, frames, labels):
+        scores = self.layer(frames).log_softmax(-1)
+        count = torch.full((labels.shape[1],), frames.shape[0])
+        return torch.nn.functional.ctc_loss(
+            scores, labels.T, count, torch.full_like(count, labels.shape[0]),
+            zero_infinity=self.config.transducer_zero_infinity,
+        )
+
+def corners(images, most=1.0):
+    slopes = images.diff(dim=-1)[..., 1:, :], images.diff(dim=-2)[..., 1:]
+    return most * (slopes[0] ** 2 + slopes[1] ** 2).sum((-1, -2), keepdim=True).sqrt()
+
+def divergence(p, q, log_prob=False):
+    if log_prob:
+        return (p.exp() * (p - q)).sum(-1).mean()
+    return (p * (p / q).log()).sum(-1).mean()
+
+def angle_of(unit):
+    cosine, rest = unit[:, :1], unit[:, 1:]
+    return rest * torch.acos(cosine.clamp(-1, 1)) / rest.norm(dim=1, keepdim=True).clamp_min(1e-8)
+
+def standardised(score, targets):
+    return score - targets.var().log()
+
+def shares_of(counts):
+    return 1 / torch.as_tensor(counts, dtype=torch.float32)
+
+def log_probability(*given):
+    density, shares = given
+    return torch.xlogy(density.mean, shares) + density.scale.log()
+"""
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return installed(tmp_path, monkeypatch, "given_of_a_user", GIVEN)
+
+
+def test_call_with_a_sum_inside_is_held_against_its_truth_in_a_step_too_large_for_it(
+    given: Any,
+) -> None:
+    torch.manual_seed(0)
+    wide, points = nn.Parameter(torch.full((300, 300), 0.01)), torch.rand(40, 3)
+
+    def loss() -> torch.Tensor:
+        hidden = wide * 2
+        matrix = hidden[:3, :3] * 0
+        lengths: torch.Tensor = given.spread(points, matrix)
+        return lengths.mean() + hidden.mean()
+
+    found = culprit(wide, loss)
+    assert found.cause == "sqrt-at-zero"
+    assert _passed(found)["pass matrix + 1e-6"] == "verified"
+
+
+def test_edit_of_what_was_made_before_the_first_step_runs_on_to_the_step_of_harm(
+    given: Any,
+) -> None:
+    weight, yields = nn.Parameter(torch.ones(1)), torch.tensor([1.0, 2.0, 3.0, 4.0, 0.0, 5.0])
+    optimizer = torch.optim.SGD([weight], lr=1e-3)
+    with nanlab.watch(on_fault="record") as trace:
+        targets = given.logged(yields)
+        for i in range(12):
+            loss = (weight - targets[i % 3 * 2 : i % 3 * 2 + 2]).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    found = trace.culprit
+    assert found is not None and "given.logged(yields)" in found.source and found.step == 2
+    assert _passed(found)["pass yields.clamp_min(1e-6)"] == "verified"
+
+
+def test_data_beside_an_object_is_known_by_its_name_in_the_function(given: Any) -> None:
+    scale = nn.Parameter(torch.ones(3))
+    shares = torch.tensor([0.5, 0.0, 1.0])
+
+    model = _Model()
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(2):
+            density = model(scale)
+            loss = -given.log_probability(density, shares).mean()
+            loss.backward()
+    assert trace.culprit is not None and trace.culprit.cause == "log-of-zero"
+    assert _passed(trace.culprit)["pass shares.clamp(1e-6, 1 - 1e-6)"] == "verified"
+
+
+class _Model(nn.Module):
+    """A model of the program that gives no tensor."""
+
+    def forward(self, scale: torch.Tensor) -> SimpleNamespace:
+        return SimpleNamespace(scale=scale * 3, mean=scale * 2)
+
+
+def test_samples_that_are_all_zeros_are_left_out_of_a_call_and_get_zero(given: Any) -> None:
+    torch.manual_seed(0)
+    gain, images = nn.Parameter(torch.ones(1)), torch.rand(4, 6, 6)
+    images[2] = 0
+
+    def loss() -> torch.Tensor:
+        shown = images * gain
+        found: torch.Tensor = given.corners(shown) * 2.0
+        return found.mean()
+
+    found = culprit(gain, loss)
+    (fix,) = [f for f in found.fixes if f.title.startswith("give corners the samples of shown")]
+    assert fix.verified
+    assert fix.code.splitlines() == [
+        "_kept = shown.flatten(1).any(1)",
+        "_made = given.corners(shown[_kept])",
+        "found: torch.Tensor = _made.new_zeros(len(_kept), *_made.shape[1:])"
+        ".index_put((_kept,), _made) * 2.0",
+    ]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_function_that_takes_logarithms_is_given_those_of_a_softmax(
+    given: Any, named: bool
+) -> None:
+    logits = nn.Parameter(torch.tensor([[0.0, 300.0], [1.0, 2.0]]))
+    teacher = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
+
+    def loss() -> torch.Tensor:
+        value: torch.Tensor = given.divergence(teacher.softmax(1), logits.softmax(1))
+        return value
+
+    def of_names() -> torch.Tensor:
+        p = teacher.softmax(1)
+        q = torch.softmax(logits, dim=1)
+        value: torch.Tensor = given.divergence(p, q)
+        return value
+
+    found = culprit(logits, of_names if named else loss)
+    assert _passed(found)["give divergence logarithms: log_prob=True"] == "verified"
+    first = next(fix for fix in found.fixes if fix.edits)
+    assert "teacher.log_softmax(1)" in first.code and first.code.endswith("log_prob=True)")
+
+
+def test_point_at_which_float32_has_no_neighbour_is_left_in_float64(given: Any) -> None:
+    torch.manual_seed(0)
+    head, features = nn.Linear(8, 3), torch.randn(4, 8).tanh()
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    turned = torch.tensor([[0.1, 0.2, 0.3]])
+
+    def loss() -> torch.Tensor:
+        turn = head(features)
+        whole = torch.cat([torch.ones(4, 1), turn], 1)
+        unit = whole / torch.linalg.vector_norm(whole, dim=1, keepdim=True)
+        apart: torch.Tensor = given.angle_of(unit) - turned
+        return apart.pow(2).mean()
+
+    found = culprit(head.weight, loss)
+    assert found.cause == "inverse-function-at-edge"
+    code = "whole = torch.cat([torch.ones(4, 1), turn], 1).double() + 1e-6"
+    assert any(fix.code == code and fix.verified for fix in found.fixes)
+
+
+def test_variance_of_equal_targets_is_given_noise(given: Any) -> None:
+    weight, targets = nn.Parameter(torch.ones(1)), torch.zeros(8)
+
+    def loss() -> torch.Tensor:
+        value: torch.Tensor = given.standardised(weight * 2, targets).mean()
+        return value
+
+    found = culprit(weight, loss)
+    assert found.cause == "log-of-zero"
+    assert _passed(found)["pass targets + 1e-3 * torch.randn_like(targets)"] == "verified"
+
+
+def test_list_is_given_no_method_of_a_tensor(given: Any) -> None:
+    scale = nn.Parameter(torch.ones(3))
+    counts = torch.tensor([3, 0, 2]).tolist()
+
+    def loss() -> torch.Tensor:
+        shares: torch.Tensor = given.shares_of(counts)
+        return (scale * shares).sum()
+
+    found = culprit(scale, loss)
+    passed = [fix for fix in found.fixes if fix.title.startswith("pass ")]
+    assert [fix.title for fix in passed] == ["pass [max(each, 1e-3) for each in counts]"]
+    assert passed[0].verdict in ("verified", "finite")
+
+
+def test_setting_of_a_configuration_that_a_library_reads_is_tried(given: Any) -> None:
+    torch.manual_seed(0)
+    model = given.Speech(given.Config())
+    frames, labels = torch.randn(3, 2, 3), torch.tensor([[1, 1], [2, 1], [3, 1]])
+
+    def loss() -> torch.Tensor:
+        value: torch.Tensor = model(frames, labels)
+        return value
+
+    found = culprit(model.layer.weight, loss)
+    assert found.cause == "infeasible-likelihood"
+    title = "let model.config.transducer_zero_infinity be True: an infeasible target costs nothing"
+    assert _passed(found)[title] == "verified"
+    assert model.config.transducer_zero_infinity is False

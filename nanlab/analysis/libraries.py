@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import torch
 
-from nanlab.program.callee import meant
+from nanlab.program.callee import meant, objects_of
 from nanlab.program.edit_text import root_of
 from nanlab.program.expression import (
     assigned_pairs,
@@ -115,12 +115,14 @@ GUARDS = {
     "tau": "0.07",
     "p": "2.0",
 }
+SETTINGS = {"zero_infinity": "an infeasible target costs nothing"}  # that are to be True
 TINY = 1e-4  # of a default, below which it is one of those under another name
 FLOOR = "1e-3"  # what is tried for such
 AWAY_FROM_ZERO = ("{x}.clamp_min(1e-6)", "{x} + 1e-6")
 FURTHER = ("{x}.clamp_min(1e-3)",)
 SHRUNK = ("{x} * (1 - 1e-6)",)  # off the edge of a symmetric domain
 APART = ("{x} + 1e-3 * torch.randn_like({x})",)
+OF_LISTS = {FURTHER[0]: "[max(each, 1e-3) for each in {x}]"}  # which have none of these methods
 INSIDE = ("{x}.clamp(1e-6, 1 - 1e-6)", "{x}.clamp(-1 + 1e-6, 1 - 1e-6)")
 BELOW_ONE = ("{x}.clamp_max(1 - 1e-6)",)  # 1 - x is computed
 UNSATURATED = ("{x}.clamp(-8.0, 8.0)",)  # tanh and sigmoid are not yet rounded to 1
@@ -128,10 +130,12 @@ UNSATURATED = ("{x}.clamp(-8.0, 8.0)",)  # tanh and sigmoid are not yet rounded 
 EMPTY = ("{x}.nan_to_num(0.0, torch.inf)", "{x}.nan_to_num(0.0, torch.inf, 0.0)")
 MASKS = ("{x} | ~{x}.any()",)  # a mask in which something is True
 WIDER = ("{x}.double()",)  # what leaves the range of float32 is mostly far inside that of float64
+# off a point at which float32 has no neighbour, as the cosine of an angle of 1e-6 is 1
+BESIDE = ("{x}.double() + 1e-6",)
 SMALLER = ("{x}.clamp(-30.0, 30.0)", "torch.nn.functional.normalize({x}, dim=-1)")
 UNLIKELY = "infeasible-likelihood"
 FORMS = {
-    "log-of-zero": (*AWAY_FROM_ZERO, *WIDER, *INSIDE, *UNSATURATED),
+    "log-of-zero": (*AWAY_FROM_ZERO, *WIDER, *INSIDE, *UNSATURATED, *APART),
     "log-of-negative": (*AWAY_FROM_ZERO, *BELOW_ONE),
     "div-by-zero": (*FURTHER, *SHRUNK, *AWAY_FROM_ZERO, *WIDER, *APART, *MASKS),
     "div-by-tiny": AWAY_FROM_ZERO,
@@ -142,7 +146,7 @@ FORMS = {
     "pow-fraction-at-zero": (*AWAY_FROM_ZERO, *UNSATURATED, *APART),
     "pow-negative-base": (*AWAY_FROM_ZERO, *BELOW_ONE),
     UNLIKELY: (*AWAY_FROM_ZERO, *INSIDE),
-    "inverse-function-at-edge": (*INSIDE[::-1], *APART),
+    "inverse-function-at-edge": (*INSIDE[::-1], *BESIDE, *APART),
     "inverse-function-domain": (*INSIDE[::-1], *APART),
     "degenerate-matrix": APART,
     "std-of-constant": APART,
@@ -153,6 +157,11 @@ FORMS = {
     "zero-times-inf": AWAY_FROM_ZERO,
     "empty-reduction": MASKS,
 }
+# what a function names that it is given logarithms of probabilities
+LOGARITHMS = frozenset({"log_prob", "log_probs", "log_input", "log_target"})
+# of a batch, which samples a library's function has a derivative for
+ROWS = "{x}.flatten(1).any(1)"
+_AT_ZERO = ("sqrt-at-zero", "norm-at-zero", "div-by-zero", "pow-fraction-at-zero")
 _FOR_ALL = (*AWAY_FROM_ZERO, *FURTHER, *WIDER, *SMALLER)  # which other calls may want, too
 _SCORES = ("log_prob", "icdf")  # of a value, by a distribution
 PASS = "pass "  # what the title of another argument begins with
@@ -209,9 +218,12 @@ def rewritings(
         forms = [INSIDE[0]]
     found = [
         *_guarded(tree, text, calls, guards, library),
+        *(_settings(text, calls[0], library) if calls else ()),
+        *(_as_logarithms(tree, text, calls[0], library) if calls else ()),
         *_fed(tree, text, calls, forms, probable),
         *(_widened(tree, text, call, library) for call in calls[:1] if WIDER[0] in forms),
         *(_without_data(tree, text, calls[0], form) for form in EMPTY if calls and empty),
+        *(_by_rows(tree, text, calls[0]) if calls and cause in _AT_ZERO else ()),
     ]
     return list({(r.first, r.text, r.also): r for r in found if r is not None}.values())
 
@@ -356,6 +368,34 @@ def _guarded(
                 yield Rewriting(f"{title}: {value}", call.lineno, call.lineno, new)
 
 
+def _settings(text: str, call: ast.Call, library: Place) -> Iterator[Rewriting]:
+    """A setting that a library's line reads, where the object that is called holds it, or one in
+    it does, as the configuration of a model."""
+    file, line, _ = library
+    calls = (n for n in ast.walk(parsed_file(file)) if isinstance(n, ast.Call))
+    given = {each.arg for n in calls if line in lines_of(n) for each in n.keywords}
+    for name in given & SETTINGS.keys():
+        for held in objects_of(call.func, text, frozenset({_package_of(library)}))[:1]:
+            for path in _where_off(held, name or ""):
+                path = f"{ast.unparse(call.func)}.{path}"
+                row = text.splitlines()[call.lineno - 1].strip()
+                title = f"let {path} be True: {SETTINGS[name or '']}"
+                yield Rewriting(title, call.lineno, call.lineno, f"{path} = True\n{row}")
+
+
+def _where_off(held: object, name: str, depth: int = 2) -> Iterator[str]:
+    """The paths of attributes of an object that are False and whose names end so."""
+    for key, value in getattr(held, "__dict__", {}).items():
+        if key.endswith(name) and value is False:
+            yield key
+        elif depth and not isinstance(value, type):
+            yield from (f"{key}.{inner}" for inner in _where_off(value, name, depth - 1))
+
+
+def _package_of(library: Place) -> str:
+    return (as_imported(library[0]) or "").partition("/")[0]
+
+
 def _fed(
     tree: ast.Module, text: str, calls: list[ast.Call], forms: list[str], probable: bool
 ) -> Iterator[Rewriting]:
@@ -369,7 +409,12 @@ def _fed(
                 name = ast.unparse(argument)
                 if isinstance(argument, ast.Constant | ast.Starred) or name.startswith("torch."):
                     continue
-                shown = _in_form(form, argument)
+                if _is_list(tree, argument):
+                    if form not in OF_LISTS:
+                        continue
+                    shown = _in_form(OF_LISTS[form], argument)
+                else:
+                    shown = _in_form(form, argument)
                 if form in APART and any(isinstance(n, ast.Call) for n in ast.walk(argument)):
                     taken = names_in(tree)  # what is called is called once
                     once = next((n for n in ("out", "made", "given") if n not in taken), "_out")
@@ -382,6 +427,71 @@ def _fed(
                 if call is calls[0] and form in _FOR_ALL:
                     alike += _alike(tree, text, call, argument, form, made)
     yield from alike
+
+
+def _as_logarithms(
+    tree: ast.Module, text: str, call: ast.Call, library: Place
+) -> Iterator[Rewriting]:
+    """The call of a function that takes logarithms of probabilities as well, with these: that of a
+    softmax that is rounded to 0 is finite."""
+
+    def logarithm(argument: ast.expr) -> ast.expr | None:
+        if argument not in call.args:
+            return None
+        makers = _makers(tree, argument)
+        made = makers[0] if len(makers) == 1 else argument
+        if isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute):
+            if made.func.attr == "softmax":
+                named = ast.Attribute(made.func.value, "log_softmax", ast.Load())
+                return ast.Call(named, made.args, made.keywords)
+        return ast.Call(ast.Attribute(argument, "log", ast.Load()), [], [])
+
+    new = replaced(call, logarithm)
+    if "log_softmax" not in ast.unparse(new):
+        return
+    for function in meant(call.func, text, frozenset({_package_of(library)})):
+        with suppress(TypeError, ValueError):
+            names = LOGARITHMS & inspect.signature(function).parameters.keys()
+            for name in names - {each.arg for each in call.keywords}:
+                title = f"give {last_name(call.func)} logarithms: {name}=True"
+                yield _in_place(text, title, call, call, _given_too(new, name, "True"))
+
+
+def _by_rows(tree: ast.Module, text: str, call: ast.Call) -> Iterator[Rewriting]:
+    """A call for those samples of an argument alone that are not all zeros; what it gives for the
+    others is 0."""
+    statements = (n for n in ast.walk(tree) if isinstance(n, ast.stmt) and not hasattr(n, "body"))
+    if not any(each.lineno == call.lineno for each in statements):
+        return
+    taken = names_in(tree)
+    kept, made = ("kept", "made") if not taken & {"kept", "made"} else ("_kept", "_made")
+    for argument in (each for each in call.args[:MOST] if isinstance(each, ast.Name)):
+        inner = replaced(call, lambda n: _picked(n, kept) if n in call.args else None)
+        whole = f"{made}.new_zeros(len({kept}), *{made}.shape[1:]).index_put(({kept},), {made})"
+        title = f"give {last_name(call.func)} the samples of {argument.id} that are not all zeros"
+        found = _in_place(text, title, call, call, whole)
+        rows = f"{kept} = {ROWS.format(x=argument.id)}\n{made} = {ast.unparse(inner)}\n{found.text}"
+        yield replace(found, text=rows)
+
+
+def _picked(argument: ast.expr, rows: str) -> ast.expr | None:
+    """The rows of an argument that is a name."""
+    named = isinstance(argument, ast.Name)
+    return ast.Subscript(argument, ast.Name(rows, ast.Load()), ast.Load()) if named else None
+
+
+def _is_list(tree: ast.Module, argument: ast.expr) -> bool:
+    """Whether an argument is a list of the program."""
+    pairs = (
+        pair for n in ast.walk(tree) if isinstance(n, ast.Assign) for pair in assigned_pairs(n)
+    )
+    made = [value for target, value in pairs if ast.unparse(target) == ast.unparse(argument)]
+    lists = (ast.List, ast.ListComp)
+    return any(
+        isinstance(value, lists)
+        or (isinstance(value, ast.Call) and last_name(value.func) == "tolist")
+        for value in (*made, argument)
+    )
 
 
 def _is_given_twice(call: ast.Call, name: ast.Name) -> bool:

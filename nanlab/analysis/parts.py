@@ -49,7 +49,7 @@ class Parts:
         self.values = values
         self._slices: dict[Any, Slice] = {}
         self._lines: dict[tuple[int, int, SumsBefore], Slice] = {}
-        self._local: dict[tuple[int, int], tuple[Slice, int, Truth | None]] = {}
+        self._local: dict[tuple[int, int, SumsBefore], tuple[Slice, int, Truth | None]] = {}
         # by the identity of a slice, which is kept with it: another would get the same number
         self._truths: dict[int, tuple[Slice, Truth | None]] = {}
         self._wide: dict[int, tuple[Slice, list[Evaluation]]] = {}
@@ -113,34 +113,34 @@ class Parts:
         index, out = region.outer
         return self._cut(tuple(refs_in(out)), (region.segment, index + 1), stop, LARGE)
 
-    def after(self, region: Region, whole: bool) -> tuple[Slice, int]:
+    def after(self, region: Region, whole: bool, stop: SumsBefore) -> tuple[Slice, int]:
         """What a line goes into, and the last call among these; whole: single numbers too."""
         at = region.segment
         targets, last = _frontier(self.values.segments[at], *region.outer, whole)
         most = LOCAL if whole else LARGE
-        return self._cut(targets, (at, last + 1), SumsBefore(), most), last
+        return self._cut(targets, (at, last + 1), stop, most), last
 
-    def around(self, region: Region) -> tuple[Slice, int, Truth | None]:
+    def around(self, region: Region, stop: SumsBefore) -> tuple[Slice, int, Truth | None]:
         """What a line goes into by element, or its own results if many; last call; truth."""
         index = region.outer[0]
-        key = region.segment, index
+        key = region.segment, index, stop
         if key not in self._local:
-            part, last = self.after(region, whole=True)
+            part, last = self.after(region, True, stop)
             if part.extent > FEW:
-                fewer = self._on_few_rows(region)
+                fewer = self._on_few_rows(region, stop)
                 if fewer is not None:
                     part, last = fewer
                 elif part.extent >= LOCAL // 2 or len(part.targets) > MOST_TARGETS:
-                    part, last = self.line(region), index
+                    part, last = self.line(region, stop), index
             self._local[key] = part, last, _truth_of(part)
         return self._local[key]
 
-    def _on_few_rows(self, region: Region) -> tuple[Slice, int] | None:
+    def _on_few_rows(self, region: Region, stop: SumsBefore) -> tuple[Slice, int] | None:
         """What a line goes into before it becomes one number, or else the line, on a few rows."""
-        part, last = self.after(region, whole=False)
+        part, last = self.after(region, False, stop)
         fewer = narrowed(part, NARROW) if len(part.targets) <= MOST_TARGETS else None
         if fewer is None:
-            fewer, last = narrowed(self.line(region), NARROW), region.outer[0]
+            fewer, last = narrowed(self.line(region, stop), NARROW), region.outer[0]
         return (fewer, last) if fewer is not None else None
 
 

@@ -30,6 +30,7 @@ from nanlab.analysis.parts import (
 from nanlab.capture.state import are_finite, values_of
 from nanlab.errors import NotReplayable, UsageError
 from nanlab.exact.limits import (
+    NOT_COMPUTED,
     Agreement,
     Evaluation,
     Truth,
@@ -42,7 +43,7 @@ from nanlab.exact.limits import (
 )
 from nanlab.exact.numbers import Undecided, count_work
 from nanlab.program.beginnings import Beginnings
-from nanlab.program.edit import CHANGES_NOTHING, Edited, Region, apply
+from nanlab.program.edit import CHANGES_NOTHING, Edited, Region, apply, is_sum
 from nanlab.program.edit_text import EditLike
 from nanlab.program.readings import text_of
 from nanlab.program.rebuild import Graph, Patch, Rebuilt, same_bits
@@ -80,7 +81,6 @@ STILL_ZERO = "the gradient stays 0"
 SATURATES = "the dtype's largest number stands for an infinity: of two of them the sum is infinite"
 DEAD = "no parameter gets a gradient"
 STANDS_FOR = "a number of it stands for an infinity"
-NOT_COMPUTED = "what is right there could not be computed"
 WITH_NUMBER = "what it divides may depend on the number that is 0"
 MOST_RUNS = 3  # of the engine that are held against their truth
 MOST_PUT_BACK = 4  # elements of data that an edit moves, of each of which it is asked why
@@ -416,14 +416,13 @@ class Judge:
     def _fetch(self, edited: Edited) -> None:
         """Make all values in one run that these edits are held against."""
         with suppress(Exception):  # what cannot be made is told where it is asked for
-            regions = edited.regions[:MOST_REGIONS]
+            regions, stop = edited.regions[:MOST_REGIONS], self._sums_before(edited)
             parts = [self.parts.whole(*run) for run in self._runs]
             if any(part.size > WHOLE for part in parts):
-                around = [self.parts.after(r, True)[0] for r in regions]
+                around = [self.parts.after(r, True, stop)[0] for r in regions]
                 parts = [part for part in around if part.extent <= FEW]
                 if len(parts) < len(around):
-                    parts += [self.parts.after(r, False)[0] for r in regions]
-            stop = self._sums_before(edited)
+                    parts += [self.parts.after(r, False, stop)[0] for r in regions]
             parts += [self.parts.all_of_line(r, stop) for r in regions]
             self.values.of({each for part in parts for each in calls_of(part)})
 
@@ -569,10 +568,10 @@ class Judge:
 
     def _locally(self, edited: Edited) -> Agreement:
         """What edited lines are used for until summed again, as a function of the sums in."""
-        found = Agreement("unknown", NOT_COMPUTED)
+        found, stop = Agreement("unknown", NOT_COMPUTED), self._sums_before(edited)
         for region in edited.regions[:MOST_REGIONS]:
             try:
-                part, last, true = self.parts.around(region)
+                part, last, true = self.parts.around(region, stop)
                 if true is None:
                     return Agreement("unknown", NOT_COMPUTED)
                 own = [p for p in edited.patches if p.segment == region.segment and p.at <= last]
@@ -591,10 +590,10 @@ class Judge:
     def _of_lines(self, edited: Edited, each: bool = False) -> Agreement:
         """Whether edited lines give vectors that are longer than along any direction; each: also
         whether all their elements, and the gradients of what they read, are what they may be."""
-        found = Agreement("unknown" if each else "agrees")
+        found, stop = Agreement("unknown" if each else "agrees"), self._sums_before(edited)
         for region in edited.regions[:MOST_REGIONS]:
             with suppress(Exception):
-                part = self.parts.line(region)
+                part = self.parts.line(region, stop)
                 if (true := self.parts.truth(part)) is None:
                     continue
                 own = [p for p in edited.patches if p.segment == region.segment]
@@ -700,13 +699,13 @@ class Judge:
 
     def _sums_before(self, edited: Edited) -> SumsBefore:
         """Where the lines of edits begin: at sums that none of them changes."""
+        segments = self.where.segments
         places = {(r.segment, r.outer[0]) for r in edited.regions[:MOST_REGIONS]}
-        if len(places) < 2:
+        anew = [segments[p.segment].calls[i] for p in edited.patches for i in {*p.skipped, p.at}]
+        if len(places) < 2 and not any(is_sum(call) for call in anew):
             return SumsBefore()
-        calls = [(p.segment, i) for p in edited.patches for i in {*p.skipped, p.at}]
-        return SumsBefore(
-            min(self.where.segments[at].calls[i].position for at, i in {*calls, *places})
-        )
+        anew += [segments[at].calls[index] for at, index in places]
+        return SumsBefore(min(call.position for call in anew))
 
     def _largest_distortion(self, edited: Edited, behind: bool = False) -> float | None:
         moved = [self._distortion(edited, *part, behind) for part in self._changed(edited)]

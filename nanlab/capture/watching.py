@@ -31,6 +31,7 @@ from nanlab.capture.training import TrainingRecorder
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
 from nanlab.trace.op import BORN, TURNED, location
+from nanlab.trace.program import MOST_BEFORE
 from nanlab.trace.ranks import ARRIVED, as_sent
 from nanlab.trace.recording import Recording
 
@@ -507,13 +508,15 @@ class watch:
 
     def _held(self) -> list[tuple[int, int]]:
         """Begin and end of the steps that faults need: in which the first bad values behind a
-        symptom were born or used, and of those not judged yet each in which one was."""
+        symptom were born or used, the few behind the first, in which it may show, and of those not
+        judged yet each in which one was."""
         recording, last = self.recording, len(self.recording.starts) - 1
         born = (p for p, status in recording.status.items() if status in (BORN, TURNED))
         steps = {recording.step_of(p) for p in (*recording.guilty, *born) if p >= 0}
         held = recording.whole | {s for s in steps if s >= len(recording.folded)}
+        held |= {first + n for first in sorted(steps)[:1] for n in range(MOST_BEFORE + 1)}
         starts = recording.starts
-        return [(starts[s], starts[s + 1]) for s in sorted(held | {*sorted(steps)[:1]}) if s < last]
+        return [(starts[s], starts[s + 1]) for s in sorted(held) if s < last]
 
     def _judge(self, kind: Kind, taken: Sequence[int | None] = ()) -> None:
         """Stop the program if a fault has done harm, here or in another process.

@@ -1024,6 +1024,7 @@ def _agreed(paths: list[_Path]) -> Limit:
 
 # --- a fix against the limit ---------------------------------------------------------------------
 
+NOT_COMPUTED = "what is right there could not be computed"
 Kind = Literal["agrees", "value", "gradient", "infinite", "sign", "unbounded", "unknown"]
 
 
@@ -1060,8 +1061,8 @@ def agrees(
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
     try:
         new = evaluate(fix, operands, wanted)
-    except NotReplayable as error:  # the new lines read what the old ones did not
-        return Agreement("unknown", str(error))
+    except NotReplayable:  # the new lines read what the old ones did not
+        return Agreement("unknown", NOT_COMPUTED)
     except Exception as error:
         return Agreement("infinite", f"it raises {type(error).__name__}: {error}")
     old = evaluate(fn, operands, wanted) if old is None else old
@@ -1089,7 +1090,7 @@ def compared(new: Evaluation, old: Evaluation, true: Truth) -> Agreement:
                 return verdict
             unknown += verdict.unknown
     if unknown:
-        return Agreement("unknown", "what is right there could not be computed", unknown)
+        return Agreement("unknown", NOT_COMPUTED, unknown)
     return Agreement("agrees")
 
 

@@ -448,8 +448,7 @@ def batch_of(where: Window, without: Sequence[int]) -> Batch:
     kept = torch.tensor([r for r in range(rows) if r not in left], dtype=torch.long)
     if not len(kept):
         raise UsageError(f"all {rows} rows of the batch are left out; leave at least one")
-    calls = (call for segment in where.segments for call in segment.calls)
-    lines = {call.position: where.recording.at(call.position).source for call in calls}
+    lines = {call.position: where.recording.at(call.position).source for call in where.calls}
     leaves = frozenset(n for n, size in data.items() if size == rows)
     return Batch(rows, kept, leaves, lines, makers)
 
@@ -463,10 +462,9 @@ class LeftOut:
     tensors: tuple[NamedTensor, ...]
 
 
-def refs_by_name(where: Window, named: Iterable[NamedTensor]) -> dict[str, Ref]:
-    """The tensors of these names, as far as the step's calls read them, and autograd does not
-    follow them."""
-    calls = (call for segment in where.segments for call in segment.calls)
+def refs_by_name(calls: Iterable[Call], named: Iterable[NamedTensor]) -> dict[str, Ref]:
+    """The tensors of these names, as far as some calls read them, and autograd does not follow
+    them."""
     read = {tuple(ref[:4]): ref for call in calls for ref in call.read if not ref.tracked}
     keys = {n.name: (n.storage, n.offset, n.size, n.stride) for n in named}
     return {name: read[key] for name, key in keys.items() if key in read}
@@ -474,15 +472,14 @@ def refs_by_name(where: Window, named: Iterable[NamedTensor]) -> dict[str, Ref]:
 
 def batch_without(where: Window, out: LeftOut) -> Batch:
     """The batch without these rows. Raises NotReplayable."""
-    refs = tuple(refs_by_name(where, out.tensors).values())
+    refs = tuple(refs_by_name(where.calls, out.tensors).values())
     first = next((call for _, _, call in readers_of(where, refs)), None)
     if first is None or len(refs) < len(out.tensors):
         raise NotReplayable("nothing reads these rows, or autograd follows them")
     if any(ref.size[:1] != (out.rows,) for ref in refs):
         raise NotReplayable("the tensors have other numbers of rows")
     kept = torch.tensor([r for r in range(out.rows) if r not in {*out.without}], dtype=torch.long)
-    calls = (call for segment in where.segments for call in segment.calls)
-    lines = {call.position: where.recording.at(call.position).source for call in calls}
+    lines = {call.position: where.recording.at(call.position).source for call in where.calls}
     start = max(first.position, 1)
     return Batch(out.rows, kept, frozenset(), lines, entering=refs, start=start)
 

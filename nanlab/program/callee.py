@@ -254,7 +254,7 @@ def _parts(
             visit(function)
             return True
         for owner in _paths(function):  # `norm(x)`, `norm.inverse(x)`, `ball.metric.dist(x)`
-            if found := _objects(owner, text, packages):
+            if found := objects_of(owner, text, packages):
                 objects[key_of(owner)] = found
                 return True
         method = isinstance(function, ast.Attribute)
@@ -322,7 +322,7 @@ def _is_dict(node: Any) -> TypeGuard[ast.Dict]:
     return isinstance(node, ast.Dict)
 
 
-def _objects(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
+def objects_of(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
     """The objects of this process that a path may stand for."""
     kinds = _classes(path, text, packages)
     return [o for o in gc.get_objects() if type(o) in kinds] if kinds else []

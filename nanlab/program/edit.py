@@ -493,7 +493,13 @@ class _Rewrite:
                     for at, run, group in self._runs(a, makers):
                         names = known_in(self.text)
                         code = Code(b, run.parts, names, self.before, self.contexts)
-                        code.check()
+                        if code.free:
+                            others = {
+                                key_of(path): self.readings.elsewhere(path, at, run.calls)
+                                for path in code.free
+                            }
+                            run = replace(run, parts={**run.parts, **others})
+                            code = Code(b, run.parts, names, self.before, self.contexts)
                         found.append(self._made_anew(at, run, code, span_of(a), group))
                     if found:
                         return found

@@ -136,6 +136,13 @@ def stored_in(node: ast.AST) -> list[str]:
     return [n.id for n in names if isinstance(n.ctx, ast.Store)]
 
 
+def first_line(node: ast.AST) -> int:
+    """The first line of a function, its decorators included; 0 of anything else."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return 0
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+
+
 def last_name(path: ast.expr) -> str:
     """The last name of a dotted one, as of what a call calls; "" of other code."""
     return str(getattr(path, "id", getattr(path, "attr", "")))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from nanlab.errors import NotReplayable
+from nanlab.program.batch import refs_by_name
 from nanlab.program.edit_text import (
     argument_of,
     assignments_in,
@@ -30,6 +31,7 @@ from nanlab.program.expression import (
     Made,
     all_but_last,
     bind,
+    first_line,
     form_of,
     imports_of,
     inside,
@@ -44,6 +46,7 @@ from nanlab.program.expression import (
     postorder,
     solved,
     span_of,
+    stored_in,
     whole_of,
 )
 from nanlab.program.rerun import ZEROS
@@ -241,7 +244,8 @@ class Readings:
         values = next(self.read(path, at, reader[0]), None)
         if values is None:
             ways = (self._handed_over, self._iterated, self._solved, self._parameter, self._data)
-            others = (of(path, at, reader) for of in (*ways, self._assigned_to, self._kept))
+            more = self._assigned_to, self._kept, self._noted
+            others = (of(path, at, reader) for of in (*ways, *more))
             values = next(filter(None, others), None)
         if values is None or any(comes_later(n, self.text, self.line) for n in names):
             raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
@@ -423,6 +427,20 @@ class Readings:
                 if len(read) == 1:
                     return [*read.values()]
         return None
+
+    def _noted(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
+        """What the function around had under a name where the fault showed, which it gives to that
+        once, if the reader reads it."""
+        around, name = function_around(self.text, self.line), ast.unparse(path)
+        if stored_in(around).count(name) > 1:
+            return None
+        first = first_line(around)
+        of_function = (
+            n for n in self.recording.named if (n.file, n.function) == (self.file, first)
+        )
+        calls = (self.segments[at].calls[index] for index in reader)
+        found = refs_by_name(calls, (n for n in of_function if n.name == name))
+        return [*found.values()] or None
 
     def _kept(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
         """What the forward of a custom Function kept for the run of its backward that reads it."""

@@ -15,7 +15,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 from nanlab.capture.plans import plan_of
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.operators import having
-from nanlab.trace.program import Call, EngineRun, Held, Look, Program, Ref, Segment, refs_in
+from nanlab.trace.program import (
+    MOST_BEFORE,
+    Call,
+    EngineRun,
+    Held,
+    Look,
+    Program,
+    Ref,
+    Segment,
+    refs_in,
+)
 from nanlab.trace.recording import Recording
 
 # The storages of a step that is run again, and its random states.
@@ -566,6 +576,11 @@ class Window:
     end: int
     segments: list[Segment]
 
+    @property
+    def calls(self) -> Iterator[Call]:
+        """The calls of all segments."""
+        return (call for segment in self.segments for call in segment.calls)
+
     def find(self, position: int) -> tuple[int, int, int]:
         """(segment, index of the call, number of its result) of a row."""
         op = self.recording.at(position)
@@ -604,9 +619,6 @@ def _is_done_again(recording: Recording, finding: Any) -> bool:
 def _last_start(recording: Recording) -> int:
     """Where the last step that has rows begins."""
     return next((s for s in reversed(recording.starts) if s < recording.end), 0)
-
-
-MOST_BEFORE = 3  # steps that are run again before the one in which a fault shows
 
 
 def first_of_fault(recording: Recording, step: int, position: int) -> int:

@@ -15,7 +15,7 @@ from nanlab.errors import NanlabError
 from nanlab.findings.fault import listed, plural, verb
 from nanlab.findings.rule import Edit, Finding, Fix
 from nanlab.program.batch import LeftOut, data_of, readers_of, refs_by_name
-from nanlab.program.expression import names_in, parsed
+from nanlab.program.expression import first_line, names_in, parsed
 from nanlab.program.readings import text_of
 from nanlab.program.replay import without_rows
 from nanlab.program.rerun import Window
@@ -52,7 +52,7 @@ def without_samples(trace: Trace, finding: Finding, where: Window, values: Value
     for (file, function), group in groupby(every, key=lambda each: (each.file, each.function)):
         own = [n for n in group if n.storage in data]
         batch = {n.name: n for n in _of_one_size(own, max(finding.samples))}
-        refs = refs_by_name(where, batch.values())
+        refs = refs_by_name(where.calls, batch.values())
         text = text_of(trace.recording, file)
         for statement, names in _first_readers(text, function, {*refs}):
             known = {name: ref for name, ref in refs.items() if name in names}
@@ -147,7 +147,7 @@ def _first_readers(
     """
     tree: ast.AST | None = parsed(text) if text else None
     if tree is not None and function:
-        tree = next((n for n in ast.walk(tree) if _begin(n) == function), None)
+        tree = next((n for n in ast.walk(tree) if first_line(n) == function), None)
     own = [*_own_nodes(tree)] if tree is not None else []
     stored = dict.fromkeys(names, 0)
     for node in own:
@@ -186,13 +186,6 @@ def _first_reader(
     begins = not rows[statement.lineno - 1][: statement.col_offset].strip()
     whole = statement.lineno == statement.end_lineno or hasattr(statement, "body")
     return (statement, {n.id for n in read}) if begins and whole else None
-
-
-def _begin(node: ast.AST) -> int:
-    """The first line of a function, its decorators included; 0 of anything else."""
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return 0
-    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
 
 
 def _own_nodes(tree: ast.AST) -> Iterator[ast.AST]:

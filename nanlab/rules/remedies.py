@@ -437,7 +437,7 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
         return []
     span = pages.span(finding.file, recording.spans[recording.at(finding.position).place])
     line = pages.line(finding.file, finding.line)
-    found = rewritings(
+    every = rewritings(
         pages.text,
         line,
         library,
@@ -449,7 +449,8 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
         reads_masks(recording, finding.position),
         span,
         kept := _kept_inside(trace, finding),
-    )[:MOST_PASSED]
+    )
+    found = [*every[: MOST_PASSED - 1], *every[MOST_PASSED - 1 :][-1:]]  # the last is of all rows
     made = spans_of_makers(recording, finding.position, pages)
     found += bounded_where_made(pages.text, made, finding.cause, kept)
     return _as_fixes([Candidate(*astuple(e)) for e in found], pages)

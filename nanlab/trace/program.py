@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, overload
 
 import torch
 
+MOST_BEFORE = 3  # steps that are run again before the one in which a fault shows
+
 
 class Ref(tuple[Any, ...]):
     """A tensor as a view of a numbered storage: ``(storage, offset, size, stride, dtype, tracked,
