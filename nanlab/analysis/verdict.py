@@ -25,7 +25,6 @@ from nanlab.analysis.parts import (
     moved,
     saturates,
     tends,
-    widened,
 )
 from nanlab.capture.state import are_finite, values_of
 from nanlab.errors import NotReplayable, UsageError
@@ -57,7 +56,7 @@ from nanlab.program.replay import (
     place_of,
 )
 from nanlab.program.rerun import Get, Window, window
-from nanlab.program.slices import Slice, calls_of, cut, numel
+from nanlab.program.slices import Slice, calls_of, cut, numel, widened
 from nanlab.program.values import Values
 from nanlab.trace import Trace
 from nanlab.trace.op import CARRIED, INTENDED, OK, location
