@@ -205,6 +205,8 @@ def with_samples(trace: Trace, finding: Finding) -> Finding:
     found = next((known[row["position"]] for row in finding.path if row["position"] in known), None)
     if not finding.harmful or not found:
         return finding
+    if None in found.values():  # a dataset without indices
+        return replace(finding, samples=list(found))
     shown = [*found.items()][:MOST_SAMPLES]
     places, numbers = (", ".join(map(str, each)) for each in zip(*shown, strict=True))
     told = f"sample {places} of the batch is number {numbers} of the dataset"
