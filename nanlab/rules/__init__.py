@@ -101,6 +101,7 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
     findings = [_placed(trace.recording, f) for f in findings]
     ranking = sorted(findings, key=lambda f: (_ORDER[f.severity], not f.harmful))
     told = [with_samples(trace, qualified(trace, f)) for f in ranking[:MOST_FINDINGS]]
+    told = [_of_earlier(trace, f) for f in told]
     return Findings(with_fixes(trace, told))
 
 
@@ -215,6 +216,15 @@ def with_samples(trace: Trace, finding: Finding) -> Finding:
     more = f", and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
     told = f"By the loader's sampler, {told}{more}."
     return replace(finding, samples=list(found), explanation=f"{finding.explanation} {told}")
+
+
+def _of_earlier(trace: Trace, finding: Finding) -> Finding:
+    """The finding, with the step in which its line ran where the harm shows in a later one, as
+    where a buffer is poisoned."""
+    recording, at = trace.recording, finding.position
+    step = recording.step_of(at) if at >= recording.began else finding.step
+    earlier = finding.harmful and step < finding.step
+    return replace(finding, ran=step + recording.first_step) if earlier else finding
 
 
 def explained(trace: Trace, fault: Fault, judges: Sequence[Rule]) -> Finding:
