@@ -611,14 +611,13 @@ def _as_fixes(candidates: Sequence[Candidate], pages: Pages) -> list[Fix]:
             if place is not None
         )
         if len(edits) == len(lines):
-            code = "\n".join(edit.text for edit in edits)
+            code = _uncommented("\n".join(edit.text for edit in edits))
             found.append(Fix(one.title, code, edits=edits, last_resort=one.last_resort))
     return found
 
 
 def _edit(place: tuple[str, int, int], text: str, old: str) -> Edit:
     """What becomes of old lines, in their own short word for the module of functions."""
-    text = _uncommented(text)
     return Edit(*place, text.replace(_FUNCTIONAL, "F.") if _BRIEFLY.search(old) else text, old)
 
 
