@@ -101,7 +101,6 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
     findings = [_placed(trace.recording, f) for f in findings]
     ranking = sorted(findings, key=lambda f: (_ORDER[f.severity], not f.harmful))
     told = [with_samples(trace, qualified(trace, f)) for f in ranking[:MOST_FINDINGS]]
-    told = [_of_earlier(trace, f) for f in told]
     return Findings(with_fixes(trace, told))
 
 
@@ -166,8 +165,12 @@ def _used_it(recording: Recording, fault: Finding, others: Sequence[Finding]) ->
 
 
 def _placed(recording: Recording, finding: Finding) -> Finding:
-    """The finding with the library's line, and the user's line that asked for it."""
-    finding = replace(finding, library=library_of(recording, finding.position))
+    """The finding with the library's line, and the user's line that asked for it; and with the step
+    in which the line ran, where the harm shows in a later one."""
+    at = finding.position
+    step = recording.step_of(at) if at >= recording.began else finding.step
+    ran = step + recording.first_step if finding.harmful and step < finding.step else None
+    finding = replace(finding, library=library_of(recording, at), ran=ran)
     if finding.library is None:
         scripted = scripted_at(recording, finding.position, finding.op)
         if scripted is None:
@@ -216,15 +219,6 @@ def with_samples(trace: Trace, finding: Finding) -> Finding:
     more = f", and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
     told = f"By the loader's sampler, {told}{more}."
     return replace(finding, samples=list(found), explanation=f"{finding.explanation} {told}")
-
-
-def _of_earlier(trace: Trace, finding: Finding) -> Finding:
-    """The finding, with the step in which its line ran where the harm shows in a later one, as
-    where a buffer is poisoned."""
-    recording, at = trace.recording, finding.position
-    step = recording.step_of(at) if at >= recording.began else finding.step
-    earlier = finding.harmful and step < finding.step
-    return replace(finding, ran=step + recording.first_step) if earlier else finding
 
 
 def explained(trace: Trace, fault: Fault, judges: Sequence[Rule]) -> Finding:

@@ -532,10 +532,6 @@ class Recording:
         table, row = self.table_of(self.stat_of(position))
         return None if table is None else table.histogram(row)
 
-    def in_loader(self, position: int) -> bool:
-        """Whether a DataLoader made the row, for a batch."""
-        return any(first <= position < end for first, end in self.batches)
-
     def would_be_compiled(self, position: int) -> bool:
         """Whether a row's code, or its forward row's, runs compiled without a watch."""
         row = self.row(position)
