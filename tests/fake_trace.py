@@ -134,6 +134,10 @@ class Finding:
     rank: int | None = None
     library: tuple[str, int, str] | None = None
 
+    @property
+    def when(self) -> str:
+        return f"step {self.step}"
+
 
 @dataclass
 class FakeTrace:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import nanlab
 from nanlab.views.tables import browse
@@ -206,3 +207,42 @@ def test_a_nan_that_a_dataset_makes_in_this_process_is_shown_with_its_row() -> N
     assert trace.culprit is not None and trace.culprit.op == "log"
     assert trace.ops.loc[trace.culprit.position, "phase"] == "data"
     assert "log" in trace.ops._repr_html_()
+
+
+class Features(Dataset[torch.Tensor]):
+    """One sample is divided by zero, in the process that is watched."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        if i >= 16:
+            raise IndexError
+        x = torch.ones(4) * i
+        return x / (x - 9)
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    """The same samples, which have no index."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(Features())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [(Features(), "sample 1 of the batch is number 9 of the dataset"), (Stream(), "")],
+)
+def test_a_fault_of_a_sample_is_of_the_data_and_its_elements_are_no_samples(
+    data: Any, told: str
+) -> None:
+    model = nn.Linear(4, 1)
+    with nanlab.watch(model, on_fault="record") as trace:
+        for x in DataLoader(data, batch_size=4):
+            model(x).mean().backward()
+    found = trace.culprit
+    assert found is not None
+    assert (found.op, found.phase, found.samples) == ("div", "data", [1])
+    assert trace.ops["phase"][trace.ops["status"] == "born"].tolist()[:1] == ["data"]
+    assert told in found.explanation
+    assert "samples" not in found.explanation and "None" not in found.explanation

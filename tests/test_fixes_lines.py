@@ -482,3 +482,30 @@ def test_a_rectifier_chooses_nothing() -> None:
             opt.step()
     (told,) = [f.title for f in trace.findings if f.cause == "dead-gradient"]
     assert "each lies beyond its bound. Its derivative is 0 there." in told
+
+
+COMMENTED = """
+import torch
+
+def f(w):
+    h = torch.sqrt(w)  # the root
+    return (
+        torch.sqrt(
+            w)  # of it
+        .sum() + h.sum())  # the end
+"""
+
+
+def test_comments_beside_what_is_rewritten_stay(tmp_path: Path) -> None:
+    path = tmp_path / "commented.py"
+    path.write_text(COMMENTED)
+    names: dict[str, Any] = {}
+    exec(compile(COMMENTED, str(path), "exec"), names)
+    with nanlab.watch(on_fault="record") as trace:
+        names["f"](torch.nn.Parameter(torch.zeros(2))).backward()
+    assert trace.cure is not None
+    diff = trace.cure.diff()
+    added = "".join(row for row in diff.splitlines() if row.startswith(("+", " ")))
+    for comment in ("# the root", "# of it", "# the end"):
+        assert comment in added
+    assert all("#" not in fix.code for fix in trace.cure.fixes)

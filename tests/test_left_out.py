@@ -238,3 +238,81 @@ def test_last_batch_of_one_sample_is_dropped_by_the_loader(
     assert all(
         fix.code == "loader = DataLoader(data, batch_size=4, drop_last=True)" for fix in dropped
     )
+
+
+EPOCHS = """
+import math
+import torch
+from torch import nn
+import nanlab
+
+net = nn.Linear(2, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+x, y = torch.ones(4, 2), torch.ones(4, 1)
+y[1] = math.nan
+
+
+def failed(x, y):
+    return (net(x) - y).square().mean()
+
+
+def run(VALUES):
+    for i in range(2):
+        failed(x, y)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(2):
+            for x, y in [(torch.zeros(4, 2), torch.zeros(4, 1))]:
+                failed(x, y)
+            for x, y in BATCHES:
+                loss = LOSS  # here
+                loss.backward()
+                opt.step()
+            for x, y in [(torch.zeros(4, 2), torch.zeros(4, 1))]:
+                failed(x, y)
+    for x, y in [(torch.zeros(4, 2), torch.zeros(4, 1))]:
+        failed(x, y)
+    return trace
+"""
+CHECKED = """            for x, y in [(torch.zeros(4, 2), torch.zeros(4, 1))]:
+                failed(x, y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("batches", "loss"),
+    [
+        ("[(data[0].clone(), data[1])]", "failed(x, y)"),
+        ("[(data[0].clone(), data[1])]", "(net(x) - y).square().mean()"),
+        ("[0]", "(net(x) - y).square().mean()"),
+    ],
+)
+def test_loop_that_made_the_failing_step_is_edited(batches: str, loss: str, tmp_path: Path) -> None:
+    text = EPOCHS.replace("LOSS", loss).replace("BATCHES", batches).replace("VALUES", "x=x, y=y")
+    if batches == "[0]":  # one batch for all steps, under its names
+        text = text.replace("for x, y in [0]", "for _ in [0]").replace(CHECKED, "")
+    text = text.replace("def run", "data = x, y\n\n\ndef run")
+    trace = loaded(tmp_path / "epochs.py", text)["run"]()
+    edits = [fix.edits[0] for fix in leaving(trace)]
+    assert [edit.old.partition("# ")[2] for edit in edits] == ["here"]
+
+
+SPLIT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+net = nn.Linear(3, 2)
+shown = DataLoader(TensorDataset(torch.randn(8, 3)), batch_size=4)
+def epoch():
+    for x in torch.randn(9, 3).split(4):
+        net.zero_grad()
+        spread = net(x).std(0)
+        (1 - spread).relu().mean().backward()
+"""
+
+
+def test_loader_of_other_data_keeps_its_last_batch(tmp_path: Path) -> None:
+    names = loaded(tmp_path / "train.py", SPLIT)
+    with nanlab.watch(names["net"], on_fault="record") as trace:
+        names["epoch"]()
+    assert trace.culprit is not None
+    assert not any("drop_last" in fix.code for fix in trace.culprit.fixes)

@@ -136,6 +136,23 @@ RIGHT = {
         def loss():
             return ratio(w).sum()
         """,
+    "a decision that stays": """
+        def ratio(x):
+            y = x.detach()
+            if (y < 3).all() and y.sum().item() > 0.5:
+                x = x * 2
+            return torch.sin(x) / x * (y + 1)
+
+        def loss():
+            return ratio(w).sum()
+        """,
+    "its operand, of which a part has no gradient": """
+        def ratio(x):
+            return torch.sin(x) / x + x.detach()
+
+        def loss():
+            return ratio(w).sum()
+        """,
     "a layer": """
         layer = nn.Linear(2, 2, bias=False)
         with torch.no_grad():
@@ -241,6 +258,25 @@ REFUSED = {
 
         def loss():
             return other(w).sum()
+        """,
+    "decides by a number": """
+        def ratio(x):
+            if (x == 0).any():
+                x = x * 2
+            return torch.sin(x) / x + x
+
+        def loss():
+            return ratio(w).sum()
+        """,
+    "decides by a number that is another": """
+        def ratio(x, kind):
+            y = torch.sin(x) / x
+            while (kind >= 7).all():
+                y, kind = y * y.detach(), kind - 1
+            return y + x
+
+        def loss():
+            return ratio(w, torch.full((2,), 7.0)).sum()
         """,
     "complex numbers": """
         def ratio(x):

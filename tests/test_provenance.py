@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 
 import numpy as np
 import pytest
@@ -363,3 +364,30 @@ def test_what_an_operation_writes_elsewhere_is_none_of_its_operands() -> None:
     found = trace.culprit
     assert found is not None and found.cause == "log-of-zero"
     assert found.evidence["x"].tolist() == [0.0]
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("later", [0, 2])
+def test_the_step_in_which_a_buffer_was_poisoned_is_named(made: bool, later: int) -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(2)
+    optimizer = torch.optim.SGD(norm.parameters(), 0.1)
+    with nanlab.watch(norm, on_fault="record") as trace:
+        for i in range(2 + later):
+            x = torch.randn(4, 2)
+            if i == 1:
+                x[0, 0] = 0.0 if made else math.inf
+                with torch.no_grad():
+                    norm(1 / x if made else x)
+                continue
+            optimizer.zero_grad()
+            norm(x).pow(3).mean().backward()
+            optimizer.step()
+        norm.eval()
+        norm(torch.randn(4, 2)).sum().backward()
+    found = trace.culprit
+    assert found is not None
+    assert found.step == 1 + later
+    told = "step 1, showed in step 3" if later else "step 1"
+    assert str(found).endswith(f"{told})")
+    assert "arrived in step" not in found.explanation or "arrived in step 1" in found.explanation

@@ -179,3 +179,38 @@ def test_parameter_that_the_optimizer_holds_and_no_gradient_reaches_is_noted_wit
             optimizer.step()
     told = [(f.severity, f.cause, "0.weight" in f.title) for f in trace.findings]
     assert told == ([("note", "dead-gradient", True)] if cut in ("no_grad", "detach") else [])
+
+
+@pytest.mark.parametrize(
+    ("factor", "dtype", "cause"),
+    [
+        (20, torch.float16, "dtype-underflow"),
+        (20, torch.float32, None),
+        (200, torch.float32, "dead-gradient"),
+        (200, torch.float16, "dead-gradient"),
+    ],
+)
+def test_zeros_that_float32_does_not_have_are_those_of_the_dtype(
+    factor: int, dtype: torch.dtype, cause: str | None
+) -> None:
+    w = torch.nn.Parameter(torch.ones(2, dtype=dtype))
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(3):
+            w.grad = None
+            torch.exp(-w * factor).sum().backward()
+    found = trace.culprit
+    assert (found.cause if found is not None else None) == cause
+    if found is not None:
+        assert ("in float16" in found.title) is (cause == "dtype-underflow")
+        assert not any(fix.verified for fix in found.fixes)
+
+
+def test_equal_rows_that_are_no_distance_apart_are_not_told_of_exponentials() -> None:
+    w = torch.nn.Parameter(torch.ones(2, 2))
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(3):
+            w.grad = None
+            torch.cdist(w, w).sum().backward()
+    assert trace.culprit is not None
+    assert trace.culprit.cause == "dead-gradient"
+    assert not any("exponentiate" in fix.title for fix in trace.culprit.fixes)

@@ -197,3 +197,38 @@ def test_a_value_that_is_infinite_still_is_not_called_finite(
     fixes = [fix for finding in trace.findings for fix in finding.fixes]
     assert fixes
     assert not any("inf" in fix.why for fix in fixes if fix.verdict == "finite")
+
+
+LOST = """
+import torch
+
+torch.manual_seed(0)
+layer = torch.nn.Linear(4, 2).half()
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for i in range(STEPS):
+    optimizer.zero_grad()
+    loss = LOSS
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("steps", [3, 5])  # the first is folded away
+@pytest.mark.parametrize(
+    ("loss", "comes_back"),
+    [
+        ("(layer(torch.randn(3, 4).half()) * 1e-5).pow(2).mean()", False),
+        ("(layer(torch.randn(3, 4).half()) / 1e5).pow(2).sum()", False),
+        ("(layer(torch.randn(3, 4).half()) * 1e4).mul(1e-8).sum()", True),
+    ],
+)
+def test_a_fix_that_brings_no_lost_gradient_back_is_not_verified(
+    tmp_path: Path, loss: str, comes_back: bool, steps: int
+) -> None:
+    found = culprit_of(tmp_path, LOST.replace("LOSS", loss).replace("STEPS", str(steps)))
+    assert found.cause == "dtype-underflow"
+    tried = [fix for fix in found.fixes if fix.edits]
+    assert any(fix.verified for fix in tried) is comes_back
+    for fix in tried:
+        revived = [bool(g.any()) for g in nanlab.last.replay(fix).gradients.values()]
+        assert not fix.verified or any(revived)

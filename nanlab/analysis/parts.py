@@ -16,13 +16,22 @@ from nanlab.operators import having
 from nanlab.program.edit import Region, is_sum
 from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get
-from nanlab.program.slices import Slice, Stop, calls_of, cut, narrowed, numel
+from nanlab.program.slices import (
+    NUDGE,
+    Slice,
+    Stop,
+    calls_of,
+    cut,
+    narrowed,
+    nudged,
+    numel,
+    widened,
+)
 from nanlab.program.values import Results, Values
 from nanlab.trace.mode import DispatchMode
 from nanlab.trace.program import Call, EngineRun, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
-NUDGE = 1e-7  # relative, of operands in float64: a value that it moves by more than WITHIN jumps
 WHOLE = 60_000  # elements of a step whose truth is sought in exact numbers, and as a whole
 LOCAL = 400_000  # elements of the expression and what it is made of, where the step is larger
 LARGE = 1 << 24  # of the same where some of its rows stand for all
@@ -83,7 +92,7 @@ class Parts:
             here, near = Comparisons(), Comparisons()
 
             def at(ways: Sequence[float], comparisons: Comparisons) -> Evaluation:
-                there = [_nudged(t, way) for t, way in zip(operands, ways, strict=True)]
+                there = [nudged(t, way) for t, way in zip(operands, ways, strict=True)]
                 with Wide(comparisons):
                     return evaluate(part.function(), there, wanted, summed=part.healthy)
 
@@ -216,18 +225,6 @@ def _kept_where(call: Call, hidden: Tensor, kept: Any, get: Get) -> Any:
 
 def _name(call: Call) -> str:
     return str(getattr(call.func, "_opname", ""))
-
-
-def _nudged(t: Tensor, way: float) -> Tensor:
-    computed = t.is_floating_point() or t.is_complex()
-    return t + way * t.abs().clamp_min(1.0) if way and computed else t
-
-
-def widened(t: Tensor) -> Tensor:
-    """In float64, or complex128."""
-    if t.is_complex():
-        return t.to(torch.complex128)
-    return t.double() if t.is_floating_point() else t
 
 
 # A Python number that is 0, and that the program divides or multiplies by: what loss and gradients

@@ -621,6 +621,8 @@ def phase_of(recording: Recording, origin: Origin) -> str:
         return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row.phase, "forward")
     if origin.position < recording.began:  # while the program was built
         return "data" if recording.owned.keys().isdisjoint(origin.path) else "init"
+    if any(first <= origin.position < end for first, end in recording.batches):  # of a loader
+        return "data"
     if comes_back(recording, origin):
         return "backward"
     # a search without gradients has no update apart from what it computes

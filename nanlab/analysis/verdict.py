@@ -25,7 +25,6 @@ from nanlab.analysis.parts import (
     moved,
     saturates,
     tends,
-    widened,
 )
 from nanlab.capture.state import are_finite, values_of
 from nanlab.errors import NotReplayable, UsageError
@@ -58,7 +57,7 @@ from nanlab.program.replay import (
     place_of,
 )
 from nanlab.program.rerun import Get, Window, window
-from nanlab.program.slices import Slice, calls_of, cut, numel
+from nanlab.program.slices import Slice, calls_of, cut, numel, widened
 from nanlab.program.values import Values
 from nanlab.trace import Trace
 from nanlab.trace.op import CARRIED, INTENDED, OK, location
@@ -121,7 +120,7 @@ class Judge:
     """Holds edits against the truth of one step, which is found out once."""
 
     where: Window
-    revives: bool = False  # a gradient that is all zero has to become another
+    revives: str = ""  # the cause for which a gradient that is all zero has to become another
     # (file, its text, line) -> what moves the variables of the expressions that the line is part of
     moves: Callable[[str, str, int], Iterator[Move]] = _no_moves
     _known: dict[tuple[Any, ...], Judgement] = field(default_factory=dict)  # by edits
@@ -160,9 +159,9 @@ class Judge:
         if key not in self._known:
             try:
                 found = self._judged(edits)
-                if self.revives and found.verified and not self._has_revived(found.replay):
+                if self.revives and found.verified and self._stays_dead(found.replay):
                     found = replace(found, verdict="finite", why=STILL_ZERO)
-                elif self.revives and found.verdict == "finite" and self._only_revives(found):
+                elif self.revives == "dead-gradient" and self._only_revives(found):
                     found = replace(found, why=REVIVED, distortion=None)
                 if found.verified and not found.known and found.replay is not None:
                     found = self._less_certain(found, found.replay, edits)
@@ -254,6 +253,9 @@ class Judge:
             raise NotReplayable("no step before it went well")
         return Judge(window(self.recording, step))
 
+    def _stays_dead(self, replay: Replay | None) -> bool:
+        return bool(self._dead) and not self._has_revived(replay)
+
     def _has_revived(self, replay: Replay | None) -> bool:
         after = replay.gradients if replay is not None else {}
         return any(name in after and bool(after[name].any()) for name in self._dead)
@@ -261,8 +263,9 @@ class Judge:
     def _only_revives(self, found: Judgement) -> bool:
         """Whether a gradient that was all zero is another, and the loss is what it was."""
         loss, now = self._as_it_was.loss, found.replay.loss if found.replay is not None else None
-        same = loss is not None and now is not None and math.isclose(loss, now, rel_tol=SAME)
-        return same and self._has_revived(found.replay)
+        if found.verdict != "finite" or loss is None or now is None:
+            return False
+        return math.isclose(loss, now, rel_tol=SAME) and self._has_revived(found.replay)
 
     @cached_property
     def _as_it_was(self) -> Replay:

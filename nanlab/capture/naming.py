@@ -47,7 +47,7 @@ def _of_frame(ops: OpRecorder, frame: FrameType, position: int) -> list[NamedTen
         if entry is not None and value.dim():
             file, first = ops.lines.shown(code), _first_line(code)
             offset, size = int(value.storage_offset()), tuple(value.shape)
-            at = position, file, first, name, entry.serial
+            at = position, file, first, frame.f_lineno, name, entry.serial
             found.append(NamedTensor(*at, offset, size, value.stride()))
     return found
 

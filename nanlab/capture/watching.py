@@ -132,7 +132,7 @@ class FaultFound(Stop):
 def stopped(culprit: Any) -> FaultFound:
     """The end of a run at a culprit: a line that says where and why."""
     place = location(culprit.file, culprit.line)
-    where = f" at {place}, step {culprit.step}" if place else f" in step {culprit.step}"
+    where = f" at {place}, {culprit.when}" if place else f" in {culprit.when}"
     told = f"nanlab stopped the program{where}"
     return FaultFound(f"{told}: {culprit.title}", told)
 

@@ -435,6 +435,8 @@ class Fault:
         """Batch indices of offending elements, where the batch (or its heads) leads."""
         if self.bad is None or self.bad.dim() == 0 or self.batch < 2 or self._is_over_samples:
             return []
+        if self.finding.phase == "data" and self.recording.batches:  # of one sample, perhaps
+            return []
         size, splits = self.bad.shape[0], self.name in having("split_heads")
         if size == 0 or size % self.batch or (size != self.batch and not splits):
             return []

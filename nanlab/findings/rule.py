@@ -246,6 +246,7 @@ class Finding:
     fixes: list[Fix] = field(default_factory=list)
     position: int = -1  # row of trace.ops where it began, -1 if there is none
     harmful: bool = False  # it explains the symptom: may be the culprit
+    ran: int | None = None  # the step in which its line did, where the harm shows in a later one
     rank: int | None = None  # process of a distributed run in which it began
     # file, line, function inside a package or torch where it was born
     library: tuple[str, int, str] | None = None
@@ -278,12 +279,18 @@ class Finding:
         values = self.evidence.head().to_string() if len(self.evidence) else ""
         return report(self.library, self.title, self.explanation, values, patches)
 
+    @property
+    def when(self) -> str:
+        """``step 3``; ``step 1, showed in step 3``."""
+        shown = f"step {self.step}"
+        return shown if self.ran is None else f"step {self.ran}, showed in {shown}"
+
     def __str__(self) -> str:
         place = location(self.file, self.line) or "unknown line"
         module = f", in {module_name(self.module)}" if self.module else ""
         rank = f", rank {self.rank}" if self.rank is not None else ""
         rank = "" if rank and self.title.startswith(f"{rank[2:]}: ") else rank
-        return f"{self.title}  ({place}{module}, step {self.step}{rank})"
+        return f"{self.title}  ({place}{module}, {self.when}{rank})"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from nanlab.errors import NotReplayable
+from nanlab.exact.limits import Wide
 from nanlab.operators import OF_NUMBERS
 from nanlab.program.edit_text import EditLike, whole_spans
 from nanlab.program.expression import (
@@ -23,10 +24,10 @@ from nanlab.program.expression import (
 from nanlab.program.functions import Functions, Ran
 from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get
-from nanlab.program.slices import Slice, cut
+from nanlab.program.slices import NUDGE, Slice, cut, nudged, widened
 from nanlab.program.values import Values
 from nanlab.safe.limit import Memory, limited
-from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
+from nanlab.trace.program import Call, EngineRun, FunctionUse, Look, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
 DECORATOR = "@nanlab.safe.limit"
@@ -77,6 +78,8 @@ def patches_of(
     once = {*lines_of(function)} - {line for n in within for line in lines_of(n)} - loops
     for at, segment in enumerate(values.segments):
         calls = _calls_at(recording, segment, places)
+        if any(_turns(values, at, look, calls) for look in segment.looks if look.place in places):
+            raise NotReplayable("it decides by a number that is another where it is called again")
 
         def enter(run: EngineRun, segment: Segment = segment) -> bool:
             return _place_of(recording, segment, run) in places
@@ -144,8 +147,7 @@ def _made_inside(
 ) -> set[Ref]:
     """The operands of a run that it makes of numbers. tensors: of numbers of Python, too, which no
     call tells."""
-    made = {ref.view for call in own.values() for ref in refs_in(call.out)}
-    found = {ref for ref in part.operands if ref.view in made}
+    found = {ref for ref in part.operands if ref.storage in _created(own)}
     if tensors:
         first = min(index for _, index, _ in part.items)
         before = segment.calls[:first]
@@ -198,6 +200,18 @@ def _runs(
     for items, outs in (group for group in groups if group[0]):
         refs = tuple(ref for _, ref in sorted(outs, key=lambda out: out[0]))
         yield cut(values, refs, (at, max(items) + 1), outside, enter=enter)
+
+
+def _turns(values: Values, at: int, look: Look, own: dict[int, Call]) -> bool:
+    """Whether what a function decides by is another next to what it was given."""
+    if not isinstance(look.value, bool):
+        return False
+    calls = {id(call) for call in own.values()}
+    part = cut(values, (look.ref,), (at, look.index), lambda call: id(call) not in calls)
+    given, function = [widened(x) for x in part.operands.values()], part.function()
+    with Wide():
+        near = [function(*[nudged(x, way) for x in given])[0] for way in (NUDGE, -NUDGE)]
+    return any(bool(each) is not look.value for each in near)
 
 
 def _unread(segment: Segment, own: dict[int, Call], made: Collection[int], part: Slice) -> set[int]:
@@ -274,10 +288,15 @@ def _one_by_one(
                 yield each, calls
 
 
+def _created(own: dict[int, Call]) -> set[int]:
+    """The storages that calls make; of a view, as ``detach``, it is that of what they read."""
+    makers = (c for c in own.values() if not (c.func.is_view or c.func._schema.is_mutable))
+    return {ref.storage for call in makers for ref in refs_in(call.out)}
+
+
 def _check(part: Slice, own: dict[int, Call]) -> None:
     """Raise NotReplayable where a run does more than compute."""
-    makers = (c for c in own.values() if not (c.func.is_view or c.func._schema.is_mutable))
-    created = {ref.storage for call in makers for ref in refs_in(call.out)}
+    created = _created(own)
     for call in own.values():
         if torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ()):
             raise NotReplayable("it draws random numbers, and would be called again")

@@ -603,7 +603,8 @@ def step_that_shows(recording: Recording, step: int, finding: Any) -> int:
     if not silent or not 0 <= step < len(recording.starts):
         return step
     starts = [*recording.starts, 1 << 62]
-    if not recording.program.lacks(starts[step], starts[step + 1]):
+    gone = finding.position >= 0 and not recording.at(finding.position)  # its lines are, too
+    if not gone and not recording.program.lacks(starts[step], starts[step + 1]):
         return step
     lost = finding.symptom == "silent-underflow"
     return -1 if lost or _is_done_again(recording, finding) else step

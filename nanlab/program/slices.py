@@ -38,6 +38,7 @@ from nanlab.trace.program import (
 )
 
 Tensor = torch.Tensor
+NUDGE = 1e-7  # relative, of operands in float64: a value that it moves by more than WITHIN jumps
 _UNINITIALISED = having("uninitialised")
 Stop = Callable[[Call], bool]
 Item = Call | EngineRun | FunctionUse
@@ -169,6 +170,19 @@ class Slice:
             return [graph.get(target) for target in self.targets]
 
         return run
+
+
+def nudged(t: Tensor, way: float) -> Tensor:
+    """Beside where it is."""
+    computed = t.is_floating_point() or t.is_complex()
+    return t + way * t.abs().clamp_min(1.0) if way and computed else t
+
+
+def widened(t: Tensor) -> Tensor:
+    """In float64, or complex128."""
+    if t.is_complex():
+        return t.to(torch.complex128)
+    return t.double() if t.is_floating_point() else t
 
 
 def _go_back_within(run: EngineRun, graph: Graph) -> None:

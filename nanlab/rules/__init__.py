@@ -165,8 +165,12 @@ def _used_it(recording: Recording, fault: Finding, others: Sequence[Finding]) ->
 
 
 def _placed(recording: Recording, finding: Finding) -> Finding:
-    """The finding with the library's line, and the user's line that asked for it."""
-    finding = replace(finding, library=library_of(recording, finding.position))
+    """The finding with the library's line, and the user's line that asked for it; and with the step
+    in which the line ran, where the harm shows in a later one."""
+    at = finding.position
+    step = recording.step_of(at) if at >= recording.began else finding.step
+    ran = step + recording.first_step if finding.harmful and step < finding.step else None
+    finding = replace(finding, library=library_of(recording, at), ran=ran)
     if finding.library is None:
         scripted = scripted_at(recording, finding.position, finding.op)
         if scripted is None:
@@ -205,6 +209,8 @@ def with_samples(trace: Trace, finding: Finding) -> Finding:
     found = next((known[row["position"]] for row in finding.path if row["position"] in known), None)
     if not finding.harmful or not found:
         return finding
+    if None in found.values():  # a dataset without indices
+        return replace(finding, samples=list(found))
     shown = [*found.items()][:MOST_SAMPLES]
     places, numbers = (", ".join(map(str, each)) for each in zip(*shown, strict=True))
     told = f"sample {places} of the batch is number {numbers} of the dataset"

@@ -236,7 +236,8 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
         name = owner_called("parameter", fault.origin.sink.name)
         title = f"the program wrote {held} into {name}"
         return Match(title, phase="optimizer", position=at)
-    born = fault.recording.step_of(fault.position) if fault.position >= 0 else fault.finding.step
+    used = next((at for at in (fault.position, fault.finding.position) if at >= 0), None)
+    born = fault.finding.step if used is None else fault.recording.step_of(used)
     first = fault.recording.step_of(0)
     if role in ("parameter", "buffer") and born <= first:
         written = _written_at(fault)

@@ -37,7 +37,9 @@ WEIGH_MORE = "and the others weigh more"
 _OF_FEW = frozenset(("empty-reduction", "std-of-constant"))  # causes that lie in too few samples
 MOST = 0.5  # of a batch that is left out
 MOST_PLACES = 3  # in a function that are tried
-_NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+_BLOCKS = ast.For | ast.AsyncFor | ast.While | ast.If | ast.With | ast.AsyncWith | ast.Try
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+_NESTED = _FUNCTIONS | ast.ClassDef | ast.Lambda
 
 
 def without_samples(trace: Trace, finding: Finding, where: Window, values: Values) -> list[Fix]:
@@ -49,12 +51,12 @@ def without_samples(trace: Trace, finding: Finding, where: Window, values: Value
     every = (each for each in named if where.start <= each.position < where.end)
     data = data_of(where)
     untried: dict[int, Fix] = {}  # by line, the first
-    for (file, function), group in groupby(every, key=lambda each: (each.file, each.function)):
+    for (file, _), group in groupby(every, key=lambda each: (each.file, each.function)):
         own = [n for n in group if n.storage in data]
         batch = {n.name: n for n in _of_one_size(own, max(finding.samples))}
         refs = refs_by_name(where.calls, batch.values())
         text = text_of(trace.recording, file)
-        for statement, names in _first_readers(text, function, {*refs}):
+        for statement, names in _first_readers(where, text, own[0], refs) if own else ():
             known = {name: ref for name, ref in refs.items() if name in names}
             for name, condition, said, rows in _conditions(where, values, known, finding.samples):
                 written = _written(text, statement, condition, [*known])
@@ -91,6 +93,9 @@ def without_last_batch(trace: Trace, finding: Finding) -> list[Fix]:
     text = text_of(recording, finding.file)
     made = with_keyword(text, "DataLoader", "drop_last", "True")
     if made is None or "batch_sampler" in made.text:
+        return []
+    begun = [recording.step_of(first) for first, _ in recording.batches]
+    if finding.step not in begun and "num_workers" not in made.text:  # the step's data are others
         return []
     old = "\n".join(text.splitlines()[made.first - 1 : made.last])
     edit = Edit(finding.file, made.first, made.last, made.text, old)
@@ -138,25 +143,55 @@ def _of_one_size(named: Sequence[NamedTensor], largest: int) -> list[NamedTensor
 
 
 def _first_readers(
-    text: str, function: int, names: set[str]
+    where: Window, text: str, stood: NamedTensor, refs: dict[str, Ref]
 ) -> Iterator[tuple[ast.stmt, set[str]]]:
     """The first statements of a function that read the batch, or what is made of it, once all that
     is read from there on stands; and the names of that.
 
-    function: its first line, 0: the file.
+    stood: a tensor of the function, which tells where that was in the step.
     """
-    tree: ast.AST | None = parsed(text) if text else None
-    if tree is not None and function:
-        tree = next((n for n in ast.walk(tree) if first_line(n) == function), None)
-    own = [*_own_nodes(tree)] if tree is not None else []
-    stored = dict.fromkeys(names, 0)
+    tree = parsed(text)
+    functions = (n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS))
+    made = next((f.body for f in functions if first_line(f) == stood.function), [])
+    every = _own_nodes(ast.Module(made, []) if stood.function else tree)
+    own = _up_to([*every], stood.line)
+    stored = dict.fromkeys(refs, 0)
     for node in own:
-        if isinstance(node, ast.expr) and (name := _stores(node)) in names:
+        if isinstance(node, ast.expr) and (name := _stores(node)) in stored:
             stored[name] = max(stored[name], node.lineno)
     for last in sorted({*stored.values()})[:MOST_PLACES]:
-        place = _first_reader(text, own, {n for n, at in stored.items() if at <= last}, last)
+        known = {name: refs[name] for name, at in stored.items() if at <= last}
+        first = next((call.position for _, _, call in readers_of(where, [*known.values()])), -1)
+        op = where.recording.at(first)
+        line = op.line if op and op.file == stood.file else 0
+        place = _first_reader(text, _behind_loops(own, line), {*known}, last)
         if place is not None:
             yield place
+
+
+def _up_to(own: Sequence[ast.AST], line: int) -> list[ast.AST]:
+    """The nodes of a function up to the statement at a line, all of its block among them: a watch
+    ends at the line of its ``with``."""
+    end = line
+    for s in own:
+        if isinstance(s, ast.stmt):
+            last = s.end_lineno or s.lineno
+            head = s.body[0].lineno - 1 if isinstance(s, _BLOCKS) else last
+            end = max(end, last) if s.lineno <= line <= head else end
+    return [n for n in own if _lines(n)[0] <= end]
+
+
+def _behind_loops(own: Sequence[ast.AST], line: int) -> Sequence[ast.AST]:
+    """The nodes without those of loops that end before a line, if the function has that."""
+    if not any(isinstance(n, ast.expr) and _lines(n)[0] == line for n in own):
+        return own
+    loops = [_lines(n) for n in own if isinstance(n, ast.For | ast.While) and _lines(n)[1] < line]
+    return [n for n in own if not any(a <= _lines(n)[0] <= b for a, b in loops)]
+
+
+def _lines(node: ast.AST) -> tuple[int, int]:
+    """The first and last line of a node; 0 where it has none."""
+    return getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
 
 
 def _first_reader(

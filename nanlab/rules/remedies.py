@@ -104,7 +104,9 @@ def judge_for(trace: Trace, finding: Finding, first: int = 0) -> Judge | str:
     step = finding.step - first if finding.step >= 0 else finding.step
     shown = step_that_shows(trace.recording, step, finding)
     begin = first_of_fault(trace.recording, shown, finding.position)
-    return judge_of(trace, shown, finding.cause == "dead-gradient", begin)
+    lost = finding.symptom == "silent-underflow" and finding.harmful and finding.cause in _LOSSES
+    dead = finding.cause == "dead-gradient"
+    return judge_of(trace, shown, finding.cause if lost or dead else "", begin)
 
 
 def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
@@ -380,7 +382,7 @@ def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
     )
 
 
-def judge_of(trace: Trace, step: int, revives: bool = False, begin: int = -1) -> Judge | str:
+def judge_of(trace: Trace, step: int, revives: str = "", begin: int = -1) -> Judge | str:
     """The judge of a step, which finds out its truth once; why there is none. begin: the step that
     it runs from, where that is an earlier one."""
     begin = begin if 0 <= begin < step else step
@@ -388,7 +390,7 @@ def judge_of(trace: Trace, step: int, revives: bool = False, begin: int = -1) ->
     return trace._cached(name, lambda recording: _judge_of(recording, step, revives, begin))
 
 
-def _judge_of(recording: Recording, step: int, revives: bool, begin: int) -> Judge | str:
+def _judge_of(recording: Recording, step: int, revives: str, begin: int) -> Judge | str:
     try:
         where = window(recording, step, begin) if step >= 0 else window(recording)
         return Judge(where, revives, _moves)
@@ -576,6 +578,7 @@ MOST_TOLD = 3  # of those that are finite and no more, that fail, or that could 
 _MASKS = ("softmax-all-masked", "mask-overflow")  # what is wrong is the mask, at its own line
 _TARGET = "nan-in-target"
 _MADE_UP = "the missing targets are made up, and the model learns them"
+_LOSSES = ("dtype-underflow", "dtype-overflow")  # of a whole gradient
 _GAPS = ("nan-in-input", "inf-in-input", _TARGET)
 # Their origin is no single operation: what the rule itself proposes is all there is.
 BEYOND_ONE_OPERATION = frozenset(
@@ -609,14 +612,13 @@ def _as_fixes(candidates: Sequence[Candidate], pages: Pages) -> list[Fix]:
             if place is not None
         )
         if len(edits) == len(lines):
-            code = "\n".join(edit.text for edit in edits)
+            code = _uncommented("\n".join(edit.text for edit in edits))
             found.append(Fix(one.title, code, edits=edits, last_resort=one.last_resort))
     return found
 
 
 def _edit(place: tuple[str, int, int], text: str, old: str) -> Edit:
     """What becomes of old lines, in their own short word for the module of functions."""
-    text = _uncommented(text)
     return Edit(*place, text.replace(_FUNCTIONAL, "F.") if _BRIEFLY.search(old) else text, old)
 
 

@@ -43,6 +43,7 @@ MULTIPLIES = having("multiplies", "divides") - having("matmul", "composed_produc
 DIVIDES = having("quotient")
 LEAST_AT_ZERO = having("least_at_zero")
 DIRECTIONS = having("direction")
+ROOTS = having("root")  # as of a distance, which is 0 between equal rows
 RUNNING = frozenset(name for name in having("normalises") if card(name).hidden_writes)
 CANCELS = having("adds", "sums", "matmul", "dot")
 # What they make of a gradient is zero by cancellation, or because an operand is.
@@ -379,12 +380,10 @@ _FIXES = {
     ),
     "value": Fix(
         "compute the logarithm instead; exponentiate last or not at all",
-        "log_density = -0.5 * z**2",
+        "log_p = x  # in the place of p = torch.exp(x)",
     ),
     "custom": Fix("check the mask with which backward multiplies", "grad * inside"),
-    "zeros": Fix(
-        "start away from 0, where it has a derivative", "nn.init.normal_(head.weight, std=0.01)"
-    ),
+    "zeros": Fix("start away from 0, where it has a derivative", "nn.init.normal_(w, std=0.01)"),
     "saturated": Fix("work in the log domain, or make the values smaller", "F.logsigmoid(x)"),
 }
 _FIXES["bound"] = _FIXES["choice"]
@@ -509,13 +508,13 @@ def flushed_gradients(trace: Trace) -> Iterator[Flush]:
     """Gradients that died in an operation whose result is 0 in half precision, and not in float32:
     one for each parameter."""
     recording = trace.recording
-    owners: dict[Place, list[int]] = {}
+    owners: dict[tuple[Place, int], list[int]] = {}
     for owner in recording.training.starved:
         dead = recording.training.dead[owner]
-        if dead.why == "saturated" and dead.at is not None and dead.at.dtype in HALF:
-            owners.setdefault(dead.at, []).append(owner)
-    for place, starved in owners.items():
-        if (largest := _lost_in(recording, place)) is None:
+        if dead.why in _PHASES and dead.at is not None and dead.at.dtype in HALF:
+            owners.setdefault((dead.at, _PHASES[dead.why]), []).append(owner)
+    for (place, phase), starved in owners.items():
+        if (largest := _lost_in(recording, place, phase)) is None:
             continue
         for owner in starved:
             dead, name = recording.training.dead[owner], recording.parameter_names[owner]
@@ -523,13 +522,16 @@ def flushed_gradients(trace: Trace) -> Iterator[Flush]:
             yield Flush(place, "gradient", name, dead.numel, largest, *span, dead.steps)
 
 
-def _lost_in(recording: Recording, place: Place) -> float | None:
-    """The largest magnitude, in float32, of values that a backward operation at a line made 0, of
-    the latest one that loses most of them; None where none does."""
+_PHASES = {"saturated": BACKWARD, "value": FORWARD}  # of what made the zeros
+
+
+def _lost_in(recording: Recording, place: Place, phase: int) -> float | None:
+    """The largest magnitude, in float32, of values that an operation of a phase at a line made 0,
+    of the latest one that loses most of them; None where none does."""
     tried = 0
     for chunk in reversed(recording.chunks):
-        backward = chunk.columns().phase == BACKWARD
-        for at in reversed(chunk.where()[backward].tolist()):
+        own = chunk.columns().phase == phase
+        for at in reversed(chunk.where()[own].tolist()):
             row, stats = recording.at(at), recording.stats(at)
             if row.place != place.line or stats is None or not stats.all_zero:
                 continue
@@ -580,7 +582,7 @@ def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Findin
         severity="error" if error else "warning",
         step=recording.step_of(dead.first),
         symptom="silent-underflow",
-        fixes=[_FIXES[dead.why]],
+        fixes=[_FIXES["zeros" if dead.why == "value" and dead.at.op in ROOTS else dead.why]],
         **place,
     )
 

@@ -93,6 +93,7 @@ class NamedTensor:
     position: int  # of the trace when it did
     file: str  # as it is shown
     function: int  # its first line; 0: the file or cell itself
+    line: int  # at which it stood
     name: str
     storage: int  # number of its memory in the recorded program
     offset: int  # elements

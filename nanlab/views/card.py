@@ -169,7 +169,7 @@ def headline(finding: Finding) -> str:
 
 def facts(finding: Finding) -> str:
     """Module, step, phase, symptom and cause, in one line."""
-    step = f"step {finding.step}" if known(finding.step) != "" and finding.step >= 0 else ""
+    step = finding.when if known(finding.step) != "" and finding.step >= 0 else ""
     module = f"in <code>{escape(module_name(finding.module))}</code>" if finding.module else ""
     symptom = SYMPTOMS.get(finding.symptom, "")
     rank = finding.rank

@@ -312,12 +312,10 @@ class Stepper(View):
         where = f"{found.phase} in {told}" if told else found.phase
         at = None if place is None else self._node_of(place, passes)
         if at is None:
-            return {
-                "text": f"The fault began {where}, step {found.step}, outside of the backward pass."
-            }
+            return {"text": f"The fault began {where}, {found.when}, outside of the backward pass."}
         met = "; backward meets it here" if place is not None and place.phase == "forward" else ""
         return {
-            "text": f"Culprit: born {where}, step {found.step}{met}.",
+            "text": f"Culprit: born {where}, {found.when}{met}.",
             "chosen": at[0],
             "position": at[1],
         }

@@ -45,7 +45,7 @@ def place(finding: Finding) -> str:
     """``train.py:41, in encoder.0, step 3, backward``; unknown parts are left out."""
     module = f"in {module_name(finding.module)}" if finding.module else ""
     inside = f"inside {library_text(finding)}" if finding.library else ""
-    step = f"step {finding.step}" if known(finding.step) != "" and finding.step >= 0 else ""
+    step = finding.when if known(finding.step) != "" and finding.step >= 0 else ""
     return ", ".join(
         part
         for part in (location(finding.file, finding.line), inside, module, step, finding.phase)
@@ -201,7 +201,7 @@ def as_issue(trace: Trace, finding: Finding, program: str) -> str:
     marked = [f"{'>' if n == finding.line else ' '} {n:>4}  {text}" for n, text in lines]
     parts = [
         f"### {finding.title}",
-        f"At {where}, step {finding.step}, {finding.phase} (`{finding.cause}`).",
+        f"At {where}, {finding.when}, {finding.phase} (`{finding.cause}`).",
     ]
     parts += ["\n".join(["```", *marked, "```"])] if marked else []
     parts += [finding.explanation]
