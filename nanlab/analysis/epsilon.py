@@ -17,7 +17,7 @@ from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.formats import FloatFormat, format_of
 from nanlab.operators import having, with_forms
 from nanlab.program.rebuild import same_bits
-from nanlab.trace.mode import DispatchMode
+from nanlab.trace.mode import DispatchMode, aside
 
 
 def checked_operands(x: Any) -> list[Tensor]:
@@ -207,6 +207,7 @@ class _Outcome:
         return all(same_bits(a, b) for a, b in pairs if a is not None and b is not None)
 
 
+@aside()
 def advise_eps(
     fn: Callable[..., Tensor],
     x: Tensor | Sequence[Tensor],

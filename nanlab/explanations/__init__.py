@@ -10,12 +10,14 @@ from nanlab.explanations import devices, graph, messages, operands
 from nanlab.explanations.changes import with_change
 from nanlab.explanations.explanation import Case, Explanation, Meaning, advice, meanings_of, means
 from nanlab.trace.escapes import Failure
+from nanlab.trace.mode import aside
 from nanlab.trace.recording import Recording
 
 TOPICS = (messages, graph, devices, operands)
 MEANINGS: list[Meaning] = [one for topic in TOPICS for one in meanings_of(topic)]
 
 
+@aside()
 def explain(exc: BaseException | None = None) -> Explanation | None:
     """What an exception means, and what to write instead; None if it is not one that nanlab knows.
 

@@ -16,6 +16,7 @@ import pandas as pd
 
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import frames
+from nanlab.trace.mode import apart
 from nanlab.trace.op import location
 from nanlab.trace.ranks import ranks_frame
 from nanlab.trace.recording import Kept, Recording
@@ -126,6 +127,7 @@ class Selection:
                 follower(place)
 
 
+@apart
 class Trace:
     """The record of one watch: numbers, and only the few tensors that are evidence."""
 
