@@ -973,6 +973,20 @@ def test_default_is_the_exception_that_ended_the_watch(monkeypatch: pytest.Monke
     assert found.line == line_of(two_losses, "second")
 
 
+def test_default_is_the_exception_being_handled_before_any_other() -> None:
+    raised(two_losses)
+    try:
+        raise KeyError("missing")
+    except KeyError:
+        assert explain() is None
+    try:
+        nn.Embedding(3, 2)(torch.tensor([7]))
+    except IndexError:
+        found = explain()
+    assert found is not None and "index 7" in found.title
+    assert "index 7" not in str(explain())  # it is over
+
+
 def test_exception_caught_inside_a_watch_is_explained_there() -> None:
     with nanlab.watch():
         try:

@@ -233,17 +233,18 @@ class Finding:
     _: KW_ONLY
     phase: str
     op: str = ""
-    node: int | None = None
+    node: int | None = field(default=None, compare=False)  # counted by torch, from run to run
     module: str = ""
     step: int
     file: str = ""
     line: int = 0
     source: str = ""
     symptom: str
-    evidence: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # what follows from the rest is not compared: it may wait to be made
+    evidence: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False)
     samples: list[int] = field(default_factory=list)
-    path: list[dict[str, Any]] = field(default_factory=list)
-    fixes: list[Fix] = field(default_factory=list)
+    path: list[dict[str, Any]] = field(default_factory=list, compare=False)
+    fixes: list[Fix] = field(default_factory=list, compare=False)
     position: int = -1  # row of trace.ops where it began, -1 if there is none
     harmful: bool = False  # it explains the symptom: may be the culprit
     rank: int | None = None  # process of a distributed run in which it began
