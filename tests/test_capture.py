@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -1115,3 +1116,35 @@ def test_what_nanlab_computes_inside_of_a_watch_is_none_of_the_programs(
 
 
 KNOWN = torch.zeros(3)
+
+
+def test_histogram_of_whole_numbers_and_truth_values_counts_their_exponents_too() -> None:
+    with nanlab.watch() as trace:
+        whole = torch.tensor([0, 1, 2, 3, -4, 100]).clone()
+        truth = whole > 1
+        most = torch.full((3,), torch.iinfo(torch.int64).min)
+    del truth, most
+    rows = trace.ops.set_index("op").position
+    found = {op: trace.histogram(rows[op]).to_dict() for op in ("clone", "gt", "full")}
+    assert found == {"clone": {0: 1, 1: 2, 2: 1, 6: 1}, "gt": {0: 3}, "full": {63: 3}}
+
+
+def test_a_watch_in_which_nothing_ran_has_no_steps() -> None:
+    with nanlab.watch() as trace:
+        pass
+    assert "0 rows, 0 steps" in repr(trace)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ({"guard": True}, r"nanlab\.guard\(loader, model, optimizer\)"),
+        ({"save": "x.nanlab"}, r"trace\.save\("),
+        ({"onfault": "stop"}, "try: on_fault"),
+    ],
+)
+def test_an_option_that_watch_has_not_is_refused_with_the_right_way(
+    option: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(TypeMismatchError, match=told):
+        nanlab.watch(nn.Linear(2, 1), **option)

@@ -322,7 +322,8 @@ def compare_step(
             f"expected a function that runs one training step, got {type(step).__name__}"
         )
     if dtype not in LOW:
-        raise TypeMismatchError(f"expected torch.float16 or torch.bfloat16, got {dtype}")
+        raise TypeMismatchError(f"expected torch.float16 or torch.bfloat16, got {dtype!r}")
+    check_tolerance(tolerance)
     return _Comparer(step, dtype, tolerance).compare(search)
 
 

@@ -64,7 +64,9 @@ def skips(recording: Recording) -> list[Skip]:
         place = None
         if origin is not None and origin.position >= 0:
             place = place_at(recording, origin.position)
-        before = (u.after for u in reversed(recording.training.scales) if u.position < check.position)
+        before = (
+            u.after for u in reversed(recording.training.scales) if u.position < check.position
+        )
         scale = update.before if update else next(before, scale_of(recording, step))
         finite, known_by = _finite_at(recording, step, scale)
         after = update.after if update else scale

@@ -107,7 +107,7 @@ def _is_divided_out(rows: StepRows, scale: float) -> bool:
         for gradient, used in pairs
         if gradient is not None and used is not None
     ]
-    return any(0.0 < before and after <= before / scale**0.5 for before, after in sizes)
+    return any(before > 0.0 and after <= before / scale**0.5 for before, after in sizes)
 
 
 def _multiplied(recording: Recording, root: int) -> int:
