@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from nanlab.analysis.epsilon import check_tolerance
 from nanlab.capture.state import Rewind
 from nanlab.capture.watching import watch
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError

@@ -17,6 +17,7 @@ from nanlab.analysis.libraries import report
 from nanlab.errors import UsageError
 from nanlab.findings.diff import diff_of
 from nanlab.program.batch import LeftOut
+from nanlab.trace.mode import aside
 from nanlab.trace.op import location, module_name
 
 # Lists of findings, fixes and path stations that print well.
@@ -59,6 +60,7 @@ class TriedFixes(Fixes):
         """Whether the fixes were already tried."""
         return self._make is None
 
+    @aside()
     def _fill(self) -> None:
         make, self._make = self._make, None
         if make is not None:
