@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.error import UsageError as ArgumentError
+from IPython.core.error import UsageError as LineError  # itself: it prints no subclass in one line
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display
@@ -19,7 +19,7 @@ from torch import nn
 
 from nanlab.capture import FaultFound, StepsDone, watch
 from nanlab.capture.places import Models
-from nanlab.errors import NanlabError, UsageError
+from nanlab.errors import NanlabError
 from nanlab.explanations import explain
 from nanlab.guards.programs import CellGuard, CellHeads, asks_for_guard
 from nanlab.notebook.cell import (
@@ -51,10 +51,6 @@ if TYPE_CHECKING:
 PATIENCE = 2.0  # seconds that a cell waits for kernels which are loaded
 COMMENT = re.compile(r"(^|\s)#.*")
 BELOW_THE_FIRST_LINE = CELL_MAGIC[1:]  # the line magic that IPython takes it for there
-
-
-class LineError(UsageError, ArgumentError):
-    """An option of the magic that is wrong; IPython prints it in one line."""
 
 
 @magics_class
@@ -151,10 +147,10 @@ class NanMagics(Magics):
     def parse(self, line: str) -> Namespace:
         """The options of a magic line, without comments.
 
-        Raises LineError."""
+        Raises IPython's UsageError, which prints one line."""
         try:
             options = parse_argstring(self.nanwatch, COMMENT.sub("", line))
-        except (ArgumentError, ValueError) as error:
+        except (LineError, ValueError) as error:
             text = str(error).replace("unrecognized arguments:", "unknown:")
             raise LineError(
                 f"{text}; try: %%nanwatch model --steps 10, or %nanwatch? for every option"
