@@ -179,7 +179,7 @@ class FakeTrace:
     def culprit(self) -> Finding | None:
         return next((f for f in self.findings if f.severity == "error"), None)
 
-    def histogram(self, position: int) -> pd.Series:
+    def histogram(self, position: int, *, replays: bool = True) -> pd.Series:
         return self.histograms[position]
 
     def source(self, file: str, line: int, context: int = 2) -> list[tuple[int, str]]:

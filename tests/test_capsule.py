@@ -611,3 +611,19 @@ def test_gradients_of_nodes_whose_calls_are_not_seen_leave_a_file_that_opens(
     again = nanlab.load(trace.save(tmp_path / "n.nanlab"))
     assert str(again.culprit) == str(trace.culprit)
     assert set(again.recording.evidence) == set(trace.recording.evidence)
+
+
+def test_findings_that_say_the_same_are_equal_in_another_run_and_in_a_capsule(
+    tmp_path: Path,
+) -> None:
+    def found(*values: float) -> nanlab.Trace:
+        w = nn.Parameter(torch.tensor(values))
+        with nanlab.watch(on_fault="record") as trace:
+            torch.sqrt(w).sum().backward()
+        return trace
+
+    trace, again, other = found(0.0, 1.0), found(0.0, 1.0), found(0.0, 0.0)
+    loaded = nanlab.load(trace.save(tmp_path / "run.nanlab"))
+    assert trace.culprit is not None and trace.culprit == again.culprit == loaded.culprit
+    assert trace.findings == loaded.findings and loaded.culprit in trace.findings
+    assert trace.culprit != other.culprit and other.culprit not in trace.findings

@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -1078,3 +1079,72 @@ def test_the_line_of_an_operation_is_not_in_the_protocol_of_a_tensor_type() -> N
         x.log()
     assert trace.ops["source"].iloc[-1] == "x.log()"
     assert trace.ops["site_line"].iloc[-1] != trace.ops["line"].iloc[-1]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda trace, path: trace.save(path),
+        lambda trace, path: trace.replay().finite,
+        lambda trace, path: (trace.tensor(0), trace.why(5)),
+        lambda trace, path: (str(trace.report()), trace.culprit, trace.cure),
+        lambda trace, path: (str(trace.underflow()), str(trace.stepper())),
+        lambda trace, path: nanlab.advise_eps(lambda x, eps: torch.log(x + eps), KNOWN),
+        lambda trace, path: nanlab.explain(ValueError("shape")),
+    ],
+)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_nanlab_computes_inside_of_a_watch_is_none_of_the_programs(
+    ask: Any, steps: int, tmp_path: Path
+) -> None:
+    def watched(ask: Any) -> nanlab.Trace:
+        torch.manual_seed(0)
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), 0.1)
+        with nanlab.watch(net) as trace:
+            for i in range(steps + 1):
+                if i == steps:
+                    ask(trace, tmp_path / "run.nanlab")
+                opt.zero_grad()
+                net(torch.randn(3, 4)).square().mean().backward()
+                opt.step()
+        return trace
+
+    asked, plain = watched(ask), watched(lambda trace, path: None)
+    assert asked.ops.op.tolist() == plain.ops.op.tolist()
+    assert len(asked.steps) == len(plain.steps) and asked.findings == [] and not asked.notes
+
+
+KNOWN = torch.zeros(3)
+
+
+def test_histogram_of_whole_numbers_and_truth_values_counts_their_exponents_too() -> None:
+    with nanlab.watch() as trace:
+        whole = torch.tensor([0, 1, 2, 3, -4, 100]).clone()
+        truth = whole > 1
+        most = torch.full((3,), torch.iinfo(torch.int64).min)
+    del truth, most
+    rows = trace.ops.set_index("op").position
+    found = {op: trace.histogram(rows[op]).to_dict() for op in ("clone", "gt", "full")}
+    assert found == {"clone": {0: 1, 1: 2, 2: 1, 6: 1}, "gt": {0: 3}, "full": {63: 3}}
+
+
+def test_a_watch_in_which_nothing_ran_has_no_steps() -> None:
+    with nanlab.watch() as trace:
+        pass
+    assert "0 rows, 0 steps" in repr(trace)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ({"guard": True}, r"nanlab\.guard\(loader, model, optimizer\)"),
+        ({"save": "x.nanlab"}, r"trace\.save\("),
+        ({"onfault": "stop"}, "try: on_fault"),
+    ],
+)
+def test_an_option_that_watch_has_not_is_refused_with_the_right_way(
+    option: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(TypeMismatchError, match=told):
+        nanlab.watch(nn.Linear(2, 1), **option)

@@ -353,3 +353,13 @@ def test_the_run_of_a_comparison_does_not_become_the_last_trace() -> None:
     before = nanlab.last
     compare_step(lambda: layer(torch.ones(3, 4)).mean().backward(), search=False)
     assert nanlab.last is before
+
+
+def test_a_dtype_or_tolerance_of_another_type_is_shown_as_it_was_given() -> None:
+    step = nn.Linear(2, 1)
+    with pytest.raises(TypeMismatchError, match="got 'float16'"):
+        compare_step(lambda: step(torch.ones(1, 2)).sum().backward(), "float16")  # type: ignore
+    with pytest.raises(TypeMismatchError, match="number for tolerance, got 'a'"):
+        compare_step(lambda: None, tolerance="a")  # type: ignore
+    with pytest.raises(TypeMismatchError, match="got 'float16'"):
+        nanlab.advise_eps(lambda x, eps: x + eps, torch.ones(2), "float16")  # type: ignore

@@ -973,6 +973,43 @@ def test_default_is_the_exception_that_ended_the_watch(monkeypatch: pytest.Monke
     assert found.line == line_of(two_losses, "second")
 
 
+def clips_a_bad_gradient() -> None:
+    layer = nn.Linear(3, 1)
+    y = layer(torch.ones(1, 3))
+    torch.sqrt(y - y.detach()).sum().backward()  # root
+    nn.utils.clip_grad_norm_(layer.parameters(), 1.0, error_if_nonfinite=True)
+
+
+def test_a_norm_that_clipping_refuses_is_told_by_the_culprit() -> None:
+    with nanlab.watch(on_fault="record"):
+        try:
+            clips_a_bad_gradient()
+        except RuntimeError:
+            inside = str(explain())
+    assert "is not finite because of sqrt" in inside
+    assert "is not finite because of sqrt" in str(explain(raised(clips_a_bad_gradient)))
+
+
+def test_a_norm_that_clipping_refuses_without_a_watch_is_one_that_backward_made() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        clips_a_bad_gradient()
+    assert "to be clipped" in str(explain(caught.value))
+
+
+def test_default_is_the_exception_being_handled_before_any_other() -> None:
+    raised(two_losses)
+    try:
+        raise KeyError("missing")
+    except KeyError:
+        assert explain() is None
+    try:
+        nn.Embedding(3, 2)(torch.tensor([7]))
+    except IndexError:
+        found = explain()
+    assert found is not None and "index 7" in found.title
+    assert "index 7" not in str(explain())  # it is over
+
+
 def test_exception_caught_inside_a_watch_is_explained_there() -> None:
     with nanlab.watch():
         try:

@@ -1074,3 +1074,23 @@ def test_an_explanation_numbers_its_step_as_the_run_does(snapshot: int | None) -
     culprit = run(loop).culprit
     assert culprit is not None and culprit.step == LAST
     assert f"It arrived in step {LAST}." in culprit.explanation
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_steps_are_numbered_through_the_epochs_of_a_run(anew: bool) -> None:
+    torch.manual_seed(0)
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), 0.01)
+    data = batches(3)
+    one = nanlab.guard(data, model, opt)
+
+    def loop() -> None:
+        for epoch in range(3):
+            for x in nanlab.guard(data, model, opt) if anew else one:
+                opt.zero_grad()
+                length(model(x), epoch == 2 and x is data[2]).backward()
+                opt.step()
+
+    trace = run(loop)
+    assert trace.guarded is not None and trace.culprit is not None
+    assert (trace.guarded.step, trace.culprit.step) == (8, 8)

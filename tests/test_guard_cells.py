@@ -135,6 +135,22 @@ def test_a_healthy_guarded_cell_says_how_many_steps_it_took(shell: InteractiveSh
     assert "guarded: 30 steps, loss and gradients finite in each" in shown
 
 
+def test_a_guarded_cell_names_a_bad_gradient_that_no_optimizer_step_used(
+    shell: InteractiveShell,
+) -> None:
+    run(shell, "other = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1)")
+    step = STEP.replace("opt.step()", "other.step()").replace("i == 25", "i == 29")
+    _, shown = run(shell, "%%nanwatch --guard model\nfor i, x in enumerate(data):" + step)
+    assert "is not finite, but no optimizer step used it" in shown
+
+
+def test_what_a_guard_could_not_replay_is_said_once(shell: InteractiveShell) -> None:
+    step = STEP.replace("\n    ", "\n").replace("i == 25", "True")
+    _, shown = run(shell, "%%nanwatch --guard model\nx = data[0]" + step)
+    assert "could not be replayed" in shown and "note:" not in shown and "nl-note" not in shown
+    assert "nanlab stopped the program in step 0" in shown
+
+
 def test_a_guarded_cell_says_how_many_steps_a_loss_scaler_skipped(shell: InteractiveShell) -> None:
     run(shell, "scaler = torch.amp.GradScaler('cpu', init_scale=2.0**10)")
     step = """

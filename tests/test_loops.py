@@ -329,6 +329,24 @@ def test_functional_updates_that_overshoot_are_blamed_without_gradients_of_param
     assert (trace.culprit.cause, trace.culprit.phase) == ("learning-rate", "optimizer")
 
 
+@pytest.mark.parametrize("optimized", [False, True])
+def test_factor_of_the_loss_that_is_never_divided_out_is_part_of_the_loss(optimized: bool) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(3, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-6)
+    losses = []
+    with nanlab.watch(net) as trace:
+        for _ in range(3):
+            opt.zero_grad()
+            loss = net(torch.randn(8, 3)).square().mean() * 2.0**10
+            loss.backward()
+            if optimized:
+                opt.step()
+            losses.append(float(loss.detach()))
+    assert trace.steps.loss.tolist() == pytest.approx(losses)
+    assert trace.replay(step=2).loss == pytest.approx(losses[2])
+
+
 @pytest.mark.parametrize("mode", ["record", "stop"])
 def test_closure_that_never_clears_its_gradients_is_told_so(mode: str) -> None:
     torch.manual_seed(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -141,6 +142,66 @@ def test_calibration_is_one_note_and_nothing_else() -> None:
     assert len(skips(trace.recording)) == 5
     assert [(f.severity, f.cause) for f in trace.findings] == [("note", "loss-scale-overflow")]
     assert trace.culprit is None and not trace.notes
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize(
+    ("power", "backoff", "optimizers"), [(30, 0.5, 2), (40, 0.5, 1), (30, 0.8, 1), (100, 0.5, 1)]
+)
+def test_a_scale_that_falls_for_long_until_the_gradients_fit_stops_nothing(
+    power: int, backoff: float, optimizers: int, guarded: bool
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(8, 4)
+    opts = [torch.optim.SGD(net.parameters(), lr=1e-2) for _ in range(optimizers)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**power, backoff_factor=backoff)
+    data = [torch.randn(16, 8) for _ in range(100)]
+
+    def train(batches: Iterable[torch.Tensor]) -> None:
+        for x in batches:
+            net.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                out = net(x)
+            scaler.scale((out.float() - x[:, :4]).square().mean()).backward()
+            for opt in opts:
+                scaler.step(opt)
+            scaler.update()
+
+    nanlab.last = None
+    if guarded:
+        train(nanlab.guard(data, net, opts[0]))
+        assert nanlab.last is None
+    else:
+        with nanlab.watch(net) as trace:
+            train(data)
+        assert [f.severity for f in trace.findings] == ["note"] and not trace.recording.ended
+    assert scaler.get_scale() < 2.0**20
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_scale_that_falls_below_one_is_a_fault_wherever_it_began(guarded: bool) -> None:
+    net = nn.Linear(8, 4)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
+    data = [torch.randn(16, 8) for _ in range(60)]
+
+    def train(batches: Iterable[torch.Tensor]) -> None:
+        for x in batches:
+            opt.zero_grad()
+            scaler.scale((net(x).half().float() * 1e12).mean()).backward()
+            scaler.step(opt)
+            scaler.update()
+
+    nanlab.last = None
+    if guarded:
+        with pytest.raises(nanlab.capture.FaultFound):
+            train(nanlab.guard(data, net, opt))
+    else:
+        with nanlab.watch(net):
+            train(data)
+    assert nanlab.last is not None and nanlab.last.culprit is not None
+    assert nanlab.last.culprit.cause == "loss-scale-overflow"
+    assert 0.1 < scaler.get_scale() < 1.0
 
 
 def test_real_nan_behind_a_scaler_is_found_at_its_first_step() -> None:

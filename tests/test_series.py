@@ -13,6 +13,7 @@ from mpmath import mpf
 from torch import Tensor
 
 import nanlab
+from nanlab.errors import TypeMismatchError
 from nanlab.fixes.removable import series_text
 from nanlab.safe.series import NotRemovableError
 
@@ -258,3 +259,11 @@ def test_a_pole_is_none_in_float32_either() -> None:
         nanlab.safe.removable(lambda x: 1e-5 / x, torch.tensor([0.0, 1.0]))
     with pytest.raises(NotRemovableError):
         nanlab.safe.removable(torch.sqrt, torch.tensor([0.0, 1.0]))
+
+
+def test_a_place_or_a_result_that_is_no_number_is_refused() -> None:
+    with pytest.raises(TypeMismatchError, match="at to be a number"):
+        nanlab.safe.removable(lambda t: torch.sin(t) / t, torch.zeros(1), at="a")  # type: ignore
+    for x in (torch.zeros(1), 0.0):
+        with pytest.raises(TypeMismatchError, match="return a tensor, got str"):
+            nanlab.safe.removable(lambda t: "x", x)  # type: ignore

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from nanlab.analysis.epsilon import check_tolerance
 from nanlab.capture.state import Rewind
 from nanlab.capture.watching import watch
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
@@ -322,7 +323,8 @@ def compare_step(
             f"expected a function that runs one training step, got {type(step).__name__}"
         )
     if dtype not in LOW:
-        raise TypeMismatchError(f"expected torch.float16 or torch.bfloat16, got {dtype}")
+        raise TypeMismatchError(f"expected torch.float16 or torch.bfloat16, got {dtype!r}")
+    check_tolerance(tolerance)
     return _Comparer(step, dtype, tolerance).compare(search)
 
 

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import pandas as pd
@@ -17,7 +18,7 @@ from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.formats import FloatFormat, format_of
 from nanlab.operators import having, with_forms
 from nanlab.program.rebuild import same_bits
-from nanlab.trace.mode import DispatchMode
+from nanlab.trace.mode import DispatchMode, aside
 
 
 def checked_operands(x: Any) -> list[Tensor]:
@@ -207,6 +208,13 @@ class _Outcome:
         return all(same_bits(a, b) for a, b in pairs if a is not None and b is not None)
 
 
+def check_tolerance(tolerance: object) -> None:
+    """Raises TypeMismatchError where it is no number."""
+    if not isinstance(tolerance, Real):
+        raise TypeMismatchError(f"expected a number for tolerance, got {tolerance!r}; try: 0.01")
+
+
+@aside()
 def advise_eps(
     fn: Callable[..., Tensor],
     x: Tensor | Sequence[Tensor],
@@ -248,9 +256,12 @@ def advise_eps(
     """
     operands = checked_operands(x)
     dtype = operands[0].dtype if dtype is None else dtype
+    if tolerance is not None:
+        check_tolerance(tolerance)
     if dtype not in _DTYPES:
         raise TypeMismatchError(
-            f"expected dtype float16, bfloat16, float32 or float64, got {dtype}"
+            "expected dtype torch.float16, torch.bfloat16, torch.float32 or torch.float64, got"
+            f" {dtype!r}"
         )
     call = caller(fn, operands)
     exact = [t.detach().to(dtype).double() for t in operands]

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from nanlab.analysis.precision import LOSS_SCALES, add_histograms, cast_counts
-from nanlab.analysis.provenance import finite_after, origin_of
+from nanlab.analysis.provenance import finite_after, most_halvings, origin_of
 from nanlab.analysis.signal_loss import signal_loss
 from nanlab.analysis.training import rows_of_step, scale_of, where
 from nanlab.errors import UsageError
@@ -29,8 +29,6 @@ from nanlab.trace.recording import Recording
 
 # skipped steps in a row at one scale (or below 1) that show that no scale will be found
 FIXED_SKIPS = 3
-MOST_SKIPS = 24  # skipped steps in a row that no calibration needs: 2**24 down to 1
-MOST_HALVINGS = 48  # of the scale that are tried in a replay
 KnownBy = Literal["replay", "histogram", "later step", "no scale", ""]
 
 
@@ -66,7 +64,10 @@ def skips(recording: Recording) -> list[Skip]:
         place = None
         if origin is not None and origin.position >= 0:
             place = place_at(recording, origin.position)
-        scale = update.before if update else scale_of(recording, step)
+        before = (
+            u.after for u in reversed(recording.training.scales) if u.position < check.position
+        )
+        scale = update.before if update else next(before, scale_of(recording, step))
         finite, known_by = _finite_at(recording, step, scale)
         after = update.after if update else scale
         found[step] = Skip(
@@ -144,7 +145,7 @@ def _halvings(recording: Recording, position: int) -> tuple[int | None, KnownBy]
     operands = row.operands
     if kept is not None:
         slots = {slot for source, slot in operands if recording.at(source).backward}
-        tried = range(1, MOST_HALVINGS + 1) if slots else ()
+        tried = range(1, most_halvings(recording) + 1) if slots else ()
         return next((k for k in tried if finite_after(kept, slots, k)), None), "replay"
     stats = recording.stats(operands[0][0]) if operands else None
     if row.name != "_to_copy" or stats is None or stats.min is None or not stats.is_finite:
@@ -173,9 +174,8 @@ def collapse(entries: list[Skip]) -> str:
             f"the scale is set back to {back[0].scale:g} before each step, as by a new GradScaler"
             " inside the loop"
         )
-    # one skip below 1 may be the last
-    low = 0.0 < longest[-1].after < 1.0 and len(longest) >= FIXED_SKIPS
-    if len(longest) >= MOST_SKIPS or low:
+    # any scale may fall for long, and one skip below 1 may be the last
+    if 0.0 < longest[-1].after < 1.0 and len(longest) >= FIXED_SKIPS:
         return f"the scale fell to {longest[-1].after:g} and the gradients still overflow"
     return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
@@ -293,7 +294,18 @@ def depends_on_scale(recording: Recording, origin: Origin) -> bool:
         return stats is not None and not stats.nan and "float16" in str(row.dtype)
     operands = recording.operands(origin.position)
     gradients = {slot for source, slot in operands if recording.at(source).backward}
-    return any(finite_after(kept, gradients, k) for k in (4, 8, 16, 24, 40))
+    tried = (4, 8, 16, 24, 40, most_halvings(recording))
+    return any(finite_after(kept, gradients, k) for k in tried)
+
+
+def most_halvings(recording: Recording) -> int:
+    """How many halvings leave nothing of the largest loss scale, and so of the overflow that it
+    makes."""
+    # the factor of a loss is known when its step has ended, which may be too late
+    roots = [loss for loss in recording.training.losses if loss.scaled]
+    pairs = [(recording.value(loss.root), recording.value(loss.source)) for loss in roots]
+    scales = [abs(scaled / loss) for scaled, loss in pairs if scaled and loss]
+    return max([48, *(math.frexp(s)[1] for s in scales if math.isfinite(s))])
 
 
 def finite_after(kept: Any, slots: set[int], halvings: int) -> bool:

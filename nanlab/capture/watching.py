@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import os
 import sys
 import threading
@@ -177,7 +179,9 @@ class watch:
         detail: Literal["full", "fault"] = "full",
         shadow: torch.dtype | Literal["float32"] | None = None,
         budget: int | None = None,
+        **others: Any,
     ) -> None:
+        _refuse(others)
         model = joined(model, "nanlab.watch(model)")
         _check(steps, keep, on_fault, detail, shadow, budget)
         self.model, self.steps, self.keep, self.on_fault = model, steps, keep, on_fault
@@ -593,6 +597,25 @@ def _raise(stop: FaultFound) -> None:
 def running() -> Recording | None:
     """The recording of the watch that is running."""
     return _current[-1].recording if _current else None
+
+
+# options of the magic that are said in another way in a script
+_ELSEWHERE = {
+    "guard": "for batch in nanlab.guard(loader, model, optimizer): ...",
+    "snapshot": "for batch in nanlab.guard(loader, model, optimizer, snapshot=50): ...",
+    "save": 'trace.save("run.nanlab") or trace.report().to_html("run.html") after the block',
+    "output": "with nanlab.watch(model) as trace: ...",
+    "quiet": 'on_fault="record", which prints nothing',
+}
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    """Name the right way for an option that there is not. Raises TypeMismatchError."""
+    for name in others:
+        known = [*inspect.signature(watch).parameters][:-1]
+        near = ", ".join(difflib.get_close_matches(name, known, 1) or known)
+        told = _ELSEWHERE.get(name, near)
+        raise TypeMismatchError(f"nanlab.watch has no option {name}; try: {told}")
 
 
 def _check(steps: Any, keep: Any, on_fault: Any, detail: Any, shadow: Any, budget: Any) -> None:

@@ -10,18 +10,20 @@ from nanlab.explanations import devices, graph, messages, operands
 from nanlab.explanations.changes import with_change
 from nanlab.explanations.explanation import Case, Explanation, Meaning, advice, meanings_of, means
 from nanlab.trace.escapes import Failure
+from nanlab.trace.mode import aside
 from nanlab.trace.recording import Recording
 
 TOPICS = (messages, graph, devices, operands)
 MEANINGS: list[Meaning] = [one for topic in TOPICS for one in meanings_of(topic)]
 
 
+@aside()
 def explain(exc: BaseException | None = None) -> Explanation | None:
     """What an exception means, and what to write instead; None if it is not one that nanlab knows.
 
-    exc: default: the exception that the interpreter showed last, else the one that ended the last
-    watch. Where it was raised inside of a watch the evidence is the recorded run, else its
-    traceback and its message. Never raises.
+    exc: default: the exception that is being handled, else the one that the interpreter showed
+    last, else the one that ended the last watch. Where it was raised inside of a watch the evidence
+    is the recorded run, else its traceback and its message. Never raises.
     """
     try:
         failure, recording, error = _known(exc)
@@ -68,7 +70,8 @@ def _known(
 
     last = nanlab.last.recording if nanlab.last is not None else None
     if exc is None:
-        exc = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        handled = sys.exception()
+        exc = handled or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if exc is None:
         return (last.escapes.failure, last, None) if last is not None else (None, None, None)
     if last is not None and ended(exc, last):

@@ -236,18 +236,41 @@ def loss_without_graph(case: Case) -> Explanation | None:
 @means(r"Function '(\w+)' returned nan values in its (\d+)\w\w output", first=True)
 def backward_returned_nan(case: Case) -> Explanation | None:
     """Anomaly detection names the node where a NaN was seen, not where it was born."""
-    node, recording = case.match[1], case.recording
-    why = (
+    node = case.match[1]
+    return _by_culprit(
+        case,
+        f"{node} returned NaN",
         f"{node} is where the NaN was seen first in the backward pass, which need not be where it"
-        " was born."
+        " was born.",
+        f"the gradient that {node} computed is NaN",
+        " Its forward operation met a value at the edge of its domain (log or division at 0, root"
+        " at 0, an infinity), or got a NaN handed in.",
     )
-    culprit = _culprit(recording) if recording is not None else None
+
+
+@means(r"The total norm of order \S+ for gradients from .* is non-finite")
+def norm_of_gradients_not_finite(case: Case) -> Explanation | None:
+    """Gradient clipping refused a gradient that was bad before it."""
+    return _by_culprit(
+        case,
+        "the norm of the gradients is not finite",
+        "Clipping only met what the backward pass had made.",
+        "a gradient that was to be clipped holds NaN or infinity, or their norm overflows",
+        "",
+    )
+
+
+def _by_culprit(case: Case, seen: str, why: str, title: str, reasons: str) -> Explanation:
+    """What was seen of a bad gradient, by what the watch knows of it.
+
+    title, reasons: what is said where it knows nothing.
+    """
+    culprit = _culprit(case.recording) if case.recording is not None else None
     if culprit is None:
         return case.explain(
             "backward-nan",
-            f"the gradient that {node} computed is NaN",
-            f"{why} Its forward operation met a value at the edge of its domain (log or division at"
-            " 0, root at 0, an infinity), or got a NaN handed in.",
+            title,
+            f"{why}{reasons}",
             fixes=advice(
                 (
                     "find where it was born",
@@ -257,7 +280,7 @@ def backward_returned_nan(case: Case) -> Explanation | None:
         )
     return Explanation(
         culprit.cause,
-        f"{node} returned NaN because of {culprit.op}: {culprit.title}",
+        f"{seen} because of {culprit.op}: {culprit.title}",
         f"{why} {culprit.explanation}".strip(),
         culprit.file,
         culprit.line,

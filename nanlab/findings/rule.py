@@ -17,6 +17,7 @@ from nanlab.analysis.libraries import report
 from nanlab.errors import UsageError
 from nanlab.findings.diff import diff_of
 from nanlab.program.batch import LeftOut
+from nanlab.trace.mode import aside
 from nanlab.trace.op import location, module_name
 
 # Lists of findings, fixes and path stations that print well.
@@ -59,6 +60,7 @@ class TriedFixes(Fixes):
         """Whether the fixes were already tried."""
         return self._make is None
 
+    @aside()
     def _fill(self) -> None:
         make, self._make = self._make, None
         if make is not None:
@@ -233,17 +235,18 @@ class Finding:
     _: KW_ONLY
     phase: str
     op: str = ""
-    node: int | None = None
+    node: int | None = field(default=None, compare=False)  # counted by torch, from run to run
     module: str = ""
     step: int
     file: str = ""
     line: int = 0
     source: str = ""
     symptom: str
-    evidence: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # what follows from the rest is not compared: it may wait to be made
+    evidence: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False)
     samples: list[int] = field(default_factory=list)
-    path: list[dict[str, Any]] = field(default_factory=list)
-    fixes: list[Fix] = field(default_factory=list)
+    path: list[dict[str, Any]] = field(default_factory=list, compare=False)
+    fixes: list[Fix] = field(default_factory=list, compare=False)
     position: int = -1  # row of trace.ops where it began, -1 if there is none
     harmful: bool = False  # it explains the symptom: may be the culprit
     ran: int | None = None  # the step in which its line did, where the harm shows in a later one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 import threading
 import traceback
@@ -55,8 +56,8 @@ MOST_STEPS = 32  # of one turn up to which optimizers are copied, so that the tu
 # a step that a GradScaler skipped is judged by itself, or all of those in a row together
 Skipped = Literal["", "step", "collapse"]
 COPY_LIMIT = 1 << 30  # bytes of an optimizer up to which that is done unasked
-SKIPS = 12  # steps in a row that a GradScaler skips before its scale counts as collapsed
-SKIPS_BELOW_ONE = 3  # the same where the scale has come down below 1
+SKIPS = 12  # steps in a row that a GradScaler skips while its scale does not fall
+SKIPS_BELOW_ONE = 3  # the same where the scale has fallen below 1
 
 
 def harmless(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,6 +113,8 @@ class Guard:
         self._in_closure: Optimizer | None = None  # that runs a closure
         self._once: set[int] = set()  # optimizers that ran their closure only once in a step
         self._skipped = 0  # steps in a row that a GradScaler has skipped
+        self._stuck = 0  # those since its scale last fell
+        self._skipped_at = math.inf  # the scale of the last of them
         self.skipped = 0  # those in all
         self._replay: Replay | None = None
         self._hooks: list[Any] = []
@@ -302,7 +305,7 @@ class Guard:
         for window in self._open:
             window.scaler_steps += 1
         if not skipped:
-            self._skipped = 0
+            self._skipped, self._skipped_at = 0, math.inf
             self._losses.clear()
             return
         self._skipped += 1
@@ -311,10 +314,13 @@ class Guard:
         for window in self._open:
             if window.turns:
                 window.turns[-1].scale = Scale.of(scaler)
-        low = self._skipped >= SKIPS_BELOW_ONE and float(scaler.get_scale()) < 1.0
+        scale = float(scaler.get_scale())
+        self._stuck = 1 if scale < self._skipped_at else self._stuck + 1
+        self._skipped_at = scale
+        low = self._skipped >= SKIPS_BELOW_ONE and scale < 1.0
         if self._stops(not are_finite(self._losses)):
             self._fault(optimizer, skipped="step")
-        elif low or self._skipped >= SKIPS:
+        elif low or self._stuck >= SKIPS:
             self._fault(optimizer, skipped="collapse")
         elif self._skipped == 1 and self.looks and not self._agreement.connected:
             self._try_skipped(optimizer, scaler)

@@ -9,6 +9,7 @@ from pathlib import Path
 from traceback import walk_tb
 from types import CodeType, FrameType
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -95,6 +96,9 @@ class guard:
         running = self._guard
         items = iter(self.loader)
         count = 0
+        trained = [o for o in running.optimizers.values() if isinstance(o, torch.optim.Optimizer)]
+        if not running.done:
+            running.step = max([0, *(_steps.get(o, 0) for o in trained)])
         try:
             start(running)
             for item in items:
@@ -103,6 +107,7 @@ class guard:
                 count += 1
         finally:
             try:
+                _steps.update(dict.fromkeys(trained, running.done))
                 end(running)
             finally:  # once more, for an interrupt may have ended it
                 end(running)
@@ -183,6 +188,8 @@ def end(running: Guard) -> None:
 
 
 _running: list[Guard] = []
+# steps of a run in which each epoch has a guard of its own, by its optimizers
+_steps: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
 
 
 class Loops:

@@ -22,11 +22,7 @@ def outcome(save: str | Path | None) -> Callable[[Trace], None]:
     def ended(trace: Trace) -> None:
         report = report_of(trace, save)
         culprit = trace.culprit
-        stop = (
-            stopped(culprit)
-            if culprit is not None
-            else FaultFound(f"nanlab stopped the program: {headline(trace)}")
-        )
+        stop = stopped(culprit) if culprit is not None else unexplained(trace)
         if not in_notebook():
             kept = "" if save is not None else "; a report is kept with save=DIR"
             kept = f"; report: {report}" if report is not None else kept
@@ -34,6 +30,13 @@ def outcome(save: str | Path | None) -> Callable[[Trace], None]:
         raise stop
 
     return ended
+
+
+def unexplained(trace: Trace) -> FaultFound:
+    """The end of a run without a culprit: a line that says why, and one that names the step."""
+    place = f" in step {trace.guarded.step:,}" if trace.guarded is not None else ""
+    told = "nanlab stopped the program"
+    return FaultFound(f"{told}: {headline(trace)}", f"{told}{place}")
 
 
 def report_of(trace: Trace, save: str | Path | None) -> Path | None:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from nanlab.capture import FaultFound, Stop, watch
 from nanlab.capture.places import Models, codes_in, is_user_code, joined
-from nanlab.capture.state import all_names, held
+from nanlab.capture.state import all_names, are_finite, held
 from nanlab.errors import UsageError
 from nanlab.guards import loops
 from nanlab.guards.engine import Guard
@@ -327,7 +327,15 @@ class CellGuard:
         told = f"guarded: {steps:,} step{'s' if steps != 1 else ''}, loss and gradients finite in"
         if skipped := self.guard.skipped:
             return f"{told} each but {skipped:,} that the loss scaler skipped"
-        return f"{told} each"
+        return f"{told} each{self._bad_and_unused()}"
+
+    def _bad_and_unused(self) -> str:
+        """A clause that names a bad gradient of the model, which no step used."""
+        model = self.guard.model
+        for name, parameter in model.named_parameters() if model is not None else ():
+            if parameter.grad is not None and not are_finite([parameter.grad]):
+                return f"; the gradient of {name} is not finite, but no optimizer step used it"
+        return ""
 
 
 class FunctionHeads:

@@ -43,6 +43,7 @@ from nanlab.trace.chunk import (
     Names,
 )
 from nanlab.trace.history import Guarded
+from nanlab.trace.mode import aside
 from nanlab.trace.program import (
     Call,
     Calls,
@@ -559,6 +560,7 @@ def _texts(source: Recording) -> dict[str, str]:
 # -- reading
 
 
+@aside()
 def load(path: str | os.PathLike[str], trusted: bool = False) -> Trace:
     """Read the trace that ``trace.save`` wrote. Raises CapsuleError where the file is no such one,
     is cut or damaged.

@@ -54,6 +54,7 @@ from nanlab.program.settings import (
 from nanlab.stats import StatsTable
 from nanlab.trace import Trace
 from nanlab.trace.history import UNSCALE
+from nanlab.trace.mode import apart
 from nanlab.trace.op import OPTIMIZER, location
 from nanlab.trace.program import Call, Calls, EngineRun, Look, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
@@ -252,6 +253,7 @@ Tensor = torch.Tensor
 _HALF = (torch.float16, torch.bfloat16)
 
 
+@apart
 @dataclass
 class Replay:
     """A step run again.

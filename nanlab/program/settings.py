@@ -123,7 +123,8 @@ def other_settings(where: Window, segments: Sequence[Segment], changed: Mapping[
         asked = " and ".join(map(_named, changed))
         verb = "are" if len(changed) > 1 else "is"
         raise NotReplayable(
-            f"no optimizer of torch.optim stepped in it, so its {asked} {verb} not known"
+            f"no optimizer of torch.optim stepped in the step, so its {asked} {verb} not known;"
+            " replay one in which such an optimizer steps (step=), or leave that out"
         )
     for name in changed.keys() - {CLIP}:
         if not any(name in group.settings for _, _, run in runs for group in run.groups):
@@ -367,7 +368,8 @@ def _by_hand(where: Window, segments: list[Segment], scale: float) -> list[Segme
             changed[where_it_is][i] = _scaled(segments[where_it_is].calls[i], 1 / times)
     if not any(changed.values()):
         raise NotReplayable(
-            "its loss has no scale: neither a GradScaler nor the line of the loss multiplies it"
+            "the loss of the step has no scale: neither a GradScaler nor the line of the loss"
+            " multiplies it; leave loss_scale out, or replay a step with one (step=)"
         )
     return [_with_calls(s, changed[at]) if changed[at] else s for at, s in enumerate(segments)]
 

@@ -212,6 +212,13 @@ def _wide(x: Any) -> Any:
     return x.double() if low else x
 
 
+def _tensor(result: Any) -> Tensor:
+    """What a function gave. Raises TypeMismatchError where that is no tensor."""
+    if not isinstance(result, Tensor):
+        raise TypeMismatchError(f"expected fn to return a tensor, got {type(result).__name__}")
+    return result
+
+
 def removable(
     fn: Callable[[Tensor], Tensor], x: Tensor | float, at: Tensor | float = 0.0
 ) -> Tensor:
@@ -235,7 +242,7 @@ def removable(
         raise TypeMismatchError(f"expected a function of one tensor, got {type(fn).__name__}")
     if isinstance(x, int | float):
         with torch.no_grad():
-            dtype = fn(torch.tensor(float(x))).dtype
+            dtype = _tensor(fn(torch.tensor(float(x)))).dtype
         taken = torch.promote_types(dtype, torch.float32)
         return removable(fn, torch.tensor(x, dtype=taken), at).to(dtype)
     if not isinstance(x, Tensor) or not x.is_floating_point():
@@ -243,9 +250,12 @@ def removable(
         raise TypeMismatchError(f"expected x to be a tensor of floating-point numbers, got {got}")
     wide = x.double()
     with torch.no_grad(), _Double():
-        dims = fn(wide).dim()  # of what it closes over too
+        dims = _tensor(fn(wide)).dim()  # of what it closes over too
     radius: float | Tensor
-    place = torch.as_tensor(at, dtype=torch.float64, device=x.device)
+    try:
+        place = torch.as_tensor(at, dtype=torch.float64, device=x.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeMismatchError(f"expected at to be a number or a tensor, got {at!r}") from None
     point = place.detach()
     if is_mapped():
         ahead = (1,) * max(x.dim() - place.dim(), dims - place.dim(), 0)

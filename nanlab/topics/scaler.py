@@ -94,8 +94,20 @@ def note_factors(rows: StepRows) -> None:
         if value and scaled is not None and math.isfinite(value):
             factor = abs(scaled / value)
             history.losses[i] = replace(loss, factor=factor if math.isfinite(factor) else math.inf)
-            if SCALED <= factor < math.inf and not loss.scaled and math.frexp(factor)[0] == 0.5:
+            by_hand = not loss.scaled and math.frexp(factor)[0] == 0.5
+            if SCALED <= factor < math.inf and by_hand and _is_divided_out(rows, factor):
                 history.scaled_lines.add(loss.line)
+
+
+def _is_divided_out(rows: StepRows, scale: float) -> bool:
+    """Whether an optimizer used gradients that had become smaller by the factor on the loss."""
+    pairs = [(s.gradient, s.used) for s in rows.parameter_steps]
+    sizes = [
+        (_rms(rows.recording, gradient), _rms(rows.recording, used))
+        for gradient, used in pairs
+        if gradient is not None and used is not None
+    ]
+    return any(before > 0.0 and after <= before / scale**0.5 for before, after in sizes)
 
 
 def _multiplied(recording: Recording, root: int) -> int:

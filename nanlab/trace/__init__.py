@@ -6,16 +6,19 @@ import linecache
 import operator
 import os
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import frames
+from nanlab.trace.mode import apart
 from nanlab.trace.op import location
 from nanlab.trace.ranks import ranks_frame
 from nanlab.trace.recording import Kept, Recording
@@ -126,6 +129,7 @@ class Selection:
                 follower(place)
 
 
+@apart
 class Trace:
     """The record of one watch: numbers, and only the few tensors that are evidence."""
 
@@ -260,15 +264,19 @@ class Trace:
         """nanlab's own remarks: internal errors, omissions."""
         return self.recording.notes
 
-    def histogram(self, position: int) -> pd.Series:
+    def histogram(self, position: int, *, replays: bool = True) -> pd.Series:
         """Exact count per binary exponent floor(log2|x|) of the non-zero finite elements of a row
         of ``ops``.
 
-        Empty for memory that was allocated and not yet written. Raises UsageError for a position
-        that is not in the table, TypeMismatchError for what is no whole number.
+        Empty for memory that was allocated and not yet written; of whole numbers and truth values
+        by replay, or empty without replays. Raises UsageError for a position that is not in the
+        table, TypeMismatchError for what is no whole number, NotReplayable.
         """
         position = self._row(position)
         self._summarised()
+        row = self.recording.op(position)
+        if replays and row and not (row.dtype.is_floating_point or row.dtype.is_complex):
+            return _histogram_of_whole(self.tensor(position))
         found = self.recording.exponents(position)
         if found is None and self.recording.op(position) is not None:
             index = pd.Index([], name="exponent", dtype="int64")
@@ -502,11 +510,22 @@ class Trace:
         return as_table(signal_loss(self), "signal_loss", self)
 
     def __repr__(self) -> str:
-        rows, steps = self.recording.end, len(self.recording.starts)
+        rows = self.recording.end
+        steps = len(self.recording.starts) if rows else 0
         return (
             f"<nanlab.Trace: {rows:,} rows, {steps:,} step{'s' if steps != 1 else ''}; try"
             " .report(), .culprit, .ops>"
         )
+
+
+def _histogram_of_whole(tensor: torch.Tensor) -> pd.Series:
+    """Count per exponent floor(log2|x|) of the elements of whole numbers that are not zero."""
+    found: Counter[int] = Counter()
+    for value, count in zip(*np.unique(tensor.cpu().numpy(), return_counts=True), strict=True):
+        if value:
+            found[abs(int(value)).bit_length() - 1] += int(count)
+    index = pd.Index(sorted(found), name="exponent", dtype="int64")
+    return pd.Series([found[e] for e in index], index=index, name="count", dtype="int64")
 
 
 def _ask(module: str, name: str, *given: Any) -> Any:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from inspect import isfunction
+from typing import TypeVar
 
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+# private; as in torch 2.6 to 2.13
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 
 
 class DispatchMode(TorchDispatchMode):
@@ -34,6 +41,30 @@ def hidden() -> Iterator[None]:
             yield
     finally:
         _hidden.depth -= 1
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """What nanlab computes in here, asked from inside of a watch, is none of the program's; from
+    elsewhere it may watch by itself."""
+    with hidden() if _get_current_dispatch_mode_stack() else nullcontext():
+        yield
+
+
+_C = TypeVar("_C")
+
+
+def apart(kind: type[_C]) -> type[_C]:
+    """A class of nanlab whose public methods and properties may be asked inside of a watch: what
+    they compute is none of the program's."""
+    for name, member in list(vars(kind).items()):
+        if name.startswith("_"):
+            continue
+        if isfunction(member):
+            setattr(kind, name, aside()(member))
+        elif isinstance(member, property) and member.fget is not None:
+            setattr(kind, name, member.getter(aside()(member.fget)))
+    return kind
 
 
 def is_hidden() -> bool:

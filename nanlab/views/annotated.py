@@ -168,7 +168,8 @@ def _exponents(trace: Trace, rows: pd.DataFrame, budget: list[int]) -> pd.Series
     """The exponents of a line's results, added up; of the first ones if there are many."""
     places = [int(p) for p in rows["position"][: min(SAMPLED, budget[0])]]
     budget[0] -= len(places)
-    return add_histograms(map(trace.histogram, places)) if places else None
+    counted = (trace.histogram(place, replays=False) for place in places)
+    return add_histograms(counted) if places else None
 
 
 def as_html(files: list[SourceFile]) -> str:

@@ -369,7 +369,8 @@ def browser_histogram(trace: Trace, row: pd.Series[Any] | None) -> dict[str, Any
     if row is None or pd.isna(row["numel"]):
         return {}
     names = ("numel", "zero", "neginf", "posinf", "nan")
-    return dense(trace.histogram(int(row["position"]))) | {name: int(row[name]) for name in names}
+    counted = trace.histogram(int(row["position"]), replays=False)
+    return dense(counted) | {name: int(row[name]) for name in names}
 
 
 def twin_histogram(trace: Trace, row: pd.Series[Any]) -> pd.Series[int] | None:
@@ -392,7 +393,7 @@ def twin_for_browser(trace: Trace, row: pd.Series[Any]) -> dict[str, Any] | None
 def before_rounding(trace: Trace, row: pd.Series[Any]) -> pd.Series[int]:
     """Histogram of a row before rounding: that of its twin, if it has one."""
     twin = twin_histogram(trace, row)
-    return trace.histogram(int(row["position"])) if twin is None else twin
+    return trace.histogram(int(row["position"]), replays=False) if twin is None else twin
 
 
 def _shadow_row(trace: Trace, row: pd.Series[Any]) -> pd.Series[Any] | None:

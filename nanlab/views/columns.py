@@ -290,7 +290,7 @@ def exponents(trace: Trace, number: float) -> pd.Series[int]:
     """The exponents of a row, or of what the program had before it (negative)."""
     number = int(number)
     found = trace.recording.exponents(number) if number < 0 else None
-    return trace.histogram(number) if found is None else found
+    return trace.histogram(number, replays=False) if found is None else found
 
 
 def _histogram(name: str) -> Column:

@@ -50,7 +50,7 @@ class Report:
     def __repr__(self) -> str:
         parts = [self._part("verdict", lambda: [verdict_text(self._trace)])]
         parts += [self._part("losses", lambda: [text.line(self._trace)])]
-        parts += [self._part("notes", lambda: [f"note: {note}" for note in self._trace.notes])]
+        parts += [self._part("notes", lambda: [f"note: {note}" for note in notes(self._trace)])]
         return "\n".join(line for part in parts for line in part if line)
 
     def _repr_html_(self) -> str:
@@ -304,8 +304,14 @@ def watched(trace: Trace) -> str:
     return ""
 
 
+def notes(trace: Trace) -> list[str]:
+    """nanlab's remarks, but for what the verdict says already."""
+    said = str(trace.guarded) if trace.culprit is None else ""
+    return [note for note in trace.notes if note != said]
+
+
 def notes_html(trace: Trace) -> str:
-    return "".join(f'<div class="nl-note">nanlab: {escape(note)}</div>' for note in trace.notes)
+    return "".join(f'<div class="nl-note">nanlab: {escape(note)}</div>' for note in notes(trace))
 
 
 SECTIONS: list[tuple[str, Callable[[Trace], str]]] = [

@@ -253,7 +253,7 @@ class UnderflowExplorer(View):
         shown = self.tensors[self.selected]
         title += f"<div>{escape(_whole_label(shown))}</div>"
         others = ("zero", "neginf", "posinf", "nan")
-        exponents = self._trace.histogram(int(row["position"]))
+        exponents = self._trace.histogram(int(row["position"]), replays=False)
         picture = exponents_chart(exponents, {n: shown["data"][n] for n in (*others, "flushed")})
         if (twin := twin_histogram(self._trace, row)) is not None:
             picture += "<div>Its float32 twin</div>"
@@ -341,7 +341,9 @@ def _gradients(trace: Trace) -> dict[str, Any]:
     rows = ops[chosen.to_numpy(dtype=bool)]
     twins = dict(zip(trace.shadow["position"], trace.shadow["exponents"], strict=True))
     positions = rows["position"].astype(int).tolist()
-    together = add_histograms(twins[at] if at in twins else trace.histogram(at) for at in positions)
+    together = add_histograms(
+        twins[at] if at in twins else trace.histogram(at, replays=False) for at in positions
+    )
     return {"tensors": len(rows), "data": dense(together), "best": _best(together)}
 
 
