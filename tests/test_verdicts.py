@@ -1047,3 +1047,25 @@ def test_what_is_right_in_the_failing_step_breaks_none_before(
     assert isinstance(judge, Judge)
     found = judge.judge([Edit(str(path), 11, 11, text, "    y = torch.sin(x) / x")])
     assert (found.verdict, found.why[: len(why)]) == (verdict, why)
+
+
+def test_faults_behind_a_line_that_a_fix_mends_in_part_are_found_and_cured() -> None:
+    """Of two logarithms of a line the first fix rewrites one; the other comes back, and hid the
+    second exponential."""
+    torch.manual_seed(1)
+    encoder, decoder = nn.Linear(12, 8), nn.Linear(4, 12)
+    x = torch.rand(32, 12)
+    x[7] *= 400
+    with torch.no_grad():
+        encoder.weight[4], encoder.weight[5:] = 0.1, -0.01
+    with nanlab.watch(nn.ModuleList([encoder, decoder]), on_fault="record") as trace:
+        mu, logvar = encoder(x).chunk(2, -1)
+        z = mu + torch.exp(0.5 * logvar) * torch.randn_like(mu)
+        p = torch.sigmoid(decoder(z))
+        t = x.clamp(0, 1)
+        rec = -(t * torch.log(p) + (1 - t) * torch.log(1 - p)).sum(-1)
+        kl = -0.5 * (1 + logvar - mu**2 - logvar.exp()).sum(-1)
+        (rec + kl).mean().backward()
+    assert [f.cause for f in trace.findings] == ["log-of-zero", "exp-overflow", "exp-overflow"]
+    assert trace.cure is not None and trace.cure.verdict == "finite"  # the loss itself is too large
+    assert trace.cure.code.count("logsigmoid(") == 2

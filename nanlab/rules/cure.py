@@ -37,6 +37,7 @@ from nanlab.trace.op import location
 WORK = 12_000_000  # for one cure: about 12 s
 _ORDER = {"verified": 0, "finite": 1, "fails": 2, "untried": 3}
 MOST_FAULTS = 6  # of one step that are looked for
+MOST_BEGUN = 3  # further fixes of the first fault that a chain is begun with
 MOST_TOLD = 4  # of a fault that shows once others are mended, whose fixes are not tried alone
 MOST_TRIED = 8  # fixes of one fault that are tried with those of the others
 
@@ -103,6 +104,7 @@ class Chain:
     faults: list[Finding]
     options: list[list[Fix]]
     cure: Cure | None = None
+    halfway: bool = False  # whether a fault came back that a fix had mended in part of its line
 
 
 def chain(trace: Trace, culprit: Finding) -> Chain:
@@ -149,11 +151,34 @@ def _chain(trace: Trace, culprit: Finding) -> Chain:
 
 def _completed(trace: Trace, judge: Judge, found: Chain, best: Fix | None) -> Chain:
     """The chain from its first fault on; best: one of its fixes, right alone."""
-    where, first = judge.where, trace.recording.first_step
     if best is not None:
         found.cure = _with_replay(judge, _cure([best], best.edits, judge.judge(best.edits)))
         return found
     deadline = work() + WORK
+    begun = Chain([*found.faults], [*found.options])
+    last, taken = found, _followed(trace, judge, found, deadline)
+    # where a fix mended its line in part, begin with another, which may mend all of it
+    for _ in range(MOST_BEGUN):
+        cured = found.cure is not None and found.cure.verified
+        if cured or not last.halfway or work() > deadline:
+            break
+        begun.options[0] = [fix for fix in begun.options[0] if fix is not taken[0]]
+        last = Chain([*begun.faults], [*begun.options])
+        taken = _followed(trace, judge, last, deadline)
+        longer = found.cure is None and len(last.faults) > len(found.faults)
+        if longer or (last.cure is not None and last.cure.verified):
+            found = last
+    chosen = found.cure.fixes if found.cure is not None else []
+    for at, options in enumerate(found.options[1:], 1):
+        ranked = sorted(options, key=lambda fix: fix not in chosen)[:MOST_TOLD]
+        told = [_with_others(fix, found.cure is not None) for fix in ranked]
+        found.faults[at] = replace(found.faults[at], fixes=told)
+    return found
+
+
+def _followed(trace: Trace, judge: Judge, found: Chain, deadline: float) -> list[Fix]:
+    """Find the further faults of a chain, and its cure; the fix with which each of them showed."""
+    where, first = judge.where, trace.recording.first_step
     edits: tuple[Edit, ...] = ()
     taken: list[Fix] = []
     while len(found.faults) < MOST_FAULTS and work() < deadline:
@@ -183,12 +208,7 @@ def _completed(trace: Trace, judge: Judge, found: Chain, best: Fix | None) -> Ch
     if found.cure is not None:
         cure = _with_replay(judge, _with_fewer(judge, found, found.cure, deadline))
         found.cure = replace(cure, edits=tuple(_of_the_file(trace, e) for e in cure.edits))
-    chosen = found.cure.fixes if found.cure is not None else []
-    for at, options in enumerate(found.options[1:], 1):
-        ranked = sorted(options, key=lambda fix: fix not in chosen)[:MOST_TOLD]
-        told = [_with_others(fix, found.cure is not None) for fix in ranked]
-        found.faults[at] = replace(found.faults[at], fixes=told)
-    return found
+    return taken
 
 
 def _with_others(fix: Fix, cured: bool) -> Fix:
@@ -243,6 +263,7 @@ def _next_fault(
         except Exception:
             continue
         if nxt is None or any(_same(nxt, fault) for fault in found.faults):
+            found.halfway |= nxt is not None and not _same(nxt, last)
             continue
         row = then.recording.at(nxt.position)
         if made.read and (row is None or row.literal):  # the number that was read, not a fault
