@@ -85,7 +85,7 @@ function render({ model, el }) {
     const to = Math.max(0, Math.min(get("total") - 1, get("selected") + step));
     if (to !== get("selected")) set("selected", to);
   });
-  const loosen = keepKeys(root), restore = replaceFallback(get("fallback"));
+  const loosen = keepKeys(root), restore = replaceFallback(el, get("fallback"));
   for (const [name, action] of Object.entries(events)) model.on(name, action);
   keep();
   about();

@@ -151,7 +151,7 @@ function render({ model, el }) {
     return same ? "" : " A bar beside a limit has the colours of what its values became.";
   }
   const scaled = (tensor, scale) => tensor.scalable ? `loss scale 2${superscript(scale + tensor.run_scale)}` : `2${superscript(scale)}`;
-  const loosen = keepKeys(root), restore = replaceFallback(get("fallback")), names = ["selected", "chosen", "log2_scale"];
+  const loosen = keepKeys(root), restore = replaceFallback(el, get("fallback")), names = ["selected", "chosen", "log2_scale"];
   for (const name of names) model.on(`change:${name}`, draw);
   model.on("change:replayed", answered);
   const watch = new ResizeObserver(() => { if (room(root, 860) !== drawn) draw(); });

@@ -77,6 +77,27 @@ def test_axe_finds_nothing_against_the_report_file(
     assert found == []
 
 
+def test_the_static_picture_is_hidden_also_where_the_notebook_puts_it_later(bare: Page) -> None:
+    """A notebook that is opened again may draw the widget before the page has the picture."""
+    view = stepper(fake_trace())
+    mount(bare, view)
+    bare.evaluate(
+        """name => {
+            const area = (child) => `<div class="jp-OutputArea">${child}</div>`;
+            const picture = (id) =>
+                `<div class="jp-OutputArea-child" id="${id}"><p class="${name}">static</p></div>`;
+            document.querySelector('main').insertAdjacentHTML('beforeend',
+                area(picture('ours') + '<div id="cell"></div>') + area(picture('copy')));
+            document.getElementById('cell').append(document.getElementById('host'));
+        }""",
+        view.fallback,
+    )
+    expect(bare.locator("#ours")).to_be_hidden()
+    expect(bare.locator("#copy")).to_be_visible()  # of another notebook, without the widget
+    bare.evaluate("window.leave()")
+    expect(bare.locator("#ours")).to_be_visible()
+
+
 def test_first_bad_next_previous_and_slider_move_one_selection(bare: Page) -> None:
     mount(bare, stepper(fake_trace()))
     tree, slider = (
@@ -404,13 +425,13 @@ def test_a_widget_cleans_up_after_itself_and_brings_the_static_picture_back(
       const widget = (await window.module).default, host = document.createElement('div');
       const model = new window.model.constructor({ ...window.model.state });
       const leave = widget.render({ model, el: host });
-      const during = still.style.display;
+      const shown = () => getComputedStyle(still).display, during = shown();
       leave();
-      return [during, still.style.display, Object.values(model.handlers).flat().length];
+      return [during, shown(), Object.values(model.handlers).flat().length];
     }""",
         made.fallback,
     )
-    assert shown == ["none", "", 0]
+    assert shown == ["none", "block", 0]
 
 
 def test_the_static_picture_takes_no_room_until_a_widget_would_have_come(bare: Page) -> None:
