@@ -77,6 +77,43 @@ def test_axe_finds_nothing_against_the_report_file(
     assert found == []
 
 
+def test_the_static_picture_of_the_stepper_fits_a_notebook_in_a_window_of_1280(bare: Page) -> None:
+    bare.unroute_all()
+    bare.goto("about:blank")
+    bare.set_content(f'<div style="width:1060px">{stepper(fake_trace()).static_html()}</div>')
+    wide = bare.locator("div:has(> table)").last
+    assert wide.evaluate("node => node.scrollWidth - node.clientWidth") <= 0
+
+
+def test_buttons_lead_to_the_columns_of_a_table_that_are_out_of_sight(bare: Page) -> None:
+    trace = fake_trace()
+    last = bare.locator(".nl-browse thead th").last
+    more, back = (bare.get_by_role("button", name=n) for n in ("More columns", "Columns to the"))
+    try:
+        bare.set_viewport_size({"width": 640, "height": 800})
+        mount(bare, browse(as_table(trace.ops, "ops", trace)))
+        expect(back).to_be_disabled()
+        more.click()
+        expect(back).to_be_enabled()
+        bare.locator(".nl-scroller").evaluate("node => { node.scrollLeft = 9999; }")
+        expect(more).to_be_disabled()
+        expect(last).to_be_in_viewport(ratio=0.9)
+        back.click()
+        expect(more).to_be_enabled()
+        bare.set_viewport_size({"width": 2600, "height": 800})
+        expect(more).to_be_hidden()
+    finally:
+        bare.set_viewport_size({"width": 1100, "height": 800})
+
+
+def test_a_filter_without_a_hit_says_so_in_the_table(bare: Page) -> None:
+    trace = fake_trace()
+    view = browse(as_table(trace.ops, "ops", trace))
+    view.needle = "no such thing"
+    mount(bare, view)
+    expect(bare.locator(".nl-browse tbody")).to_have_text("No row holds “no such thing”.")
+
+
 def test_the_static_picture_is_hidden_also_where_the_notebook_puts_it_later(bare: Page) -> None:
     """A notebook that is opened again may draw the widget before the page has the picture."""
     view = stepper(fake_trace())
@@ -420,6 +457,7 @@ def test_a_widget_cleans_up_after_itself_and_brings_the_static_picture_back(
     mount(bare, made)
     shown = bare.evaluate(
         """async (name) => {
+      window.leave();
       const still = Object.assign(document.createElement('div'), { className: name, textContent: 'static' });
       document.body.append(still);
       const widget = (await window.module).default, host = document.createElement('div');
@@ -448,6 +486,23 @@ def test_the_static_picture_takes_no_room_until_a_widget_would_have_come(bare: P
         "name => document.querySelector('.' + name).offsetHeight > 300", arg=made.fallback
     )
     expect(static).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    "counts", ["102 NaN, 13 inf, 13 −inf", "61,530 NaN, 9,990 inf, 9,990 −inf"]
+)
+def test_the_digits_at_the_right_of_a_line_s_operations_are_not_cut(
+    bare: Page, counts: str
+) -> None:
+    mount(bare, ReportView(report(fake_trace())))
+    bare.evaluate("document.querySelector('.nl-more').open = true")
+    bare.evaluate(
+        """text => { for (const cell of document.querySelectorAll('.nl-chosen-line td:nth-child(4)'))
+            cell.textContent = text.replace(/ (?=NaN|inf|−)/g, '\u00a0'); }""",
+        counts,
+    )
+    wide = bare.locator(".nl-chosen-line .nl-wide")
+    assert wide.evaluate("node => node.scrollWidth - node.clientWidth") <= 0
 
 
 @pytest.mark.examples(every=3)
