@@ -339,6 +339,25 @@ def test_best_scales_are_taken_over_by_a_click(bare: Page) -> None:
     assert bare.evaluate("window.model.get('log2_scale')") == made.gradients["best"]["float16"]
 
 
+def test_the_buttons_tell_the_loss_scale_itself(bare: Page) -> None:
+    """The slider counts from the scale of the run."""
+    made = underflow(fake_trace(faulty=False))
+    at = next(i for i, tensor in enumerate(made.tensors) if tensor["scalable"])
+    made.tensors = [t | {"run_scale": 16 if t["scalable"] else 0} for t in made.tensors]
+    made.gradients = made.gradients | {"run_scale": 16}
+    made.selected = at
+    mount(bare, made)
+    best = made.tensors[at]["best"]["float16"]
+    digits = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    here = bare.get_by_role("button", name="for this tensor")
+    expect(here).to_have_text(f"2{str(best + 16).translate(digits)} for this tensor")
+    here.click()
+    assert bare.evaluate("window.model.get('log2_scale')") == best
+    made.gradients = made.gradients | {"run_scale": None}
+    mount(bare, made)
+    expect(bare.get_by_role("button", name="for all")).to_contain_text(" × the run’s for all")
+
+
 def test_a_half_precision_result_stands_beside_its_float32_twin(bare: Page) -> None:
     trace = fake_trace()
     position = int(underflow(trace).rows["position"].iloc[0])
