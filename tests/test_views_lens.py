@@ -79,3 +79,13 @@ def test_what_is_no_such_function_has_no_lens() -> None:
         scores.softmax(-1).sum().backward()
     assert trace.culprit is not None
     assert lens(trace, trace.culprit) == ""
+
+
+def test_a_pole_bears_its_value_and_the_axis_has_fractions() -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        p = torch.tensor([0.0, 0.2, 0.4]).requires_grad_()
+        (p.log() * p).sum().backward()
+    assert trace.culprit is not None and trace.culprit.op == "log"
+    html = unquote(lens(trace, trace.culprit))
+    assert ">-inf</text>" in html
+    assert ">0.1</text>" in html or ">0.2</text>" in html

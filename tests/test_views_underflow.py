@@ -119,6 +119,23 @@ def test_gradients_tell_the_loss_scale_they_bore_and_forward_results_none() -> N
     }
     assert {("forward", 0, False), ("backward", 10, True)} <= told
     assert not any(scale for phase, scale, _ in told if phase != "backward")
+    assert made.gradients["run_scale"] == 10
+    first = next(t for t in made.tensors if t["run_scale"])
+    assert f">2^{first['best']['float16'] + 10}</td>" in made.static_html()
+
+
+def test_there_is_no_one_loss_scale_for_the_gradients_of_steps_that_had_others() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)
+    with nanlab.watch(model, on_fault="record") as trace:
+        for _ in range(2):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 4)).mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert trace.steps["loss_scale"].nunique() == 2
+    assert underflow(trace).gradients["run_scale"] is None
 
 
 def test_the_static_line_counts_the_tensors_that_are_not_listed_too(

@@ -25,12 +25,15 @@ const keepKeys = (el) => {
   return () => { el.removeEventListener("keydown", keep); window.removeEventListener("keydown", mark, true); };
 };
 
-/** The static picture displayed before the widget steps aside while the widget is there. */
-const replaceFallback = (name) => {
-  const found = name ? [...document.querySelectorAll("." + name)] : [];
-  const places = found.map((node) => node.closest(".jp-OutputArea-child") ?? node);
-  for (const place of places) place.style.display = "none";
-  return () => { for (const place of places) place.style.display = ""; };
+/** The static picture displayed before the widget steps aside while the widget is there: by a rule, since a notebook may
+ *  put either into the page later, or anew. A copy of the notebook, open beside it, keeps its picture. */
+const replaceFallback = (el, name) => {
+  if (!name) return () => {};
+  const live = `${name}-live`;
+  const rule = h("style", {}, `.jp-OutputArea:has(.${live}) .jp-OutputArea-child:has(.${name}), body:not(:has(.jp-OutputArea)) .${name} { display: none !important; }`);
+  el.classList.add(live);
+  document.head.append(rule);
+  return () => { el.classList.remove(live); rule.remove(); };
 };
 
 /** A module by its path; one of a Sequential has a number for a path. */

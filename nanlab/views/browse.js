@@ -12,7 +12,11 @@ function render({ model, el }) {
   const head = h("tr", {}), body = h("tbody", {}), above = h("tr", { "aria-hidden": "true" }), below = h("tr", { "aria-hidden": "true" });
   const table = h("table", {}, h("thead", {}, head), body);
   const scroller = h("div", { class: "nl-scroller", tabindex: 0, role: "region", "aria-label": "Table", onscroll: () => draw() }, table);
-  const root = h("div", { class: "nanlab nl-browse" }, h("div", { class: "nl-bar-of-controls" }, search, trouble, caption), scroller);
+  const slide = (way) => scroller.scrollBy({ left: way * 0.7 * scroller.clientWidth });
+  const left = h("button", { type: "button", "aria-label": "Columns to the left", onclick: () => slide(-1) }, "◂");
+  const right = h("button", { type: "button", onclick: () => slide(1) }, "More columns ▸");
+  const sides = h("span", { class: "nl-sides" }, left, right);
+  const root = h("div", { class: "nanlab nl-browse" }, h("div", { class: "nl-bar-of-controls" }, search, trouble, caption, sides), scroller);
   search.hidden = !texts.length;
   trouble.hidden = !get("troubled");
   el.append(root);
@@ -50,8 +54,18 @@ function render({ model, el }) {
     if (missing < last) { const from = Math.max(0, missing - 10); if (asked !== from) { asked = from; set("want", from); } }
     above.style.height = `${first * ROW}px`;
     below.style.height = `${(total - last) * ROW}px`;
-    body.replaceChildren(above, ...Array.from({ length: last - first }, (_, i) => row(first + i)), below);
+    body.replaceChildren(above, ...Array.from({ length: last - first }, (_, i) => row(first + i)), total ? below : none());
     pin();
+    edges();
+  }
+  const none = () => h("tr", {}, h("td", { class: "nl-left nl-dim", colspan: get("heads").length }, get("needle") ? `No row holds “${get("needle")}”.` : "No rows."));
+  /** Where scroll bars are not shown, nothing else tells that there are columns out of sight. */
+  function edges() {
+    const hidden = scroller.scrollWidth - scroller.clientWidth;
+    sides.hidden = hidden < 2;
+    left.disabled = scroller.scrollLeft < 1;
+    right.disabled = scroller.scrollLeft > hidden - 2;
+    scroller.classList.toggle("nl-more", !right.disabled);
   }
   /** Columns keep their width while the rows change under them. */
   function pin() {
@@ -85,13 +99,16 @@ function render({ model, el }) {
     const to = Math.max(0, Math.min(get("total") - 1, get("selected") + step));
     if (to !== get("selected")) set("selected", to);
   });
-  const loosen = keepKeys(root), restore = replaceFallback(get("fallback"));
+  const loosen = keepKeys(root), restore = replaceFallback(el, get("fallback"));
   for (const [name, action] of Object.entries(events)) model.on(name, action);
   keep();
   about();
+  const resized = new ResizeObserver(edges);
+  resized.observe(scroller);
   requestAnimationFrame(selected);
   return () => {
     clearTimeout(timer);
+    resized.disconnect();
     loosen();
     restore();
     for (const [name, action] of Object.entries(events)) model.off(name, action);

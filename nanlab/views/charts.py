@@ -123,10 +123,12 @@ def chart(
     band_colour: str = RED,
     x_label: str = "",
     y_label: str = "",
+    counted: bool = True,
     size: tuple[int, int] = (440, 150),
 ) -> str:
     """A small chart as an image; ``told`` describes it in words.
 
+    counted: x counts something, and has whole numbers only.
     log: use a logarithmic axis, leaving out values that are not positive. bands: (from x, to x) of
     non-finite values, in red.
     """
@@ -147,7 +149,7 @@ def chart(
         for a, b in bands
     ]
     parts += [f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="{GREY}"/>']
-    parts += [*_ticks(frame, log), *_x_ticks(frame)]
+    parts += [*_ticks(frame, log), *_x_ticks(frame, counted)]
     for level in levels:
         parts += _level(level, log, frame)
     for line, points in zip(lines, scaled, strict=True):
@@ -276,12 +278,12 @@ def _ticks(frame: _Frame, log: bool) -> list[str]:
     ]
 
 
-def _x_ticks(frame: _Frame) -> list[str]:
+def _x_ticks(frame: _Frame, counted: bool) -> list[str]:
     spot, most = frame.across, frame.right - 4
     return [
         _text(min(spot(value), most), frame.bottom + 12, number(value), GREY, "middle")
         for value in _round_steps(*frame.x, 6)
-        if value == int(value)
+        if not counted or value == int(value)
     ]
 
 

@@ -197,7 +197,7 @@ def _operations(rows: pd.DataFrame, at: int) -> str:
     cells = []
     for position, row in shown.iterrows():
         counts = [
-            f"{int(row[name] or 0):,} {told}"
+            f"{int(row[name] or 0):,}\N{NO-BREAK SPACE}{told}"
             for name, told in COUNTED
             if int(known(row[name]) or 0)
         ]

@@ -190,14 +190,24 @@ def lens(trace: Trace, finding: Finding) -> str:
             dots=True,
         )
     )
-    levels = (
-        [Level(f"limit {limit:.4g}", limit, GREY, upright=True)] if math.isfinite(limit) else []
-    )
+    if math.isfinite(limit):
+        levels = [Level(f"limit {limit:.4g}", limit, GREY, upright=True)]
+    else:  # at its pole the function is drawn at the edge: the true value stands there
+        poles = {
+            number(y): x for x, y in zip(bad.tolist(), dots, strict=True) if not math.isfinite(y)
+        }
+        levels = [Level(y, x, RED, upright=True) for y, x in poles.items()]
     told = f"`{finding.op}` around {_counted(finding, values)} of `{subject.name}` (red)"
     told += f", {subject.held}" if subject.held else ""
     log = math.isfinite(limit)
     picture = chart(
-        lines, told.replace("`", ""), log=log, levels=levels, x_label=subject.name, size=(440, 170)
+        lines,
+        told.replace("`", ""),
+        log=log,
+        levels=levels,
+        x_label=subject.name,
+        counted=False,
+        size=(440, 170),
     )
     return f'<div class="nl-dim">{inline(told)}</div>{picture}'
 

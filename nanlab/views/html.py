@@ -27,6 +27,8 @@ LINE = "rgba(128,128,128,0.35)"
 SHADE = "rgba(128,128,128,0.12)"
 # JupyterLab sets each cell, so each cell says it
 CELL = "padding:2px 9px;text-align:{align};white-space:nowrap"
+# where a table is too wide, headings go before digits: they take two lines
+HEAD = f"font-weight:600;border-bottom:1px solid {LINE};white-space:normal;vertical-align:bottom"
 # styles of a table: what scrolls it, itself, its rows, its caption
 INLINE = (
     ' style="overflow-x:auto"',
@@ -150,7 +152,7 @@ def table(
         wide, whole, line, told = ' class="nl-wide"', "", "", ""
     else:
         cells = [f' style="{CELL.format(align=align)}"' for align in aligns]
-        heads = [f'{cell[:-1]};font-weight:600;border-bottom:1px solid {LINE}"' for cell in cells]
+        heads = [f'{cell[:-1]};{HEAD}"' for cell in cells]
         wide, whole, line, told = INLINE
     names = (f"<th{a}>{escape(name)}</th>" for name, a in zip(head, heads, strict=True))
     body = "".join(

@@ -3,7 +3,7 @@ function render({ model, el }) {
   const shell = h("div", { class: "nl-live" });
   el.append(shell);
   const set = (name, value) => { model.set(name, value); model.save_changes(); };
-  let root, lines, ran, list, loosen;
+  let root, lines, ran, list, loosen, unheard;
 
   /** The page as it is now: at first without fixes, and again when they were tried. */
   function draw() {
@@ -53,6 +53,14 @@ function render({ model, el }) {
     attempt.disabled = true;
     fix.querySelector(".nl-tried").textContent = "Running the step again …";
     set("asked", [fix.dataset.try, get("asked")[1] + 1]);
+    clearTimeout(unheard);
+    unheard = setTimeout(() => noAnswer(fix), 4000);
+  }
+  /** The kernel says at once that it heard; a busy one says so later, and one that was restarted never. */
+  function noAnswer(fix) {
+    if (get("heard") === get("asked")[1]) return;
+    fix.querySelector(".nl-tried").textContent = "No answer from the kernel. If it is busy, the answer comes later; if it was restarted, it no longer has this run: run the cell again.";
+    for (const each of fix.querySelectorAll("button")) each.disabled = false;
   }
   function showTried() {
     const { key, html, cell } = get("tried");
@@ -187,7 +195,7 @@ function render({ model, el }) {
   const soon = (action) => requestAnimationFrame(() => requestAnimationFrame(action));
   const redraw = () => { draw(); soon(bring); };
   const events = { "change:html": redraw, "change:place": follow, "change:line": describe, "change:tried": showTried, "change:whence": lead, "change:minimap": remap };
-  const restore = replaceFallback(get("fallback"));
+  const restore = replaceFallback(el, get("fallback"));
   for (const [name, action] of Object.entries(events)) model.on(name, action);
   draw();
   if (get("fresh")) {
@@ -195,6 +203,7 @@ function render({ model, el }) {
     soon(bring);
   }
   return () => {
+    clearTimeout(unheard);
     loosen();
     restore();
     for (const [name, action] of Object.entries(events)) model.off(name, action);

@@ -193,6 +193,7 @@ class ReportView(View):
     place = traitlets.Unicode().tag(sync=True)  # its line, as the page knows it
     # what to try, as the page names it, and how often the page has asked
     asked = traitlets.List(["", 0]).tag(sync=True)
+    heard = traitlets.Int(0).tag(sync=True)  # the last of these that the kernel got
     # of the last one: key, html, cell (its text with the edits)
     tried = traitlets.Dict().tag(sync=True)
     line = traitlets.Unicode().tag(sync=True)  # the operations of that line, as HTML
@@ -238,6 +239,7 @@ class ReportView(View):
     def _try(self) -> None:
         """Replay the step with the fix that the page asked for."""
         key, count = self.asked
+        self.heard = int(str(count))
         try:
             attempt = attempt_of(self._trace, str(key))
             if attempt is None:

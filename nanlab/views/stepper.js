@@ -398,7 +398,7 @@ function render({ model, el }) {
     else if (key === "ArrowLeft" && item.parent) toggle(item.parent, false);
   }
   const events = { "change:graph": load, "change:position": selected, "change:detail": describe };
-  const loosen = keepKeys(root), restore = replaceFallback(get("fallback"));
+  const loosen = keepKeys(root), restore = replaceFallback(el, get("fallback"));
   root.addEventListener("keydown", press);
   for (const [name, action] of Object.entries(events)) model.on(name, action);
   const watch = new ResizeObserver(() => { if (tree.clientHeight !== tall) intoView(); draw(); if (room(pane, 560) !== wide) { wide = room(pane, 560); describe(); } });

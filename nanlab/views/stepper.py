@@ -109,6 +109,9 @@ def _count(row: pd.Series[Any], name: str) -> int:
 # operation.
 
 STATISTICS = ("zero", "nan", "inf", "min", "max", "rms")
+# columns of the static picture's table that a page has no room for; the chart shows the sizes
+LEFT_OUT = ["step", *(f"grad_{name}" for name in ("in_rms", "out_rms", "out_max", "out_zero"))]
+LEFT_OUT += ["fp16_zero", "node"]
 NOT_KEPT = {"no": "not kept", "unknown": "not known"}
 
 
@@ -368,7 +371,7 @@ class Stepper(View):
 
         at = self._first_bad()
         row = self._rows.iloc[at]
-        around = self._rows.iloc[max(0, at - 4) : at + 6]
+        around = self._rows.iloc[max(0, at - 4) : at + 6].drop(columns=LEFT_OUT, errors="ignore")
         words = escape(told(self._trace, row))
         head = (
             f"<div>{escape(self.static_text())} {badge(str(row['status']))}</div><div>{words}</div>"

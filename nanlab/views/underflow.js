@@ -69,14 +69,16 @@ function render({ model, el }) {
     scaleText.textContent = run ? `2${superscript(scale)}${run}` : `2${superscript(scale)} = ${plain(2 ** scale)}`;
     boxes.forEach((box, i) => { box.checked = get("chosen").includes(formats[i].name); });
     loses.textContent = `Loses least in ${format.name}:`;
-    bestHere.textContent = `2${superscript(tensor.best[format.name])} for this tensor`;
-    bestAll.textContent = `2${superscript(gradients.best[format.name])} for all ${plural(gradients.tensors, "gradient")}`;
+    bestHere.textContent = `${whole(tensor.best[format.name], tensor.run_scale)} for this tensor`;
+    bestAll.textContent = `${whole(gradients.best[format.name], gradients.run_scale)} for all ${plural(gradients.tensors, "gradient")}`;
     bestAll.hidden = !gradients.tensors;
     const answer = replayed(), exact = answer && !answer.reason ? answer : null, shown = exact ? { ...tensor, ...exact } : tensor;
     drawPlots(shown, format, scale, exact);
     key.replaceChildren(...FATES.map(([name, text]) => keyed(name, text)), keyed("true-zero", "true zeros"), keyed("nonfinite", "NaN, ±inf"));
     readout.replaceChildren(...shares(shown, scale, exact), note(tensor, scale, answer));
   }
+  /** The loss scale as a program sets it: the slider counts from the one of the run, if that is one for all steps. */
+  function whole(log2, run) { return run === null ? `2${superscript(log2)} × the run’s` : `2${superscript(log2 + run)}`; }
   function plain(x) { return x >= 1e7 || x < 2 ** -9 ? x.toExponential(2) : counted(x); }
   function keyed(name, text) {
     const out = h("span", {}, text);
@@ -151,7 +153,7 @@ function render({ model, el }) {
     return same ? "" : " A bar beside a limit has the colours of what its values became.";
   }
   const scaled = (tensor, scale) => tensor.scalable ? `loss scale 2${superscript(scale + tensor.run_scale)}` : `2${superscript(scale)}`;
-  const loosen = keepKeys(root), restore = replaceFallback(get("fallback")), names = ["selected", "chosen", "log2_scale"];
+  const loosen = keepKeys(root), restore = replaceFallback(el, get("fallback")), names = ["selected", "chosen", "log2_scale"];
   for (const name of names) model.on(`change:${name}`, draw);
   model.on("change:replayed", answered);
   const watch = new ResizeObserver(() => { if (room(root, 860) !== drawn) draw(); });

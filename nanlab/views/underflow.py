@@ -63,7 +63,8 @@ class UnderflowExplorer(View):
     formats: traitlets.List[Any] = traitlets.List().tag(sync=True)
     # label, histogram, twin, best, run_scale, scalable; by what float16 would lose
     tensors: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    gradients = traitlets.Dict().tag(sync=True)  # all gradients together: tensors, histogram, best
+    # all gradients together: tensors, histogram, best, run_scale (None: not one for all steps)
+    gradients = traitlets.Dict().tag(sync=True)
     # text: where half of a result is lost first; selected: its number
     first_loss = traitlets.Dict().tag(sync=True)
     left_out = traitlets.Int(0).tag(sync=True)  # tensors that did not fit into the list
@@ -87,7 +88,7 @@ class UnderflowExplorer(View):
         super().__init__(
             formats=[asdict(format_bins(dtype)) for dtype in FORMATS],
             tensors=[self._tensor(row) for _, row in self.rows.iterrows()],
-            gradients=_gradients(trace),
+            gradients=_gradients(trace, self._scales),
             left_out=max(0, len(ordered) - MOST),
             first_loss=first,
             selected=first.get("selected", 0),
@@ -244,7 +245,7 @@ class UnderflowExplorer(View):
                 number(r["numel"]),
                 number(t["data"]["flushed"] + t["data"]["overflowed"]),
                 *(number(r[name]) for name in names),
-                f"2^{t['best']['float16']}",
+                f"2^{t['best']['float16'] + t['run_scale']}",
             ]
             for t, (_, r) in zip(self.tensors[:10], self.rows.head(10).iterrows(), strict=True)
         ]
@@ -334,7 +335,7 @@ def _whole_label(tensor: dict[str, Any]) -> str:
     return f"{module} · {tensor['label']}" if module else str(tensor["label"])
 
 
-def _gradients(trace: Trace) -> dict[str, Any]:
+def _gradients(trace: Trace, scales: dict[int, int]) -> dict[str, Any]:
     """The histogram of every gradient together."""
     ops = trace.ops
     chosen = (ops["phase"] == "backward") & (ops["numel"].fillna(0) > 0)
@@ -344,7 +345,13 @@ def _gradients(trace: Trace) -> dict[str, Any]:
     together = add_histograms(
         twins[at] if at in twins else trace.histogram(at, replays=False) for at in positions
     )
-    return {"tensors": len(rows), "data": dense(together), "best": _best(together)}
+    run = {scales.get(int(step), 0) for step in rows["step"].unique()}
+    return {
+        "tensors": len(rows),
+        "data": dense(together),
+        "best": _best(together),
+        "run_scale": run.pop() if len(run) == 1 else None,
+    }
 
 
 def _run_scales(trace: Trace) -> dict[int, int]:

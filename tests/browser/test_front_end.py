@@ -77,6 +77,64 @@ def test_axe_finds_nothing_against_the_report_file(
     assert found == []
 
 
+def test_the_static_picture_of_the_stepper_fits_a_notebook_in_a_window_of_1280(bare: Page) -> None:
+    bare.unroute_all()
+    bare.goto("about:blank")
+    bare.set_content(f'<div style="width:1060px">{stepper(fake_trace()).static_html()}</div>')
+    wide = bare.locator("div:has(> table)").last
+    assert wide.evaluate("node => node.scrollWidth - node.clientWidth") <= 0
+
+
+def test_buttons_lead_to_the_columns_of_a_table_that_are_out_of_sight(bare: Page) -> None:
+    trace = fake_trace()
+    last = bare.locator(".nl-browse thead th").last
+    more, back = (bare.get_by_role("button", name=n) for n in ("More columns", "Columns to the"))
+    try:
+        bare.set_viewport_size({"width": 640, "height": 800})
+        mount(bare, browse(as_table(trace.ops, "ops", trace)))
+        expect(back).to_be_disabled()
+        more.click()
+        expect(back).to_be_enabled()
+        bare.locator(".nl-scroller").evaluate("node => { node.scrollLeft = 9999; }")
+        expect(more).to_be_disabled()
+        expect(last).to_be_in_viewport(ratio=0.9)
+        back.click()
+        expect(more).to_be_enabled()
+        bare.set_viewport_size({"width": 2600, "height": 800})
+        expect(more).to_be_hidden()
+    finally:
+        bare.set_viewport_size({"width": 1100, "height": 800})
+
+
+def test_a_filter_without_a_hit_says_so_in_the_table(bare: Page) -> None:
+    trace = fake_trace()
+    view = browse(as_table(trace.ops, "ops", trace))
+    view.needle = "no such thing"
+    mount(bare, view)
+    expect(bare.locator(".nl-browse tbody")).to_have_text("No row holds “no such thing”.")
+
+
+def test_the_static_picture_is_hidden_also_where_the_notebook_puts_it_later(bare: Page) -> None:
+    """A notebook that is opened again may draw the widget before the page has the picture."""
+    view = stepper(fake_trace())
+    mount(bare, view)
+    bare.evaluate(
+        """name => {
+            const area = (child) => `<div class="jp-OutputArea">${child}</div>`;
+            const picture = (id) =>
+                `<div class="jp-OutputArea-child" id="${id}"><p class="${name}">static</p></div>`;
+            document.querySelector('main').insertAdjacentHTML('beforeend',
+                area(picture('ours') + '<div id="cell"></div>') + area(picture('copy')));
+            document.getElementById('cell').append(document.getElementById('host'));
+        }""",
+        view.fallback,
+    )
+    expect(bare.locator("#ours")).to_be_hidden()
+    expect(bare.locator("#copy")).to_be_visible()  # of another notebook, without the widget
+    bare.evaluate("window.leave()")
+    expect(bare.locator("#ours")).to_be_visible()
+
+
 def test_first_bad_next_previous_and_slider_move_one_selection(bare: Page) -> None:
     mount(bare, stepper(fake_trace()))
     tree, slider = (
@@ -281,6 +339,25 @@ def test_best_scales_are_taken_over_by_a_click(bare: Page) -> None:
     assert bare.evaluate("window.model.get('log2_scale')") == made.gradients["best"]["float16"]
 
 
+def test_the_buttons_tell_the_loss_scale_itself(bare: Page) -> None:
+    """The slider counts from the scale of the run."""
+    made = underflow(fake_trace(faulty=False))
+    at = next(i for i, tensor in enumerate(made.tensors) if tensor["scalable"])
+    made.tensors = [t | {"run_scale": 16 if t["scalable"] else 0} for t in made.tensors]
+    made.gradients = made.gradients | {"run_scale": 16}
+    made.selected = at
+    mount(bare, made)
+    best = made.tensors[at]["best"]["float16"]
+    digits = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    here = bare.get_by_role("button", name="for this tensor")
+    expect(here).to_have_text(f"2{str(best + 16).translate(digits)} for this tensor")
+    here.click()
+    assert bare.evaluate("window.model.get('log2_scale')") == best
+    made.gradients = made.gradients | {"run_scale": None}
+    mount(bare, made)
+    expect(bare.get_by_role("button", name="for all")).to_contain_text(" × the run’s for all")
+
+
 def test_a_half_precision_result_stands_beside_its_float32_twin(bare: Page) -> None:
     trace = fake_trace()
     position = int(underflow(trace).rows["position"].iloc[0])
@@ -399,18 +476,19 @@ def test_a_widget_cleans_up_after_itself_and_brings_the_static_picture_back(
     mount(bare, made)
     shown = bare.evaluate(
         """async (name) => {
+      window.leave();
       const still = Object.assign(document.createElement('div'), { className: name, textContent: 'static' });
       document.body.append(still);
       const widget = (await window.module).default, host = document.createElement('div');
       const model = new window.model.constructor({ ...window.model.state });
       const leave = widget.render({ model, el: host });
-      const during = still.style.display;
+      const shown = () => getComputedStyle(still).display, during = shown();
       leave();
-      return [during, still.style.display, Object.values(model.handlers).flat().length];
+      return [during, shown(), Object.values(model.handlers).flat().length];
     }""",
         made.fallback,
     )
-    assert shown == ["none", "", 0]
+    assert shown == ["none", "block", 0]
 
 
 def test_the_static_picture_takes_no_room_until_a_widget_would_have_come(bare: Page) -> None:
@@ -427,6 +505,23 @@ def test_the_static_picture_takes_no_room_until_a_widget_would_have_come(bare: P
         "name => document.querySelector('.' + name).offsetHeight > 300", arg=made.fallback
     )
     expect(static).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    "counts", ["102 NaN, 13 inf, 13 −inf", "61,530 NaN, 9,990 inf, 9,990 −inf"]
+)
+def test_the_digits_at_the_right_of_a_line_s_operations_are_not_cut(
+    bare: Page, counts: str
+) -> None:
+    mount(bare, ReportView(report(fake_trace())))
+    bare.evaluate("document.querySelector('.nl-more').open = true")
+    bare.evaluate(
+        """text => { for (const cell of document.querySelectorAll('.nl-chosen-line td:nth-child(4)'))
+            cell.textContent = text.replace(/ (?=NaN|inf|−)/g, '\u00a0'); }""",
+        counts,
+    )
+    wide = bare.locator(".nl-chosen-line .nl-wide")
+    assert wide.evaluate("node => node.scrollWidth - node.clientWidth") <= 0
 
 
 @pytest.mark.examples(every=3)

@@ -106,6 +106,17 @@ def test_try_it_runs_the_step_again_with_the_fix(notebook: Callable[..., Any]) -
     )
 
 
+def test_try_it_says_when_the_kernel_no_longer_has_the_run(notebook: Callable[..., Any]) -> None:
+    nb = notebook(WATCHED, "trace.report()")
+    assert nb.run_all()
+    card = nb.out(1).locator(".nl-live .nl-card")
+    expect(card.get_by_role("button", name="Try it")).to_be_enabled(timeout=TRYING)
+    nb.js("await w.context.sessionContext.session.kernel.restart()")
+    card.get_by_role("button", name="Try it").click()
+    expect(card.locator(".nl-tried")).to_contain_text("run the cell again", timeout=8_000)
+    expect(card.get_by_role("button", name="Try it")).to_be_enabled()
+
+
 def test_a_line_of_the_annotated_source_drives_the_other_views_and_python(
     notebook: Callable[..., Any],
 ) -> None:
