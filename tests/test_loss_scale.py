@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterable
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -266,6 +267,32 @@ def test_a_nan_that_no_scale_cures_is_told_so_in_the_table() -> None:
     table = train(30, nan_at=25).skips
     row = table[table.step == 25].iloc[0]
     assert row.known_by == "no scale" and table.finite_at.isna()[row.name]
+
+
+@pytest.mark.parametrize("spoilt", ["loss", "forward", "nothing"])
+def test_no_scale_is_named_where_more_than_the_scaled_gradients_is_not_finite(spoilt: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(8, 4)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    with nanlab.watch(net, on_fault="record") as trace:
+        x = torch.randn(16, 8)
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x)
+        loss = 20.0 * (out.float() - x[:, :4]).square().mean()
+        if spoilt == "loss":
+            loss = loss + torch.full((4,), 1e38).sum() * 10
+        if spoilt == "forward":
+            loss = loss + (1000 * out.float()).exp().clamp(max=1.0).mean()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+    (row,) = trace.skips.itertuples()
+    (note,) = (f for f in trace.findings if f.severity == "note")
+    named = spoilt == "nothing"
+    assert (row.known_by != "no scale") is named and pd.notna(row.finite_at) is named
+    assert ("finite at" in note.title) is named
+    assert ("fails at any scale" in note.explanation) is not named
 
 
 def misused(kind: str, init: float = 2.0**10) -> Trace:

@@ -107,7 +107,7 @@ def skips_frame(recording: Recording) -> pd.DataFrame:
     finite_at: the highest scale 2**k at which the operations that overflowed are finite: by running
     them again on smaller gradients ("replay") or from the values that a cast could not hold
     ("histogram"); where the steps right after it were skipped at that scale too, the one at which
-    they came to rest ("later step"). "no scale": they fail at any.
+    they came to rest ("later step"). "no scale": they, or the loss itself, fail at any.
     """
     rows = []
     for skip in skips(recording):
@@ -127,6 +127,8 @@ _WHERE = ("op", "file", "line", "source")
 
 def _finite_at(recording: Recording, step: int, scale: float) -> tuple[float | None, KnownBy]:
     """(highest power of two at which an overflowed step is finite, how that is known)."""
+    if _is_bad_unscaled(recording, step):
+        return None, "no scale"
     rows, status = rows_of_step(recording, step), recording.status.items()
     births = [p for p, code in status if p in rows and code == BORN and recording.at(p).backward]
     answers = [_halvings(recording, p) for p in births]
@@ -136,6 +138,20 @@ def _finite_at(recording: Recording, step: int, scale: float) -> tuple[float | N
         return None, "no scale"
     power = math.floor(math.log2(scale)) - max(h for h, _ in answers if h is not None)
     return 2.0**power, "replay" if any(k == "replay" for _, k in answers) else "histogram"
+
+
+def _is_bad_unscaled(recording: Recording, step: int) -> bool:
+    """Whether no loss scale has a part in it: a loss of the step is not finite, or a gradient only
+    by a forward value that is not."""
+    bad, losses = recording.bad, recording.training.losses
+    if any(loss.source in bad for loss in losses if recording.step_of(loss.position) == step):
+        return True
+    for position in rows_of_step(recording, step):
+        if position in bad and recording.at(position).backward:
+            culprits = [parent for parent in recording.parents(position) if parent in bad]
+            if culprits and not any(recording.at(parent).backward for parent in culprits):
+                return True
+    return False
 
 
 def _halvings(recording: Recording, position: int) -> tuple[int | None, KnownBy]:
