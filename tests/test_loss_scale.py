@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 
 import nanlab
 from nanlab.analysis.loss_scale import loss_scale, skips
+from nanlab.capture.watching import FaultFound
 from nanlab.errors import UsageError
 from nanlab.formats import format_of
 from nanlab.trace import Trace
@@ -114,6 +116,19 @@ def test_run_without_gradients_is_refused() -> None:
         torch.ones(3).sum()
     with pytest.raises(UsageError, match="no gradients"):
         loss_scale(trace)
+
+
+@pytest.mark.parametrize("on_fault", ["stop", "record"])
+def test_run_without_finite_gradients_is_told_to_be_mended_first(on_fault: Any) -> None:
+    net = nn.Linear(4, 1)
+    with contextlib.suppress(FaultFound), nanlab.watch(net, on_fault=on_fault) as trace:
+        for _ in range(2):
+            (net(torch.ones(3, 4)) * 0).sqrt().sum().backward()
+    assert trace.culprit is not None
+    with pytest.raises(UsageError, match=r"all of them finite: mend what trace\.culprit names"):
+        loss_scale(trace)
+    with pytest.raises(UsageError, match="step 7 has none, others have: 0"):
+        loss_scale(trace, step=7)
 
 
 def train(steps: int, nan_at: int | None = None) -> Trace:

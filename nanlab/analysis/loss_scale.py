@@ -281,12 +281,12 @@ def loss_scale(
     as a rule, and the advised scales start where none of them is flushed any more (see
     ``trace.signal_loss()``).
 
-    Raises UsageError if no gradients were recorded.
+    Raises UsageError if no gradients were recorded, or none that are finite.
     """
     gradients, number, scale = _gradients(trace, step)
     if not gradients:
         raise UsageError(
-            "no gradients at hand to simulate a loss scale with; watch a step that calls backward"
+            f"no gradients at hand to simulate a loss scale with; {_missing(trace, step)}"
         )
     together = add_histograms(gradients.values())
     inside = _activations(trace.recording, number, scale, dtype)
@@ -396,3 +396,18 @@ def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]
                 found[recording.parameter_names[row.owner]] = histogram
         return found, number, scale
     return {}, -1, 1.0
+
+
+def _missing(trace: Trace, step: int | None) -> str:
+    """Why no gradients are at hand, and what to do."""
+    recording = trace.recording
+    rows = [row for row in recording.training.parameters if row.gradient is not None]
+    numbers = sorted({recording.step_of(row.position) for row in rows})
+    if step is not None and numbers:
+        return f"step {step} has none, others have: {', '.join(map(str, numbers[-4:]))}"
+    if any(row.gradient in recording.bad for row in rows):
+        return (
+            "in no recorded step are all of them finite: mend what trace.culprit names first, or"
+            " watch a step whose gradients are finite"
+        )
+    return "watch a step that calls backward"
