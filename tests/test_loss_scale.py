@@ -284,7 +284,7 @@ def test_a_nan_that_no_scale_cures_is_told_so_in_the_table() -> None:
     assert row.known_by == "no scale" and table.finite_at.isna()[row.name]
 
 
-@pytest.mark.parametrize("spoilt", ["loss", "forward", "nothing"])
+@pytest.mark.parametrize("spoilt", ["loss", "forward", "mask", "nothing"])
 def test_no_scale_is_named_where_more_than_the_scaled_gradients_is_not_finite(spoilt: str) -> None:
     torch.manual_seed(0)
     net = nn.Linear(8, 4)
@@ -299,12 +299,15 @@ def test_no_scale_is_named_where_more_than_the_scaled_gradients_is_not_finite(sp
             loss = loss + torch.full((4,), 1e38).sum() * 10
         if spoilt == "forward":
             loss = loss + (1000 * out.float()).exp().clamp(max=1.0).mean()
+        if spoilt == "mask":  # of which the derivative is 0
+            hidden = out.float().masked_fill(torch.arange(4) > 2, -math.inf)
+            loss = loss + hidden.logsumexp(1).mean()
         scaler.scale(loss).backward()
         scaler.step(opt)
         scaler.update()
     (row,) = trace.skips.itertuples()
     (note,) = (f for f in trace.findings if f.severity == "note")
-    named = spoilt == "nothing"
+    named = spoilt in ("mask", "nothing")
     assert (row.known_by != "no scale") is named and pd.notna(row.finite_at) is named
     assert ("finite at" in note.title) is named
     assert ("fails at any scale" in note.explanation) is not named

@@ -21,7 +21,7 @@ from nanlab.program.rerun import grouped
 from nanlab.trace import Trace
 from nanlab.trace.columns import typed
 from nanlab.trace.history import Place, place_at
-from nanlab.trace.op import BORN
+from nanlab.trace.op import BORN, walk
 from nanlab.trace.recording import Recording
 
 # The steps that a loss scaler skipped: by which gradient, whether a smaller scale would have
@@ -146,12 +146,16 @@ def _is_bad_unscaled(recording: Recording, step: int) -> bool:
     bad, losses = recording.bad, recording.training.losses
     if any(loss.source in bad for loss in losses if recording.step_of(loss.position) == step):
         return True
-    for position in rows_of_step(recording, step):
-        if position in bad and recording.at(position).backward:
-            culprits = [parent for parent in recording.parents(position) if parent in bad]
-            if culprits and not any(recording.at(parent).backward for parent in culprits):
-                return True
-    return False
+
+    def came_from(position: int) -> list[int]:
+        return [parent for parent in recording.parents(position) if parent in bad]
+
+    def gradients(position: int) -> list[int]:
+        return [parent for parent in came_from(position) if recording.at(parent).backward]
+
+    sinks = (s for s in recording.sinks if s.kind == "gradient" and s.position in bad)
+    ends = [s.position for s in sinks if recording.step_of(s.step_position) == step]
+    return any(came_from(p) and not gradients(p) for p in walk(ends, gradients))
 
 
 def _halvings(recording: Recording, position: int) -> tuple[int | None, KnownBy]:
