@@ -487,6 +487,17 @@ def test_an_infinity_that_the_program_writes_is_intended() -> None:
     assert status(trace, "masked_fill") == ["intended"]
 
 
+@pytest.mark.parametrize(("bad", "word"), [("nan", "intended"), ("inf", "born")])
+def test_an_infinity_written_over_a_nan_is_intended_too(bad: str, word: str) -> None:
+    x = torch.tensor([[1.0, 2.0], [float(bad), float(bad)]])
+    with nanlab.watch(on_fault="record") as trace:
+        y = (x * 2).masked_fill(torch.tensor([False, True]), float("-inf"))
+        y.masked_fill(torch.tensor([[False], [True]]), float("-inf"))
+        (x * 2).masked_fill(torch.tensor([[True, False], [True, True]]), float("-inf"))
+    kept, _, over = status(trace, "masked_fill")
+    assert (kept, over) == ("born", word)
+
+
 def test_a_birth_is_seen_beside_an_intended_infinity() -> None:
     mask = torch.tensor([0.0, 0.0, 1.0])
     with nanlab.watch(on_fault="record") as trace:

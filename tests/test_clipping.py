@@ -388,3 +388,16 @@ def test_a_misused_scaler_is_mended_in_the_names_of_the_program(what: str, tmp_p
     rows = program.splitlines()
     rows[edit.first - 1 : edit.last] = edit.rows()
     assert findings("\n".join(rows) + "\n", "after.py") == []
+
+
+def test_steps_without_an_update_are_counted_whatever_kept_it_away() -> None:
+    net = nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    with nanlab.watch(net) as trace:
+        (net(torch.ones(3, 4)) * 0).sqrt().sum().backward()  # stops here
+        opt.step()
+    assert trace.culprit is not None
+    assert clipping(trace).told() == "1 step recorded, none with an update"
+    with nanlab.watch(net) as trace:
+        net(torch.ones(3, 4)).sum().backward()
+    assert clipping(trace).told().startswith("1 step recorded, none with an update")

@@ -12,8 +12,10 @@ import torch
 
 import nanlab
 from nanlab.analysis.verdict import Judge
+from nanlab.findings.rule import Fix
 from nanlab.rules.left_out import without_samples
-from nanlab.rules.remedies import judge_for
+from nanlab.rules.remedies import _rank, judge_for
+from nanlab.views.card import best_fix
 
 PROGRAM = """
 import torch
@@ -316,3 +318,77 @@ def test_loader_of_other_data_keeps_its_last_batch(tmp_path: Path) -> None:
         names["epoch"]()
     assert trace.culprit is not None
     assert not any("drop_last" in fix.code for fix in trace.culprit.fixes)
+
+
+UNEVEN = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Linear(4, 4)
+
+
+def train(x):
+    centre = net(x)
+    wide = torch.exp(centre.abs())
+    told = x.clamp(0, 1)
+    loss = (told * wide + centre).mean()
+    loss.backward()
+
+
+def run():
+    for i in range(3):
+        x = torch.rand(6, 4)
+        if i == 2:
+            x[4] = 1000 + torch.rand(4)
+        train(x)
+"""
+
+
+def test_samples_are_not_left_out_behind_the_operation_that_failed_for_them(
+    tmp_path: Path,
+) -> None:
+    names = loaded(tmp_path / "uneven.py", UNEVEN)
+    with nanlab.watch(names["net"], on_fault="record") as trace:
+        names["run"]()
+    assert trace.culprit is not None and trace.culprit.samples == [4]
+    assert not any("`told` is" in fix.title for fix in trace.culprit.fixes)
+
+
+LENGTHS = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Linear(5, 1)
+
+
+def spread(x):
+    flat = x.flatten(1)
+    shares = flat / flat.std(1, keepdim=True)
+    place = torch.ones(2 * len(x), 1)[: len(x)]
+    return net(torch.cat([shares, place], 1))
+
+
+def run():
+    for i in range(3):
+        x = torch.rand(6, 2, 2)
+        if i == 2:
+            x[4] = 0
+        loss = spread(x).square().mean()
+        loss.backward()
+"""
+
+
+def test_samples_that_a_replay_could_not_leave_out_are_told_behind_what_fails(
+    tmp_path: Path,
+) -> None:
+    names = loaded(tmp_path / "lengths.py", LENGTHS)
+    with nanlab.watch(names["net"], on_fault="record") as trace:
+        names["run"]()
+    assert trace.culprit is not None
+    (last,) = leaving(trace)
+    assert last.may_raise and last.title == "leave out sample 4, where `x` is all zeros"
+    failing = Fix("another", "y = 1", verdict="fails")
+    assert best_fix(replace(trace.culprit, fixes=[last, failing])) is failing
+    assert _rank(failing) < _rank(last)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable
+from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import nanlab
 from nanlab.analysis.loss_scale import loss_scale, skips
+from nanlab.capture.watching import FaultFound
 from nanlab.errors import UsageError
 from nanlab.formats import format_of
 from nanlab.trace import Trace
@@ -113,6 +116,19 @@ def test_run_without_gradients_is_refused() -> None:
         torch.ones(3).sum()
     with pytest.raises(UsageError, match="no gradients"):
         loss_scale(trace)
+
+
+@pytest.mark.parametrize("on_fault", ["stop", "record"])
+def test_run_without_finite_gradients_is_told_to_be_mended_first(on_fault: Any) -> None:
+    net = nn.Linear(4, 1)
+    with contextlib.suppress(FaultFound), nanlab.watch(net, on_fault=on_fault) as trace:
+        for _ in range(2):
+            (net(torch.ones(3, 4)) * 0).sqrt().sum().backward()
+    assert trace.culprit is not None
+    with pytest.raises(UsageError, match=r"all of them finite: mend what trace\.culprit names"):
+        loss_scale(trace)
+    with pytest.raises(UsageError, match="step 7 has none, others have: 0"):
+        loss_scale(trace, step=7)
 
 
 def train(steps: int, nan_at: int | None = None) -> Trace:
@@ -266,6 +282,35 @@ def test_a_nan_that_no_scale_cures_is_told_so_in_the_table() -> None:
     table = train(30, nan_at=25).skips
     row = table[table.step == 25].iloc[0]
     assert row.known_by == "no scale" and table.finite_at.isna()[row.name]
+
+
+@pytest.mark.parametrize("spoilt", ["loss", "forward", "mask", "nothing"])
+def test_no_scale_is_named_where_more_than_the_scaled_gradients_is_not_finite(spoilt: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(8, 4)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    with nanlab.watch(net, on_fault="record") as trace:
+        x = torch.randn(16, 8)
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x)
+        loss = 20.0 * (out.float() - x[:, :4]).square().mean()
+        if spoilt == "loss":
+            loss = loss + torch.full((4,), 1e38).sum() * 10
+        if spoilt == "forward":
+            loss = loss + (1000 * out.float()).exp().clamp(max=1.0).mean()
+        if spoilt == "mask":  # of which the derivative is 0
+            hidden = out.float().masked_fill(torch.arange(4) > 2, -math.inf)
+            loss = loss + hidden.logsumexp(1).mean()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+    (row,) = trace.skips.itertuples()
+    (note,) = (f for f in trace.findings if f.severity == "note")
+    named = spoilt in ("mask", "nothing")
+    assert (row.known_by != "no scale") is named and pd.notna(row.finite_at) is named
+    assert ("finite at" in note.title) is named
+    assert ("fails at any scale" in note.explanation) is not named
 
 
 def misused(kind: str, init: float = 2.0**10) -> Trace:

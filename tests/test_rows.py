@@ -141,8 +141,11 @@ def test_what_is_not_clear_is_refused_with_the_reason(loss: Any, reason: str) ->
     net, x = nn.Linear(8, 3), torch.randn(ROWS, 8)
     with nanlab.watch(net) as trace:
         loss(net, x).backward()
-    with pytest.raises(nanlab.NotReplayable, match=reason):
+    with pytest.raises(nanlab.NotReplayable, match=reason) as refused:
         trace.replay(without=[1])
+    assert "without row 1: " in str(refused.value)
+    assert "leave them out where the program makes the batch" in str(refused.value)
+    assert refused.value.__context__ is None
 
 
 def test_rows_that_are_not_there_are_refused() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import nanlab
 from nanlab.notebook.cell import cell_as_line
+from nanlab.views.annotated import annotated
 from nanlab.views.columns import as_typed, excerpt
 from nanlab.views.report import report
 from nanlab.views.stepper import stepper, told
@@ -89,3 +91,18 @@ def test_the_static_picture_tells_the_story_in_the_words_of_the_live_one() -> No
     assert words.startswith("Carried from forward")
     assert made.detail["story"] == words
     assert words in made.static_html()
+
+
+def test_infinities_that_were_meant_are_not_counted_as_bad() -> None:
+    hidden = torch.tensor([[False, True, True], [True, True, True]])
+    with nanlab.watch(on_fault="record") as trace:
+        x = torch.ones(2, 3)
+        for _ in range(2):
+            masked = x.masked_fill(hidden, float("-inf"))  # meant
+            x = x + masked.softmax(1)
+            y = x.masked_fill(hidden, float("-inf")).softmax(1)  # both
+        y.sum()
+    (file,) = annotated(trace, trace.culprit)
+    lines = {line.text.split("# ")[-1]: line for line in file.lines if line.position >= 0}
+    assert (lines["meant"].status, lines["meant"].bad) == ("", 0)
+    assert lines["both"].bad == 3

@@ -21,7 +21,7 @@ from nanlab.program.rerun import grouped
 from nanlab.trace import Trace
 from nanlab.trace.columns import typed
 from nanlab.trace.history import Place, place_at
-from nanlab.trace.op import BORN
+from nanlab.trace.op import BORN, walk
 from nanlab.trace.recording import Recording
 
 # The steps that a loss scaler skipped: by which gradient, whether a smaller scale would have
@@ -107,7 +107,7 @@ def skips_frame(recording: Recording) -> pd.DataFrame:
     finite_at: the highest scale 2**k at which the operations that overflowed are finite: by running
     them again on smaller gradients ("replay") or from the values that a cast could not hold
     ("histogram"); where the steps right after it were skipped at that scale too, the one at which
-    they came to rest ("later step"). "no scale": they fail at any.
+    they came to rest ("later step"). "no scale": they, or the loss itself, fail at any.
     """
     rows = []
     for skip in skips(recording):
@@ -127,6 +127,8 @@ _WHERE = ("op", "file", "line", "source")
 
 def _finite_at(recording: Recording, step: int, scale: float) -> tuple[float | None, KnownBy]:
     """(highest power of two at which an overflowed step is finite, how that is known)."""
+    if _is_bad_unscaled(recording, step):
+        return None, "no scale"
     rows, status = rows_of_step(recording, step), recording.status.items()
     births = [p for p, code in status if p in rows and code == BORN and recording.at(p).backward]
     answers = [_halvings(recording, p) for p in births]
@@ -136,6 +138,24 @@ def _finite_at(recording: Recording, step: int, scale: float) -> tuple[float | N
         return None, "no scale"
     power = math.floor(math.log2(scale)) - max(h for h, _ in answers if h is not None)
     return 2.0**power, "replay" if any(k == "replay" for _, k in answers) else "histogram"
+
+
+def _is_bad_unscaled(recording: Recording, step: int) -> bool:
+    """Whether no loss scale has a part in it: a loss of the step is not finite, or a gradient only
+    by a forward value that is not."""
+    bad, losses = recording.bad, recording.training.losses
+    if any(loss.source in bad for loss in losses if recording.step_of(loss.position) == step):
+        return True
+
+    def came_from(position: int) -> list[int]:
+        return [parent for parent in recording.parents(position) if parent in bad]
+
+    def gradients(position: int) -> list[int]:
+        return [parent for parent in came_from(position) if recording.at(parent).backward]
+
+    sinks = (s for s in recording.sinks if s.kind == "gradient" and s.position in bad)
+    ends = [s.position for s in sinks if recording.step_of(s.step_position) == step]
+    return any(came_from(p) and not gradients(p) for p in walk(ends, gradients))
 
 
 def _halvings(recording: Recording, position: int) -> tuple[int | None, KnownBy]:
@@ -265,12 +285,12 @@ def loss_scale(
     as a rule, and the advised scales start where none of them is flushed any more (see
     ``trace.signal_loss()``).
 
-    Raises UsageError if no gradients were recorded.
+    Raises UsageError if no gradients were recorded, or none that are finite.
     """
     gradients, number, scale = _gradients(trace, step)
     if not gradients:
         raise UsageError(
-            "no gradients at hand to simulate a loss scale with; watch a step that calls backward"
+            f"no gradients at hand to simulate a loss scale with; {_missing(trace, step)}"
         )
     together = add_histograms(gradients.values())
     inside = _activations(trace.recording, number, scale, dtype)
@@ -380,3 +400,18 @@ def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]
                 found[recording.parameter_names[row.owner]] = histogram
         return found, number, scale
     return {}, -1, 1.0
+
+
+def _missing(trace: Trace, step: int | None) -> str:
+    """Why no gradients are at hand, and what to do."""
+    recording = trace.recording
+    rows = [row for row in recording.training.parameters if row.gradient is not None]
+    numbers = sorted({recording.step_of(row.position) for row in rows})
+    if step is not None and numbers:
+        return f"step {step} has none, others have: {', '.join(map(str, numbers[-4:]))}"
+    if any(row.gradient in recording.bad for row in rows):
+        return (
+            "in no recorded step are all of them finite: mend what trace.culprit names first, or"
+            " watch a step whose gradients are finite"
+        )
+    return "watch a step that calls backward"

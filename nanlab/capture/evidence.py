@@ -143,8 +143,9 @@ class Evidence:
         if call.flags & UNINIT:
             return 0
         nan = self._has_nan(position)
-        if call.flags & LITERAL and not nan and all(map(self._is_intended, reads)):
-            return INTENDED
+        if call.flags & LITERAL and not nan:
+            if all(self._is_intended(read) or self._is_nan_alone(read) for read in reads):
+                return INTENDED
         if not reads:
             return BORN
         fresh = (
@@ -183,6 +184,11 @@ class Evidence:
         source = self.recording.sources.get(number)
         literal = source is not None and source.kind == "literal"
         return literal or self.recording.status.get(number) == INTENDED
+
+    def _is_nan_alone(self, number: int) -> bool:
+        """Whether NaN is all that is bad in what was read: a result without NaN took none of it."""
+        stats = self.recording.stats(number)
+        return stats is not None and stats.nan == stats.nonfinite
 
     def _fresh(self, call: Call, target: Tensor) -> bool:
         """Whether a pointwise result is bad at an element whose operands are finite."""

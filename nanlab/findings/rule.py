@@ -198,6 +198,11 @@ class Fix:
         return f"<{self.verdict} fix: {self.title}: {self.code}>"
 
     @property
+    def may_raise(self) -> bool:
+        """Whether it leaves out samples that the step could not be replayed without."""
+        return self.left_out is not None and self.verdict == "untried"
+
+    @property
     def verified(self) -> bool:
         """Whether the replayed step came out right."""
         return self.verdict == "verified"

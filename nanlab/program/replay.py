@@ -422,9 +422,24 @@ def replay_step(
         change = replace(change, batch=batch_of(where, without))
     if edits:
         change = replace(change, edited=apply(recording, where.segments, edits))
-    if edits or without:
+    if without:
+        return _narrowed(where, change, without)
+    if edits:
         return patched(where, change)[0]
     return _again(where, change, dtype)
+
+
+def _narrowed(where: Window, change: Change, without: Sequence[int]) -> Replay:
+    """The step without rows of its batch; the refusal says what else shows it."""
+    try:
+        return patched(where, change)[0]
+    except NotReplayable as error:
+        told = str(error)
+    rows = f"row{'s' if len(without) > 1 else ''} {', '.join(map(str, without))}"
+    raise NotReplayable(  # out here, as the frames of the replay tell the user nothing
+        f"the recorded step cannot be run without {rows}: {told}. To see the step without, leave"
+        " them out where the program makes the batch, and watch it again"
+    )
 
 
 def without_rows(where: Window, out: LeftOut) -> Replay:

@@ -18,11 +18,11 @@ from nanlab.program.batch import LeftOut, data_of, readers_of, refs_by_name
 from nanlab.program.expression import first_line, names_in, parsed
 from nanlab.program.readings import text_of
 from nanlab.program.replay import without_rows
-from nanlab.program.rerun import Window
+from nanlab.program.rerun import Window, written_by
 from nanlab.program.values import Values
 from nanlab.trace import Trace
 from nanlab.trace.op import Op
-from nanlab.trace.program import Ref
+from nanlab.trace.program import Ref, refs_in
 from nanlab.trace.recording import NamedTensor, Recording
 
 Tensor = torch.Tensor
@@ -69,9 +69,27 @@ def without_samples(trace: Trace, finding: Finding, where: Window, values: Value
                     if without_rows(where, out).finite:
                         return [fix]
                 except NanlabError as error:
+                    if not _is_made_of(where, finding.position, out):
+                        continue
                     fix = replace(fix, verdict="untried", why=str(error), distortion=None)
                     untried.setdefault(statement.lineno, fix)
     return [*untried.values()][-1:]
+
+
+def _is_made_of(where: Window, position: int, out: LeftOut) -> bool:
+    """Whether a result of the step is computed from tensors that lose rows, as far as can be told:
+    no other is mended."""
+    refs = [*refs_by_name(where.calls, out.tensors).values()]
+    start = next((call.position for _, _, call in readers_of(where, refs)), 0)
+    failed = where.recording.at(position).call
+    fewer = {ref.storage for ref in refs}
+    for call in where.calls:
+        reads = any(ref.storage in fewer for ref in call.read)
+        if call.position == failed:
+            return reads and call.position >= start
+        if reads and call.position >= start:
+            fewer |= {ref.storage for ref in refs_in(call.out)} | {*written_by(call)}
+    return True
 
 
 def without_last_batch(trace: Trace, finding: Finding) -> list[Fix]:

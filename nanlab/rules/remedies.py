@@ -643,7 +643,10 @@ def file_text(trace: Trace, file: str) -> str:
 
 
 def _order(fix: Fix) -> int:
-    """Settings before lines, and advice before wrong lines, these before untried."""
+    """Settings before lines, and advice before wrong lines, these before untried; last a program
+    that nothing shows to run."""
+    if fix.may_raise:
+        return 7
     line = bool(fix.tried)
     untried = 5 if line else 3
     return {"verified": 0 + line, "finite": 2 + 2 * line, "untried": untried, "fails": 6}[

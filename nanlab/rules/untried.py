@@ -18,7 +18,7 @@ def likeliest_first(fixes: Sequence[Fix], text: str, span: Span | None) -> list[
     span: of the operation, in the text of its file.
     """
     operation = _at(text, span)
-    untried = [fix for fix in fixes if fix.verdict == "untried" and fix.edits]
+    untried = [fix for fix in fixes if fix.verdict == "untried" and fix.edits and not fix.may_raise]
 
     def doubt(fix: Fix) -> int:
         if operation is not None and _leaves(fix, operation):

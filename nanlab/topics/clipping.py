@@ -14,7 +14,7 @@ import pandas as pd
 
 from nanlab.analysis.training import where
 from nanlab.errors import UsageError
-from nanlab.findings.fault import Fault, listed
+from nanlab.findings.fault import Fault, listed, plural
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.operators import having
 from nanlab.trace import Trace
@@ -260,9 +260,9 @@ class Clipping:
         done = len(_known(self.history["after"]))
         if done:
             share = f"{100 * self.share:.0f} %" if self.share else "none"
-            steps = f"{share} of {done} step{'' if done == 1 else 's'} clipped"
-        else:
-            steps = f"{len(self.history)} steps without an optimizer"
+            steps = f"{share} of {plural(done, 'step')} clipped"
+        else:  # no optimizer, or the watch stopped before it, or a scaler skipped all
+            steps = f"{plural(len(self.history), 'step')} recorded, none with an update"
         bound = self.advised_max_norm
         if bound is None:
             return steps

@@ -459,10 +459,10 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
             f"the loss scaler skipped {plural(len(entries), 'step')}: {_shown(first.scale)} →"
             f" {_shown(last.after)}{fits}{at}"
         )
-        more = (
-            "A dynamic scaler starts high and halves the scale until the gradients fit. The"
-            " skipped steps changed no weight."
-        )
+        more = "A dynamic scaler starts high and halves the scale until the gradients fit."
+        if last.known_by == "no scale":
+            more = "The last of them fails at any scale: its loss, or a forward value, is at fault."
+        more += " The skipped steps changed no weight."
         severity, fixes = "note", []
     place = where(trace.recording, first.place) if first.place else {"phase": "backward"}
     symptom = "grad-nan" if fatal else "grad-inf"

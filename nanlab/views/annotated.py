@@ -34,7 +34,8 @@ class SourceLine:
     place: str = ""  # as the page knows it
     position: int = -1  # of the row that a click selects; -1: nothing ran here
     status: str = ""  # worst of its rows; "" where nothing is bad
-    # NaN and infinities in its forward results; where those are finite, in its gradients
+    # NaN, and infinities that were not meant, in its forward results; where it has none of them,
+    # in its gradients
     bad: int = 0
     backward: bool = False  # whether it is in the gradients only
     poisons: int = 0  # the next line of the path
@@ -150,7 +151,8 @@ def _describe(trace: Trace, line: SourceLine, rows: pd.DataFrame, budget: list[i
     line.status = worst if worst in (*BAD, "healed") else ""
     forward = rows[(rows["phase"] != "backward").to_numpy(dtype=bool)]
     backward = rows[(rows["phase"] == "backward").to_numpy(dtype=bool)]
-    line.bad = int(bad_counts(forward).max(initial=0))
+    meant = (forward["status"].astype(str) == "intended").to_numpy(dtype=bool)
+    line.bad = int(bad_counts(forward[~meant]).max(initial=0))
     if not line.bad:
         line.bad, line.backward = int(bad_counts(backward).max(initial=0)), True
     if worst == "healed":

@@ -33,8 +33,12 @@ INTERRUPTED = "Trying the fixes was interrupted; trace.report() resumes it."
 
 
 def best_fix(finding: Finding) -> Fix | None:
-    """The fix with the best verdict; of equals, the first."""
-    return min(finding.fixes, key=lambda fix: ORDER.index(fix.verdict), default=None)
+    """The fix with the best verdict, that may raise last; of equals, the first."""
+
+    def rank(fix: Fix) -> tuple[bool, int]:
+        return fix.may_raise, ORDER.index(fix.verdict)
+
+    return min(finding.fixes, key=rank, default=None)
 
 
 def cure_of(trace: Trace | None) -> Cure | None:
