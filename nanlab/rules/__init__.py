@@ -191,7 +191,7 @@ def qualified(trace: Trace, finding: Finding) -> Finding:
     """A low-precision finding in code that normally runs compiled, with that caveat."""
     recording = trace.recording
     op = recording.at(finding.position)
-    if not op or not recording.would_be_compiled(finding.position):
+    if not (op and recording.compiled and recording.would_be_compiled(finding.position)):
         return finding
     ops = [op, *map(recording.at, op.inputs)]
     if not any(str(each.dtype).removeprefix("torch.") in LOW for each in ops):
