@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import nanlab
+from nanlab.findings.fault import owner_called
 from nanlab.rules import Finding
 
 ROWS = torch.tensor([[1.0, 0.0], [1.0, 2.0]])
@@ -130,3 +131,16 @@ def test_a_product_of_probabilities_is_rewritten_as_a_sum_of_logarithms() -> Non
         likelihood = p.prod(1)
         (-torch.log(likelihood).sum()).backward()
     assert "rewritten with a sum of logarithms" in [fix.title for fix in culprit_of(trace).fixes]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "told"),
+    [
+        ("parameter", "fc.weight", "the parameter fc.weight"),
+        ("parameter", "parameter 0 (4x3)", "parameter 0 (4x3)"),
+        ("buffer", "the average of fc.weight (4)", "the average of fc.weight (4)"),
+        ("buffer", "", "a buffer"),
+    ],
+)
+def test_an_owner_is_called_by_its_name_once(kind: str, name: str, told: str) -> None:
+    assert owner_called(kind, name) == told

@@ -602,10 +602,10 @@ def every(numel: int) -> str:
 
 
 def owner_called(kind: str, name: str) -> str:
-    """``the parameter fc.weight``, but ``parameter 0 (4x3)``: what has no name has a number."""
+    """``the parameter fc.weight``, but ``parameter 0 (4x3)`` and ``the average of fc.weight``."""
     if not name:
         return f"a {kind}"
-    return name if name.startswith(f"{kind} ") else f"the {kind} {name}"
+    return name if name.startswith((f"{kind} ", "the ")) else f"the {kind} {name}"
 
 
 def verb(count: int, one: str, many: str) -> str:

@@ -147,7 +147,8 @@ def _made_inside(
 ) -> set[Ref]:
     """The operands of a run that it makes of numbers. tensors: of numbers of Python, too, which no
     call tells."""
-    found = {ref for ref in part.operands if ref.storage in _created(own)}
+    created = _created(own)
+    found = {ref for ref in part.operands if ref.storage in created}
     if tensors:
         first = min(index for _, index, _ in part.items)
         before = segment.calls[:first]

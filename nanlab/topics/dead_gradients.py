@@ -346,7 +346,7 @@ _WHY = {
         "{op} lets none of the {numel:,} values through: each lies beyond its bound. Its derivative"
         " is 0 there."
     ),
-    "bound": ("{op} gives its bound for {every}: what follows does not see what it reads."),
+    "bound": "{op} gives its bound for {every}: what follows does not see what it reads.",
     "stuck": (
         "{op} reads nothing but values beyond its bound, where its derivative is 0: the loss would"
         " move them back, and no gradient reaches them."
