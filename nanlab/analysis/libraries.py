@@ -220,10 +220,10 @@ def rewritings(
         *_guarded(tree, text, calls, guards, library),
         *(_settings(text, calls[0], library) if calls else ()),
         *(_as_logarithms(tree, text, calls[0], library) if calls else ()),
+        *(_by_rows(tree, text, calls[0]) if calls and cause in _AT_ZERO else ()),
         *_fed(tree, text, calls, forms, probable),
         *(_widened(tree, text, call, library) for call in calls[:1] if WIDER[0] in forms),
         *(_without_data(tree, text, calls[0], form) for form in EMPTY if calls and empty),
-        *(_by_rows(tree, text, calls[0]) if calls and cause in _AT_ZERO else ()),
     ]
     return list({(r.first, r.text, r.also): r for r in found if r is not None}.values())
 

@@ -439,7 +439,7 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
         return []
     span = pages.span(finding.file, recording.spans[recording.at(finding.position).place])
     line = pages.line(finding.file, finding.line)
-    every = rewritings(
+    found = rewritings(
         pages.text,
         line,
         library,
@@ -451,8 +451,7 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
         reads_masks(recording, finding.position),
         span,
         kept := _kept_inside(trace, finding),
-    )
-    found = [*every[: MOST_PASSED - 1], *every[MOST_PASSED - 1 :][-1:]]  # the last is of all rows
+    )[:MOST_PASSED]
     made = spans_of_makers(recording, finding.position, pages)
     found += bounded_where_made(pages.text, made, finding.cause, kept)
     return _as_fixes([Candidate(*astuple(e)) for e in found], pages)
@@ -570,7 +569,7 @@ MOST_FUNCTIONS = 3
 REWRITTEN = "rewritten with "  # how a form begins that computes the same
 FORMS = (REWRITTEN, "the series", "nanlab.safe.removable")  # such forms, and series of them
 MOST_REWRITTEN = 12
-MOST_PASSED = 24  # forms of what a library is given
+MOST_PASSED = 26  # forms of what a library is given
 MOST_KEPT = 3  # of them such as its own operation needs
 MOST_PATCHES = 2  # of a library's line that are told
 MOST_FORMS_PATCHED = 6  # of it that are tried
