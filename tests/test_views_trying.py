@@ -83,7 +83,7 @@ def test_two_faults_of_a_step_are_cured_by_one_button_and_each_is_tried_beside_t
     card = html.split('class="nl-card')[1].split("<details")[0]
     assert re.findall('data-try="([^"]*)"', card) == ["cure"]
     assert f'data-copy="{escape(cure.diff())}"' in card, "what is copied is what is tried"
-    assert "2 faults in this step, cured together" in text_of(card)
+    assert "Several faults in this step, cured together" in text_of(card)
     for edit in cure.edits:
         assert re.search(
             rf"{edit.first}\s+-\s+{re.escape(escape(edit.old.strip()))}", text_of(card)

@@ -79,7 +79,7 @@ def fix_block(fix: Fix, number: int, which: int = -1, reason: bool = True) -> st
 
 def cure_block(cure: Cure) -> str:
     """The edits for all faults of a step, as a diff."""
-    head = f"{plural(len(cure.fixes), 'fault')} in this step, "
+    head = "Several faults in this step, "  # one edit may mend more than one
     head += "cured together: " if cure.verified else "no cure known; these edits come nearest: "
     title = sentence(cure.title) if len(cure.fixes) == 1 else head + inline(cure.title)
     return _block(cure, title, difference(cure.edits), CURE, cure.diff())

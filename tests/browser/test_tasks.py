@@ -89,7 +89,7 @@ def test_the_cure_of_two_faults_is_tried_and_applied_in_four_actions(
     card = nb.out(1).locator(".nl-live .nl-card").first
     attempt = card.get_by_role("button", name="Try it")
     expect(attempt).to_be_visible(timeout=SLOW)
-    expect(card).to_contain_text("2 faults in this step, cured together")
+    expect(card).to_contain_text("Several faults in this step, cured together")
     person = Person(nb)
     person.press(attempt)
     row = card.locator(".nl-tried tr").filter(has_text="gradients not finite")
