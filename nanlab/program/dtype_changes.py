@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -26,6 +27,7 @@ from nanlab.program.readings import Readings, text_of
 from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get
 from nanlab.program.values import Values
+from nanlab.trace.chunk import Span
 from nanlab.trace.program import Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
@@ -228,13 +230,14 @@ def created(
     ``torch.zeros(n, dtype=x.dtype)``."""
     for edit in edits:
         text = text_of(recording, edit.file)
-        given = {span_of(n): x for n in nodes_of(parsed(text)) for x in _dtypes_given(n)}
+        given = _dtypes_given(text) if any(name in edit.text for name in DTYPES) else {}
+        if not given:
+            continue
         places = [
             span if place[0] == edit.file else None
             for place, span in zip(recording.places, recording.spans, strict=True)
         ]
-        changes = any(name in edit.text for name in DTYPES)
-        for at, segment in enumerate(values.segments if given and changes else ()):
+        for at, segment in enumerate(values.segments):
             for index, call in enumerate(segment.calls):
                 op = None if call.read else recording.op(call.position)
                 span = places[op.place] if op is not None else None
@@ -249,9 +252,13 @@ def created(
                         yield Patch(at, index, frozenset(), call.out, run, follows=True)
 
 
-def _dtypes_given(node: ast.AST) -> Iterator[ast.expr]:
-    """The tensor whose dtype a call is given for the one that it creates."""
-    for each in node.keywords if isinstance(node, ast.Call) else ():
-        match each:
-            case ast.keyword(arg="dtype", value=ast.Attribute(value=like, attr="dtype")):
-                yield like
+@lru_cache(maxsize=16)
+def _dtypes_given(text: str) -> dict[Span, ast.expr]:
+    """By the calls of a file: the tensor whose dtype each is given for the one that it creates."""
+    found = {}
+    for node in nodes_of(parsed(text)):
+        for each in node.keywords if isinstance(node, ast.Call) else ():
+            match each:
+                case ast.keyword(arg="dtype", value=ast.Attribute(value=like, attr="dtype")):
+                    found[span_of(node)] = like
+    return found

@@ -111,6 +111,7 @@ class Region:
 
 
 _Found = tuple[Region, Patch]  # what a patch rewrites, and the patch
+_LibraryRun = tuple[int, Run, Sequence[Made]]  # its segment, and the calls of its expression
 
 
 @dataclass(frozen=True)
@@ -572,12 +573,26 @@ class _Rewrite:
 
     def _runs(
         self, node: ast.expr, makers: Mapping[str, ast.Call] = MappingProxyType({})
-    ) -> Iterator[tuple[int, Run, Sequence[Made]]]:
+    ) -> list[_LibraryRun]:
         """Every run of a call into a library, and the calls of its expression; of the makers of
-        objects, those that stand in it."""
+        objects, those that stand in it. Found once for all edits."""
         inner = {span_of(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
-        spans = [span_of(maker) for maker in makers.values() if span_of(maker) in inner]
-        before = [dict(self.made(span)) for span in spans]
+        spans = tuple(span_of(m) for m in makers.values() if span_of(m) in inner)
+        known, readings = self.readings.shared.library_runs, self.readings
+        key = readings.file, readings.line, span_of(node), key_of(node), spans
+        if key not in known:
+            try:
+                known[key] = [*self._remade(node, spans)]
+            except NotReplayable as error:
+                # never the one that was raised, which holds the program's frames
+                known[key] = NotReplayable(str(error))
+        found = known[key]
+        if isinstance(found, NotReplayable):
+            raise NotReplayable(str(found))
+        return found
+
+    def _remade(self, node: ast.expr, makers: Sequence[Span]) -> Iterator[_LibraryRun]:
+        before = [dict(self.made(span)) for span in makers]
         for at, group in self.made(span_of(node)):
             if group:
                 where = self.segments[at], device_of(group), self.readings.value(at)

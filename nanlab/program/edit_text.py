@@ -85,11 +85,17 @@ def named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
                 known[name] = value
             case _:
                 return {}
-    used = [n for n in nodes_of(parsed(text)) if isinstance(n, ast.Name) and n.id in known]
+    used = known.keys() & _names_of(text) if known else ()
     read = [n.id for n in ast.walk(new) if isinstance(n, ast.Name) and n.id in known]
     if used or sorted(read) != sorted(known):  # each once
         return {}
     return {name: (value, old.lineno) for name, value in known.items()}
+
+
+@lru_cache(maxsize=16)
+def _names_of(text: str) -> frozenset[str]:
+    """The names that stand in a file."""
+    return frozenset(n.id for n in nodes_of(parsed(text)) if isinstance(n, ast.Name))
 
 
 def number_changed(text: str, edit: EditLike) -> dict[str, tuple[Any, Any]]:

@@ -39,6 +39,8 @@ class Values:
         self.lines: dict[tuple[str, Span], tuple[Results, BySegment]] = {}
         # by file, span, form, segment and calls: an expression and its runs; or why none are known
         self.bound: dict[Any, tuple[Expression, list[Bound]] | NotReplayable] = {}
+        # by file, line, span, form and makers: the runs of a call into a library; or why none are
+        self.library_runs: dict[Any, list[Any] | NotReplayable] = {}
         # by file: lines that made tensors, and the stretches of the code that did
         self.computing: dict[str, tuple[set[int], set[Span | None]]] = {}
         self.beginning: Beginning | None = None  # of the step, where it was made above autograd
