@@ -473,7 +473,7 @@ def whole_numbers(site: Site, place: Place, call: ast.Call) -> Iterator[Candidat
 def of_other_widths(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """The width of what attention looks at, told where it is not that of what asks."""
     frames = [f.f_locals for f in site.inner if hasattr(f.f_locals.get("self"), "embed_dim")]
-    known = [names for names in frames if {"query", "key", "value"} <= names.keys()]
+    known = [names for names in frames if {"query", "key", "value"} <= {*names}]
     if callee(call) == "MultiheadAttention" and known:
         own, query, key, value = (known[-1][n] for n in ("self", "query", "key", "value"))
         if all(isinstance(each, Tensor) and each.dim() for each in (query, key, value)):

@@ -437,7 +437,7 @@ def told_by_data(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate
         if isinstance(value, Tensor) and value.dim() > 1 and value.size(1) in site.told:
             yield own.added(0.4, call, f"total_length={name}.size(1)")
     numbers = {n: v for n, v in place.names().items() if type(v) is int and n[0] != "_"}
-    losses = [f.f_locals for f in site.inner if {"input", "target"} <= f.f_locals.keys()]
+    losses = [f.f_locals for f in site.inner if {"input", "target"} <= {*f.f_locals}]
     scores, target = (losses[-1][name] if losses else None for name in ("input", "target"))
     labels = elements(target) if isinstance(target, Tensor) else set()
     classes = max(getattr(scores, "shape", ())[1:2], default=0)
