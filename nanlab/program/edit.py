@@ -937,7 +937,8 @@ class _Bounded(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         count_work(4, 0)  # of a function that an edit calls, and that calls others many times
         given = [x for x in args if isinstance(x, torch.Tensor)]
-        if len(given) > 1 and torch.Tag.pointwise in func.tags:
+        large = math.prod(x.numel() for x in given) > MOST_SPREAD
+        if large and len(given) > 1 and torch.Tag.pointwise in func.tags:
             size = 0
             with suppress(RuntimeError):  # which the operator raises too
                 size = math.prod(torch.broadcast_shapes(*(x.shape for x in given)))
