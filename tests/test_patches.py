@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import runpy
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import nanlab
+from nanlab.__main__ import main
 from nanlab.program.imports import Rows, computing, imported
 
 # how a file begins, and the line below which nanlab is imported
@@ -46,9 +46,7 @@ def test_a_cure_imports_once_what_it_names_and_is_applied_by_tools(
     # of some files nothing ends the last line
     program, text = tmp_path / "program.py", head + BODY + "\n" * (below != [1])
     program.write_text(text)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    ran = [sys.executable, "-m", "nanlab", "run", "--save", "out", "program.py"]
-    assert subprocess.run(ran, env=environment, capture_output=True).returncode == 3
+    assert main(["run", "--save", "out", "program.py"]) == 3
     cure = nanlab.load("out/nanlab.nanlab").cure
     assert cure is not None and sum("nanlab." in edit.text for edit in cure.edits) == 2
     assert [edit.last for edit in cure.edits if edit.imports] == below
@@ -61,7 +59,7 @@ def test_a_cure_imports_once_what_it_names_and_is_applied_by_tools(
         new = program.read_text()
         assert new.endswith("\n") == text.endswith("\n")
         assert ("\n" + new).count("\nimport nanlab\n") == 1
-        subprocess.run([sys.executable, "program.py"], env=environment, check=True)
+        runpy.run_path("program.py")
 
 
 @pytest.mark.parametrize("given", [True, False])
