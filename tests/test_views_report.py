@@ -3,6 +3,7 @@ of it fails."""
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
@@ -18,8 +19,10 @@ import nanlab
 from nanlab.findings.rule import Edit, Fix
 from nanlab.rules import Path as Path_
 from nanlab.views.card import fix_block
+from nanlab.views.details import steps_chart
 from nanlab.views.evidence import operand_names
 from nanlab.views.report import report
+from nanlab.views.results import comparison_html
 from nanlab.views.text import reproduction_of
 
 VOID = {"img", "meta", "br"}
@@ -166,6 +169,36 @@ def test_a_run_without_one_finite_loss_still_has_its_steps() -> None:
     assert "Table of 20 training steps" in html
     assert "20 rows; the last 8" in html and "40 rows; the last 8" in html
     assert "loss not finite from step 0 on" in html
+
+
+def test_a_gradient_norm_that_is_not_finite_is_told_where_the_loss_is() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with nanlab.watch(model, on_fault="record") as trace:
+        for i in range(3):
+            optimizer.zero_grad()
+            out = model(torch.ones(4, 3))
+            lost = out if i == 0 else out - out
+            (lost.sum().square().sqrt() + out.sum()).backward()
+    html = steps_chart(trace.steps)
+    assert "gradient norm not finite from step 1 on" in html and "loss not finite" not in html
+
+
+def test_a_comparison_shows_where_the_low_precision_overflows() -> None:
+    layer = torch.nn.Linear(4, 4)
+
+    def step(size: float) -> torch.Tensor:
+        out = layer(torch.full((2, 4), size))
+        loss = (out * out * out).float().tanh().mean()
+        loss.backward()
+        return loss
+
+    runs = (functools.partial(step, size) for size in (300.0, 1.0))
+    over, within = (nanlab.compare(run, dtype=torch.float16) for run in runs)
+    assert over.table["overflowed"].any() and not within.table["overflowed"].any()
+    assert "%3Eoverflow%3C/text" in comparison_html(over)
+    assert "%3Eoverflow%3C/text" not in comparison_html(within)
 
 
 def test_the_backward_pass_shown_is_the_bad_one_and_says_where_it_turned_bad() -> None:

@@ -357,9 +357,12 @@ def steps_chart(frame: pd.DataFrame) -> str:
         values = floats(frame[name]).tolist()
         if name == "loss_scale" and len(set(values)) == 1:
             continue
-        lines.append(Line(name.replace("_", " "), at, values, colour))
-        if name == "loss":
-            bands, said = _not_finite(at, frame[name])
+        called = name.replace("_", " ")
+        if any(map(math.isfinite, values)):
+            lines.append(Line(called, at, values, colour))
+        if name != "loss_scale":
+            bad, said = _not_finite(at, frame[name], called)
+            bands = bands or bad  # of the loss, where it has some
             told += said
     if not lines and not bands:
         return ""
@@ -367,22 +370,21 @@ def steps_chart(frame: pd.DataFrame) -> str:
     log = bool(positive) and min(positive) > 0 and max(positive) > 20 * min(positive)
     words = "; ".join(["loss and gradient norm by training step", *told])
     caption = f'<div class="nl-dim">{"; ".join(told)}</div>' if told else ""
-    return (
-        f"<div>{chart(lines, words, log=log, bands=bands, x_label='training step')}{caption}</div>"
-    )
+    alone = lines[0].label if len(lines) == 1 else ""
+    picture = chart(lines, words, log=log, bands=bands, x_label="training step", y_label=alone)
+    return f"<div>{picture}{caption}</div>"
 
 
 def _not_finite(
-    at: list[float], loss: pd.Series[Any]
+    at: list[float], values: pd.Series[Any], name: str
 ) -> tuple[list[tuple[float, float]], list[str]]:
-    """The steps with a NaN or infinite loss, as bands and in words."""
-    known_ = ~loss.isna().to_numpy() if loss.dtype.name == "Float64" else loss.notna().to_numpy()
-    bad = np.array(at)[known_ & ~np.isfinite(floats(loss))].tolist()
+    """The steps with a NaN or infinite value, as bands and in words."""
+    bad = np.array(at)[values.notna().to_numpy() & ~np.isfinite(floats(values))].tolist()
     if not bad:
         return [], []
     since = f"from step {bad[0]:.0f} on" if bad[-1] == at[-1] else f"in {len(bad)} steps"
     bands = [(a - 0.5, b + 0.5) for a, b in card.runs(map(int, bad))]
-    return bands, [f"loss not finite {since}"]
+    return bands, [f"{name} not finite {since}"]
 
 
 def backward(trace: Trace) -> str:

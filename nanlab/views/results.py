@@ -94,12 +94,15 @@ def comparison_html(comparison: Comparison) -> str:
     for (phase, part), colour in zip(found.groupby("phase"), (BLUE, AMBER), strict=False):
         error = part["error"].clip(lower=1e-8, upper=10.0).tolist()
         lines.append(Line(str(phase), part.index.astype(float).tolist(), error, colour, dots=True))
-    ulp = format_of(comparison.dtype).ulp
+    levels = [Level("ulp", format_of(comparison.dtype).ulp, GREY)]
+    infinite = found.index[found["overflowed"] > 0].tolist()
+    levels += [Level("overflow", at, RED, True) for at in infinite[:1]]
     picture = chart(
         lines,
         f"relative error of each result in {comparison.dtype}",
         log=True,
-        levels=[Level("ulp", ulp, GREY)],
+        levels=levels,
+        bands=[(a - 0.5, b + 0.5) for a, b in card.runs(infinite)],
         x_label=f"results in running order; relative error in {comparison.dtype}",
         size=(560, 150),
     )
