@@ -393,3 +393,33 @@ def test_the_simulation_prints_the_scale_in_use_and_the_advised_ones_in_a_few_li
     assert "2^10 was in use" in shown
     assert "advised: 2^" in shown
     assert len(shown.splitlines()) <= 6
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_fix_whose_gradients_wait_for_the_scale_to_come_down_is_finite(by_hand: bool) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(16, 4)
+    opt = torch.optim.SGD(net.parameters(), 1e-5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    x = torch.randn(32, 16) * 100
+    with nanlab.watch(net, on_fault="record") as trace:
+        with torch.autocast("cpu", dtype=torch.float16):
+            squares = net(x) ** 4
+            loss = squares.float().mean().sqrt()
+        if by_hand:
+            (loss * 2.0**16).backward()
+            for parameter in net.parameters():
+                assert parameter.grad is not None
+                parameter.grad.div_(2.0**16)
+            opt.step()
+        else:
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+    assert trace.culprit is not None
+    wide = next(f for f in trace.culprit.fixes if "float32" in f.title)
+    assert wide.verdict == ("fails" if by_hand else "finite")
+    assert ("to which the scaler comes down" in wide.why) != by_hand
+    if not by_hand:
+        low = next(s for s in (2.0**k for k in range(16, -1, -1)) if f"at {s:,.0f}," in wide.why)
+        assert not trace.replay(fix=wide).finite
+        assert trace.replay(fix=wide, loss_scale=low).finite

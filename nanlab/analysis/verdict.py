@@ -47,6 +47,7 @@ from nanlab.program.edit_text import EditLike
 from nanlab.program.readings import text_of
 from nanlab.program.rebuild import Graph, Patch, Rebuilt, same_bits
 from nanlab.program.replay import (
+    Change,
     FiniteGate,
     Replay,
     check_rebuilt,
@@ -57,6 +58,7 @@ from nanlab.program.replay import (
     place_of,
 )
 from nanlab.program.rerun import Get, Window, window
+from nanlab.program.settings import other_scale, scaler_scale
 from nanlab.program.slices import Slice, calls_of, cut, numel, widened
 from nanlab.program.values import Values
 from nanlab.trace import Trace
@@ -83,6 +85,7 @@ STANDS_FOR = "a number of it stands for an infinity"
 WITH_NUMBER = "what it divides may depend on the number that is 0"
 MOST_RUNS = 3  # of the engine that are held against their truth
 MOST_PUT_BACK = 4  # elements of data that an edit moves, of each of which it is asked why
+LOWER_SCALES = (2, 4, 8, 16)  # halvings of a loss scale that is still too large
 MOST_REGIONS = 4  # runs of the edited expression that are held against their truth one by one
 
 
@@ -329,6 +332,10 @@ class Judge:
         if not replay.finite:
             why = self._what_fails(replay, graph, edited)
             largest = largest if math.isfinite(largest or math.nan) else None
+            if replay.loss is not None and math.isfinite(replay.loss):
+                with suppress(NotReplayable):
+                    if told := self._at_lower_scales(edited):
+                        return Judgement("finite", told, None, largest, replay)
             return Judgement("fails", why, None, largest, replay, self._bad_number_read(replay))
         if self._changes_nothing(replay):
             return Judgement("untried", CHANGES_NOTHING)
@@ -358,6 +365,22 @@ class Judge:
         if (distortion or 0.0) > WITHIN:  # loss and gradients are right; what is between is another
             return replace(found, distortion=None)
         return found
+
+    def _at_lower_scales(self, edited: Edited) -> str:
+        """The scale at which a step with edits is finite, where a GradScaler that still calibrates
+        would come down to it; else nothing. Raises NotReplayable."""
+        scale = scaler_scale(self.where) or 0.0
+        for halvings in LOWER_SCALES:
+            if (lower := scale / 2**halvings) >= 1.0:
+                count_work(*self._size())
+                segments, skipped = other_scale(self.where, lower)
+                change = Change(segments, edited, skipped=skipped)
+                if patched(self.where, change)[0].finite:
+                    return (
+                        f"the gradients overflow at the loss scale of {scale:,.0f}, and are finite"
+                        f" at {lower:,.0f}, to which the scaler comes down"
+                    )
+        return ""
 
     def _saturates(self, edited: Edited) -> bool:
         """Whether with edits a number is summed that is the dtype's largest, where the program had

@@ -312,6 +312,11 @@ def _skipped(where: Window) -> Steps:
     return made
 
 
+def scaler_scale(where: Window) -> float | None:
+    """The loss scale that the step began with, where it is a GradScaler's."""
+    return current_scale(where) if _scaler_tensors(where) else None
+
+
 def current_scale(where: Window) -> float | None:
     """The loss scale that the step began with; None where it has none."""
     for number in sorted(_scaler_tensors(where)):
