@@ -28,7 +28,7 @@ VERDICTS = {
     "fails": "the failing step was run again with it: still not finite",
     "untried": "the failing step was not run again with it",
 }
-WAITING = "Trying fixes on the recorded step …"
+WAITING = "Trying fixes on the recorded step … (interrupting the kernel does no harm)"
 INTERRUPTED = "Trying the fixes was interrupted; trace.report() resumes it."
 
 
