@@ -120,7 +120,7 @@ FACTS = {
     "algebraic": "a sum, a product or a power, as Python's operators write it",
     "analytic": "a function, element by element, that has a power series",
     "reduces": "leaves out a dimension, or all of them",
-    "totals": "one number of the elements along a dimension, each of which moves it",
+    "totals": "one number of the elements along a dimension, moved by each",
     "remarkable": "now and then more than an operation: a literal, a copy, zeros without memory",
     "transposes": "the same elements, with the dimensions in another order",
     "rearranges": "the elements of its operands in other places, and zeros",

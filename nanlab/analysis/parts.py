@@ -279,7 +279,7 @@ _SUMMING = having("sums") - having("log_sum")
 
 
 class _SaturatedSums(DispatchMode):
-    """Notices sums over numbers of which two overflow."""
+    """Notices sums of numbers where two overflow."""
 
     noticed = False
 

@@ -246,7 +246,7 @@ def backward_magnitudes(recording: Recording, position: int) -> npt.NDArray[np.f
     """log2 of the largest magnitude of each gradient of a training step, in the order in which the
     backward pass made them.
 
-    The step is the one of ``position``, or the last one before it of which there is a record.
+    The step is the one of ``position``, or the last recorded one before it.
     """
     series = recording.training.series
     if not len(series):
@@ -382,7 +382,7 @@ ADDS = having("updates", in_place=True) - with_forms("addcdiv", in_place=True) |
 }
 CASTS = having("casts", in_place=True)
 LINEAR = having("scales", lists=True) | {"neg"}
-RISES = 3  # inner updates in a row after each of which the weights are larger ...
+RISES = 3  # inner updates in a row that each make the weights larger ...
 ROSE = 20.0  # ... and bits by which they are in the end
 
 

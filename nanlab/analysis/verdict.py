@@ -84,7 +84,7 @@ DEAD = "no parameter gets a gradient"
 STANDS_FOR = "a number of it stands for an infinity"
 WITH_NUMBER = "what it divides may depend on the number that is 0"
 MOST_RUNS = 3  # of the engine that are held against their truth
-MOST_PUT_BACK = 4  # elements of data that an edit moves, of each of which it is asked why
+MOST_PUT_BACK = 4  # elements of data that an edit moves, each asked why
 LOWER_SCALES = (2, 4, 8, 16)  # halvings of a loss scale that is still too large
 MOST_REGIONS = 4  # runs of the edited expression that are held against their truth one by one
 

@@ -433,7 +433,7 @@ class HookRecorder:
 
 
 class Hook:
-    """A hook of the program, the calls of which are told from others."""
+    """A hook of the program, whose calls are told from others."""
 
     def __init__(self, recorder: HookRecorder, hook: Any, number: int, late: bool = False) -> None:
         self.recorder, self.hook, self.number, self.late = recorder, hook, number, late

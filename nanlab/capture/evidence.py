@@ -60,8 +60,8 @@ def has_nonfinite(tensor: Tensor) -> bool:
 
 
 def is_telling(name: str, bad: int) -> bool:
-    """Whether an operation may be the first to compute with bad input, or chooses between bad
-    operands, of which it has so many."""
+    """Whether an operation may be the first to compute with bad input, or chooses between
+    this many bad operands."""
     return name in SHOWS_BAD_INPUT or (name == "where" and bad > 1)
 
 

@@ -18,7 +18,7 @@ from nanlab.trace.recording import MOST_SINKS, Recording
 
 Array = npt.NDArray[Any]
 MOST_ROWS = 1_000_000  # rows of folded steps in ``trace.parameters``: some 100 MB
-NEAR = 64  # steps before and after the first symptom of which no row is left out
+NEAR = 64  # steps before and after the first symptom that keep all their rows
 THINNED = (
     "trace.parameters leaves out every second of its older steps, or more of them, for there are"
     " too many rows; the first steps, the latest, and those around the first symptom are all there"

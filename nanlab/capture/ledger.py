@@ -252,7 +252,7 @@ def _dtype_of(recording: Recording, number: int) -> Any:
 
 PLAIN: frozenset[Any] = frozenset({Tensor, torch.nn.Parameter})
 _STRIDED = torch.strided
-# Dtypes of which no tensor is a lazy conjugate, or quantised, until a complex one was seen.
+# Dtypes whose tensors are no lazy conjugates, nor quantised, until a complex one was seen.
 _USUAL = frozenset(
     getattr(torch, name)
     for name in "float16 bfloat16 float32 float64 bool uint8 int8 int16 int32 int64".split()

@@ -64,7 +64,7 @@ class Allowed:
     ignored: int | None = None
 
     def broken_by(self, low: float, high: float) -> bool:
-        """Whether indices of which these are the least and the greatest may be outside."""
+        """Whether indices between these, the least and the greatest, may be outside."""
         return high >= self.high or (low < self.low and low != self.ignored)
 
 

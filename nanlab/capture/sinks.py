@@ -115,7 +115,7 @@ def _has_nan(recording: Recording, position: int) -> bool:
 
 # A value that ended the program: somebody looked at it, found it bad, and raised.
 
-# rows before the end in which the value of a test counts of which the message says nothing
+# rows before the end in which the value of a test counts that the message does not name
 NEAR = 8
 FAR = 64  # rows in which a value does that the message speaks of
 # What is said of a value: by torch's operators, by torch.distributions, by programs.
@@ -129,7 +129,7 @@ _BY_PROGRAMS = re.compile(f"{_VALUE}|diverg|satisfy the constraint|within the su
 def note_rejected_value(
     recording: Recording, error: BaseException, failure: Failure | None
 ) -> None:
-    """Note as a symptom the bad value because of which the program ended; a symptom that is there
+    """Note as a symptom the bad value that ended the program; a symptom that is there
     already says more.
 
     Such as a distribution that refuses NaN parameters, an assertion that the loss is finite,

@@ -107,7 +107,7 @@ def held() -> Iterator[None]:
 
 MOST_ITEMS = 64  # of a container that is kept; a longer one is a log
 MOST_OBJECTS = 2000  # that are walked through from the names of a loop's body
-MOST_KEPT = 200  # objects and containers of which a copy is taken each turn
+MOST_KEPT = 200  # objects and containers that are copied each turn
 DEPTH = 6
 # turns between two looks at whether the body draws from Python's or NumPy's generator
 LOOK_EVERY = 256

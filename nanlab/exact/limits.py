@@ -288,7 +288,7 @@ def truth(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without runs of the garbage collector: exact numbers are a great many objects, none of which
+    """Without runs of the garbage collector: exact numbers are a great many objects, and none
     it would find, and it walks all others of the process each time."""
     runs = gc.isenabled()
     gc.disable()

@@ -36,7 +36,7 @@ MOST_ELEMENTS = 1 << 14  # of one result: a number costs about 10 microseconds
 OPERATOR, FUNCTION = 80, 10  # work of a call of an operator, and of an elementary function
 DIGITS = 14  # of a number, for which a function takes as long as one addition
 DENOMINATOR, DECIMALS = 1000, 10**12  # of a fraction that a program means, of a decimal
-FEW = 256  # elements of a float64 tensor of which it is asked what they stand for
+FEW = 256  # elements of a float64 tensor that are asked what they stand for
 SATURATED = 60  # argument from which on a sigmoid is 1 but for its exponential
 MOST_BITS_APART = 4000  # of two elements of a matrix that is multiplied as integers
 
@@ -359,7 +359,7 @@ class AllExact(_Directly):
         behind = set[int]().union(*(self._places.get(id(x), (x, set()))[1] for x in read))
         own = any(made is x for x in read)  # written in place
         if own and any(made.pool is pool for pool in self._parted):
-            raise WrittenPart("memory is written of which a part was moved")
+            raise WrittenPart("memory is written after a part of it was moved")
         if own or (is_view and (not behind or any(self.inputs[at] for at in behind))):
             self._places[id(made)] = made, behind
             return made

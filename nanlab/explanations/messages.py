@@ -305,7 +305,7 @@ MESSAGES: list[Meaning] = [
         r"Length of all samples has to be greater than 0",
         "wrong-argument",
         "a sequence of the batch has no elements{inside}",
-        "Packed sequences have at least one element each. A text of which all words were left out"
+        "Packed sequences have at least one element each. A text that loses all its words"
         " has none.",
         ("leave such samples out of the data", "rows = [row for row in rows if len(row)]"),
         ("read one element of the padding", "lengths = lengths.clamp(min=1)"),

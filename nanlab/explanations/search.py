@@ -188,7 +188,7 @@ def _near(found: Sequence[Candidate], at: int) -> range:
 def _likeliest(rivals: Sequence[Candidate], outcomes: Sequence[Outcome]) -> Candidate:
     """The first of these edits, which lets the program run, or another that nearly is as likely.
 
-    An edit of a kind of which several fit, with other results, may fit by chance; different kinds
+    Where several edits of a kind fit, with other results, each may fit by chance; different kinds
     that give the same result support each other.
     """
     running = [(one, o.result) for one, o in zip(rivals, outcomes, strict=False) if o.kind == "ran"]

@@ -170,7 +170,7 @@ class Place:
         return self.source.part(node)
 
     def whole(self, node: ast.AST) -> str:
-        """The text of an expression of which a part is taken: in brackets where it needs them."""
+        """The text of an expression whose part is taken: in brackets where it needs them."""
         text = self.text(node)
         loose = isinstance(node, (ast.BinOp, ast.Compare, ast.UnaryOp, ast.BoolOp, ast.IfExp))
         return f"({text})" if loose else text
@@ -693,7 +693,7 @@ class Site:
 
     @cached_property
     def met(self) -> set[int]:
-        """The two sizes of which the message says that they must be the same."""
+        """The two sizes that must be the same, as the message says."""
         told = re.search(r"size of tensor a \((\d+)\) must match .* tensor b \((\d+)\)", self.text)
         return {int(size) for size in told.groups()} if told is not None else set()
 

@@ -606,7 +606,7 @@ _REACHED = "__nanlab_reached__"
 
 
 def _marked(rows: list[Any], line: int) -> list[Any]:
-    """Statements of which the one that holds a line is told to be reached."""
+    """Statements, where the one that holds a line says when it is reached."""
     for at, row in enumerate(rows):
         own = [n.lineno for n in getattr(row, "decorator_list", [])]
         if min([row.lineno, *own]) <= line <= row.end_lineno:
@@ -629,7 +629,7 @@ def _code(
 ) -> Any:
     """The code of a source with edits, without its first statements and what has effects.
 
-    marks: lines of which is told whether they were reached.
+    marks: lines that say whether they were reached.
     """
     text = edited(source, edits)
     tree = ast.parse(text)
@@ -652,7 +652,7 @@ def _code(
 def _quiet(row: ast.AST, own: set[str]) -> ast.AST:
     """A statement, left out if it sends or shows something; one that cannot write is passed.
 
-    own: the names of the program's functions, of which only the statements within are left out.
+    own: the names of the program's functions, whose own statements alone are left out.
     """
     called = getattr(row, "value", None) if isinstance(row, ast.Expr) else None
     function = getattr(called, "func", None)

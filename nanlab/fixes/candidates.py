@@ -104,7 +104,7 @@ def _with_derivatives(text: str, line: int) -> Iterator[Candidate]:
 
 def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
     """Forms of the line over what a function was taken of, a module's result, which gets a name:
-    ``logits = self.head(x)``, of which ``p`` is the softmax."""
+    ``logits = self.head(x)``, whose softmax is ``p``."""
     scope = Scope.around(text, line)
     if scope is None:
         return
@@ -255,7 +255,7 @@ def spelled_out(
     """The file with a module's call, at a place, written as its operator: ``torch.softmax(x, 1)``,
     ``torch.sigmoid(net[:-1](x))``; and the place of that. None where it cannot be.
 
-    several: whether it is the call of a Sequential, of which that is the last layer.
+    several: whether it is the call of a Sequential whose last layer that is.
     """
     calls = [n for n in nodes_of(parsed(text)) if isinstance(n, ast.Call)]
     call = next((n for n in calls if span_of(n) == span), None)

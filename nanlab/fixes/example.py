@@ -243,7 +243,7 @@ def filled(example: str, known: Binding, source: Source) -> str | None:
     text = example
     rest = known.get("...", ())
     if "..." in text:
-        given = re.findall(r"\b(\w+)=", example)  # of which the program's own are left out
+        given = re.findall(r"\b(\w+)=", example)  # the program's own are left out
         others = rest if isinstance(rest, tuple) else ()
         more = ", ".join(source(a) for a in others if getattr(a, "arg", None) not in given)
         gone = r",\s*\.\.\.|\.\.\.,\s*|\.\.\."

@@ -37,7 +37,7 @@ FACTS = {
     "real": "it was not",
     "infinite": "an operand holds an infinity",
     "low": "an operand holds very low numbers, as a mask may",
-    "too-large": "its result is infinite, of finite operands of which none is near 0",
+    "too-large": "its result is infinite, and its operands are finite and not near 0",
     "undefined": "its result holds a NaN",
     "grows": "it is an exponential",
     "pole": "it is no positive power that was too large",

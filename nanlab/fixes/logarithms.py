@@ -291,7 +291,7 @@ def _complement(t: Term) -> Term | None:
         return summed([(1, _ONE), (-1, t)])
     if t.name == "cumsum" and t.parts[0].name == "softmax" and t.parts[1:] == t.parts[0].parts[1:]:
         return called("later", t.arguments)
-    if t.kind == "product":  # what is left of a sum of which it is a part
+    if t.kind == "product":  # what is left of a sum that it is a part of
         above = multiplied([(1, p) for m, p in t.items if m == 1])
         below = [p for m, p in t.items if m == -1]
         if len(below) != 1 or below[0].kind != "sum":

@@ -30,8 +30,7 @@ def in_logarithms(text: str, line: int) -> Iterator[list[Lines]]:
 
 
 def _grown(scope: Scope) -> Iterator[str]:
-    """The lists that a function begins with one item and appends to, and of which it reads the
-    last item alone."""
+    """Lists that begin with one item, are appended to, and have their last item alone read."""
     for name in sorted({_target(s) for s in scope.order} - {""}):
         nodes = {id(n): n for s in scope.order for n in ast.walk(s)}.values()
         reads = [n for n in nodes if isinstance(n, ast.Name) and n.id == name]
@@ -222,7 +221,7 @@ class _Loop:
         return None
 
     def _hides(self, t: Term) -> bool:
-        """Whether a part of which nothing is known reads what the loop carries."""
+        """Whether an unknown part reads what the loop carries."""
         if t.kind == "leaf" and t.name not in self.carried and t.node is not None:
             return bool(names_in(t.node) & self.carried)
         return any(map(self._hides, t.parts))

@@ -848,8 +848,8 @@ def _of_statement(
 
 
 def _is_undone(statement: ast.stmt, place: _Place) -> bool:
-    """Whether an exponential stands there of which the logarithm is taken: where it vanishes that
-    has no value."""
+    """Whether an exponential stands there whose logarithm is taken: where it vanishes, that has no
+    value."""
     if term_of(ast.parse(place.text, mode="eval").body).name != "exp":
         return False
     calls = (term_of(n) for n in ast.walk(statement) if isinstance(n, ast.Call))

@@ -104,7 +104,7 @@ def _guarded(recording: Recording, op: Op, pages: Pages) -> list[Candidate]:
 
 
 def _fitting(guards: Iterable[Guard], facts: set[str]) -> list[Guard]:
-    """The guards of which all that must hold does."""
+    """The guards whose conditions all hold."""
     return [g for g in guards if set(g.when.split()) <= facts]
 
 
@@ -157,7 +157,7 @@ def carried(
     if op is None or not op.line:
         return found
     line = pages.line(op.file, op.line)
-    ended: set[Any] = set()  # calls of which a later operation was met
+    ended: set[Any] = set()  # calls with a later operation that was met
     for maker in _upstream(recording, op, pages):
         span = _place(recording, maker, pages).span
         last = span not in ended

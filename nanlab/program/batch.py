@@ -32,7 +32,7 @@ _COUNTS = (".shape", ".size(", "len(", ".numel(")  # how a line asks for the num
 
 @dataclass
 class Batch:
-    """A batch of which some rows are left out."""
+    """A batch without some of its rows."""
 
     rows: int  # of the recorded batch
     kept: Tensor  # their numbers
@@ -40,7 +40,7 @@ class Batch:
     lines: dict[int, str] = field(default_factory=dict)  # position of a call -> its source
     # positions of the calls that make the batch of something else: X[i], a stack of samples
     makers: frozenset[int] = frozenset()
-    # tensors of which the rows are left out from a call on, and the position of that call
+    # tensors whose rows are left out from a call on, and the position of that call
     entering: tuple[Ref, ...] = ()
     start: int = 0
     # storages of numbers of rows, as arange counts them: those that they had in the recorded batch
@@ -217,7 +217,7 @@ class Batch:
         if name.startswith("new_") and len(args) > 1:
             places = [i for i, n in enumerate(args[1]) if n == self.rows]
             if len(places) > 1:
-                raise NotReplayable("a tensor is made of which two dimensions may be the batch")
+                raise NotReplayable("two dimensions of a tensor that is made may be the batch")
             return (args[0], [len(self.kept) if n == self.rows else n for n in args[1]], *args[2:])
         if not dims:
             return self._counted(name, call, args)

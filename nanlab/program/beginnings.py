@@ -62,7 +62,7 @@ class Beginnings:
         if found is None:
             return None
         if earlier is None:
-            self._made = {}  # of which the tensors are others
+            self._made = {}  # their tensors are others
         self._made[found.index] = self.values.beginning = found
         return found
 

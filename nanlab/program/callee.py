@@ -485,7 +485,7 @@ def _given(part: Any, get: Get) -> Any:
 
 
 def _alive(held: Sequence[Any], segment: Segment, read: Sequence[Ref]) -> list[Live]:
-    """Those objects of which calls read a tensor; of those that hold none only some."""
+    """Those objects that hold a tensor that calls read; of objects without tensors only some."""
     found = [Live(each, _recorded(each, segment, read)) for each in held]
     known = [live for live in found if any(ref for _, ref in live.tensors)]
     rest = [live for live in found if not any(ref for _, ref in live.tensors)]

@@ -433,7 +433,7 @@ class _Rewrite:
     def _around(
         self, made: BySegment, was: ast.stmt, now: ast.stmt, old: ast.expr, new: ast.expr
     ) -> list[_Found]:
-        """An expression around a part of which no value is known; nothing where none is."""
+        """An expression around a part whose value is not known; nothing where there is none."""
         for pair in itertools.islice(outward_of(was, now, old, new), 1, MOST_AROUND):
             with suppress(NotReplayable):
                 return list(self._regions(made, *pair))
@@ -458,7 +458,7 @@ class _Rewrite:
         return found
 
     def _written_anew(self, at: int, index: int, new: ast.expr) -> _Found:
-        """The result of a call, by new code of which no part is known from the call itself."""
+        """The result of a call, by new code that shares no part with the call."""
         call = self.segments[at].calls[index]
         paths = self._code(new, ()).free
         values = {key_of(path): self.readings.elsewhere(path, at, [index]) for path in paths}

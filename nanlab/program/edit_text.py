@@ -508,7 +508,7 @@ class PartOfStatement(Exception):
 
 
 def statement_around(text: str, edit: EditLike) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """The statement of which an edit rewrites some lines, and what it becomes."""
+    """The statement that an edit rewrites in part, and what it becomes."""
     try:
         new = ast.parse(_written(text, edit))
     except SyntaxError as error:

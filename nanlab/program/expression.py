@@ -32,7 +32,7 @@ Tensor = torch.Tensor
 # assignments of values to names that are tried until one gives the recorded result
 MOST_TRIES = 800
 MOST_LENGTHS = 3  # of a first run that are given up, and by which it may be longer
-MOST_CHOICES = 20_000  # of which most are seen to give something else as soon as a few are
+MOST_CHOICES = 20_000  # most give something else, seen as soon as a few are tried
 MOST_MAPS = 2  # vmaps inside of each other
 # what Python knows of a tensor without its numbers
 SHAPES = frozenset({"shape", "ndim", "dtype", "device", "size", "numel", "dim"})
@@ -403,7 +403,7 @@ class Dual:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A value of which each run under ``vmap`` sees one part along a dimension: for each vmap, the
+    """A value that runs under ``vmap`` see part by part along a dimension: for each vmap, the
     outermost first, the dimension of what those around it leave; None: it takes nothing apart."""
 
     value: Any
@@ -1079,7 +1079,7 @@ def _holds(pool: Sequence[Any], a: Any) -> bool:
 
 
 def solved(form: Callable[[float], Any], results: Sequence[float]) -> list[Any]:
-    """Numbers of which a form that computes with numbers alone makes one of these."""
+    """Numbers from which a form that computes with numbers alone makes one of these."""
     guesses = [g for n in results for g in (n, -n, *_roots(form, n))]
     found: list[Any] = []
     whole = (int(g) for g in guesses if abs(g) < 1e3 and g == int(g))

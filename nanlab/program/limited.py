@@ -188,7 +188,7 @@ def _runs(
     groups: list[tuple[set[int], list[tuple[int, Ref]]]] = []
     for index, ref in handed_on(segment, own):
         if ref.dtype.is_complex:
-            raise NotReplayable("it gives complex numbers, of which no limits are known")
+            raise NotReplayable("it gives complex numbers, whose limits are not known")
         if not ref.dtype.is_floating_point:
             continue
         items = {i for _, i, _ in cut(values, (ref,), (at, index + 1), outside, enter=enter).items}

@@ -363,7 +363,7 @@ class Readings:
         return None
 
     def _solved(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
-        """The number of which others, that calls read, are made without a call."""
+        """The number from which others, that calls read, are made without a call."""
         key = key_of(path)
         for statement in readers_of(key, self.text, self.statements[0]):
             forms = [

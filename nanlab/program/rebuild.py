@@ -359,7 +359,7 @@ def rebuild(
 
     about_to_call: called with (number of the segment, index, call, graph) before each call and each
     run of the engine; the dispatch modes that are on stay on. instead: (segment, index) -> what is
-    run from there on in the place of calls. rows: of the batch, of which some are left out.
+    run from there on in the place of calls. rows: of the batch, where some are left out.
     around: a context for each run of the engine that is in no other; Ended in it ends the step.
     beginning: what was made of the step already, and no patch changes.
 
@@ -917,7 +917,7 @@ def differentiate(run: EngineRun, graph: Graph) -> None:
 
 
 def _diagonal(each: Tensor) -> Tensor:
-    """A batch of tensors, the i-th of which has the i-th row of another, and else zeros."""
+    """A batch of tensors: the i-th has the i-th row of ``each``, and else zeros."""
     return torch.diag_embed(each.movedim(0, -1)).movedim((-2, -1), (0, 1))
 
 

@@ -126,7 +126,7 @@ def _difference(where: Window, wrong: list[EngineRun], beginning: Beginning | No
     try:
         graph, _ = rebuild(where.segments, around=partial(_ending, last), beginning=beginning)
         above = [[graph.get(ref).detach() for ref in refs] for _, refs in runs]
-        del graph  # of which a large model has no second copy
+        del graph  # memory does not hold a large model twice
         memory = rerun(where.segments, lambda at, index, *_: (at, index) >= end)
         recorded = [[memory.tensor(ref) for ref in refs] for _, refs in runs]
         for (run, _), made, known in zip(runs, above, recorded, strict=True):
@@ -288,7 +288,7 @@ class Replay:
         """
         if self._trace is None:
             if self.where is None or self.change is None:
-                raise NotReplayable("it is not known of which recording this is the replay")
+                raise NotReplayable("this replay has lost its recording")
             if self.identical:
                 self._trace = self.recorded or Trace(self.where.recording)
             else:

@@ -488,8 +488,8 @@ ZEROS = {torch.ops.aten._efficientzerotensor.default}  # tangents of what has no
 
 
 def _follow_zeros(segment: Segment) -> None:
-    """Mark what calls read of which autograd follows the result alone: those of an operator that
-    calls others below autograd, as one with a tensor of zeros does."""
+    """Mark what calls read where autograd follows the result alone: an operator that calls others
+    below autograd, as one with a tensor of zeros does."""
     calls, reached = segment.calls, set[int]()  # storages of what was computed from the followed
     for call in calls:
         if call.grad and any(ref.tracked or ref.storage in reached for ref in call.read):

@@ -193,7 +193,7 @@ class _Calls:
     def _sources(
         self, position: int, tensors: Sequence[Tensor]
     ) -> dict[int, Callable[[int], _Place | None]]:
-        """By identity of an operand: which element of which row one of its elements is.
+        """By identity of an operand: the row and the element that one of its elements is.
 
         The row is the one that wrote the storage; an operand that is a view of it has its elements
         elsewhere.

@@ -540,8 +540,8 @@ def with_data(fault: Fault, finding: Finding) -> Finding:
 
 
 def _drawn_at(fault: Fault) -> int:
-    """The line of a module that drew the random numbers of which alone an operation is made; 0:
-    none did."""
+    """The line of a module that drew the random numbers, where an operation is made of them alone;
+    0: none did."""
     recording, lines = fault.recording, set[int]()
     for at in walk([fault.position], recording.parents, MOST_VISITS):
         source, row = recording.sources.get(at), recording.op(at)

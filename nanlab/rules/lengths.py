@@ -49,7 +49,7 @@ def rooted(fault: Fault, position: int) -> set[int]:
 
 
 def squared(fault: Fault, position: int, depth: int = _DEPTH, summed: bool = False) -> set[int]:
-    """The vectors of which a row is the sum of squares; empty if it is no such sum."""
+    """The vectors whose sum of squares a row is; empty if it is no such sum."""
     op, parents = fault.op_at(position), fault.parents(position)
     if not depth or not parents:
         return set()
@@ -65,7 +65,7 @@ def squared(fault: Fault, position: int, depth: int = _DEPTH, summed: bool = Fal
 
 
 def _square_of(fault: Fault, position: int) -> set[int]:
-    """The base of which a row is the square, up to a weight."""
+    """The base whose square a row is, up to a weight."""
     op, parents = fault.op_at(position), fault.parents(position)
     if op in ("pow", "square"):
         return set(parents[:1])
@@ -84,7 +84,7 @@ def _same(fault: Fault, one: int, other: int) -> bool:
 
 
 def _unmoved(fault: Fault, at: int) -> int:
-    """The row of which another is a view or a copy."""
+    """The row that another is a view or a copy of."""
     while fault.op_at(at) in MOVES and len(fault.parents(at)) == 1:
         at = fault.parents(at)[0]
     return at

@@ -47,7 +47,7 @@ class _Page:
         self.calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
 
     def returned_at(self, edit: Edit) -> Function | None:
-        """The function of which an edit changes a ``return``."""
+        """The function whose ``return`` an edit changes."""
         for function in reversed(self.functions):  # the innermost last
             returns = (n for n in ast.walk(function) if isinstance(n, ast.Return))
             if any(edit.first <= n.lineno <= edit.last for n in returns):

@@ -370,8 +370,8 @@ def masked_mean(input: Tensor, mask: Tensor, dim: Dims = None, keepdim: bool = F
     mask: broadcasts against ``input``. Where it is false the input may be anything, NaN and
     infinities included.
     Value: 0 where nothing is selected. float16 and bfloat16 are summed in float32, as
-    ``torch.mean`` does, to whose bits it is equal under a mask that selects all. A mean of which
-    the sum overflows is the sum of the parts; an infinity that is selected gives the dtype's
+    ``torch.mean`` does, to whose bits it is equal under a mask that selects all. A mean whose
+    sum overflows is the sum of the parts; an infinity that is selected gives the dtype's
     largest magnitude.
     Derivative: 1 / count where selected, 0 elsewhere, in an empty row, and where the sum overflows.
     """

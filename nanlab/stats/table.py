@@ -332,7 +332,7 @@ class StatsTable:
         return self._add_unknown(t)
 
     def _add_elements(self, t: torch.Tensor, times: int, implicit_zeros: int) -> int:
-        """A row for dense real elements, of which each occurs ``times`` times, and zeros on top."""
+        """A row for dense real elements, each counted ``times`` times, and for further zeros."""
         if t.numel() == 0:
             return self._add_zeros(implicit_zeros)
         known = self._kernel_of.get(t.dtype) if t.is_cpu else None

@@ -626,7 +626,7 @@ def _wider(trace: Trace, member: AbsorbedUpdate) -> str:
 
 
 def _in_float32(trace: Trace, stuck: list[AbsorbedUpdate]) -> Fix:
-    """The fix of float32, with what it does to a replayed update: it concerns the program, of which
+    """The fix of float32, with what it does to a replayed update. It concerns the whole program:
     no line was tried."""
     if _wide(stuck[0]):
         return Fix(

@@ -25,7 +25,7 @@ _OF_ONE = having("inverts", in_place=True) | with_forms("pow", in_place=True)
 
 
 def note_hidden_overflows(rows: StepRows) -> None:
-    """Add the quotients of a closed step of which an overflow made a part 0 to the history."""
+    """Add to the history the quotients of a closed step that an overflow made 0 in part."""
     recording = rows.recording
     latest = takewhile(lambda position: position >= rows.start, reversed(recording.status))
     healed = sorted(p for p in latest if recording.status[p] == HEALED and p < rows.end)

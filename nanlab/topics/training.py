@@ -68,7 +68,7 @@ def _bad_rate(fault: Fault, step: OptimizerStep | None) -> Finding:
     rate = next((r for r in step.rates if not _finite(r)), None) if step else None
     if rate is not None:
         title, given = f"the learning rate is {rate:g}", "Here the schedule gave the bad rate"
-    else:  # of which the row tells only that Python computed it
+    else:  # the row tells only that Python computed it
         title = "the learning rate, or another number of the update, is not a real number"
         given = "Here the bad number is one that Python computed"
     return learning_rate.retold(

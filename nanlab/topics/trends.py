@@ -80,7 +80,7 @@ _LOGARITHMS = having("log_like")
 
 
 def _pole(name: str) -> int:
-    """The slot of the operand of which a zero makes an infinity or NaN; -1: none."""
+    """The slot of the operand whose zeros make an infinity or NaN; -1: none."""
     divisor = card(name).divisor
     return divisor if divisor is not None else 0 if name in _LOGARITHMS else -1
 

@@ -154,7 +154,7 @@ class Dead:
 class Drive:
     """What drove a row of updates: gradients and rates, as sums of logarithms."""
 
-    updates: int = 0  # of which both are known
+    updates: int = 0  # whose gradient and rate are both known
     gradient: float = 0.0  # sum of log2 of the gradient's rms
     rate: float = 0.0  # sum of log2 of the learning rate, or of what was added over the gradient
     first: float = 0.0  # log2 of the first rate
@@ -263,7 +263,7 @@ class Series:
         self.places: list[Place] = []  # by column: where it was first seen
         self.parents: list[tuple[int, ...]] = []  # by column: the columns of its operands
         self.owners: dict[int, int] = {}  # column -> parameter or buffer that is written there
-        self.divisors: set[int] = set()  # columns of which 0 makes an infinity or NaN, where read
+        self.divisors: set[int] = set()  # columns whose zeros make an infinity or NaN
         # log2 of the magnitude; +inf: it overflowed
         self.values: npt.NDArray[np.float32] = np.full((8, 256), np.nan, np.float32)
         self._columns: dict[int, int] = {}

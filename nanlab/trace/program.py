@@ -186,8 +186,8 @@ class EngineRun:
 
     @property
     def by_sample(self) -> tuple[bool, ...]:
-        """Of each input, whether its gradient has a dimension that neither it nor the roots have
-        more: that of the samples for each of which ``vmap(grad(...))`` takes it."""
+        """Of each input, whether its gradient has one dimension more than it and the roots: the
+        samples of ``vmap(grad(...))``."""
         pairs = [] if self.batched_at is not None else zip(self.inputs, self.results, strict=False)
         return tuple(
             x.__class__ is g.__class__ is Ref and len(g.size) > len(x.size) for x, g in pairs
@@ -336,7 +336,7 @@ class Program:
         self.forgotten = spans
 
     def runs(self) -> list[list[Segment]]:
-        """The segments, those together of which each goes on from what the one before left."""
+        """The segments in groups: in a group each goes on from what the one before left."""
         found: list[list[Segment]] = []
         for segment in self.segments:
             if found and not self.lacks(found[-1][-1].end, segment.start):

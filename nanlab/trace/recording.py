@@ -129,7 +129,7 @@ class Nodes:
         return (NodeInfo(*row) for row in self.rows.values())
 
     def keep(self, wanted: Callable[[int, int], bool]) -> None:
-        """Forget all of which ``wanted(number, position)`` is false."""
+        """Forget each row for which ``wanted(number, position)`` is false."""
         self.rows = {number: row for number, row in self.rows.items() if wanted(number, row[0])}
 
 
@@ -565,7 +565,7 @@ class Recording:
         return found
 
     def unviewed(self, position: int) -> int:
-        """The row or source of which a row is a view, or itself."""
+        """The row or source that a row is a view of, or the row itself."""
         for _ in range(8):
             op = self.op(position)
             if op is None or not op.view:

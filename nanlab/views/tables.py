@@ -104,7 +104,7 @@ class TableBrowser(View):
         trace = self._table.trace
         if self._following or trace is None or not 0 <= self.selected < len(self.frame):
             return
-        if self._table.kind in ("steps", "parameters"):  # no row of which is one operation
+        if self._table.kind in ("steps", "parameters"):  # whose rows are no operations
             return
         trace.at = self.frame.iloc[self.selected]
 

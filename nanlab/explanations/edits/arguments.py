@@ -229,8 +229,8 @@ def given_by_key(site: Site) -> Iterator[Candidate]:
 
 
 def near_parameters(word: str, known: Iterable[str], cutoff: float) -> list[str]:
-    """The parameters that a word may stand for: those that nearly are written so, those of which
-    it is the long form, ``learning_rate`` for ``lr``, or the short one."""
+    """The parameters that a word may stand for: those that nearly are written so, and those whose
+    long or short form it is, ``learning_rate`` for ``lr``."""
     names = [*known]
     alike = difflib.get_close_matches(word, names, 2, cutoff)
     return [*alike, *(n for n in names if n in _initials(word) or word in _initials(n))]
@@ -330,7 +330,7 @@ def _named_alike(text: str, name: str) -> float:
 
 
 def exchanged(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
-    """Two arguments, each of which is named as the parameter of the other is."""
+    """Two arguments, each named as the parameter of the other."""
     names = [name for name in signature(place.value(call.func)) if name != "self"]
     given = (node for node in call.args if place.text(node) != "self")  # of a class above
     pairs = zip(given, names, strict=False)

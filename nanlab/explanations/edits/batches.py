@@ -132,8 +132,8 @@ def batch_first(site: Site) -> Iterator[Candidate]:
 
 
 def _has_steps_first(site: Site) -> bool:
-    """Whether the message speaks of the first two sizes of a tensor, of which another has the
-    second alone."""
+    """Whether the message speaks of the first two sizes of a tensor, and another tensor has
+    the second alone."""
     known = [v for f, _ in site.frames for v in f.f_locals.values() if isinstance(v, Tensor)]
     rows = {len(each) for each in known if each.dim() == 1}
     heads = {tuple(each.shape[:2]) for each in known if each.dim() > 1}
@@ -270,7 +270,7 @@ def _broadcasts(shape: Any, whole: Any) -> bool:
 
 
 def without_one_left(site: Site) -> Iterator[Candidate]:
-    """Batches without the last one, of which batch norm refuses the only sample: in the loader, or
+    """Batches without the last one, whose only sample batch norm refuses: in the loader, or
     passed over in the loop that trains."""
     refused = "1 value per channel when training" in site.text
     for place in site.statements() if refused else ():
@@ -432,7 +432,7 @@ def without_none(site: Site, place: Place) -> Iterator[Candidate]:
 
 
 def of_one_at_least(site: Site, place: Place) -> Iterator[Candidate]:
-    """The lengths of sequences of which some have no elements, as if these had one, of padding."""
+    """The lengths of sequences, with one element of padding for those that have none."""
     for call in place.calls() if "lengths" in site.text and "<= 0" in site.text else ():
         given = [k.value for k in call.keywords if k.arg == "lengths"] or call.args[1:2]
         for node in given if callee(call) == "pack_padded_sequence" else ():

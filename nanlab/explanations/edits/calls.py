@@ -320,7 +320,7 @@ def _axes(given: list[Any], told: list[str]) -> list[str]:
     """The axis that is gone through of each argument: the first, where it has the size of most;
     none of parameters that have several.
 
-    told: the axes that the program names, of which one is lacking or one is too many.
+    told: the axes that the program names, where one is lacking or one too many.
     """
     parts = [[*each.values()] if isinstance(each, dict) else [each] for each in given]
     sizes = [{v.shape[:1] for v in each if isinstance(v, Tensor)} for each in parts]

@@ -20,7 +20,7 @@ _MARKS = 3  # texts that say that a value is missing
 
 def read_as_numbers(site: Site) -> Iterator[Candidate]:
     """A table read with what its files write for a missing value, or with the signs of its numbers:
-    a column of which it has others is one of texts."""
+    a column with other values is one of texts."""
     if not _OF_TEXTS.search(site.text):
         return
     values = [v for frame, _ in site.frames for v in frame.f_locals.values()]
@@ -58,7 +58,7 @@ def _texts_of(table: pd.DataFrame) -> Iterator[list[str]]:
 
 
 def _options(columns: list[list[str]]) -> Iterator[str]:
-    """How a table is read of which all texts of a column, or most, say numbers."""
+    """How a table is read where all texts of a column, or most, say numbers."""
     marks: list[str] = []
     for texts in columns:
         others = [each for each in texts if not _is_number(each)]

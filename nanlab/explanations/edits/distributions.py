@@ -295,8 +295,8 @@ def of_shares(site: Site) -> Iterator[Candidate]:
 
 
 def with_all_masked(site: Site) -> Iterator[Candidate]:
-    """Scores of which some are left out by minus infinity, by the least number that there is: a
-    row of which all are left out has no probabilities else."""
+    """Scores that a mask leaves out with minus infinity, left out with the least number instead: a
+    row without any score has no probabilities else."""
     if not re.search("constraint.*|invalid multinomial", site.text) or "nan" not in site.text:
         return
     for place in (*site.raising, *site.bindings):

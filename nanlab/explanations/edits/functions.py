@@ -113,7 +113,7 @@ def by_sample(site: Site) -> Iterator[Candidate]:
     """Layers that normalise the batch as ones that normalise each sample, where ``vmap`` takes the
     samples one by one."""
     kind = nn.modules.batchnorm._BatchNorm
-    counting = "mutate a captured" in site.text  # the batches, of which it keeps the number
+    counting = "mutate a captured" in site.text  # the batches, whose number it keeps
     counting = counting and any(isinstance(each, kind) for each in site.running)
     if not counting and "Batch norm got a batched tensor" not in site.text:
         return

@@ -114,7 +114,7 @@ def _root(node: Any) -> str:
 
 
 def _unreturned(source: Source, node: ast.expr) -> str:
-    """An expression computed as before, of which nothing is returned."""
+    """An expression computed as before, without returning it."""
     text = source.part(node)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr == "setdefault" and len(node.args) == 2:

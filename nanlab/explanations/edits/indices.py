@@ -205,7 +205,7 @@ def counted_down(site: Site) -> Iterator[Candidate]:
 def _from_one_less(
     source: Source, bounds: list[ast.expr], more: list[tuple[ast.AST, str]]
 ) -> Iterator[Candidate]:
-    """Bounds of which the first is one less, where it is not so already."""
+    """Bounds with a first that is one less, where it is not so already."""
     first, number = bounds[0], number_of(bounds[0])
     text = _one_less(source, first) if number is MISSING else str(number - 1)
     if not isinstance(first, ast.BinOp) or not isinstance(first.op, ast.Sub):

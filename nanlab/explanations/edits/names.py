@@ -279,7 +279,7 @@ def of_first_part(site: Site, place: Place) -> Iterator[Candidate]:
 
 
 def _is_hooked(site: Site, place: Place) -> bool:
-    """Whether a function is a hook: it is called by modules, each of which gives what it gives."""
+    """Whether a function is a hook: modules call it, and give what it gives."""
     steps = [frame for frame, _ in walk_tb(site.error.__traceback__)]
     callers = [a.f_code for a, b in pairwise(steps) if b is place.frame]
     return place.frame.f_code.co_name != "forward" and any(

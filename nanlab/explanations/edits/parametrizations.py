@@ -24,7 +24,7 @@ from nanlab.explanations.site import (
 )
 from nanlab.operators import card
 
-# What undoes functions of which the cards do not say it: a value of theirs may be their bound.
+# Inverses that the cards do not have: a value of these functions may be their bound.
 _UNDONE = {"sigmoid": "result.logit()", "tanh": "result.atanh()"}
 _SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
 _PLAIN = re.compile(r"[a-z]\w*[a-z0-9]$")  # a function that writes into nothing

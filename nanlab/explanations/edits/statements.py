@@ -43,7 +43,7 @@ from nanlab.explanations.site import (
 from nanlab.explanations.trial import Source
 from nanlab.findings.rule import Edit
 
-_AHEAD = 8  # statements after one, of which another may be meant to come before it
+_AHEAD = 8  # statements after one, where another may be meant to come before it
 _CHAIN = 4  # statements that are computed anew
 _MOVED = (ast.Expr, ast.Assign, ast.AugAssign, ast.FunctionDef, ast.ClassDef, ast.Import)
 
@@ -423,8 +423,7 @@ def _returned_itself(place: Place, call: ast.Call) -> Iterator[Candidate]:
 
 
 def fitting(site: Site, place: Place) -> Iterator[Candidate]:
-    """A state of a part of the module; what fits of one of which the layer at the end has another
-    size."""
+    """A state of a part of the module; what fits of one whose layer at the end has another size."""
     wrong = re.findall(r"size mismatch for (\S+):", site.text)
     for call in place.calls():
         of = getattr(call.func, "value", call)
@@ -552,7 +551,7 @@ def _prefixes(
 
 
 def within_sequence(site: Site, place: Place) -> Iterator[Candidate]:
-    """A sequence of layers, of which one gives several parts or too many dimensions."""
+    """A sequence of layers where one gives several parts or too many dimensions."""
     for frame in site.inner:
         whole, layer = frame.f_locals.get("self"), frame.f_locals.get("module")
         if not isinstance(whole, nn.Sequential) or frame.f_code.co_name != "forward":

@@ -1,4 +1,4 @@
-"""Tables of classes, of which one is chosen by its name: entries as the others are."""
+"""Tables of classes that are chosen by name: entries as the others are."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _kinds(texts: list[str]) -> list[str]:
 
 
 def chain(site: Site, reads: list[Read]) -> list[Read]:
-    """Expressions, each of which reads what the one before it stands for, as far back as it can
+    """Expressions: each reads what the one before it stands for, as far back as it can
     be followed."""
     found = next(_before(site, reads[-1]), None) if 0 < len(reads) <= _STEPS else None
     return chain(site, [*reads, found]) if found is not None else reads

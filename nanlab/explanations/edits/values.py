@@ -515,7 +515,7 @@ def one_for_each_class(site: Site, place: Place) -> Iterator[Candidate]:
 
 
 def not_eaten(site: Site) -> Iterator[Candidate]:
-    """A squeeze that leaves the batch, of which the last may have one sample."""
+    """A squeeze that leaves the batch alone: the last one may have one sample."""
     refused = re.search(r"size|shape|[Dd]imension|\bdim|\d-d", site.text)
     none = re.search(r"0-d|zero-dim|\[\]", site.text)  # no dimension is left
     for place in site.statements() if refused else ():
