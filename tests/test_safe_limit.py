@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import nanlab
 from nanlab.errors import TypeMismatchError
@@ -18,6 +20,20 @@ from nanlab.safe import limit
 @limit
 def quotient(x: Tensor) -> Tensor:
     return torch.sin(x / 2) / x
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_counts_nothing_of_what_finds_the_limits(reentrant: bool) -> None:
+    def ratio(x: Tensor, w: Tensor) -> Tensor:
+        return torch.sin(x * w) / x
+
+    found = []
+    for through in (partial(checkpoint, use_reentrant=reentrant), lambda f, *given: f(*given)):
+        x = torch.tensor([0.0, 1.0], requires_grad=True)
+        w = torch.tensor(0.7, requires_grad=True)
+        through(limit(ratio), x, w).sum().backward()
+        found.append((x.grad, w.grad))
+    assert all(map(torch.equal, *found)) and torch.stack([found[0][1]]).isfinite()
 
 
 def test_value_and_two_derivatives_at_a_removable_singularity() -> None:

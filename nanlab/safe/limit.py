@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial, wraps
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -133,7 +134,7 @@ class _Call:
     @cached_property
     def constants(self) -> list[Tensor]:
         """What it reads beside the operands."""
-        with hidden(), self.autocast(), torch.random.fork_rng(devices=[]), suppress(Exception):
+        with _apart(), self.autocast(), torch.random.fork_rng(devices=[]), suppress(Exception):
             return self.read()
         return []
 
@@ -217,7 +218,7 @@ class _Call:
             if key in self.memory:
                 return self.memory[key]
         found: list[Limit | None] = [None] * len(self.results if of_values else wanted)
-        with hidden(), suppress(Exception):
+        with _apart(), suppress(Exception):
             operands = (*self.operands, *self.constants, *more)
             own = [x.detach() if isinstance(x, Tensor) else x for x in operands]
             if not any(_is_real(x) and bool(x.isnan().any()) for x in own) and self._is_pure():
@@ -232,7 +233,7 @@ class _Call:
         """Whether the function gives the same when it is called again, of the same operands."""
         if self._versions() != self.versions:
             return False
-        unseen, grad = hidden(), torch.set_grad_enabled(self.grad)
+        unseen, grad = _apart(), torch.set_grad_enabled(self.grad)
         with unseen, grad, self.autocast(), torch.random.fork_rng(devices=[]), suppress(Exception):
             before = torch.get_rng_state()
             again = self.fn(*self.operands, *self.constants)
@@ -319,6 +320,13 @@ def _autocast(device: str) -> Callable[[], AbstractContextManager[Any]]:
         return nullcontext
     dtype, enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
     return partial(torch.autocast, device, dtype=dtype, enabled=enabled)
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Unseen by modes that record, and by hooks on what autograd saves: a checkpoint counts it."""
+    with hidden(), saved_tensors_hooks(lambda x: x, lambda x: x):
+        yield
 
 
 def _is_transformed() -> bool:
