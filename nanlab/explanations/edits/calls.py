@@ -147,11 +147,12 @@ def _larger(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             size = getattr(made, name, size) if size is inspect.Parameter.empty else size
             if name in own or type(size) is not int or size < 2:
                 continue
-            numbers = [n for n in site.sizes[:8] if n > size and n not in site.batch]
-            for at, number in enumerate(numbers):
-                if size in site.told or name not in known:
-                    more = f"{name}={number}"
-                    yield place.added(0.9 + 0.02 * at, call, more)
+            own_place = replace(place, distance=0.0)
+            for at, number in enumerate(n for n in site.sizes[:8] if n > size):
+                if (size, number) in site.looked_up:
+                    yield own_place.added(0.7, call, f"{name}={number}")
+                elif number not in site.batch and (size in site.told or name not in known):
+                    yield place.added(0.9 + 0.02 * at, call, f"{name}={number}")
 
 
 def counted(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:

@@ -420,6 +420,25 @@ def uncalled(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             rest = [place.text(n) for n in (*call.args, *call.keywords) if n is not given]
             made = f"{place.text(call.func)}({', '.join((name, *rest))})"
             yield place.replaced(0.4, (call, f"{made}({more})"))
+    if place is site.raising[0] and _OF_INSTANCE.search(site.text):
+        owner: Any = call.func.func if isinstance(call.func, ast.Call) else call.func
+        name = spelled(getattr(owner, "value", owner))
+        for other in site.statements() if name else ():
+            values = _kept_in(other.statement, name)
+            built = [v for v in values if isinstance(v, ast.Call) and not (v.args or v.keywords)]
+            pairs = [(v, other.text(v.func)) for v in built]
+            yield replace(other, distance=0.0).replaced(0.25, *pairs)
+
+
+# What an instance says that is called as its class would be.
+_OF_INSTANCE = re.compile(r"\w+\.(forward|__call__)\(\) (got an unexp|takes|missing)|not callable")
+
+
+def _kept_in(statement: Any, name: str) -> list[Any]:
+    """What a statement binds to a name, or keeps in the dict of that name."""
+    targets, value = getattr(statement, "targets", []), getattr(statement, "value", None)
+    own = any(spelled(getattr(target, "value", target)) == name for target in targets)
+    return (value.values if isinstance(value, ast.Dict) else [value]) if own else []
 
 
 def of_one_number(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
