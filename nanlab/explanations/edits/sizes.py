@@ -13,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
 from torch.utils.data import Dataset
 
 from nanlab.explanations.site import (
@@ -316,21 +318,25 @@ def _other_parameters(site: Site, place: Place, node: ast.expr) -> Iterator[tupl
             yield 0.5, name
     reads = [spelled(n) for n in ast.walk(function or node)]
     unseen = own and place.value(node) is MISSING
+    taken = [v for f in site.inner if isinstance(v := f.f_locals.get("input"), Tensor)]
+    turned = any(site.size(place, node) in value.shape for value in taken)
+    first = turned and _has_channels_first(site)
     for each in function.args.args[1:] if unseen and function is not None else ():
-        if 0 < reads.count(each.arg) < reads.count(own):
+        told = (site.size(place, node), site.size(place, ast.Name(each.arg))) in site.refused
+        if told and first:
+            yield 0.05, each.arg
+        elif 0 < reads.count(each.arg) < reads.count(own) and not (told and turned):
             yield 0.45, each.arg
         elif each.arg != own and reads.count(each.arg) and site.refused:
-            told = _is_of_a_layer(site) and site.size(place, ast.Name(each.arg))
-            yield 0.9 - 0.45 * (told in {got for _, got in site.refused}), each.arg
+            yield 0.9, each.arg
 
 
-def _is_of_a_layer(site: Site) -> bool:
-    """Whether the line that raised was given what another layer made, whose channels lie where
-    that has them."""
+def _has_channels_first(site: Site) -> bool:
+    """Whether the line that raised was given what a layer made that has its channels first."""
     place = site.raising[0]
     bound = (site.binding(place, node) for node in place.parts())
     calls = (call for each in bound if each is not None for call in each.calls())
-    return any(isinstance(place.value(call.func), nn.Module) for call in calls)
+    return any(isinstance(place.value(call.func), (_ConvNd, _NormBase)) for call in calls)
 
 
 def with_columns_of_a_switch(site: Site) -> Iterator[Candidate]:
