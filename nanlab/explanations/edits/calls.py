@@ -151,18 +151,23 @@ def _larger(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             for at, number in enumerate(n for n in site.sizes[:8] if n > size):
                 if (size, number) in site.looked_up:
                     yield own_place.added(0.7, call, f"{name}={number}")
-                    known_words = (n for n, v in place.names().items() if _are_words(v, number))
-                    for words in (n for n in known_words if n[0] != "_"):
+                    for words in _words(place, call, number):
                         yield own_place.added(0.65, call, f"{name}=len({words})")
                 elif number not in site.batch and (size in site.told or name not in known):
                     yield place.added(0.9 + 0.02 * at, call, f"{name}={number}")
 
 
-def _are_words(value: Any, least: int) -> bool:
-    """Whether a value has a word for each of at least so many classes."""
-    words = (*value.keys(), *value.values()) if isinstance(value, dict) else value
-    listed = isinstance(value, (list, tuple, dict)) and len(value) >= least
-    return listed and any(isinstance(word, str) for word in words)
+def _words(place: Place, call: ast.Call, least: int) -> Iterator[str]:
+    """The names of what has a word for each of at least so many classes, and of which the call is
+    told no other number: not those of a vocabulary."""
+    given = [keyword.value for keyword in call.keywords]
+    counts = {n for n in map(place.value, given) if type(n) is int}
+    for name, value in place.names().items():
+        words = (*value, *value.values()) if isinstance(value, dict) else value
+        listed = isinstance(words, (list, tuple)) and any(isinstance(word, str) for word in words)
+        told = f"len({name})" in map(place.text, given)
+        if name[0] != "_" and listed and len(value) >= least and len(value) not in counts:
+            yield from () if told else (name,)
 
 
 def counted(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:

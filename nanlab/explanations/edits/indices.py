@@ -93,11 +93,13 @@ def after_the_last(site: Site, place: Place) -> Iterator[Candidate]:
         rows = place.value(node.value)
         if type(index) is int and hasattr(rows, "__len__") and index == len(rows):
             kept = [n for n in given or _never_read(place) if _is_one_more(place, rows, n)]
-            joined = bound_value(site.binding(place, node.value), spelled(node.value))
-            for name in kept if callee(joined) in having("joins") and not given else ():
-                for parts in (n for n in joined.args[:1] if isinstance(n, (ast.List, ast.Tuple))):
-                    more = ", ".join([*map(place.text, parts.elts), name])
-                    yield replace(place, distance=0.0).replaced(0.28, (parts, f"[{more}]"))
+            bound = site.binding(place, node.value)
+            joined = bound_value(bound, spelled(node.value))
+            parts = joined.args[0] if callee(joined) in having("joins") and joined.args else None
+            if bound is not None and isinstance(parts, (ast.List, ast.Tuple)) and not given:
+                for name in kept:
+                    more = ", ".join([*map(bound.text, parts.elts), name])
+                    yield replace(bound, distance=0.0).replaced(0.28, (parts, f"[{more}]"))
             for far, name in enumerate(given or kept):
                 text = f"({whole}[{at}] if {at} < len({whole}) else {name})"
                 yield place.replaced(0.3 + 0.02 * far, (node, text))
@@ -107,7 +109,7 @@ def after_the_last(site: Site, place: Place) -> Iterator[Candidate]:
 
 
 def _never_read(place: Place) -> list[str]:
-    """The names that the program binds where a statement stands, and reads nowhere."""
+    """The names that are bound beside a statement, and read nowhere."""
     nodes = [n for n in place.source.nodes if isinstance(n, ast.Name)]
     read = {n.id for n in nodes if isinstance(n.ctx, ast.Load)}
     return [*dict.fromkeys(n.id for n in nodes if n.id not in read)]
@@ -115,12 +117,8 @@ def _never_read(place: Place) -> list[str]:
 
 def _is_one_more(place: Place, rows: Any, name: str) -> bool:
     """Whether a name stands for a tensor that could be one more row of another."""
-    value, shape = place.value(ast.Name(name)), getattr(rows, "shape", None)
-    return (
-        isinstance(value, Tensor)
-        and shape is not None
-        and value.shape in (shape[1:], (1, *shape[1:]))
-    )
+    value, (first, *rest) = place.value(ast.Name(name)), getattr(rows, "shape", (0,))
+    return first > 0 and isinstance(value, Tensor) and [*value.shape] in (rest, [1, *rest])
 
 
 def _counts_down(place: Place) -> bool:

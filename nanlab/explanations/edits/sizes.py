@@ -517,11 +517,10 @@ def _with_ones(source: Source, node: Any, rank: int) -> Iterator[tuple[ast.AST, 
     if 1 < len(parts) < rank and {*written[1:]} == {one} and written[0] != one:
         if not indexed or written[0] == ":":
             yield parts[-1], ", ".join([one] * (1 + rank - len(parts)))
-    count = node.right if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else None
-    if re.fullmatch(r"[\[(]1,?[\])]", source.part(getattr(node, "left", node))):
-        less = number_of(getattr(count, "right", node))
-        if isinstance(getattr(count, "op", None), ast.Sub) and less in _LEADING:  # x.dim() - 2
-            yield count.right, str(3 - less)  # type: ignore[union-attr]
+    if isinstance(node, ast.BinOp) and re.fullmatch(r"[\[(]1,?[\])]", source.part(node.left)):
+        less = node.right.right if isinstance(node.right, ast.BinOp) else node
+        if source.part(node.right).count("-") == 1 and number_of(less) in _LEADING:  # x.dim() - 2
+            yield less, str(3 - number_of(less))
 
 
 _LEADING = (1, 2)  # dimensions before the ones
