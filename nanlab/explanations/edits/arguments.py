@@ -97,7 +97,8 @@ def _labels(site: Site) -> Iterator[tuple[str, Tensor]]:
 
 
 def near_words(site: Site) -> Iterator[Candidate]:
-    """A word that is refused as one that is known, wherever the program gives it."""
+    """A word that is refused as one that is known, wherever the program gives it; a dtype as that
+    of what is quantized."""
     known = {word for f in site.inner for word in _texts(f.f_code.co_consts)}
     known |= set(re.findall(r"[A-Za-z_]\w+", site.text))
     known |= {*dir(site.error.obj)} if isinstance(site.error, AttributeError) else set()
@@ -116,6 +117,13 @@ def near_words(site: Site) -> Iterator[Candidate]:
             far = 0.0 if node in site.raising[0].parts() else 0.04
             for at, other in enumerate(w for w in (*meant, *close) if w in known):
                 yield Candidate(0.2 + 0.02 * at + far, spliced(source, [(node, f'"{other}"')]))
+        for dtype in source.nodes if _QUANTIZES.search(site.text) else ():
+            name = getattr(dtype, "attr", "")
+            if source.part(dtype) == f"torch.{name}" and hasattr(torch, f"q{name}"):
+                yield Candidate(0.3, spliced(source, [(dtype, f"torch.q{name}")]))
+
+
+_QUANTIZES = re.compile("qtensor|to quantize")  # what takes a dtype of its own alone
 
 
 def _has_word(text: str, word: str) -> bool:
@@ -302,16 +310,20 @@ def by_keyword(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
 def of_longer_name(site: Site) -> Iterator[Candidate]:
     """An argument given to another parameter of the call, whose name says more: the batches of a
     ``batch_sampler``, given as its ``sampler``."""
+    function, known = site.raising[0].function, site.raising[0].frame.f_locals
+    taken = function.args.args[1:2] if function and function.name == "__getitem__" else []
+    several = any(isinstance(known.get(each.arg), list) for each in taken)
     for place in site.statements():
         for call in place.calls():
-            known = [*signature(place.value(call.func))] if call.keywords else []
-            taken = {keyword.arg for keyword in call.keywords}
+            names = [*signature(place.value(call.func))] if call.keywords else []
+            own_names = {keyword.arg for keyword in call.keywords}
             for keyword in call.keywords:
                 own = keyword.arg or ""
-                for name in known if len(own) > _SHORT else ():
-                    if name.endswith(f"_{own}") and name not in taken:
+                for name in names if len(own) > _SHORT else ():
+                    if name.endswith(f"_{own}") and name not in own_names:
                         text = f"{name}={place.text(keyword.value)}"
-                        yield replace(place, distance=0.0).replaced(0.8, (keyword, text))
+                        cost = 0.25 if several and callee(call) == "DataLoader" else 0.8
+                        yield replace(place, distance=0.0).replaced(cost, (keyword, text))
 
 
 _SHORT = 3  # letters of a name that many others end in

@@ -147,11 +147,27 @@ def _larger(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             size = getattr(made, name, size) if size is inspect.Parameter.empty else size
             if name in own or type(size) is not int or size < 2:
                 continue
-            numbers = [n for n in site.sizes[:8] if n > size and n not in site.batch]
-            for at, number in enumerate(numbers):
-                if size in site.told or name not in known:
-                    more = f"{name}={number}"
-                    yield place.added(0.9 + 0.02 * at, call, more)
+            own_place = replace(place, distance=0.0)
+            for at, number in enumerate(n for n in site.sizes[:8] if n > size):
+                if (size, number) in site.looked_up:
+                    yield own_place.added(0.7, call, f"{name}={number}")
+                    for words in _words(place, call, number):
+                        yield own_place.added(0.65, call, f"{name}=len({words})")
+                elif number not in site.batch and (size in site.told or name not in known):
+                    yield place.added(0.9 + 0.02 * at, call, f"{name}={number}")
+
+
+def _words(place: Place, call: ast.Call, least: int) -> Iterator[str]:
+    """The names of what has a word for each of at least so many classes, and of which the call is
+    told no other number: not those of a vocabulary."""
+    given = [keyword.value for keyword in call.keywords]
+    counts = {n for n in map(place.value, given) if type(n) is int}
+    for name, value in place.names().items():
+        words = (*value, *value.values()) if isinstance(value, dict) else value
+        listed = isinstance(words, (list, tuple)) and any(isinstance(word, str) for word in words)
+        told = f"len({name})" in map(place.text, given)
+        if name[0] != "_" and listed and len(value) >= least and len(value) not in counts:
+            yield from () if told else (name,)
 
 
 def counted(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:

@@ -40,13 +40,18 @@ def read_as_numbers(site: Site) -> Iterator[Candidate]:
 
 def dummies_as_numbers(site: Site) -> Iterator[Candidate]:
     """A column for each kind of something as numbers: as truth values, beside columns of numbers,
-    they make a table one of objects."""
+    they make a table one of objects. The kinds in one column as their numbers."""
     for source in site.program.texts if "numpy.object_" in site.text else ():
         for node in source.nodes:
             if isinstance(node, ast.Call) and callee(node) == "get_dummies":
                 if not any(keyword.arg == "dtype" for keyword in node.keywords):
                     head = source.part(node)[:-1].rstrip().rstrip(",")
                     yield Candidate(0.22, spliced(source, [(node, f"{head}, dtype=float)")]))
+            elif callee(node) == "astype" and re.search(r"\(.category.\)$", source.part(node)):
+                text = f"{source.part(node)}.cat.codes"
+                yield Candidate(0.22, spliced(source, [(node, text)]))
+            elif callee(node) == "Categorical":
+                yield Candidate(0.22, spliced(source, [(node, f"{source.part(node)}.codes")]))
 
 
 def _texts_of(table: pd.DataFrame) -> Iterator[list[str]]:

@@ -109,7 +109,7 @@ def _exponent(site: Site, place: Place, node: ast.expr, variances: bool) -> Iter
     if bound is not None and isinstance(value, ast.expr) and bound.function is place.function:
         text = bound.text(value)
         part = value is bound_value(bound, "") and len(bound_by(bound.statement)) > 1
-        if re.search(_LOGARITHM, text) and not part and not re.search("exp|softplus", text):
+        if re.search(_LOGARITHM, text) and not part and not re.search(r"exp_?\(|softplus", text):
             own = replace(bound, distance=0.0)
             form = _root(site.roles.get(id(node), ""), bound.whole(value), variances)
             yield own.replaced(0.26 if _HALVED.search(text) else 0.29, (value, form))

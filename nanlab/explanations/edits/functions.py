@@ -408,7 +408,8 @@ def _of_vectors(
 
 
 def uncalled(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
-    """A function given to a call, for what it returns: ``checkpoint(f, x)``, ``vmap(f)(x)``."""
+    """A function given to a call, for what it returns: ``checkpoint(f, x)``, ``vmap(f)(x)``; a
+    class for its instance."""
     keywords = [keyword.value for keyword in call.keywords]
     for given in (*call.args, *keywords) if "not callable" in site.text else ():
         if isinstance(given, ast.Call):
@@ -420,6 +421,29 @@ def uncalled(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             rest = [place.text(n) for n in (*call.args, *call.keywords) if n is not given]
             made = f"{place.text(call.func)}({', '.join((name, *rest))})"
             yield place.replaced(0.4, (call, f"{made}({more})"))
+    options = [place.value(node) for node in (*call.args, *keywords)]
+    plain = not any(each is MISSING or isinstance(each, Tensor) for each in options)
+    if place is site.raising[0] and plain and _OF_INSTANCE.search(site.text):
+        yield from _built_where_kept(site, call)
+
+
+# What an instance says that is called as its class would be.
+_OF_INSTANCE = re.compile(r"\w+\.(forward|__call__)\(\) (got an unexp|takes|missing)|not callable")
+
+
+def _built_where_kept(site: Site, call: ast.Call) -> Iterator[Candidate]:
+    """Classes in place of their instances, where what is looked up in a dict, or has a name, is
+    called with options."""
+    looked_up = isinstance(call.func, ast.Subscript)
+    name = spelled(getattr(call.func, "value", call) if looked_up else call.func)
+    for place in site.statements() if name and (looked_up or call.args or call.keywords) else ():
+        value: Any = getattr(place.statement, "value", None)
+        targets = [getattr(n, "value", n) for n in getattr(place.statement, "targets", [])]
+        kept = value.values if isinstance(value, ast.Dict) else [value]
+        built = [v for v in kept if isinstance(v, ast.Call) and not (v.args or v.keywords)]
+        if name in map(spelled, targets):
+            pairs = [(each, place.text(each.func)) for each in built]
+            yield replace(place, distance=0.0).replaced(0.25, *pairs)
 
 
 def of_one_number(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:

@@ -82,7 +82,8 @@ def by_position(site: Site, place: Place) -> Iterator[Candidate]:
 
 
 def after_the_last(site: Site, place: Place) -> Iterator[Candidate]:
-    """What comes after the last element, where a function that is given it never reads it."""
+    """What comes after the last element, where a function that is given it, or what computed it,
+    never reads it."""
     given = unread(place.function) if isinstance(site.error, IndexError) else []
     for node in (n for n in place.parts() if isinstance(n, ast.Subscript)):
         whole, at = place.text(node.value), place.text(node.slice)
@@ -91,12 +92,33 @@ def after_the_last(site: Site, place: Place) -> Iterator[Candidate]:
             index = _sum(place, node.slice)
         rows = place.value(node.value)
         if type(index) is int and hasattr(rows, "__len__") and index == len(rows):
-            for far, name in enumerate(given):
+            kept = [n for n in given or _never_read(place) if _is_one_more(place, rows, n)]
+            bound = site.binding(place, node.value)
+            joined = bound_value(bound, spelled(node.value))
+            parts = joined.args[0] if callee(joined) in having("joins") and joined.args else None
+            if bound is not None and isinstance(parts, (ast.List, ast.Tuple)) and not given:
+                for name in kept:
+                    more = ", ".join([*map(bound.text, parts.elts), name])
+                    yield replace(bound, distance=0.0).replaced(0.28, (parts, f"[{more}]"))
+            for far, name in enumerate(given or kept):
                 text = f"({whole}[{at}] if {at} < len({whole}) else {name})"
                 yield place.replaced(0.3 + 0.02 * far, (node, text))
             if isinstance(node.slice, ast.BinOp) and _counts_down(place):  # what is still to come
                 text = f"({whole}[{at}] if {at} < len({whole}) else 0.0)"
                 yield place.replaced(0.45, (node, text))
+
+
+def _never_read(place: Place) -> list[str]:
+    """The names that are bound beside a statement, and read nowhere."""
+    nodes = [n for n in place.source.nodes if isinstance(n, ast.Name)]
+    read = {n.id for n in nodes if isinstance(n.ctx, ast.Load)}
+    return [*dict.fromkeys(n.id for n in nodes if n.id not in read)]
+
+
+def _is_one_more(place: Place, rows: Any, name: str) -> bool:
+    """Whether a name stands for a tensor that could be one more row of another."""
+    value, (first, *rest) = place.value(ast.Name(name)), getattr(rows, "shape", (0,))
+    return first > 0 and isinstance(value, Tensor) and [*value.shape] in (rest, [1, *rest])
 
 
 def _counts_down(place: Place) -> bool:

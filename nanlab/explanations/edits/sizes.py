@@ -13,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
 from torch.utils.data import Dataset
 
 from nanlab.explanations.site import (
@@ -316,11 +318,25 @@ def _other_parameters(site: Site, place: Place, node: ast.expr) -> Iterator[tupl
             yield 0.5, name
     reads = [spelled(n) for n in ast.walk(function or node)]
     unseen = own and place.value(node) is MISSING
+    taken = [v for f in site.inner if isinstance(v := f.f_locals.get("input"), Tensor)]
+    turned = any(site.size(place, node) in value.shape for value in taken)
+    first = turned and _has_channels_first(site)
     for each in function.args.args[1:] if unseen and function is not None else ():
-        if 0 < reads.count(each.arg) < reads.count(own):
+        told = (site.size(place, node), site.size(place, ast.Name(each.arg))) in site.refused
+        if told and first:
+            yield 0.05, each.arg
+        elif 0 < reads.count(each.arg) < reads.count(own) and not (told and turned):
             yield 0.45, each.arg
         elif each.arg != own and reads.count(each.arg) and site.refused:
             yield 0.9, each.arg
+
+
+def _has_channels_first(site: Site) -> bool:
+    """Whether the line that raised was given what a layer made that has its channels first."""
+    place = site.raising[0]
+    bound = (site.binding(place, node) for node in place.parts())
+    calls = (call for each in bound if each is not None for call in each.calls())
+    return any(isinstance(place.value(call.func), (_ConvNd, _NormBase)) for call in calls)
 
 
 def with_columns_of_a_switch(site: Site) -> Iterator[Candidate]:
@@ -359,6 +375,27 @@ def exchanged_sizes(site: Site) -> Iterator[Candidate]:
                 numbers = {number_of(n) for n in (a, b)} - {MISSING}
                 if numbers <= {*site.told} and place.text(a) != place.text(b):
                     yield place.replaced(0.5, (a, place.text(b)), (b, place.text(a)))
+
+
+def rows_exchanged(site: Site) -> Iterator[Candidate]:
+    """The two rows of the indices of a sparse tensor that changed places."""
+    told = re.search("row bound|inconsistent with indices", site.text)
+    for place in site.statements() if told is not None else ():
+        for call in (c for c in place.calls() if callee(c) == "sparse_coo_tensor"):
+            named = [k.value for k in call.keywords if k.arg == "indices"]
+            rows, table = (named or call.args or [call])[0], place.result()
+            if isinstance(table, Tensor) and table.is_sparse and table._nnz():
+                beyond = table._indices().amax(1).tolist()
+                if all(most < size for most, size in zip(beyond, table.shape, strict=False)):
+                    continue
+            bound = site.binding(place, rows)
+            own, made = (bound, bound_value(bound, spelled(rows))) if bound else (place, rows)
+            lists = (n for n in ast.walk(made) if isinstance(n, (ast.List, ast.Tuple)))
+            pairs = [(made, f"{own.whole(made)}.flip(0)")]
+            for a, b in (n.elts for n in lists if len(n.elts) == 2):
+                pairs = [(a, own.text(b)), (b, own.text(a))]
+                break
+            yield replace(own, distance=0.0).replaced(0.3, *pairs)
 
 
 # Two words for the dimensions of a shape that come in the other order: of a weight, of pictures.
@@ -480,6 +517,13 @@ def _with_ones(source: Source, node: Any, rank: int) -> Iterator[tuple[ast.AST, 
     if 1 < len(parts) < rank and {*written[1:]} == {one} and written[0] != one:
         if not indexed or written[0] == ":":
             yield parts[-1], ", ".join([one] * (1 + rank - len(parts)))
+    if isinstance(node, ast.BinOp) and re.fullmatch(r"[\[(]1,?[\])]", source.part(node.left)):
+        less = node.right.right if isinstance(node.right, ast.BinOp) else node
+        if source.part(node.right).count("-") == 1 and number_of(less) in _LEADING:  # x.dim() - 2
+            yield less, str(3 - number_of(less))
+
+
+_LEADING = (1, 2)  # dimensions before the ones
 
 
 def rest_of_parts(site: Site, place: Place) -> Iterator[Candidate]:
@@ -794,7 +838,8 @@ def _added(source: Source, call: ast.Call, more: str) -> tuple[ast.AST, str]:
 
 
 def outputs_padded(site: Site) -> Iterator[Candidate]:
-    """Layers that multiply a size by their stride, by exactly that: all of the program, or one."""
+    """Layers that multiply a size by their stride, by exactly that: all of the program, or one;
+    what is made larger by a factor, as large as what it meets."""
     if not re.search("must match (the size|except)|size mismatch|same size", site.text):
         return
     for source in site.program.texts:
@@ -807,6 +852,15 @@ def outputs_padded(site: Site) -> Iterator[Candidate]:
                 pairs.append((node, f"{source.part(node)[:-1]}, output_padding={step - 1})"))
         for at, some in enumerate([pairs, *([pair] for pair in pairs)] if pairs else ()):
             yield Candidate(0.45 + 0.02 * at, spliced(source, some))
+    raised = site.raising[0]
+    known = {n: v for n, v in raised.frame.f_locals.items() if n in names_in(raised.statement)}
+    bindings = (site.binding(raised, node) for node in raised.parts())
+    for bound in (replace(each, distance=0.0) for each in bindings if each is not None):
+        for call in (c for c in bound.calls() if callee(c) == "interpolate"):
+            for factor in (k for k in call.keywords if k.arg == "scale_factor"):
+                for name in (n for n, v in known.items() if isinstance(v, Tensor)):
+                    if name not in bound_by(bound.statement):
+                        yield bound.replaced(0.44, (factor, f"size={name}.shape[2:]"))
 
 
 def of_shortcuts(site: Site) -> Iterator[Candidate]:

@@ -818,7 +818,8 @@ def in_rows(site: Site) -> Iterator[Candidate]:
         rows = given if isinstance(given, _LISTS) else []
         widths = {len(row) if isinstance(row, _LISTS) and len(row) else 0 for row in rows}
         if told is not None and widths == {int(told[1])}:
-            yield replace(place, distance=0.0).replaced(0.35, (call, f"{place.text(call)}.T"))
+            cost = 0.35 - 0.2 * (place.function is not site.raising[0].function)
+            yield replace(place, distance=0.0).replaced(cost, (call, f"{place.text(call)}.T"))
 
 
 _LISTS = list, tuple, np.ndarray

@@ -516,8 +516,8 @@ def one_for_each_class(site: Site, place: Place) -> Iterator[Candidate]:
 
 def not_eaten(site: Site) -> Iterator[Candidate]:
     """A squeeze that leaves the batch alone: the last one may have one sample."""
-    refused = re.search(r"size|shape|[Dd]imension|\bdim|\d-d", site.text)
-    none = re.search(r"0-d|zero-dim|\[\]", site.text)  # no dimension is left
+    none = re.search(r"0-d|zero-dim|\[\]|'(float|int)' object is not iter", site.text)  # none left
+    refused = none or re.search(r"size|shape|[Dd]imension|\bdim|\d-d", site.text)
     for place in site.statements() if refused else ():
         for call in (c for c in place.calls() if callee(c) == "squeeze"):
             plain = place.value(call.func) is torch.squeeze
