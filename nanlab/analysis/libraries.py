@@ -203,14 +203,16 @@ def rewritings(
         tree = ast.parse(text)
     except SyntaxError:
         return []
-    every = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    calls = [call for call in every if line in lines_of(call)]
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and line in lines_of(n)]
     own = next((call for call in calls if span_of(call) == span), None)
     if own is not None and cause == UNLIKELY and last_name(own.func) in _SCORES:
         calls = [own]  # the model may give what it likes: what it is held against counts
     elif own is not None:
         calls = [node for node in ast.walk(own) if isinstance(node, ast.Call)]
-    guards = guards_at(real, library[1])
+    every = [*calls, *(maker for call in calls for maker in _makers(tree, call.func))]
+    zeros = ((call, k.arg or "") for call in every for k in call.keywords if _is_off(k))
+    off = frozenset(name for call, name in zeros if float(_default(text, call, name)) > 0)
+    guards = guards_at(real, library[1], off)
     empty = cause == "empty-reduction"
     forms = [form for form in FORMS.get(cause, ()) if masked or form not in MASKS]
     forms = [*dict.fromkeys((*kept, *forms))]
@@ -271,8 +273,11 @@ def bounded_where_made(
 
 
 @lru_cache(maxsize=256)
-def guards_at(file: str, line: int) -> tuple[tuple[str, bool], ...]:
-    """(name, whether of self) of guards that a library's function reads; its line's first."""
+def guards_at(
+    file: str, line: int, off: frozenset[str] = frozenset()
+) -> tuple[tuple[str, bool], ...]:
+    """(name, whether of self) of guards that a library's function reads; its line's first. off:
+    names of what the program makes 0, which is a guard under any name."""
     around = functions_around(parsed_file(file), line)
     if not around:
         return ()
@@ -283,8 +288,8 @@ def guards_at(file: str, line: int) -> tuple[tuple[str, bool], ...]:
     own = [each for n in classes if line in lines_of(n) for each in n.body]
     makers = [n for n in own if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
     names = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
-    names &= GUARDS.keys() | _tiny_by_default(function)
-    kept = GUARDS.keys() | {name for maker in makers for name in _tiny_by_default(maker)}
+    names &= GUARDS.keys() | off | _tiny_by_default(function)
+    kept = GUARDS.keys() | off | {name for maker in makers for name in _tiny_by_default(maker)}
     found: dict[tuple[str, bool], None] = {}
     for part in (*here, function):
         for node in ast.walk(part):
@@ -298,6 +303,12 @@ def guards_at(file: str, line: int) -> tuple[tuple[str, bool], ...]:
             ):
                 found.setdefault((node.attr.lstrip("_"), True))
     return tuple(found)
+
+
+def _is_off(keyword: ast.keyword) -> bool:
+    """Whether a call gives 0 for a number."""
+    value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+    return type(value) in (int, float) and not value
 
 
 def _tiny_by_default(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
@@ -331,7 +342,7 @@ def _guarded(
     given = [(k.arg, True) for maker in makers for k in maker.keywords if k.arg in GUARDS]
     for guard, of_self in dict.fromkeys((*guards, *given)):
         value = GUARDS.get(guard, FLOOR)
-        owned = made_for if name.startswith("__") else name
+        owned = made_for if name.startswith("_") else name
         title = f"give {owned or 'the library'} its `{guard}`"
         passed = [
             (call, keyword.value, keyword.value.value or 0.0)
@@ -349,8 +360,11 @@ def _guarded(
         ]
         low = [each for each in near if each[2] < float(value) / 2]
         for call, node, held in low or [each for each in passed if not each[2]][:1]:
-            better = max(value, _default(text, call, guard), key=float) if held else value
-            yield _in_place(text, f"{title}: {better}", call, node, better)
+            default = _default(text, call, guard)
+            # what is small beside the default changes less of what was right
+            own = [value] if guard in GUARDS or not float(default) else [default, value]
+            for better in [max(value, default, key=float)] if held else own:
+                yield _in_place(text, f"{title}: {better}", call, node, better)
         if near or not all(held for _, _, held in passed):
             continue
         for call in calls:
