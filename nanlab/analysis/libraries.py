@@ -17,7 +17,7 @@ from functools import lru_cache
 import torch
 
 from nanlab.program.callee import meant, objects_of
-from nanlab.program.edit_text import root_of
+from nanlab.program.edit_text import local_makers, root_of
 from nanlab.program.expression import (
     assigned_pairs,
     functions_around,
@@ -120,6 +120,7 @@ TINY = 1e-4  # of a default, below which it is one of those under another name
 FLOOR = "1e-3"  # what is tried for such
 AWAY_FROM_ZERO = ("{x}.clamp_min(1e-6)", "{x} + 1e-6")
 FURTHER = ("{x}.clamp_min(1e-3)",)
+FAR = ("{x}.clamp_min(1e-2)",)  # whose inverse powers leave float32 some digits
 SHRUNK = ("{x} * (1 - 1e-6)",)  # off the edge of a symmetric domain
 APART = ("{x} + 1e-3 * torch.randn_like({x})",)
 OF_LISTS = {FURTHER[0]: "[max(each, 1e-3) for each in {x}]"}  # which have none of these methods
@@ -143,7 +144,7 @@ FORMS = {
     "norm-at-zero": AWAY_FROM_ZERO[::-1],
     "sqrt-at-zero": (*AWAY_FROM_ZERO[::-1], *APART),
     "sqrt-of-negative": (*AWAY_FROM_ZERO, *BELOW_ONE),
-    "pow-fraction-at-zero": (*AWAY_FROM_ZERO, *UNSATURATED, *APART),
+    "pow-fraction-at-zero": (*AWAY_FROM_ZERO, *FAR, *UNSATURATED, *APART),
     "pow-negative-base": (*AWAY_FROM_ZERO, *BELOW_ONE),
     UNLIKELY: (*AWAY_FROM_ZERO, *INSIDE),
     "inverse-function-at-edge": (*INSIDE[::-1], *BESIDE, *APART),
@@ -223,7 +224,7 @@ def rewritings(
         *(_settings(text, calls[0], library) if calls else ()),
         *(_as_logarithms(tree, text, calls[0], library) if calls else ()),
         *(_by_rows(tree, text, calls[0]) if calls and cause in _AT_ZERO else ()),
-        *_fed(tree, text, calls, forms, probable),
+        *_fed(tree, text, [*calls, *_made_of(calls, text, cause)], forms, probable),
         *(_widened(tree, text, call, library) for call in calls[:1] if WIDER[0] in forms),
         *(_without_data(tree, text, calls[0], form) for form in EMPTY if calls and empty),
     ]
@@ -441,6 +442,13 @@ def _fed(
                 if call is calls[0] and form in _FOR_ALL:
                     alike += _alike(tree, text, call, argument, form, made)
     yield from alike
+
+
+def _made_of(calls: Sequence[ast.Call], text: str, cause: str) -> list[ast.Call]:
+    """The calls that make the objects which others call; none where data is out of the support of a
+    distribution, which says nothing of parameters."""
+    known = (local_makers(call, text).values() for call in calls if cause != UNLIKELY)
+    return list({span_of(maker): maker for each in known for maker in each}.values())
 
 
 def _as_logarithms(

@@ -21,6 +21,7 @@ from nanlab.program.callee import (
     Run,
     enters_library,
     known_in,
+    meant,
     packages_of,
     run_with,
     runs_of,
@@ -305,7 +306,7 @@ class _Rewrite:
         if not found and isinstance(was, ast.AugAssign) and isinstance(now, ast.AugAssign):
             if old is was.value and type(was.op) is type(now.op):  # by a number of the program
                 found = list(self._regions(made, joined(was), joined(now)))
-        return found or self._set(was, old, new)
+        return found or self._set(was, old, new) or self._made_of(was, now)
 
     def _code(self, new: ast.expr, used: Iterable[str], computed: Collection[str] = ()) -> Code:
         """New code with all that the edit puts before and around it."""
@@ -486,24 +487,60 @@ class _Rewrite:
         makers = local_makers(was, self.text)
         if makers:  # what they make is gone when the step is over
             pairs += [(with_makers(a, makers), with_makers(b, makers)) for a, b in pairs]
+        if found := self._made_of(was, now):
+            return found
         for a, b in pairs:
             if enters_library(a, self.text, self.packages):
                 with suppress(NotReplayable):
-                    found = []
-                    for at, run, group in self._runs(a, makers):
-                        names = known_in(self.text)
-                        code = Code(b, run.parts, names, self.before, self.contexts)
-                        if code.free:
-                            others = {
-                                key_of(path): self.readings.elsewhere(path, at, run.calls)
-                                for path in code.free
-                            }
-                            run = replace(run, parts={**run.parts, **others})
-                            code = Code(b, run.parts, names, self.before, self.contexts)
-                        found.append(self._made_anew(at, run, code, span_of(a), group))
-                    if found:
+                    if found := self._anew(a, b, makers):
                         return found
         return []
+
+    def _anew(self, a: ast.expr, b: ast.expr, makers: Mapping[str, ast.Call]) -> list[_Found]:
+        """The runs of a call into a library, written anew. Raises NotReplayable."""
+        found = []
+        for at, run, group in self._runs(a, makers):
+            names = known_in(self.text)
+            code = Code(b, run.parts, names, self.before, self.contexts)
+            if code.free:
+                others = {
+                    key_of(path): self.readings.elsewhere(path, at, run.calls) for path in code.free
+                }
+                run = replace(run, parts={**run.parts, **others})
+                code = Code(b, run.parts, names, self.before, self.contexts)
+            found.append(self._made_anew(at, run, code, span_of(a), group))
+        return found
+
+    def _made_of(self, was: ast.stmt, now: ast.stmt) -> list[_Found]:
+        """An object of a library that is made of something else, as what its methods compute;
+        nothing where not all that reads it can be made again."""
+        match was, now:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as maker), ast.Assign():
+                path, new = ast.Name(name, ast.Load()), now.value
+            case _:
+                return []
+        if not isinstance(new, ast.Call):
+            return []
+        kinds = meant(maker.func, self.text, self.packages)
+        if self.before or not any(isinstance(k, type) and k is not Tensor for k in kinds):
+            return []
+        around, found = function_around(self.text, was.lineno), list[_Found]()
+        reads = [n for n in ast.walk(around) if isinstance(n, ast.Name) and n.id == name]
+        users = [*statements_with(key_of(path), self.text)]
+        users = [s for s in users if name in local_makers(s, self.text) and s in nodes_of(around)]
+        if len(reads) - 1 != sum(n in reads for s in users for n in ast.walk(s)):
+            return []
+        for user in users:
+            makers = local_makers(user, self.text)
+            for node, _ in outward_of(user, user, path, path):
+                with suppress(NotReplayable):
+                    a, b = (with_makers(node, makers | {name: m}) for m in (maker, new))
+                    if own := self._anew(a, b, makers):
+                        found += own
+                        break
+            else:
+                return []
+        return found
 
     def made_again(self, span: Span | None, context: Callable[[], Any]) -> list[_Found]:
         """The calls into a library at a place of the line, made again in a context."""
@@ -577,10 +614,11 @@ class _Rewrite:
         objects, those that stand in it."""
         inner = {span_of(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
         spans = [span_of(maker) for maker in makers.values() if span_of(maker) in inner]
+        stored = self.recording.program.names
         before = [dict(self.made(span)) for span in spans]
         for at, group in self.made(span_of(node)):
             if group:
-                where = self.segments[at], device_of(group), self.readings.value(at)
+                where = self.segments[at], device_of(group), self.readings.value(at), stored
                 made = sorted([*group, *(m for each in before for m in each[at])], key=_index)
                 own = {m.index for m in group}
                 for run in runs_of(node, self.text, self.packages, made, *where):
