@@ -68,6 +68,7 @@ from nanlab.program.expression import (
     lines_of,
     names_in,
     nodes_of,
+    parsed,
     postorder,
     replaced,
     sides_taken,
@@ -633,7 +634,28 @@ class _Rewrite:
             raise NotReplayable("the call ends in a Function, whose backward would be as it was")
         made = run_with(code, run, segment, device_of(around))
         patch = Patch(at, run.calls[-1], frozenset(run.calls), run.out, made)
-        return Region(at, _outermost(run.calls[-1], run.out, span, around)), patch
+        seen = self._seen(run, span)
+        return Region(at, _outermost(run.calls[-1], seen, span, around)), patch
+
+    def _seen(self, run: Run, span: Span) -> Any:
+        """What a call gives, without what a function gives to names that nobody reads."""
+        for statement in self.old:
+            match statement:
+                case ast.Assign(targets=[ast.Tuple(elts=names)], value=value) if (
+                    span_of(value) == span and run.kept is None and len(run.out) == len(names)
+                ):
+                    kept = (n for n in names if not self._is_unread(n))
+                    return tuple(run.out[names.index(n)] for n in kept) or run.out
+        return run.out
+
+    def _is_unread(self, name: ast.expr) -> bool:
+        """Whether nothing in the file reads a name; another cell may read one outside functions."""
+        if not isinstance(name, ast.Name):
+            return False
+        local = isinstance(function_around(self.text, self.readings.line), _DEFINITIONS)
+        nodes = (n for n in nodes_of(parsed(self.text)) if isinstance(n, ast.Name))
+        reads = (n.id for n in nodes if isinstance(n.ctx, ast.Load))
+        return (local or name.id == "_") and name.id not in reads
 
     # -- functions that are not known: their results, and their arguments
 
