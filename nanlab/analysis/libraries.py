@@ -144,7 +144,7 @@ FORMS = {
     "norm-at-zero": AWAY_FROM_ZERO[::-1],
     "sqrt-at-zero": (*AWAY_FROM_ZERO[::-1], *APART),
     "sqrt-of-negative": (*AWAY_FROM_ZERO, *BELOW_ONE),
-    "pow-fraction-at-zero": (*AWAY_FROM_ZERO, *FAR, *UNSATURATED, *APART),
+    "pow-fraction-at-zero": (*AWAY_FROM_ZERO, *FAR, *BELOW_ONE, *UNSATURATED, *APART),
     "pow-negative-base": (*AWAY_FROM_ZERO, *BELOW_ONE),
     UNLIKELY: (*AWAY_FROM_ZERO, *INSIDE),
     "inverse-function-at-edge": (*INSIDE[::-1], *BESIDE, *APART),
@@ -212,7 +212,7 @@ def rewritings(
         calls = [node for node in ast.walk(own) if isinstance(node, ast.Call)]
     every = [*calls, *(maker for call in calls for maker in _makers(tree, call.func))]
     zeros = ((call, k.arg or "") for call in every for k in call.keywords if _is_off(k))
-    off = frozenset(name for call, name in zeros if float(_default(text, call, name)) > 0)
+    off = frozenset(name for call, name in zeros if float(_default(text, call, name, library)) > 0)
     guards = guards_at(real, library[1], off)
     empty = cause == "empty-reduction"
     forms = [form for form in FORMS.get(cause, ()) if masked or form not in MASKS]
@@ -361,7 +361,7 @@ def _guarded(
         ]
         low = [each for each in near if each[2] < float(value) / 2]
         for call, node, held in low or [each for each in passed if not each[2]][:1]:
-            default = _default(text, call, guard)
+            default = _default(text, call, guard, library)
             # what is small beside the default changes less of what was right
             own = [value] if guard in GUARDS or not float(default) else [default, value]
             for better in [max(value, default, key=float)] if held else own:
@@ -650,9 +650,9 @@ def _makers(tree: ast.Module, path: ast.expr) -> list[ast.Call]:
     ]
 
 
-def _default(text: str, call: ast.Call, name: str) -> str:
+def _default(text: str, call: ast.Call, name: str, library: Place) -> str:
     """What a function that is at hand takes for a number which a call gives; "0" if unknown."""
-    for function in meant(call.func, text, frozenset()):
+    for function in meant(call.func, text, frozenset({_package_of(library)})):
         with suppress(TypeError, ValueError):
             parameter = inspect.signature(function).parameters.get(name)
             if parameter is not None and isinstance(parameter.default, float):
