@@ -50,6 +50,7 @@ from nanlab.trace.recording import Recording
 Tensor = torch.Tensor
 MOST_TRIES = 200  # assignments of recorded values to the arguments of a call
 MOST_WAYS = 2000  # of them that are put in order
+MOST_NUMBERED = 40  # with numbers among them: of each the object that is called is copied
 MOST_OBJECTS = 20  # without tensors, of a class, that may be the one that was called
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 _DEPTH = 3  # objects that hold each other
@@ -431,18 +432,14 @@ def _first(
             if ref.view not in inner:
                 read.setdefault((ref.view, ref.tracked), ref)
         inner |= {ref.view for ref in refs_in(each.call.out)} - shown
-    numbers = [*{n: None for each in made for n in numbers_in(each.call.args) if _is_number(n)}]
+    numbers = [*{n: 0 for each in made for n in numbers_in(each.call.args) if _is_number(n)}]
     tries = 0
     alive = (_alive(held, segment, [*read.values()]) for held in objects.values())
     for lives in itertools.product(*alive):
         taken = {ref for live in lives for _, ref in live.tensors}
         pool = [ref for ref in read.values() if ref not in taken]
         named = [each or [r for r in pool if r.storage in stored[k]] for k, each in leaves.items()]
-        tensors = itertools.product(*(each or pool for each in named))
-        others = itertools.product(*(each or [*pool, *numbers] for each in named))
-        ways = dict.fromkeys(itertools.islice(itertools.chain(tensors, others), MOST_WAYS))
-        # values of two names are mostly two, and tensors
-        for given in sorted(ways, key=lambda way: (sum(map(_is_number, way)), -len({*way}))):
+        for given in _ways(named, pool, numbers):
             tries += 1
             if tries > MOST_TRIES:
                 raise NotReplayable("the arguments of the call could not be told apart")
@@ -452,6 +449,20 @@ def _first(
                 if run is not None:
                     return run
     raise NotReplayable("the call, made again, does not do what it did")
+
+
+def _ways(named: Sequence[list[Any]], pool: Sequence[Ref], numbers: Sequence[float]) -> list[Any]:
+    """What may stand behind some names, of which a few are known: values of two are mostly two, and
+    tensors."""
+    tensors, every = (
+        dict.fromkeys(itertools.islice(itertools.product(*(n or more for n in named)), MOST_WAYS))
+        for more in (pool, [*pool, *numbers])
+    )
+    others = sorted(
+        (way for way in every if way not in tensors),
+        key=lambda way: (sum(map(_is_number, way)), -len({*way})),
+    )
+    return sorted(tensors, key=lambda way: -len({*way})) + others[:MOST_NUMBERED]
 
 
 def _is_number(value: Any) -> bool:

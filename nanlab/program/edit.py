@@ -520,10 +520,10 @@ class _Rewrite:
                 path, new = ast.Name(name, ast.Load()), now.value
             case _:
                 return []
-        if not isinstance(new, ast.Call):
-            return []
         kinds = meant(maker.func, self.text, self.packages)
-        if self.before or not any(isinstance(k, type) and k is not Tensor for k in kinds):
+        if not isinstance(new, ast.Call) or self.before or self.contexts:
+            return []
+        if not any(isinstance(kind, type) and not issubclass(kind, Tensor) for kind in kinds):
             return []
         around, found = function_around(self.text, was.lineno), list[_Found]()
         reads = [n for n in ast.walk(around) if isinstance(n, ast.Name) and n.id == name]
