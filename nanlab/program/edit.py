@@ -615,14 +615,14 @@ class _Rewrite:
         objects, those that stand in it."""
         inner = {span_of(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
         spans = [span_of(maker) for maker in makers.values() if span_of(maker) in inner]
-        stored = self.recording.program.names
         before = [dict(self.made(span)) for span in spans]
         for at, group in self.made(span_of(node)):
             if group:
-                where = self.segments[at], device_of(group), self.readings.value(at), stored
+                where = self.segments[at], device_of(group), self.readings.value(at)
                 made = sorted([*group, *(m for each in before for m in each[at])], key=_index)
                 own = {m.index for m in group}
-                for run in runs_of(node, self.text, self.packages, made, *where):
+                stored = self.recording.program.names
+                for run in runs_of(node, self.text, self.packages, made, *where, stored):
                     # what the makers computed may be read elsewhere
                     yield at, replace(run, calls=tuple(i for i in run.calls if i in own)), group
 
