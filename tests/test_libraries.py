@@ -844,6 +844,25 @@ def model(x, labels, ignore_index=-100):
         x, labels, ignore_index=ignore_index, reduction=reduction))
 
 
+def share(x, pseudo=0.01):
+    return x.square() / (x.abs() + pseudo)
+
+
+class Study:
+    def __init__(self, scale):
+        self.scale = scale
+    def log_prob(self, x):
+        return x.square() - torch.log1p(self.scale.pow(-2)) - 2 * self.scale.log()
+
+
+def focal(pred, target, gamma):
+    return (1 - pred).pow(gamma) * (pred - target).square()
+
+
+def reach(x, near):
+    return near.sign(), (x * near.square()).sum(1) / near.sum(1)
+
+
 def propagate(x):
     with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
         file.write("def run(x):\\n    return 1 / x\\n")
@@ -888,6 +907,66 @@ def test_what_an_object_of_a_library_was_made_of_is_written_otherwise(errors: An
         return -law.log_prob(x).mean()  # type: ignore[no-any-return]
 
     assert "verified" in _verdicts(culprit(raw, loss), "(2 * raw).double()")
+
+
+def test_number_that_the_program_makes_zero_goes_back_to_its_default(errors: Any) -> None:
+    x = nn.Parameter(torch.tensor([0.0, 1.0, 2.0]))
+    passed = _passed(culprit(x, lambda: errors.share(x, pseudo=0.0).mean()))
+    assert {"give share its `pseudo`: 0.01", "give share its `pseudo`: 1e-3"} <= passed.keys()
+
+
+def test_what_an_object_of_the_step_is_made_of_is_tried_in_another_form(errors: Any) -> None:
+    x, scales = nn.Parameter(torch.tensor([0.5, 1.0])), torch.tensor([0.0, 0.8])
+
+    def loss() -> torch.Tensor:
+        study = errors.Study(scales)
+        return -study.log_prob(x).mean()  # type: ignore[no-any-return]
+
+    assert _passed(culprit(x, loss))["pass scales.clamp_min(1e-2)"] == "verified"
+
+
+@pytest.mark.parametrize("handed", [True, False])
+def test_object_that_other_lines_read_too_is_no_other_for_one_of_them(
+    errors: Any, handed: bool
+) -> None:
+    x, scales = nn.Parameter(torch.tensor([0.5, 1.0])), torch.tensor([0.0, 0.8])
+
+    def loss() -> torch.Tensor:
+        study = errors.Study(scales)
+        others = [study] if handed else []
+        found = -study.log_prob(x).mean()
+        for other in others:
+            found = found + other.scale.sum()
+        return found  # type: ignore[no-any-return]
+
+    assert "verified" not in _verdicts(culprit(x, loss), "errors.Study(scales.clamp_min(1e-2))")
+
+
+def test_number_is_found_behind_its_name(errors: Any) -> None:
+    pred, target = nn.Parameter(torch.tensor([0.5, 1.0])), torch.tensor([0.0, 1.0])
+    gamma = 0.5 if len(target) == 2 else 2.0
+
+    def loss() -> torch.Tensor:
+        found = errors.focal(pred, target, gamma)
+        return found.mean()  # type: ignore[no-any-return]
+
+    assert _passed(culprit(pred, loss))["pass pred.clamp_max(1 - 1e-6)"] == "verified"
+
+
+def test_result_that_nobody_reads_is_no_healthy_value(errors: Any) -> None:
+    x = nn.Parameter(torch.tensor([[0.5, 1.0, 2.0], [1.0, 3.0, 0.5]]))
+    near = torch.tensor([[0.0, 1.0, 2.0], [0.0, 0.0, 0.0]])
+
+    def unread() -> torch.Tensor:
+        _, reached = errors.reach(x, near)
+        return reached.mean()  # type: ignore[no-any-return]
+
+    def read() -> torch.Tensor:
+        found, reached = errors.reach(x, near)
+        return reached.mean() + (found * x).mean()  # type: ignore[no-any-return]
+
+    assert _passed(culprit(x, unread))["pass near.clamp_min(1e-6)"] == "verified"
+    assert _passed(culprit(x, read))["pass near.clamp_min(1e-6)"] == "finite"
 
 
 def test_object_held_in_a_dictionary_is_called_anew(errors: Any) -> None:

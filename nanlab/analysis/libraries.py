@@ -17,7 +17,7 @@ from functools import lru_cache
 import torch
 
 from nanlab.program.callee import meant, objects_of
-from nanlab.program.edit_text import root_of
+from nanlab.program.edit_text import local_makers, root_of
 from nanlab.program.expression import (
     assigned_pairs,
     functions_around,
@@ -120,6 +120,7 @@ TINY = 1e-4  # of a default, below which it is one of those under another name
 FLOOR = "1e-3"  # what is tried for such
 AWAY_FROM_ZERO = ("{x}.clamp_min(1e-6)", "{x} + 1e-6")
 FURTHER = ("{x}.clamp_min(1e-3)",)
+FAR = ("{x}.clamp_min(1e-2)",)  # whose inverse powers leave float32 some digits
 SHRUNK = ("{x} * (1 - 1e-6)",)  # off the edge of a symmetric domain
 APART = ("{x} + 1e-3 * torch.randn_like({x})",)
 OF_LISTS = {FURTHER[0]: "[max(each, 1e-3) for each in {x}]"}  # which have none of these methods
@@ -143,7 +144,7 @@ FORMS = {
     "norm-at-zero": AWAY_FROM_ZERO[::-1],
     "sqrt-at-zero": (*AWAY_FROM_ZERO[::-1], *APART),
     "sqrt-of-negative": (*AWAY_FROM_ZERO, *BELOW_ONE),
-    "pow-fraction-at-zero": (*AWAY_FROM_ZERO, *UNSATURATED, *APART),
+    "pow-fraction-at-zero": (*AWAY_FROM_ZERO, *FAR, *BELOW_ONE, *UNSATURATED, *APART),
     "pow-negative-base": (*AWAY_FROM_ZERO, *BELOW_ONE),
     UNLIKELY: (*AWAY_FROM_ZERO, *INSIDE),
     "inverse-function-at-edge": (*INSIDE[::-1], *BESIDE, *APART),
@@ -203,14 +204,16 @@ def rewritings(
         tree = ast.parse(text)
     except SyntaxError:
         return []
-    every = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    calls = [call for call in every if line in lines_of(call)]
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and line in lines_of(n)]
     own = next((call for call in calls if span_of(call) == span), None)
     if own is not None and cause == UNLIKELY and last_name(own.func) in _SCORES:
         calls = [own]  # the model may give what it likes: what it is held against counts
     elif own is not None:
         calls = [node for node in ast.walk(own) if isinstance(node, ast.Call)]
-    guards = guards_at(real, library[1])
+    every = [*calls, *(maker for call in calls for maker in _makers(tree, call.func))]
+    zeros = ((call, k.arg or "") for call in every for k in call.keywords if _is_off(k))
+    off = frozenset(name for call, name in zeros if float(_default(text, call, name, library)) > 0)
+    guards = guards_at(real, library[1], off)
     empty = cause == "empty-reduction"
     forms = [form for form in FORMS.get(cause, ()) if masked or form not in MASKS]
     forms = [*dict.fromkeys((*kept, *forms))]
@@ -221,7 +224,7 @@ def rewritings(
         *(_settings(text, calls[0], library) if calls else ()),
         *(_as_logarithms(tree, text, calls[0], library) if calls else ()),
         *(_by_rows(tree, text, calls[0]) if calls and cause in _AT_ZERO else ()),
-        *_fed(tree, text, calls, forms, probable),
+        *_fed(tree, text, [*calls, *_made_of(calls, text, cause)], forms, probable),
         *(_widened(tree, text, call, library) for call in calls[:1] if WIDER[0] in forms),
         *(_without_data(tree, text, calls[0], form) for form in EMPTY if calls and empty),
     ]
@@ -271,8 +274,11 @@ def bounded_where_made(
 
 
 @lru_cache(maxsize=256)
-def guards_at(file: str, line: int) -> tuple[tuple[str, bool], ...]:
-    """(name, whether of self) of guards that a library's function reads; its line's first."""
+def guards_at(
+    file: str, line: int, off: frozenset[str] = frozenset()
+) -> tuple[tuple[str, bool], ...]:
+    """(name, whether of self) of guards that a library's function reads; its line's first. off:
+    names of what the program makes 0, which is a guard under any name."""
     around = functions_around(parsed_file(file), line)
     if not around:
         return ()
@@ -283,8 +289,8 @@ def guards_at(file: str, line: int) -> tuple[tuple[str, bool], ...]:
     own = [each for n in classes if line in lines_of(n) for each in n.body]
     makers = [n for n in own if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
     names = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
-    names &= GUARDS.keys() | _tiny_by_default(function)
-    kept = GUARDS.keys() | {name for maker in makers for name in _tiny_by_default(maker)}
+    names &= GUARDS.keys() | off | _tiny_by_default(function)
+    kept = GUARDS.keys() | off | {name for maker in makers for name in _tiny_by_default(maker)}
     found: dict[tuple[str, bool], None] = {}
     for part in (*here, function):
         for node in ast.walk(part):
@@ -298,6 +304,12 @@ def guards_at(file: str, line: int) -> tuple[tuple[str, bool], ...]:
             ):
                 found.setdefault((node.attr.lstrip("_"), True))
     return tuple(found)
+
+
+def _is_off(keyword: ast.keyword) -> bool:
+    """Whether a call gives 0 for a number."""
+    value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+    return type(value) in (int, float) and not value
 
 
 def _tiny_by_default(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
@@ -331,7 +343,7 @@ def _guarded(
     given = [(k.arg, True) for maker in makers for k in maker.keywords if k.arg in GUARDS]
     for guard, of_self in dict.fromkeys((*guards, *given)):
         value = GUARDS.get(guard, FLOOR)
-        owned = made_for if name.startswith("__") else name
+        owned = made_for if name.startswith("_") else name
         title = f"give {owned or 'the library'} its `{guard}`"
         passed = [
             (call, keyword.value, keyword.value.value or 0.0)
@@ -349,8 +361,11 @@ def _guarded(
         ]
         low = [each for each in near if each[2] < float(value) / 2]
         for call, node, held in low or [each for each in passed if not each[2]][:1]:
-            better = max(value, _default(text, call, guard), key=float) if held else value
-            yield _in_place(text, f"{title}: {better}", call, node, better)
+            default = _default(text, call, guard, library)
+            # what is small beside the default changes less of what was right
+            own = [value] if guard in GUARDS or not float(default) else [default, value]
+            for better in [max(value, default, key=float)] if held else own:
+                yield _in_place(text, f"{title}: {better}", call, node, better)
         if near or not all(held for _, _, held in passed):
             continue
         for call in calls:
@@ -427,6 +442,13 @@ def _fed(
                 if call is calls[0] and form in _FOR_ALL:
                     alike += _alike(tree, text, call, argument, form, made)
     yield from alike
+
+
+def _made_of(calls: Sequence[ast.Call], text: str, cause: str) -> list[ast.Call]:
+    """The calls that make the objects which others call; none where data is out of the support of a
+    distribution, which says nothing of parameters."""
+    known = (local_makers(call, text).values() for call in calls if cause != UNLIKELY)
+    return list({span_of(maker): maker for each in known for maker in each}.values())
 
 
 def _as_logarithms(
@@ -628,9 +650,9 @@ def _makers(tree: ast.Module, path: ast.expr) -> list[ast.Call]:
     ]
 
 
-def _default(text: str, call: ast.Call, name: str) -> str:
+def _default(text: str, call: ast.Call, name: str, library: Place) -> str:
     """What a function that is at hand takes for a number which a call gives; "0" if unknown."""
-    for function in meant(call.func, text, frozenset()):
+    for function in meant(call.func, text, frozenset({_package_of(library)})):
         with suppress(TypeError, ValueError):
             parameter = inspect.signature(function).parameters.get(name)
             if parameter is not None and isinstance(parameter.default, float):

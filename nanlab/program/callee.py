@@ -7,7 +7,7 @@ import copy
 import gc
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from types import FunctionType, ModuleType
@@ -32,8 +32,10 @@ from nanlab.program.expression import (
     inside,
     is_silent,
     key_of,
+    last_name,
     namespace_of,
     nodes_of,
+    numbers_in,
     parsed,
     reads_of,
     span_of,
@@ -47,6 +49,8 @@ from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
 MOST_TRIES = 200  # assignments of recorded values to the arguments of a call
+MOST_WAYS = 2000  # of them that are put in order
+MOST_NUMBERED = 40  # with numbers among them: of each the object that is called is copied
 MOST_OBJECTS = 20  # without tensors, of a class, that may be the one that was called
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 _DEPTH = 3  # objects that hold each other
@@ -113,21 +117,28 @@ def runs_of(
     segment: Segment,
     device: str,
     value: ValueAt,
+    stored: Mapping[Any, str],
 ) -> list[Run]:
     """Every run of an expression, tried: made again from the source, it makes the recorded calls
     with the recorded results. Raises NotReplayable where it does not.
 
-    packages: that the program ran through; made: the calls of the expression.
+    packages: that the program ran through; made: the calls of the expression; stored: the names of
+    parameters and buffers, by their storages.
     """
     leaves, objects = _parts(node, text, packages, {each.span for each in made})
     code = Code(node, [*leaves, *objects], known_in(text))
     code.check()
+    named: dict[str, set[Any]] = {key: set() for key in leaves}
+    for part in ast.walk(node):
+        if isinstance(part, ast.expr) and (key := key_of(part)) in leaves:
+            ends = f".{last_name(part)}"
+            named[key] = {at for at, name in stored.items() if f".{name}".endswith(ends)}
     found: list[Run] = []
     computed = (n for n in ast.walk(node) if isinstance(n, ast.Call | ast.Subscript))
     opaque = [span_of(n) for n in computed if key_of(n) in leaves]
     rest = [each for each in made if not any(inside(each.span, span) for span in opaque)]
     while rest:
-        found.append(_first(code, leaves, objects, rest, segment, device, value))
+        found.append(_first(code, leaves, objects, rest, segment, device, value, named))
         rest = rest[len(found[-1].calls) :]
     return found
 
@@ -280,8 +291,10 @@ def _literal(node: ast.AST, text: str) -> Iterator[Any]:
     """The constant that a file gives to a name, where it gives it nothing else."""
     if isinstance(node, ast.Name):
         given = _assigned(text).get(key_of(ast.Name(node.id, ast.Load())), ())
-        if len(given) == 1 and isinstance(given[0], ast.Constant):
-            yield given[0].value
+        only = given[0] if len(given) == 1 else None
+        sides = [only.body, only.orelse] if isinstance(only, ast.IfExp) else [only]
+        constants = [each.value for each in sides if isinstance(each, ast.Constant)]
+        yield from constants if len(constants) == len(sides) else ()
 
 
 @lru_cache(maxsize=16)
@@ -407,6 +420,7 @@ def _first(
     segment: Segment,
     device: str,
     value: ValueAt,
+    stored: Mapping[str, Collection[Any]],
 ) -> Run:
     at = made[0].index
     read: dict[Any, Ref] = {}
@@ -418,24 +432,41 @@ def _first(
             if ref.view not in inner:
                 read.setdefault((ref.view, ref.tracked), ref)
         inner |= {ref.view for ref in refs_in(each.call.out)} - shown
+    numbers = [*{n: 0 for each in made for n in numbers_in(each.call.args) if _is_number(n)}]
     tries = 0
     alive = (_alive(held, segment, [*read.values()]) for held in objects.values())
     for lives in itertools.product(*alive):
         taken = {ref for live in lives for _, ref in live.tensors}
         pool = [ref for ref in read.values() if ref not in taken]
-        known = {key: each[0] for key, each in leaves.items() if each}
-        open_ = [key for key in leaves if key not in known]
-        for refs in itertools.product(pool, repeat=len(open_)):
+        named = [each or [r for r in pool if r.storage in stored[k]] for k, each in leaves.items()]
+        for given in _ways(named, pool, numbers):
             tries += 1
             if tries > MOST_TRIES:
                 raise NotReplayable("the arguments of the call could not be told apart")
-            parts = {**known, **dict(zip(open_, refs, strict=True))}
-            parts |= dict(zip(objects, lives, strict=True))
+            parts = dict(zip([*leaves, *objects], [*given, *lives], strict=True))
             for cast in casts(made):
                 run = _followed(code, parts, cast, made, segment, device, partial(value, at))
                 if run is not None:
                     return run
     raise NotReplayable("the call, made again, does not do what it did")
+
+
+def _ways(named: Sequence[list[Any]], pool: Sequence[Ref], numbers: Sequence[float]) -> list[Any]:
+    """What may stand behind some names, of which a few are known: values of two are mostly two, and
+    tensors."""
+    tensors, every = (
+        dict.fromkeys(itertools.islice(itertools.product(*(n or more for n in named)), MOST_WAYS))
+        for more in (pool, [*pool, *numbers])
+    )
+    others = sorted(
+        (way for way in every if way not in tensors),
+        key=lambda way: (sum(map(_is_number, way)), -len({*way})),
+    )
+    return sorted(tensors, key=lambda way: -len({*way})) + others[:MOST_NUMBERED]
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
 
 
 def _followed(

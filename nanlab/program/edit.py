@@ -21,6 +21,7 @@ from nanlab.program.callee import (
     Run,
     enters_library,
     known_in,
+    meant,
     packages_of,
     run_with,
     runs_of,
@@ -67,6 +68,7 @@ from nanlab.program.expression import (
     lines_of,
     names_in,
     nodes_of,
+    parsed,
     postorder,
     replaced,
     sides_taken,
@@ -306,7 +308,7 @@ class _Rewrite:
         if not found and isinstance(was, ast.AugAssign) and isinstance(now, ast.AugAssign):
             if old is was.value and type(was.op) is type(now.op):  # by a number of the program
                 found = list(self._regions(made, joined(was), joined(now)))
-        return found or self._set(was, old, new)
+        return found or self._set(was, old, new) or self._made_of(was, now)
 
     def _code(self, new: ast.expr, used: Iterable[str], computed: Collection[str] = ()) -> Code:
         """New code with all that the edit puts before and around it."""
@@ -487,24 +489,60 @@ class _Rewrite:
         makers = local_makers(was, self.text)
         if makers:  # what they make is gone when the step is over
             pairs += [(with_makers(a, makers), with_makers(b, makers)) for a, b in pairs]
+        if found := self._made_of(was, now):
+            return found
         for a, b in pairs:
             if enters_library(a, self.text, self.packages):
                 with suppress(NotReplayable):
-                    found = []
-                    for at, run, group in self._runs(a, makers):
-                        names = known_in(self.text)
-                        code = Code(b, run.parts, names, self.before, self.contexts)
-                        if code.free:
-                            others = {
-                                key_of(path): self.readings.elsewhere(path, at, run.calls)
-                                for path in code.free
-                            }
-                            run = replace(run, parts={**run.parts, **others})
-                            code = Code(b, run.parts, names, self.before, self.contexts)
-                        found.append(self._made_anew(at, run, code, span_of(a), group))
-                    if found:
+                    if found := self._anew(a, b, makers):
                         return found
         return []
+
+    def _anew(self, a: ast.expr, b: ast.expr, makers: Mapping[str, ast.Call]) -> list[_Found]:
+        """The runs of a call into a library, written anew. Raises NotReplayable."""
+        found = []
+        for at, run, group in self._runs(a, makers):
+            names = known_in(self.text)
+            code = Code(b, run.parts, names, self.before, self.contexts)
+            if code.free:
+                others = {
+                    key_of(path): self.readings.elsewhere(path, at, run.calls) for path in code.free
+                }
+                run = replace(run, parts={**run.parts, **others})
+                code = Code(b, run.parts, names, self.before, self.contexts)
+            found.append(self._made_anew(at, run, code, span_of(a), group))
+        return found
+
+    def _made_of(self, was: ast.stmt, now: ast.stmt) -> list[_Found]:
+        """An object of a library that is made of something else, as what its methods compute;
+        nothing where not all that reads it can be made again."""
+        match was, now:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as maker), ast.Assign():
+                path, new = ast.Name(name, ast.Load()), now.value
+            case _:
+                return []
+        kinds = meant(maker.func, self.text, self.packages)
+        if not isinstance(new, ast.Call) or self.before or self.contexts:
+            return []
+        if not any(isinstance(kind, type) and not issubclass(kind, Tensor) for kind in kinds):
+            return []
+        around, found = function_around(self.text, was.lineno), list[_Found]()
+        reads = [n for n in ast.walk(around) if isinstance(n, ast.Name) and n.id == name]
+        users = [*statements_with(key_of(path), self.text)]
+        users = [s for s in users if name in local_makers(s, self.text) and s in nodes_of(around)]
+        if len(reads) - 1 != sum(n in reads for s in users for n in ast.walk(s)):
+            return []
+        for user in users:
+            makers = local_makers(user, self.text)
+            for node, _ in outward_of(user, user, path, path):
+                with suppress(NotReplayable):
+                    a, b = (with_makers(node, makers | {name: m}) for m in (maker, new))
+                    if own := self._anew(a, b, makers):
+                        found += own
+                        break
+            else:
+                return []
+        return found
 
     def made_again(self, span: Span | None, context: Callable[[], Any]) -> list[_Found]:
         """The calls into a library at a place of the line, made again in a context."""
@@ -598,7 +636,8 @@ class _Rewrite:
                 where = self.segments[at], device_of(group), self.readings.value(at)
                 made = sorted([*group, *(m for each in before for m in each[at])], key=_index)
                 own = {m.index for m in group}
-                for run in runs_of(node, self.text, self.packages, made, *where):
+                stored = self.recording.program.names
+                for run in runs_of(node, self.text, self.packages, made, *where, stored):
                     # what the makers computed may be read elsewhere
                     yield at, replace(run, calls=tuple(i for i in run.calls if i in own)), group
 
@@ -610,7 +649,28 @@ class _Rewrite:
             raise NotReplayable("the call ends in a Function, whose backward would be as it was")
         made = run_with(code, run, segment, device_of(around))
         patch = Patch(at, run.calls[-1], frozenset(run.calls), run.out, made)
-        return Region(at, _outermost(run.calls[-1], run.out, span, around)), patch
+        seen = self._seen(run, span)
+        return Region(at, _outermost(run.calls[-1], seen, span, around)), patch
+
+    def _seen(self, run: Run, span: Span) -> Any:
+        """What a call gives, without what a function gives to names that nobody reads."""
+        for statement in self.old:
+            match statement:
+                case ast.Assign(targets=[ast.Tuple(elts=names)], value=value) if (
+                    span_of(value) == span and run.kept is None and len(run.out) == len(names)
+                ):
+                    kept = (n for n in names if not self._is_unread(n))
+                    return tuple(run.out[names.index(n)] for n in kept) or run.out
+        return run.out
+
+    def _is_unread(self, name: ast.expr) -> bool:
+        """Whether nothing in the file reads a name; another cell may read one outside functions."""
+        if not isinstance(name, ast.Name):
+            return False
+        local = isinstance(function_around(self.text, self.readings.line), _DEFINITIONS)
+        nodes = (n for n in nodes_of(parsed(self.text)) if isinstance(n, ast.Name))
+        reads = (n.id for n in nodes if isinstance(n.ctx, ast.Load))
+        return (local or name.id == "_") and name.id not in reads
 
     # -- functions that are not known: their results, and their arguments
 

@@ -170,8 +170,8 @@ def statements_with(key: str, text: str) -> Iterator[ast.stmt]:
                 yield statement
 
 
-def local_makers(statement: ast.stmt, text: str) -> dict[str, ast.Call]:
-    """By the names of the objects that a statement calls, the calls that make them: a function's
+def local_makers(statement: ast.stmt | ast.expr, text: str) -> dict[str, ast.Call]:
+    """By the names of the objects that some code calls, the calls that make them: a function's
     only assignments to these names."""
     around = function_around(text, statement.lineno)
     called = {root_of(n.func) for n in ast.walk(statement) if isinstance(n, ast.Call)}
