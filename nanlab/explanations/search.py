@@ -72,7 +72,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("at_error", (names.without_gradient, names.where_it_is_given, names.lists)),
     ("raising", (names.of_first_part,)),
     ("raising", (functions.layer_by_layer, gradients.columns_joined, values.in_range)),
-    ("raising", (gradients.of_what_it_is_asked_for,)),
+    ("raising", (gradients.of_what_it_is_asked_for, gradients.never_learned)),
     ("raising", (batches.steps_first, batches.of_one_key)),
     ("at_error", (names.of_first,)),
     ("bindings", (names.of_all_data,)),

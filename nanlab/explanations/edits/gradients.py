@@ -1123,6 +1123,18 @@ def _is_read(node: Any) -> bool:
     return isinstance(getattr(node, "ctx", None), ast.Load)
 
 
+def never_learned(site: Site, place: Place) -> Iterator[Candidate]:
+    """A parameter of small whole numbers, as a quantised weight: stored, and not learned."""
+    for call in place.calls() if "can require gradients" in site.text else ():
+        value = place.value(call.args[0]) if call.args else MISSING
+        stored = isinstance(value, Tensor) and value.dtype in _STORED
+        if stored and place.value(call.func) is nn.Parameter and not call.keywords:
+            yield place.added(0.3, call, "requires_grad=False")
+
+
+_STORED = (torch.int8, torch.uint8, torch.bool)
+
+
 def columns_joined(site: Site, place: Place) -> Iterator[Candidate]:
     """What a result is differentiated by, given to what computes it: columns that were taken out
     of a table, joined again."""

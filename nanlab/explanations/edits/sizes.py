@@ -416,7 +416,8 @@ def in_their_order(site: Site) -> Iterator[Candidate]:
 
 
 def with_its_dimension(site: Site) -> Iterator[Candidate]:
-    """A reduction that keeps its dimension, where it meets what has all the others too."""
+    """A reduction that keeps its dimension, where it meets what has all the others too; one of a
+    dimension, where a number for each row is wanted."""
     shapes = [
         v.shape
         for node in site.raising[0].parts()
@@ -435,6 +436,12 @@ def with_its_dimension(site: Site) -> Iterator[Candidate]:
             same = any((d % rank, rank) in lost for d in dims if type(d) is int for _, rank in lost)
             if same and "keepdim" not in named and place.statement is not site.raising[0].statement:
                 yield replace(place, distance=0.0).added(0.38, call, "keepdim=True")
+    for place in site.statements() if re.search(r"1-?D .*\bgot 0-?D", site.text) else ():
+        for call in (c for c in place.calls() if callee(c) in _REDUCING):
+            of_torch = place.text(call.func).startswith("torch.")
+            if len(call.args) == of_torch and not call.keywords:
+                for dim, cost in ((-1, 0.36), (0, 0.38)):
+                    yield replace(place, distance=0.0).added(cost, call, f"dim={dim}")
 
 
 def whole(site: Site, place: Place) -> Iterator[Candidate]:
