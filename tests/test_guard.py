@@ -600,6 +600,26 @@ def test_a_skipped_step_that_no_loss_scale_would_make_finite_is_a_fault(
     assert trace.culprit.step == LAST // every
 
 
+def test_a_step_that_guard_stops_before_the_scaler_lowers_its_scale_is_no_calibration() -> None:
+    trace = run(lambda: scaled(lambda i: i == LAST, of_zero))
+    assert [f.cause for f in trace.findings] == ["sqrt-at-zero"]
+
+
+def test_a_note_on_the_operation_of_an_error_leaves_the_fixes_to_it() -> None:
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), 0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with nanlab.watch(model, on_fault="record") as trace:
+        for i, x in enumerate(batches(4)):
+            opt.zero_grad()
+            scaler.scale(length(model(x), i == 2)).backward()
+            scaler.step(opt)
+            scaler.update()
+    error, note = trace.findings
+    assert (note.severity, note.line, note.op) == ("note", error.line, error.op)
+    assert error.fixes and not note.fixes and "1,024 → 512" in note.title
+
+
 def test_a_skipped_step_that_cannot_run_twice_unnoticed_is_left_alone() -> None:
     lines = io.StringIO()
     model = net()

@@ -547,8 +547,6 @@ class Guard:
                 f"NaN is left in the model's {listed(left, 3)}: guard kept no values from before to"
                 " put back"
             )
-        if trace.recording.ended != "failed":
-            trace.recording.ended = "fault"
         self.trace = trace
         _set_last(trace)
         self.ended(trace)
@@ -620,6 +618,8 @@ class Guard:
         if reason:
             trace.recording.notes.append(str(trace.guarded))
         number_steps(trace.recording, replay)
+        if replay.error is None and trace.recording.ended != "failed":
+            trace.recording.ended = "fault"
         return trace
 
     def _steps_of_turn(self, optimizer: Optimizer | None, counted: bool) -> int:

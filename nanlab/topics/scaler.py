@@ -443,6 +443,9 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
     if not entries or any(update.before == 0.0 for update in trace.recording.training.scales):
         return  # a scale of zero is told as the fault that it makes
     first, last = entries[0], entries[-1]
+    updated = any(u.position > last.position for u in trace.recording.training.scales)
+    if trace.recording.ended == "fault" and len(entries) == 1 and not updated:
+        return  # the run ended by that fault before the scaler could lower its scale
     at = f", first by the gradient of {first.parameter}" if first.parameter else ""
     severity: Severity = "warning"
     fixes = [_IN_FLOAT32]
