@@ -78,8 +78,8 @@ def test_a_guarded_cell_that_is_run_from_python_has_its_loop_guarded(
     shell: InteractiveShell, armed: str
 ) -> None:
     shell.run_cell(armed)
+    loop = "for i, x in enumerate(data):" + STEP
     with capture_output(), pytest.raises(nanlab.capture.FaultFound):
-        loop = "for i, x in enumerate(data):" + STEP
         shell.run_cell_magic("nanwatch", "--guard model -o tr", loop)
     check(shell)
     assert shell.user_ns["tr"] is nanlab.last
