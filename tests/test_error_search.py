@@ -1784,6 +1784,43 @@ y = x.view(7, 7)
     assert not any(fix.edits for fix in told.fixes)
 
 
+_RESIZABLE = """
+class Settings:
+    def __init__(self, vocab_size=3000, type_vocab_size=2):
+        self.vocab_size = vocab_size
+
+class Net(nn.Module):
+    def __init__(self, settings):
+        super().__init__()
+        self.table = nn.Embedding(settings.vocab_size, 3)
+    def resize_token_embeddings(self, count):
+        self.table = nn.Embedding(count, 3)
+    def forward(self, ids):
+        return self.table(ids)
+
+model = Net(Settings(vocab_size=20))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "edit"),
+    [
+        (
+            'vocab = {f"w{i}": i for i in range(20)}\nfor new in ("a", "b"):\n'
+            "    vocab[new] = len(vocab)\nids = torch.tensor([vocab['b']])\n",
+            "    vocab[new] = len(vocab)\nmodel.resize_token_embeddings(len(vocab))",
+        ),
+        ("ids = torch.tensor([3, 21])\n", "model = Net(Settings(vocab_size=22))"),
+    ],
+)
+def test_a_table_of_words_grows_and_its_size_is_not_left_to_a_default(
+    words: str, edit: str, tmp_path: Path
+) -> None:
+    told = nanlab.explain(failed(tmp_path / "program.py", f"{_RESIZABLE}{words}model(ids).sum()\n"))
+    assert told is not None
+    assert told.fixes[0].edits[0].text.strip().endswith(edit)
+
+
 def test_a_cell_after_one_that_raised_is_tried_from_its_beginning() -> None:
     from IPython.core.interactiveshell import InteractiveShell
 

@@ -311,7 +311,9 @@ def of_longer_name(site: Site) -> Iterator[Candidate]:
                 for name in known if len(own) > _SHORT else ():
                     if name.endswith(f"_{own}") and name not in taken:
                         text = f"{name}={place.text(keyword.value)}"
-                        yield replace(place, distance=0.0).replaced(0.8, (keyword, text))
+                        # of a size that is given, the default then takes the place
+                        cost = 1.8 if type(place.value(keyword.value)) is int else 0.8
+                        yield replace(place, distance=0.0).replaced(cost, (keyword, text))
 
 
 _SHORT = 3  # letters of a name that many others end in
