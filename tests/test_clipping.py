@@ -357,6 +357,19 @@ MISUSED = {
         "    grads.step(opt); grads.update()\n",
         "grads.unscale_(opt)\ntotal = nn.utils.clip_grad_norm_(",
     ),
+    "unscaled after the clipping": (
+        "    scaler.scale(loss).backward()\n"
+        "    nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n"
+        "    # the update\n    scaler.unscale_(opt)  # first\n"
+        "    grads.step(opt)\n    grads.update()\n",
+        "grads.unscale_(opt)\nnn.utils.clip_grad_norm_(net.parameters(), 1.0)\n# the update",
+    ),
+    "unscaled after the clipping, on its line": (
+        "    scaler.scale(loss).backward()\n    total = nn.utils.clip_grad_norm_(net.parameters(),"
+        " 1.0); scaler.unscale_(opt); scaler.step(opt)\n    scaler.update()\n",
+        "grads.unscale_(opt)\n"
+        "total = nn.utils.clip_grad_norm_(net.parameters(), 1.0); grads.step(opt)",
+    ),
     "stepped without the scaler": (
         "    scaler.scale(loss).backward()\n    opt.step()\n",
         "grads.step(opt)\ngrads.update()",

@@ -92,6 +92,35 @@ PROGRAMS = {
             total = 0.9 * total + out  # change
             total.backward()
     """,
+    "computed once for the rounds of one step": """
+        body, head = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 1)
+        opt = torch.optim.SGD([*body.parameters(), *head.parameters()], 0.1)
+        for step in range(2):
+            shared = body(torch.randn(4, 3))
+            opt.zero_grad()
+            for other in torch.randn(3, 4, 3):
+                loss = (shared * body(other)).sum(1).exp().mean()
+                loss.backward()  # change
+            opt.step()
+    """,
+    "an encoder for several heads": """
+        body = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+        heads = nn.ModuleList(nn.Linear(4, 1) for _ in range(3))
+        opt = torch.optim.SGD([*body.parameters(), *heads.parameters()], 0.1)
+        features = body(torch.randn(4, 3))
+        for head in heads:
+            (head(features).square().mean() / 3).backward()  # change
+        opt.step()
+    """,
+    "computed once before several steps": """
+        net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+        opt = torch.optim.SGD(net.parameters(), 0.1)
+        before = net(torch.ones(2, 3))
+        for _ in range(3):
+            opt.zero_grad()
+            (net(torch.ones(2, 3)) - before).exp().mean().backward()  # change
+            opt.step()
+    """,
     "penalty": """
         net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
         gan = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
@@ -565,6 +594,17 @@ def test_line_to_change_is_named_and_as_rewritten_lets_the_program_run(
     lines = text.splitlines()
     lines[edit.first - 1 : edit.last] = edit.rows()
     run(path, "\n".join(lines) + "\n")
+
+
+def test_what_several_passes_of_a_step_share_is_not_carried_over(tmp_path: Path) -> None:
+    name = "computed once for the rounds of one step"
+    with nanlab.watch(on_fault="record"):
+        error = failed(tmp_path, PROGRAMS[name])
+    told = nanlab.explain(error)
+    assert told is not None and "It is computed once, before several" in told.explanation
+    assert told.fixes[0].code == "loss.backward(retain_graph=True)  # change"
+    assert told.fixes[1].code.startswith("total = total + loss")
+    assert "hidden" not in repr(told)
 
 
 @pytest.mark.parametrize(

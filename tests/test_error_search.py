@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import warnings
+import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -1063,6 +1064,17 @@ for epoch in range(EPOCHS):
         scheduler.step()
 assert scheduler.last_epoch == 20
 """,
+    "ragged_samples_that_are_dicts": """
+rows = [{"ids": torch.arange(n + 2), "label": n % 2} for n in range(6)]
+for batch in torch.utils.data.DataLoader(rows, batch_size=3):  # change
+    assert batch["ids"].dim() == 2 and batch["label"].shape == (3,)
+""",
+    "ragged_samples_of_a_worker": """
+rows = [{"ids": torch.arange(n + 2), "label": n % 2} for n in range(6)]
+loader = torch.utils.data.DataLoader(rows, batch_size=3, num_workers=1)  # change
+for batch in loader:
+    assert batch["ids"].dim() == 2 and batch["label"].shape == (3,)
+""",
     "unscale_of_half_weights": """
 model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).half()  # change
 opt = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -1782,6 +1794,69 @@ y = x.view(7, 7)
     told = nanlab.explain(failed(tmp_path / "program.py", text))
     assert told is not None and told.change is None
     assert not any(fix.edits for fix in told.fixes)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 2, reason="the device is there")
+@pytest.mark.parametrize(
+    ("line", "edit"),
+    [
+        ("state = torch.load(path)", "state = torch.load(path, map_location=device)"),
+        (
+            'state = dict(torch.load(path, weights_only=True, map_location="cuda:2"))',
+            "state = dict(torch.load(path, weights_only=True, map_location=device))",
+        ),
+    ],
+)
+def test_a_file_of_another_device_is_loaded_to_the_one_here(
+    line: str, edit: str, tmp_path: Path
+) -> None:
+    torch.save({"w": torch.ones(3)}, tmp_path / "cpu.pt")
+    path = tmp_path / "cuda.pt"
+    with zipfile.ZipFile(tmp_path / "cpu.pt") as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            moved = old.read(name).replace(b"X\3\0\0\0cpu", b"X\6\0\0\0cuda:2")
+            new.writestr(name, moved)
+    text = f'path = {str(path)!r}\ndevice = torch.device("cpu")\n{line}\n'
+    told = nanlab.explain(failed(tmp_path / "program.py", text))
+    assert told is not None and told.title.startswith("the file was saved from cuda:2, and")
+    assert told.fixes[0].code == edit
+
+
+_RESIZABLE = """
+class Settings:
+    def __init__(self, vocab_size=3000, type_vocab_size=2):
+        self.vocab_size = vocab_size
+
+class Net(nn.Module):
+    def __init__(self, settings):
+        super().__init__()
+        self.table = nn.Embedding(settings.vocab_size, 3)
+    def resize_token_embeddings(self, count):
+        self.table = nn.Embedding(count, 3)
+    def forward(self, ids):
+        return self.table(ids)
+
+model = Net(Settings(vocab_size=20))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "edit"),
+    [
+        (
+            'vocab = {f"w{i}": i for i in range(20)}\nfor new in ("a", "b"):\n'
+            "    vocab[new] = len(vocab)\nids = torch.tensor([vocab['b']])\n",
+            "    vocab[new] = len(vocab)\nmodel.resize_token_embeddings(len(vocab))",
+        ),
+        ("ids = torch.tensor([3, 21])\n", "model = Net(Settings(vocab_size=22))"),
+    ],
+)
+def test_a_table_of_words_grows_and_its_size_is_not_left_to_a_default(
+    words: str, edit: str, tmp_path: Path
+) -> None:
+    told = nanlab.explain(failed(tmp_path / "program.py", f"{_RESIZABLE}{words}model(ids).sum()\n"))
+    assert told is not None
+    assert told.fixes[0].edits[0].text.strip().endswith(edit)
 
 
 def test_a_cell_after_one_that_raised_is_tried_from_its_beginning() -> None:

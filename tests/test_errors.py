@@ -935,6 +935,23 @@ def test_genuine_message_is_known(text: str) -> None:
     assert remedy in "\n".join(fix.code for fix in found.fixes)
 
 
+def test_ragged_samples_of_a_worker_are_told_as_those_of_a_stack() -> None:
+    rows = [torch.ones(n) for n in range(2, 6)]
+    loader = torch.utils.data.DataLoader(rows, batch_size=4, num_workers=1)  # type: ignore[arg-type,var-annotated]
+    with pytest.raises(RuntimeError) as caught:
+        next(iter(loader))
+    found = explain(caught.value)
+    assert found is not None and found.cause == "unequal-sizes"
+    assert "pad_sequence" in found.fixes[0].code
+
+
+def test_every_ragged_sample_of_a_watched_batch_is_shown() -> None:
+    rows = [{"ids": torch.ones(n)} for n in range(2, 7)]
+    loader = torch.utils.data.DataLoader(rows, batch_size=5)  # type: ignore[arg-type,var-annotated]
+    found = explained(lambda: next(iter(loader)))
+    assert len(found.evidence) == 5 and "go from 2 to 6" in found.title
+
+
 def test_deserialising_names_the_devices() -> None:
     found = explain(
         RuntimeError(

@@ -281,6 +281,87 @@ def test_the_failing_step_of_a_long_run_is_replayed_and_cured_under_its_number_i
     assert trace.cure is not None and trace.cure.verified
 
 
+class Centred(nn.Module):
+    """Subtracts a running mean, which each call binds anew."""
+
+    center: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(8))
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.center = 0.9 * self.center + 0.1 * x.detach().mean(0)
+        return x - self.center
+
+
+def spoilt(model: nn.Module) -> tuple[nanlab.Trace, dict[str, bool]]:
+    """The trace of a guarded run whose step LAST has NaN in its data, and which entries of the
+    model's state are then as that step found them."""
+    opt, before = torch.optim.SGD(model.parameters(), 0.1), dict[str, torch.Tensor]()
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+            before.update({k: v.clone() for k, v in model.state_dict().items()})
+            loss = model(x / (i != LAST)).square().mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+
+    trace = run(loop)
+    return trace, {k: torch.equal(v, before[k]) for k, v in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(8), Centred()], ids=["BatchNorm", "bound anew"])
+def test_buffers_that_the_failing_step_spoilt_are_those_it_began_with(layer: nn.Module) -> None:
+    trace, kept = spoilt(nn.Sequential(layer, nn.Linear(8, 1)))
+    assert trace.guarded is not None and trace.guarded.identical
+    assert all(kept.values()) and not any("NaN is left" in note for note in trace.notes)
+
+
+def test_a_buffer_of_which_guard_kept_no_copy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nanlab.guards.engine.Guard, "_chosen", lambda *_: (None, None))
+    trace, kept = spoilt(nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 1)))
+    assert not kept["0.running_mean"] and kept["1.weight"]
+    assert any("model's `0.running_mean`, `0.running_var`: guard kept no" in n for n in trace.notes)
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["the critic", "both in turn"])
+def test_networks_that_are_frozen_in_turn_are_replayed_from_how_the_step_found_them(
+    both: bool,
+) -> None:
+    torch.manual_seed(0)
+    maker = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8))
+    critic = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+    by_maker, by_critic = (torch.optim.Adam(m.parameters()) for m in (maker, critic))
+
+    def learn(net: nn.Module, on: bool) -> None:
+        net.requires_grad_(on).train(on)
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), {"g": maker, "d": critic})):
+            if both:
+                learn(maker, False)
+            made = maker(torch.randn(len(x), 4))
+            loss = nn.functional.softplus(critic(made.detach()) - critic(x)).mean()
+            by_critic.zero_grad()
+            loss.backward()
+            by_critic.step()
+            learn(critic, False)
+            learn(maker, True)
+            by_maker.zero_grad()
+            length(critic(maker(torch.randn(len(x), 4))), i == LAST).backward()
+            by_maker.step()
+            learn(critic, True)
+
+    trace = run(loop)
+    assert trace.guarded == nanlab.trace.history.Guarded(LAST, True)
+    assert trace.culprit is not None and trace.culprit.line == FAULT
+    assert not any(p.requires_grad for p in critic.parameters()) and not critic.training
+    assert all(bool(v.isfinite().all()) for v in maker.state_dict().values())
+
+
 def test_updates_that_no_optimizer_makes_are_looked_at_by_the_loss_of_the_turn() -> None:
     model = net()
     before: list[torch.Tensor] = []
@@ -517,6 +598,26 @@ def test_a_skipped_step_that_no_loss_scale_would_make_finite_is_a_fault(
     assert (trace.guarded.step, trace.guarded.identical) == (LAST // every, True)
     assert trace.culprit is not None and trace.culprit.op == op
     assert trace.culprit.step == LAST // every
+
+
+def test_a_step_that_guard_stops_before_the_scaler_lowers_its_scale_is_no_calibration() -> None:
+    trace = run(lambda: scaled(lambda i: i == LAST, of_zero))
+    assert [f.cause for f in trace.findings] == ["sqrt-at-zero"]
+
+
+def test_a_note_on_the_operation_of_an_error_leaves_the_fixes_to_it() -> None:
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), 0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with nanlab.watch(model, on_fault="record") as trace:
+        for i, x in enumerate(batches(4)):
+            opt.zero_grad()
+            scaler.scale(length(model(x), i == 2)).backward()
+            scaler.step(opt)
+            scaler.update()
+    error, note = trace.findings
+    assert (note.severity, note.line, note.op) == ("note", error.line, error.op)
+    assert error.fixes and not note.fixes and "1,024 → 512" in note.title
 
 
 def test_a_skipped_step_that_cannot_run_twice_unnoticed_is_left_alone() -> None:

@@ -73,6 +73,18 @@ def test_a_for_loop_of_a_cell_stops_at_the_fault_with_its_variables_as_they_are(
     assert not [name for name in shell.user_ns if "nanlab_" in name]
 
 
+@pytest.mark.parametrize("armed", ["", "%nanwatch --guard model\n"], ids=["plain", "armed before"])
+def test_a_guarded_cell_that_is_run_from_python_has_its_loop_guarded(
+    shell: InteractiveShell, armed: str
+) -> None:
+    shell.run_cell(armed)
+    loop = "for i, x in enumerate(data):" + STEP
+    with capture_output(), pytest.raises(nanlab.capture.FaultFound):
+        shell.run_cell_magic("nanwatch", "--guard model -o tr", loop)
+    check(shell)
+    assert shell.user_ns["tr"] is nanlab.last
+
+
 def test_a_while_loop_carries_its_own_counter(shell: InteractiveShell) -> None:
     cell = "%%nanwatch --guard model\ni = 0\nwhile i < 30:\n    x = data[i]" + STEP + "    i += 1\n"
     run(shell, cell)

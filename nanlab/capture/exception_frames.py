@@ -237,6 +237,8 @@ def _facts(steps: list[Step], modules: list[nn.Module], guard: IndexGuard | None
             ]
         if frame.f_code.co_name == "_make_grads" and isinstance(local.get("out"), Tensor):
             facts["loss_shape"] = tuple(local["out"].shape)
+        if frame.f_code.co_name == "persistent_load" and isinstance(local.get("location"), str):
+            facts["saved_from"] = local["location"]
         batch = local.get("batch")
         if (
             isinstance(batch, (list, tuple))

@@ -216,6 +216,8 @@ class Tensors:
         self.kept = list(buffers)
         self.copies = [b.detach().clone() for b in self.kept]
         self.versions = [b._version for b in self.kept]
+        # batch norm writes to its statistics, vectors, without a new version
+        self.vectors = [i for i, b in enumerate(self.kept) if b.dim() == 1]
         self.others = [(t, t._version) for t in others]
         self.turns = 0
 
@@ -224,6 +226,10 @@ class Tensors:
         self.turns += 1
         if self.others and (self.turns < 4 or self.turns % LOOK_EVERY == 0):
             self._look()
+        if self.vectors:
+            with torch.no_grad():
+                copies, now = ([each[i] for i in self.vectors] for each in (self.copies, self.kept))
+                torch._foreach_copy_(copies, now)
         for i, tensor in enumerate(self.kept):
             if tensor._version != self.versions[i]:
                 write(self.copies[i], tensor)
@@ -244,8 +250,10 @@ class Tensors:
             (tensor, version) for tensor, version in self.others if id(tensor) not in kept
         ]
 
-    def put(self) -> None:
-        self.put_back(self.copies)
+    def put(self, spoilt_only: bool = False) -> None:
+        """Restore the copies; spoilt_only: of the tensors that are not finite."""
+        kept = zip(self.kept, self.copies, strict=True)
+        self.put_back([t if spoilt_only and are_finite([t]) else copy for t, copy in kept])
 
     def put_back(self, values: list[Tensor]) -> None:
         for i, (tensor, value) in enumerate(zip(self.kept, values, strict=True)):
@@ -254,18 +262,35 @@ class Tensors:
 
 
 class PythonState:
-    """Attributes of objects, short containers, and variables of closures."""
+    """Attributes of objects, short containers, variables of closures, and which parameters are
+    frozen and which modules train."""
 
-    def __init__(self, holders: Iterable[Any], cells: Iterable[types.CellType]) -> None:
+    def __init__(
+        self,
+        holders: Iterable[Any],
+        cells: Iterable[types.CellType],
+        parameters: Iterable[Tensor] = (),
+        modules: Iterable[nn.Module] = (),
+    ) -> None:
         self.holders = list(holders)
         self.cells = list(cells)
+        self.parameters = [p for p in parameters if p.is_leaf]
+        self.modules = list(modules)
 
-    def take(self) -> tuple[list[Any], list[Any]]:
+    def take(self) -> tuple[list[Any], ...]:
         """Shallow copies as of now; None for a container that has grown long."""
-        held = [h.copy() if len(h) <= MOST_ITEMS else None for h in self.holders]
-        return held, [_content(c) for c in self.cells]
+        return (
+            [h.copy() if len(h) <= MOST_ITEMS else None for h in self.holders],
+            [_content(c) for c in self.cells],
+            [p.requires_grad for p in self.parameters],
+            [m.training for m in self.modules],
+        )
 
-    def put(self, taken: tuple[list[Any], list[Any]]) -> None:
+    def put(self, taken: tuple[list[Any], ...]) -> None:
+        for parameter, required in zip(self.parameters, taken[2], strict=True):
+            parameter.requires_grad = required
+        for module, training in zip(self.modules, taken[3], strict=True):
+            module.training = training
         for holder, content in zip(self.holders, taken[0], strict=True):
             if content is None:
                 continue
@@ -312,8 +337,8 @@ class Reached:
         self._seen: dict[int, Any] = {}
         for value in values:
             self._walk(value, 0)
-        known = {id(t) for t in owned()}
-        known.update(id(p) for o in self.optimizers for g in o.param_groups for p in g["params"])
+        stepped = {id(p): p for o in self.optimizers for g in o.param_groups for p in g["params"]}
+        known = {id(t) for t in owned()} | set(stepped)
         buffers = {id(b): b for m in self.modules for b in m.buffers()}
         parameters = {id(p): p for m in self.modules for p in m.parameters()}
         plain = [t for t in buffers.values() if _is_plain(t)]
@@ -326,7 +351,12 @@ class Reached:
         self.parameters = list(parameters.values())
         self.random = RandomStates(self.generators, devices)
         self.tensors = Tensors(plain, others, owned)
-        self.python = PythonState(self.holders[:MOST_KEPT], self.cells[:MOST_KEPT])
+        self.python = PythonState(
+            self.holders[:MOST_KEPT],
+            self.cells[:MOST_KEPT],
+            {**parameters, **stepped}.values(),
+            {id(m): m for root in self.modules for m in root.modules()}.values(),
+        )
         self._seen.clear()
         self.loose.clear()
 
@@ -416,7 +446,6 @@ class Rewind:
         ]
         held = [*reached.optimizers, *reached.stateful]
         self._states = [(each, copy.deepcopy(each.state_dict())) for each in held]
-        self._modes = [(m, m.training) for root in reached.modules for m in root.modules()]
         self._random, self._python = reached.random.take(), reached.python.take()
 
     def back(self) -> None:
@@ -430,8 +459,6 @@ class Rewind:
                 tensor.grad = None if gradient is None else gradient.clone()
         for each, state in self._states:
             each.load_state_dict(copy.deepcopy(state))
-        for module, training in self._modes:
-            module.training = training
         self.reached.random.put(self._random)
 
 

@@ -53,11 +53,27 @@ def unequal_sizes(case: Case) -> Explanation | None:
         or "DataLoader" in case.failure.text
         or "batch" in case.failure.facts
     )
+    title = (
+        f"entry {case.match[2]} has shape [{case.match[1]}] and entry {case.match[4]} has shape "
+        f"[{case.match[3]}]{span}"
+    )
+    return _unequal(case, title, loading, frame)
+
+
+@means("Trying to resize storage that is not resizable")
+def unequal_in_worker(case: Case) -> Explanation | None:
+    """The same in a worker, which joins the samples in shared memory."""
+    if "collate" not in case.failure.text:
+        return None
+    title = "a DataLoader worker could not join the samples of a batch: their shapes differ"
+    return _unequal(case, title, True, pd.DataFrame())
+
+
+def _unequal(case: Case, title: str, loading: bool, frame: pd.DataFrame) -> Explanation:
     who = "The DataLoader's default collate function" if loading else "torch.stack"
     return case.explain(
         "unequal-sizes",
-        f"entry {case.match[2]} has shape [{case.match[1]}] and entry {case.match[4]} has shape "
-        f"[{case.match[3]}]{span}",
+        title,
         f"{who} makes one tensor of all entries, and these must be of one shape. Sequences of"
         " different length are padded first; hand the lengths or a mask on, so that padding counts"
         " neither in attention nor in the loss.",
@@ -81,9 +97,8 @@ def unequal_sizes(case: Case) -> Explanation | None:
 
 def _sizes(case: Case) -> dict[int, tuple[int, ...]]:
     """Shape of every known entry of the batch, else of the two that the message names."""
-    known = [operand.shape for operand in case.failure.operands] or case.failure.facts.get(
-        "batch", []
-    )
+    read = [operand.shape for operand in case.failure.operands]
+    known = max(read, case.failure.facts.get("batch", []), key=len)
     if len(known) >= 2:
         return dict(enumerate(known))
     match = case.match
@@ -236,6 +251,8 @@ def missing_device(case: Case) -> Explanation | None:
     match = case.match
     here = _device_here()
     saved = f"{match[1].lower()}:{match[2]}" if match[2] else match[1].lower()
+    of_file = case.failure.facts.get("saved_from", "")
+    saved = of_file if of_file.startswith(match[1].lower()) else saved
     if match[3]:
         has = f"{match[3]} CUDA device{'' if match[3] == '1' else 's'}"
     else:

@@ -384,6 +384,20 @@ def second_backward(case: Case) -> Explanation | None:
     return _reuse_explanation(case, recording, found, why, remedies)
 
 
+_KEEPING = ".backward(retain_graph=True)"
+
+
+def _is_made_once(recording: Recording, found: Reused) -> bool:
+    """Whether what two backward passes of one line share is made before both, and no optimizer
+    steps between them."""
+    first, second = found.first.position, found.second.position
+    rows = (op for op in map(recording.op, range(first, second)) if op is not None)
+    between = [op for op in rows if not op.backward]
+    stepped = any(first <= s.position < second for s in recording.training.optimizer_steps)
+    made = found.made
+    return made is not None and not stepped and all(op.place != made.line for op in between)
+
+
 def _reuse_explanation(
     case: Case, recording: Recording, found: Reused, why: str, remedies: list[tuple[str, str]]
 ) -> Explanation:
@@ -395,6 +409,13 @@ def _reuse_explanation(
     if "grad(" in first[2] and same_step:
         remedies = [_GRAPH_KEPT, *remedies[:2]]
         story = "autograd.grad() frees the graph, too, unless it is asked to keep it."
+    elif again and _is_made_once(recording, found):
+        source = second[2].strip()
+        loss, kept = (re.sub(r"\.backward\(\).*", end, source) for end in ("", _KEEPING))
+        if loss != source:
+            summed = f"total = total + {loss}  # in the loop\ntotal.backward()  # after it"
+            remedies = [(remedies[0][0], summed), (remedies[1][0], kept)]
+        story = "It is computed once, before several backward passes that reach it."
     elif again or not same_step:
         remedies = [remedies[2], *remedies[:2]]
         story = (

@@ -29,6 +29,7 @@ from nanlab.capture.state import LOOK_EVERY, are_finite, held, total
 from nanlab.capture.steps import MOST_TURNS as MOST_PARTS
 from nanlab.capture.training import OptimizerCopy, closure_of, size_of, with_closure
 from nanlab.errors import NotReplayable
+from nanlab.findings.fault import listed
 from nanlab.guards.window import (
     MOST_TURNS,
     Now,
@@ -348,7 +349,7 @@ class Guard:
         if trace.guarded is not None and trace.guarded.identical and trace.culprit is not None:
             for parameter, _ in gradients:
                 parameter.grad = None
-            self._end(trace)
+            self._end(trace, window, replay)
 
     def _failed(self, error: Exception) -> None:
         """Report an internal error once, and turn the guard off."""
@@ -531,17 +532,21 @@ class Guard:
         finally:
             for parameter, gradient in left:
                 parameter.grad = gradient
-        if replay.whole and window is not None:
-            window.reached.tensors.put()
         if after:
             for copy in replay.weights or (window.copies.values() if window is not None else ()):
                 copy.put()
-        self._end(trace)
+        self._end(trace, window, replay)
 
-    def _end(self, trace: Trace) -> None:
-        """End the run with the trace of the replay."""
-        if trace.recording.ended != "failed":
-            trace.recording.ended = "fault"
+    def _end(self, trace: Trace, window: Window | None, replay: Replay) -> None:
+        """End the run with the trace of the replay, its buffers as the step found them."""
+        if window is not None:
+            window.put_tensors_back(spoilt_only=replay.steps > 0)
+        named = self.model.named_buffers() if self.model is not None else ()
+        if left := [f"`{name}`" for name, b in named if local_part(b).isnan().any()]:
+            trace.recording.notes.append(
+                f"NaN is left in the model's {listed(left, 3)}: guard kept no values from before to"
+                " put back"
+            )
         self.trace = trace
         _set_last(trace)
         self.ended(trace)
@@ -613,6 +618,8 @@ class Guard:
         if reason:
             trace.recording.notes.append(str(trace.guarded))
         number_steps(trace.recording, replay)
+        if replay.error is None and trace.recording.ended != "failed":
+            trace.recording.ended = "fault"
         return trace
 
     def _steps_of_turn(self, optimizer: Optimizer | None, counted: bool) -> int:

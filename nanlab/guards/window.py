@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from nanlab.capture import Stop
-from nanlab.capture.state import Reached, same, same_bits
+from nanlab.capture.state import Reached, are_finite, same, same_bits
 from nanlab.capture.training import OptimizerCopy
 from nanlab.stats.memory import local_part
 from nanlab.trace.recording import Recording
@@ -116,6 +116,20 @@ class Window:
                 " put guard around the inner loop, or pass snapshot=1"
             )
         return ""
+
+    def put_tensors_back(self, spoilt_only: bool) -> None:
+        """Restore buffers, and what else the program writes to, as they were found.
+
+        spoilt_only: only what is not finite now, as an optimizer has stepped since.
+        """
+        reached = self.reached
+        buffers = {id(module._buffers) for module in reached.python.modules}
+        for holder, content in zip(reached.python.holders, self.python[0], strict=True):
+            for name, was in (content or {}).items() if id(holder) in buffers else ():
+                now = holder.get(name)
+                if was is not now and not (spoilt_only and now is not None and are_finite([now])):
+                    holder[name] = was
+        reached.tensors.put(spoilt_only)
 
     def put_back(self, parameters: list[Tensor]) -> None:
         """Restore everything as it was found, with no gradients but its own."""

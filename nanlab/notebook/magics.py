@@ -125,10 +125,10 @@ class NanMagics(Magics):
 
         The cell runs as it would unwatched: its value, output and errors stay the same.
         """
-        # only reached through run_cell_magic(): a typed cell is rewritten before it runs
+        # only reached through run_cell_magic(): a typed cell, as this becomes, is rewritten
         if cell is not None:
-            self.start(self.parse(line))
-            self.shell.run_cell(cell, store_history=False).raise_error()
+            typed = f"{CELL_MAGIC} {line}\n{cell}"
+            self.shell.run_cell(typed, store_history=False).raise_error()
             return
         words = COMMENT.sub("", line).split()
         if not words:

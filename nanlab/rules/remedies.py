@@ -79,10 +79,14 @@ WORK = 6_000_000  # for the fixes of all findings together: about 6 s
 
 
 def with_fixes(trace: Trace, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings with their fixes, which are tried when somebody asks for them."""
+    """The findings with their fixes, which are tried when somebody asks for them; a note on the
+    operation of an error leaves them to it."""
     clock = Clock()
+    errors = {(f.step, f.file, f.line, f.op) for f in findings if f.severity == "error"}
     return [
         replace(f, fixes=TriedFixes(partial(_tried_fixes, trace, f, clock), f.fixes))
+        if f.severity != "note" or (f.step, f.file, f.line, f.op) not in errors
+        else f
         for f in findings
     ]
 

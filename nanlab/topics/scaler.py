@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -443,6 +444,9 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
     if not entries or any(update.before == 0.0 for update in trace.recording.training.scales):
         return  # a scale of zero is told as the fault that it makes
     first, last = entries[0], entries[-1]
+    updated = any(u.position > last.position for u in trace.recording.training.scales)
+    if trace.recording.ended == "fault" and len(entries) == 1 and not updated:
+        return  # the run ended by that fault before the scaler could lower its scale
     at = f", first by the gradient of {first.parameter}" if first.parameter else ""
     severity: Severity = "warning"
     fixes = [_IN_FLOAT32]
@@ -776,6 +780,9 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
     )
 
 
+_ORDER = "a replay keeps the order of the scaler's calls"
+
+
 def _in_words_of(text: str, kind: str, fix: Fix, place: Mapping[str, Any]) -> Fix:
     """The fix in the names of the program, as an edit of the line at which it helps."""
     try:
@@ -798,10 +805,15 @@ def _in_words_of(text: str, kind: str, fix: Fix, place: Mapping[str, Any]) -> Fi
     alone = [step[0] for step in steps if len(step) == 1 and f"{step[0]}.step()" == plain]
     scaler = next(iter(scalers)) if len(scalers) == 1 else ""
     optimizers = alone if kind == "bypass" else [optimizer for _, optimizer in pairs]
+    clips = _statements(tree, line, "clip_grad")
+    if kind == "clip-before-unscale" and scaler and len(clips) == 1:
+        if later := [
+            n for n, f in methods if (ast.unparse(f.value), f.attr) == (scaler, "unscale_")
+        ]:
+            return _moved(text, tree, clips[0], later, fix, file)
     if not scaler or len(optimizers) != 1:
         return fix
     optimizer = optimizers[0]
-    clips = _statements(tree, line, "clip_grad")
     if kind == "clip-before-unscale" and len(clips) == 1:
         line = clips[0].lineno
         old = text.splitlines()[line - 1]
@@ -815,8 +827,33 @@ def _in_words_of(text: str, kind: str, fix: Fix, place: Mapping[str, Any]) -> Fi
         named = {"scaler": scaler, "optimizer": optimizer}
         code = re.sub(r"\b(scaler|optimizer)\b", lambda m: named[m[0]], fix.code)
         return replace(fix, code=code)
-    why = "a replay keeps the order of the scaler's calls"
-    return replace(fix, code=new, why=why, edits=(Edit(file, line, line, new, old),))
+    return replace(fix, code=new, why=_ORDER, edits=(Edit(file, line, line, new, old),))
+
+
+def _moved(
+    text: str, tree: ast.Module, clip: ast.stmt, calls: list[ast.Call], fix: Fix, file: str
+) -> Fix:
+    """The fix that moves the program's own unscale_ before the clip: a second one would raise."""
+    told = "; ".join(dict.fromkeys(map(ast.unparse, calls)))
+    title = f"unscale first: move `{told}` (line {calls[0].lineno}) before the clipping"
+    fix = replace(fix, title=title, code=f"{told}\n{ast.unparse(clip)}")
+    bodies = (b for n in ast.walk(tree) for b in (getattr(n, "body", 0), getattr(n, "orelse", 0)))
+    block = next((b for b in bodies if isinstance(b, list) and clip in b), [])
+    after = [s for s in block[block.index(clip) + 1 :] if getattr(s, "value", None) in calls]
+    if len(after) != len(calls) or any(s.lineno != s.end_lineno for s in after):
+        return fix
+    first, last = clip.lineno, after[-1].lineno
+    rows = text.splitlines()[first - 1 : last]
+    old = "\n".join(rows)
+    for call in calls:
+        at, named = call.lineno - first, re.escape(ast.get_source_segment(text, call) or "")
+        rows[at] = re.sub(rf"{named}\s*;\s*|\s*;\s*{named}|{named}", "", rows[at], count=1)
+    pairs = zip(rows, old.splitlines(), strict=True)
+    kept = [row for row, was in pairs if row == was or row.partition("#")[0].strip()]
+    new = "\n".join(
+        [_preceded(rows[0], clip, told), *textwrap.dedent("\n".join(kept)).splitlines()[1:]]
+    )
+    return replace(fix, code=new, why=_ORDER, edits=(Edit(file, first, last, new, old),))
 
 
 def _statements(tree: ast.Module, line: int, name: str) -> list[ast.stmt]:

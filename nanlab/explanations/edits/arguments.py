@@ -322,7 +322,9 @@ def of_longer_name(site: Site) -> Iterator[Candidate]:
                 for name in names if len(own) > _SHORT else ():
                     if name.endswith(f"_{own}") and name not in own_names:
                         text = f"{name}={place.text(keyword.value)}"
-                        cost = 0.25 if several and callee(call) == "DataLoader" else 0.8
+                        # of a size that is given, the default then takes the place
+                        cost = 1.8 if type(place.value(keyword.value)) is int else 0.8
+                        cost = 0.25 if several and callee(call) == "DataLoader" else cost
                         yield replace(place, distance=0.0).replaced(cost, (keyword, text))
 
 

@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -295,7 +296,7 @@ def without_one_left(site: Site) -> Iterator[Candidate]:
 
 def loaded(site: Site, place: Place) -> Iterator[Candidate]:
     """Batches made in another way."""
-    rows = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
+    rows = _samples(site)
     for call in place.calls():
         if callee(call) == "DataLoader" and _ends_short(place.result(), site):
             yield replace(place, distance=0.0).added(1.3, call, "drop_last=True")
@@ -311,6 +312,20 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
                 both = zip(parts, same, strict=True)
                 texts = (f"torch.stack({t})" if stacks else t for t, stacks in both)
                 yield own.added(0.5, call, f"collate_fn=lambda rows: ({', '.join(texts)})")
+
+
+def _samples(site: Site) -> list[Any]:
+    """The samples that could not be joined, in a list of their own; of a worker's, some others."""
+    rows = [f.f_locals.get("batch") for f in site.inner if f.f_code.co_name == "default_collate"]
+    if "in DataLoader worker" in site.text and "collate" in site.text:
+        owners = (f.f_locals.get("self") for f in site.inner)
+        data: Any = next((d for o in owners if (d := getattr(o, "_dataset", None))), ())
+        with suppress(Exception):  # some datasets have no length, or no such samples
+            rows = [[data[at] for at in range(min(len(data), _FEW))]]
+    return rows
+
+
+_FEW = 16  # samples of which most differ, if any do
 
 
 def of_no_terms(site: Site) -> Iterator[Candidate]:
@@ -582,6 +597,15 @@ def padded(rows: list[Any], name: str) -> str:
             padded([r[i] for r in rows], f"[r[{i}] for r in {name}]") for i in range(len(first))
         )
         return f"({', '.join(parts)})"
+    if isinstance(first, dict) and all(
+        isinstance(r, dict) and r.keys() == first.keys() for r in rows
+    ):
+        keys = {key: f'"{key}"' if isinstance(key, str) else repr(key) for key in first}
+        parts = (
+            f"{text}: {padded([r[key] for r in rows], f'[r[{text}] for r in {name}]')}"
+            for key, text in keys.items()
+        )
+        return f"{{{', '.join(parts)}}}"
     ranks = {getattr(r, "ndim", 0) for r in rows} if isinstance(first, Tensor) else set()
     if isinstance(first, Tensor) and len({r.shape[:1] for r in rows}) > 1:
         if len({r.shape[1:] for r in rows}) == 1:

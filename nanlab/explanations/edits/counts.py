@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -139,6 +140,46 @@ def _near(site: Site, place: Place, size: Any) -> Iterator[str]:
         names = [n for node in nodes if isinstance(node, ast.AnnAssign) for n in bound_by(node)]
         names += [getattr(node, "attr", "") for node in nodes]
         yield from (f"{place.text(size.value)}.{name}" for name in filter(_NUMBER.match, names))
+
+
+def resized(site: Site) -> Iterator[Candidate]:
+    """The table of a model that knows how to resize it, with a row for each word: once the model is
+    built and the last of the words is there."""
+    most = max((wanted for _, wanted in site.looked_up), default=0) if site.rows else 0
+    for place in site.raising if most else ():
+        named = [(n, v) for n, v in place.names().items() if n[0] != "_"]
+        models = [n for n, v in named if hasattr(v, "resize_token_embeddings")]
+        words = [n for n, v in named if _counted_words(v) >= most]
+        body = (place.function or place.source.tree).body
+        before = [row for row in body if (row.end_lineno or 0) < place.statement.lineno]
+        for model, word in itertools.product(models, words):
+            own = [row for row in before if model in bound_by(row) or _grows(row, word)]
+            later = before[before.index(own[-1]) :] if own else []
+            held = [r for r in before if f"{model}.parameters" in place.text(r) and r not in later]
+            if own and any(model in bound_by(row) for row in own) and not held:
+                row = replace(place, statement=own[-1], distance=0.0)
+                yield row.written(0.4, f"{{}}\n{model}.resize_token_embeddings(len({word}))")
+
+
+def _counted_words(words: Any) -> int:
+    """How many words a tokenizer has, or a dict that numbers them from 0; -1: it is neither."""
+    with suppress(Exception):
+        numbers = words if isinstance(words, dict) else words.get_vocab()
+        if {*map(type, numbers.values())} == {int} and max(numbers.values()) < len(words):
+            return len(words)
+    return -1
+
+
+def _grows(row: ast.stmt, word: str) -> bool:
+    """Whether a statement binds words, or adds one to them."""
+    nodes = [*ast.walk(row)]
+    stored = [n for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)]
+    added = [n.func for n in nodes if isinstance(n, ast.Call) and _ADDS.match(callee(n))]
+    of = {spelled(getattr(n, "value", n)) for n in (*stored, *added)}
+    return word in of or any(word in bound_by(n) for n in nodes if isinstance(n, ast.stmt))
+
+
+_ADDS = re.compile("add|update|setdefault")
 
 
 def with_one_for_zero(site: Site) -> Iterator[Candidate]:

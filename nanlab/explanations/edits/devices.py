@@ -43,6 +43,20 @@ def on_device_here(site: Site) -> Iterator[Candidate]:
         yield Candidate(0.32, spliced(source, pairs))
 
 
+def loaded_here(site: Site) -> Iterator[Candidate]:
+    """A file that was saved from a device that is not there, loaded to the one that the program
+    chose, or that is there."""
+    for place in site.raising if "deserialize object on" in site.text else ():
+        for call in (c for c in place.calls() if callee(c) == "load"):
+            given = [k.value for k in call.keywords if k.arg == "map_location"]
+            here = _device(site, place.source, call)
+            here = '"cpu"' if here == _HERE and not torch.cuda.is_available() else here
+            if given:
+                yield place.replaced(0.3, (given[0], here))
+            else:
+                yield place.added(0.3, call, f"map_location={here}")
+
+
 # What is given the device that the program chooses.
 _CHOOSING = ("device", "autocast", "GradScaler")
 

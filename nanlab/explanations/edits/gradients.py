@@ -181,6 +181,7 @@ def of_before(site: Site) -> Iterator[Candidate]:
         heads = [n for n in ast.walk(whole) if isinstance(n, ast.For)]
         bound -= {name for n in heads for name in bound_by(n)}  # they go through what was before
         pairs: dict[str, list[tuple[ast.AST, str]]] = {}
+        shared = False
         for node in ast.walk(whole):
             kinds = ast.Name, ast.Attribute, ast.Subscript
             if not isinstance(node, kinds) or not isinstance(node.ctx, ast.Load):
@@ -188,16 +189,31 @@ def of_before(site: Site) -> Iterator[Candidate]:
             value, text = place.value(node), place.text(node)
             if isinstance(value, Tensor) and value.grad_fn is not None:
                 known = names_in(node)
+                shared |= bool(known and not known & bound)
                 if known and not known & bound and _learns_again(site, place, node, whole):
                     pairs.setdefault(text, []).append((node, f"{text}.detach()"))
-        terms = _terms_of_losses(whole)
+        terms, more = _terms_of_losses(whole), 0.0
+        for candidate in _in_one_step(place, around) if shared else ():
+            more = 0.6  # of rounds that are one step, what is cut takes the gradient from its part
+            yield candidate
         for each in pairs.values():
             alone = all(id(node) in terms for node, _ in each)  # the loss would not change by it
-            yield Candidate(0.45 + 0.4 * alone, spliced(place.source, each))
+            yield Candidate(0.45 + 0.4 * alone + more, spliced(place.source, each))
         if len(pairs) > 1:
-            yield Candidate(
-                0.5, spliced(place.source, [pair for each in pairs.values() for pair in each])
-            )
+            every = [pair for each in pairs.values() for pair in each]
+            yield Candidate(0.5 + more, spliced(place.source, every))
+
+
+def _in_one_step(place: Place, loop: ast.AST | None) -> Iterator[Candidate]:
+    """The graph kept from round to round of a loop, after which the optimizer steps."""
+    row, call = place.statement, getattr(place.statement, "value", None)
+    if not isinstance(loop, ast.For) or row not in loop.body or not isinstance(call, ast.Call):
+        return
+    calls = {callee(n) for n in ast.walk(loop) if isinstance(n, ast.Call)}
+    steps = [n for n in place.source.nodes if callee(n) == "step" and isinstance(n, ast.Call)]
+    later = any(n.lineno > (loop.end_lineno or 0) for n in steps)
+    if callee(call) == "backward" and later and not calls & {"step", "zero_grad"}:
+        yield replace(place, distance=0.0).added(0.42, call, "retain_graph=True")
 
 
 def _learns_again(site: Site, place: Place, node: ast.expr, loop: ast.AST) -> bool:
