@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from mpmath import mpf
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
@@ -142,6 +143,7 @@ class Wide(DispatchMode):
 
     def __init__(self, comparisons: Comparisons | None = None) -> None:
         super().__init__()
+        self.node = torch._C._current_autograd_node()  # of a backward pass that asks for it
         self.comparisons = comparisons or Comparisons()
         self.undecided: Undecided | None = None  # as of AllExact
         self._backward = Undecided()  # of the backward part always
@@ -161,7 +163,7 @@ class Wide(DispatchMode):
         if not isinstance(made, Tensor):
             return made
         name: str = func.overloadpacket.__name__
-        backward = torch._C._current_autograd_node() is not None
+        backward = torch._C._current_autograd_node() is not self.node
         if not backward and made.dtype == torch.bool and any(map(_is_real, args)):
             result = self.comparisons.result(made)
             if result is not made:
@@ -363,16 +365,35 @@ class _Arithmetic:
         with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
             torch.default_generator.manual_seed(0)  # no device is asked
             if self.digits:
-                with digits(self.digits), AllExact(self.deadline, moved, masks, counted) as mode:
+                exact = AllExact(self.deadline, moved, masks, counted)
+                with digits(self.digits), exact as mode, _Choices():
                     yield mode
             else:
                 before = torch.get_default_dtype()
                 torch.set_default_dtype(torch.float64)
                 try:
-                    with Wide(Comparisons(masks)) as mode:
+                    with Wide(Comparisons(masks)) as mode, _Choices():
                         yield mode
                 finally:
                     torch.set_default_dtype(before)
+
+
+class _Choices(TorchFunctionMode):
+    """``nan_to_num`` as the choices that it makes, which are masks like any others: what it takes
+    out is a constant."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call one function."""
+        if getattr(func, "__name__", "").split(".")[0] != "nan_to_num":
+            return func(*args, **(kwargs or {}))
+        return _chosen(*args, **(kwargs or {}))
+
+
+def _chosen(input: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Tensor:
+    large = torch.finfo(torch.float64).max
+    high, low = (end if x is None else x for x, end in ((posinf, large), (neginf, -large)))
+    ends = torch.where(input == math.inf, high, torch.where(input == -math.inf, low, input))
+    return torch.where(input.isnan(), nan or 0.0, ends)
 
 
 class _Problem:
@@ -868,9 +889,9 @@ def _same(a: Tensor, b: Tensor) -> Tensor:
 
 def _tends_to(path: _Path, known: Limit) -> bool:
     """Whether what is known at the operands is the limit along a direction too."""
-    elsewhere = (path.value - known.value).abs() > WITHIN * torch.maximum(
-        known.value.abs(), path.scale
-    )
+    # of what was not seen to settle, what it is close by
+    value = torch.where(path.value.isnan(), path.near, path.value)
+    elsewhere = (value - known.value).abs() > WITHIN * torch.maximum(known.value.abs(), path.scale)
     return not bool((elsewhere & known.exists & ~known.unknown).any())
 
 
