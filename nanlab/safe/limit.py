@@ -306,7 +306,7 @@ def _parameters_behind(results: Sequence[Tensor], operands: Sequence[Tensor]) ->
     return list(found.values())
 
 
-def _source(known: tuple[Tensor, GradientEdge]) -> Tensor | GradientEdge:
+def _source(known: tuple[Tensor, GradientEdge]) -> Any:
     """What to differentiate by: a tensor, which a recording tells from others, or the place that it
     had in the graph."""
     x, edge = known
