@@ -69,7 +69,7 @@ from nanlab.rules.left_out import (
 from nanlab.rules.readers import other_readers
 from nanlab.rules.settings import tried_settings
 from nanlab.rules.titles import told_apart
-from nanlab.rules.untried import likeliest_first
+from nanlab.rules.untried import left_alike, likeliest_first
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
 
@@ -264,12 +264,12 @@ def _has_verified(fixes: Sequence[Fix]) -> bool:
 
 
 def nearest_first(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
-    """Of fixes of one kind that are as good, the one at the finding's line first, and the shorter
-    first; each kind keeps its places."""
+    """Of fixes of one kind that are as good, the one at the finding's line first, then what leaves
+    the fewest operations alike as they are, and the shorter; each kind keeps its places."""
     groups = grouped(fixes, lambda fix: (fix.title, _rank(fix)))
 
-    def size(fix: Fix) -> tuple[bool, int]:
-        return not _is_at(fix, finding), len(fix.code)
+    def size(fix: Fix) -> tuple[bool, tuple[int, int], int]:
+        return not _is_at(fix, finding), left_alike(fix, finding.op), len(fix.code)
 
     ordered = {kind: iter(sorted(group, key=size)) for kind, group in groups.items()}
     return [next(ordered[fix.title, _rank(fix)]) for fix in fixes]
