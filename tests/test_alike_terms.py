@@ -50,3 +50,61 @@ def test_the_loss_of_the_logits_is_offered(tmp_path: Path) -> None:
     assert trace.culprit is not None
     known = [fix for fix in trace.culprit.fixes if "binary_cross_entropy_with" in fix.code]
     assert known and known[0].verified
+
+
+AROUND = """import torch
+from torch import nn
+import torch.nn.functional as F
+torch.manual_seed(0)
+encode = nn.Sequential(
+    nn.Linear(32, 128), nn.GELU(), nn.Dropout(0.4), nn.Linear(128, 64)
+)
+opt = torch.optim.SGD(encode.parameters(), lr=0.005)
+scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+for step in range(24):
+    {given} = torch.randn(32, 32) * 2
+    with torch.autocast("cpu", dtype=torch.float16):
+        left, right = encode({given}), encode({given})
+        scores = left @ right.T / {temperature}
+        loss = F.cross_entropy(scores, torch.arange(32))
+    opt.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(("given", "temperature"), [("x", 0.07), ("batch", 0.07)])
+def test_factors_that_grow_are_normalised_by_their_own_names(
+    tmp_path: Path, given: str, temperature: float
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(AROUND.format(given=given, temperature=temperature))
+    with nanlab.watch(on_fault="record") as trace:
+        runpy.run_path(str(path))
+    found = trace.culprit
+    assert found is not None and found.op in ("mm", "matmul")
+    assert "normalize(left, dim=-1)" in found.fixes[0].code
+    assert given != "x" or not any("x.float()" in fix.code for fix in found.fixes)
+
+
+@pytest.mark.parametrize("held", ["nn.Parameter(torch.zeros(4, 8))", "torch.zeros(4, 8) + 0.0"])
+def test_what_an_object_was_made_with_is_not_written_for_what_it_holds(
+    tmp_path: Path, held: str
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Prototypes(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        f"        self.points = nn.Parameter({held})\n"
+        "net = Prototypes()\n"
+        "with torch.no_grad(): net.points[1:] = 1.0\n"
+        "loss = net.points.pow(2).sum(1).sqrt().mean()\n"
+        "loss.backward()\n"
+    )
+    with nanlab.watch(on_fault="record") as trace:
+        runpy.run_path(str(path))
+    assert trace.culprit is not None and trace.culprit.fixes
+    assert not any("zeros(" in fix.code for fix in trace.culprit.fixes)
