@@ -108,3 +108,23 @@ def test_what_an_object_was_made_with_is_not_written_for_what_it_holds(
         runpy.run_path(str(path))
     assert trace.culprit is not None and trace.culprit.fixes
     assert not any("zeros(" in fix.code for fix in trace.culprit.fixes)
+
+
+@pytest.mark.parametrize(
+    "mean", ["(x ** p).mean(dim=(-2, -1))", "torch.mean(torch.pow(x, p), dim=(-2, -1))"]
+)
+def test_a_mean_of_powers_is_bounded_before_it_is_taken(tmp_path: Path, mean: str) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import torch\n"
+        "p = torch.full((1,), 3.0, requires_grad=True)\n"
+        "x = torch.rand(4, 2, 6, 6)\n"
+        "x[2] = 0\n"
+        "x.requires_grad_()\n"
+        f"({mean} ** (1.0 / p)).sum().backward()\n"
+    )
+    with nanlab.watch(on_fault="record") as trace:
+        runpy.run_path(str(path))
+    assert trace.culprit is not None
+    (fix,) = (f for f in trace.culprit.fixes if "x.clamp_min(1e-6) ** p).mean(" in f.code)
+    assert fix.verdict in ("verified", "finite")

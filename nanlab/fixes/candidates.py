@@ -225,6 +225,9 @@ def carried_over(
     here, there = Scope.around(text, line), Scope.around(text, span[0])
     if here is None or there is None or here.body[0].lineno == there.body[0].lineno:
         return []
+    own, other = _class_of(text, line), _class_of(text, span[0])
+    if own is not None and other is not None and own is not other:
+        return []  # what an object of one class gives is no affair of another's
     calls = [n for s in there.statements() for n in ast.walk(s) if isinstance(n, ast.Call)]
     call = next((n for n in calls if span_of(n) == span), None)
     operand = _operand(call)
@@ -252,6 +255,11 @@ def carried_over(
             rest = [(s.lineno, lines_of(s)[-1], _unindented(rows, s)) for s in others]
             found.append(replace(form, also=(maker, *form.also, *rest)))
     return found
+
+
+def _class_of(text: str, line: int) -> ast.ClassDef | None:
+    classes = (n for n in nodes_of(parsed(text)) if isinstance(n, ast.ClassDef))
+    return next((c for c in classes if line in lines_of(c)), None)
 
 
 def spelled_out(
