@@ -242,7 +242,12 @@ _CARDS = (
     Card("batch_p2p_ops", "skipped"),
     Card("bernoulli", "overwrites"),
     Card("binary_cross_entropy", "element_loss"),
-    Card("binary_cross_entropy_with_logits", "element_loss"),
+    Card(
+        "binary_cross_entropy_with_logits",
+        "element_loss",
+        arguments="input other",
+        home="torch.nn.functional.",
+    ),
     Card("bincount", "ranks"),
     Card("bmm", "pairs matmul multiplies layer shows_bad_input zero_from_zero grows split_heads",
          like="matmul"),

@@ -698,3 +698,25 @@ def test_a_view_that_is_moved_alone_leaves_no_value_that_was_overwritten() -> No
     gradient = truth(share, [torch.tensor([0.3, 0.1])]).gradients[0]
     assert gradient is not None
     assert not bool(gradient.exists[1] & gradient.value[1].isfinite())
+
+
+def by_hand(x: Tensor) -> Tensor:
+    return torch.exp(x) / torch.exp(x).sum(-1, keepdim=True)
+
+
+SCORES = [[124.0, 3.0, -50.0, 80.0], [0.1, 0.2, 0.3, 0.4], [95.0, -20.0, 60.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("fix", "kind"),
+    [
+        (lambda x: torch.softmax(x, -1), "agrees"),
+        (lambda x: torch.exp(x - x.logsumexp(-1, keepdim=True)), "agrees"),
+        (lambda x: torch.softmax(x, -1) + 2e-5 * torch.sin(x), "gradient"),
+        (lambda x: torch.softmax(x, -1) * (1 + 1e-4 * (x / 200).tanh()), "gradient"),
+        (lambda x: torch.softmax(x.detach(), -1) + 1e-4 * (x - x.detach()), "gradient"),
+    ],
+)
+def test_what_cancels_out_is_held_against_the_rounding_of_its_terms(fix: Any, kind: str) -> None:
+    # 1 for all classes: what is summed in each gradient is 0 together
+    assert agrees(fix, by_hand, [torch.tensor(SCORES, requires_grad=True)]).kind == kind

@@ -223,6 +223,22 @@ def test_a_call_in_another_function_is_carried_over_to_the_line_that_wants_its_o
     ]
 
 
+@pytest.mark.parametrize("act", ["torch.sigmoid(self.body(u))", "self.body(u).exp()"])
+def test_no_call_is_carried_over_from_one_class_to_another(act: str) -> None:
+    code = textwrap.dedent(f"""\
+        class Encoder:
+            def forward(self, u):
+                return {act}
+        class Pair:
+            def forward(self, a):
+                p = self.encoder(a)
+                return torch.log(p)
+        """)
+    assert not carried_over(code, (3, 15, 3, 15 + len(act)), 7, {7: []})
+    one = code.replace("class Pair:\n    def forward", "\n    def pair")
+    assert carried_over(one, (3, 15, 3, 15 + len(act)), 7, {7: []})
+
+
 def test_a_call_is_carried_over_to_no_name_that_its_readers_do_not_read() -> None:
     code = textwrap.dedent("""\
         def distance(z, w):

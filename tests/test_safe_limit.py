@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -217,3 +218,48 @@ def test_tensors_that_cannot_be_looked_at_are_left_to_the_function(x: Tensor) ->
     assert made.shape == x.shape
     assert made.device == x.device
     assert made.layout == x.layout
+
+
+@pytest.mark.parametrize("tiny", [1e-4, 3e-5, 0.3])
+@pytest.mark.parametrize(
+    "mend",
+    [
+        lambda t: torch.nan_to_num(t, posinf=0.0),
+        lambda t: t.nan_to_num(nan=50.0, posinf=0.0),
+        lambda t: torch.where(t.isfinite(), t, 0.0),
+    ],
+)
+def test_what_is_taken_out_since_it_is_infinite_is_a_constant(tiny: float, mend: Any) -> None:
+    def divergence(mean: Tensor, sigma: Tensor) -> Tensor:
+        each = -0.5 * (1 + 2 * torch.log(sigma) - mean.pow(2) - sigma.pow(2))
+        return mend(each).sum(-1).mean()
+
+    sigma = torch.tensor([[0.0, tiny, 0.5], [0.7, 1.0, 0.0]], requires_grad=True)
+    limit(divergence)(torch.ones(2, 3), sigma).backward()
+    expected = torch.where(sigma > 0, (sigma - 1 / sigma) / 2, 0.0)
+    assert sigma.grad is not None
+    assert torch.allclose(sigma.grad, expected)
+
+
+def test_the_fault_of_a_function_under_limits_is_tried() -> None:
+    @limit
+    def root(sigma: Tensor) -> Tensor:
+        return torch.sqrt(sigma).sum(-1).mean()
+
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 4)
+    with nanlab.watch(layer, on_fault="record") as trace:
+        h = layer(torch.randn(8, 6))
+        root(h.relu() * 0 + h.abs() * (h > 0)).backward()
+    assert trace.culprit is not None and trace.culprit.cause == "sqrt-at-zero"
+    assert trace.culprit.fixes[0].verified
+
+
+def test_gradients_by_a_place_in_the_graph_are_told_apart() -> None:
+    x = torch.tensor([0.0, 1.0], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        y = x * 1
+        edge = torch.autograd.graph.get_gradient_edge(y)
+        y.backward(*torch.autograd.grad(y.sqrt().sum(), [edge]))
+    assert trace.culprit is not None and trace.culprit.fixes
+    assert all("cannot be empty" not in fix.why for fix in trace.culprit.fixes)

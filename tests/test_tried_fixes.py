@@ -17,7 +17,7 @@ import torch
 
 import nanlab
 from nanlab.analysis import parts, verdict
-from nanlab.rules import Edit, Fix
+from nanlab.rules import Edit, Fix, remedies
 from nanlab.rules.titles import told_apart
 from nanlab.rules.untried import likeliest_first
 from nanlab.trace import Trace
@@ -654,3 +654,39 @@ def test_another_operation_with_the_same_number_is_not_what_failed() -> None:
     ]
     fixes = [Fix("safe", code, edits=(Edit("p.py", 1, 1, code),)) for code in codes]
     assert likeliest_first(fixes, text, (1, 4, 1, 15)) == fixes
+
+
+def pooled(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return (x**p).mean(dim=(-2, -1)) ** (1.0 / p)
+
+
+def rooted(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return (p * x).sum(-1).sqrt() / p
+
+
+@pytest.mark.parametrize("function", [pooled, rooted])
+def test_what_runs_its_expression_many_times_is_tried_after_the_bounds(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[..., torch.Tensor]
+) -> None:
+    tried = counted(monkeypatch, remedies, "_judged")
+    p, x = torch.full((1,), 3.0, requires_grad=True), torch.rand(2, 3, 3)
+    x[1] = 0
+    with nanlab.watch(on_fault="record") as trace:
+        function(p, x.requires_grad_()).sum().backward()
+    assert trace.culprit is not None and [*trace.culprit.fixes]
+    titles = [fix.title for _, _, fix, _ in tried if not fix.title.startswith("the exact value")]
+    bounds = [at for at, title in enumerate(titles) if title.startswith(("clamp", "nanlab.safe."))]
+    slow = [at for at, title in enumerate(titles) if title.startswith(remedies.REMOVABLE)]
+    assert bounds and (not slow or min(bounds) < min(slow))
+
+
+def test_a_fix_that_is_a_right_cure_says_so_where_no_work_was_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remedies, "WORK", 0)
+    trace = faulty()
+    assert trace.culprit is not None
+    assert {fix.verdict for fix in trace.culprit.fixes if fix.edits} == {"untried"}
+    assert trace.cure is not None and trace.cure.verified and len(trace.cure.fixes) == 1
+    first = trace.culprit.fixes[0]
+    assert first.verified and first.edits == trace.cure.edits and not first.why

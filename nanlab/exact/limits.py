@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from mpmath import mpf
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
@@ -49,6 +50,7 @@ from nanlab.trace.mode import DispatchMode
 
 Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
 ROUNDING = 100  # units of the dtype's eps: of a sum that cancels out
+FEW = 10  # of one where some of the largest terms are known
 WITHIN = 0.01  # a fix may differ by that much from the limit
 BEYOND = 2.0  # of the largest along a few directions what may be there where there is no limit
 SAME = 1e-3  # limits along different directions that differ by no more are one
@@ -142,6 +144,7 @@ class Wide(DispatchMode):
 
     def __init__(self, comparisons: Comparisons | None = None) -> None:
         super().__init__()
+        self.node = torch._C._current_autograd_node()  # of a backward pass that asks for it
         self.comparisons = comparisons or Comparisons()
         self.undecided: Undecided | None = None  # as of AllExact
         self._backward = Undecided()  # of the backward part always
@@ -161,7 +164,7 @@ class Wide(DispatchMode):
         if not isinstance(made, Tensor):
             return made
         name: str = func.overloadpacket.__name__
-        backward = torch._C._current_autograd_node() is not None
+        backward = torch._C._current_autograd_node() is not self.node
         if not backward and made.dtype == torch.bool and any(map(_is_real, args)):
             result = self.comparisons.result(made)
             if result is not made:
@@ -363,16 +366,35 @@ class _Arithmetic:
         with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
             torch.default_generator.manual_seed(0)  # no device is asked
             if self.digits:
-                with digits(self.digits), AllExact(self.deadline, moved, masks, counted) as mode:
+                exact = AllExact(self.deadline, moved, masks, counted)
+                with digits(self.digits), exact as mode, _Choices():
                     yield mode
             else:
                 before = torch.get_default_dtype()
                 torch.set_default_dtype(torch.float64)
                 try:
-                    with Wide(Comparisons(masks)) as mode:
+                    with Wide(Comparisons(masks)) as mode, _Choices():
                         yield mode
                 finally:
                     torch.set_default_dtype(before)
+
+
+class _Choices(TorchFunctionMode):
+    """``nan_to_num`` as the choices that it makes, which are masks like any others: what it takes
+    out is a constant."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call one function."""
+        if getattr(func, "__name__", "").split(".")[0] != "nan_to_num":
+            return func(*args, **(kwargs or {}))
+        return _chosen(*args, **(kwargs or {}))
+
+
+def _chosen(input: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Tensor:
+    large = torch.finfo(torch.float64).max
+    high, low = (end if x is None else x for x, end in ((posinf, large), (neginf, -large)))
+    ends = torch.where(input == math.inf, high, torch.where(input == -math.inf, low, input))
+    return torch.where(input.isnan(), nan or 0.0, ends)
 
 
 class _Problem:
@@ -868,9 +890,9 @@ def _same(a: Tensor, b: Tensor) -> Tensor:
 
 def _tends_to(path: _Path, known: Limit) -> bool:
     """Whether what is known at the operands is the limit along a direction too."""
-    elsewhere = (path.value - known.value).abs() > WITHIN * torch.maximum(
-        known.value.abs(), path.scale
-    )
+    # of what was not seen to settle, what it is close by
+    value = torch.where(path.value.isnan(), path.near, path.value)
+    elsewhere = (value - known.value).abs() > WITHIN * torch.maximum(known.value.abs(), path.scale)
     return not bool((elsewhere & known.exists & ~known.unknown).any())
 
 
@@ -1067,25 +1089,58 @@ def agrees(
         return Agreement("infinite", f"it raises {type(error).__name__}: {error}")
     old = evaluate(fn, operands, wanted) if old is None else old
     true = truth(fn, operands, wanted) if known is None else known
-    return compared(new, old, true)
+    found = compared(new, old, true)
+    if found.kind == "gradient" and _is_rounding(fix, operands, wanted, new, old, true):
+        return Agreement("agrees")
+    return found
 
 
-def compared(new: Evaluation, old: Evaluation, true: Truth) -> Agreement:
-    """What :func:`agrees` says of evaluations."""
+def _is_rounding(
+    fix: Function,
+    operands: Sequence[Any],
+    wanted: Sequence[bool],
+    new: Evaluation,
+    old: Evaluation,
+    true: Truth,
+) -> bool:
+    """Whether gradients that are not their limits differ by the rounding of what is summed in them,
+    where all of it cancels out, as of a softmax, whose sum is 1: by less of it in float64."""
+    wide = [x.detach().double() if _is_real(x) else x for x in operands]
+    generator = torch.Generator().manual_seed(0)
+
+    def signs(y: Tensor) -> Tensor:
+        coins = torch.rand(y.shape, generator=generator) < 0.5
+        return torch.where(coins, -1.0, 1.0).to(y.device)
+
+    try:
+        with Wide():
+            exact = evaluate(fix, wide, wanted)
+            each = evaluate(fix, wide, wanted, summed=[*map(signs, exact.values)])
+    except Exception:  # it is told by what was found without
+        return False
+    sizes = [g.abs().max() for g in each.gradients if g is not None and g.numel()]
+    size = FEW / ROUNDING * max(map(float, sizes), default=0.0)
+    return math.isfinite(size) and all(
+        compared(found, old, true, size).kind == "agrees" for found in (new, exact)
+    )
+
+
+def compared(new: Evaluation, old: Evaluation, true: Truth, size: float = 0.0) -> Agreement:
+    """What :func:`agrees` says of evaluations; size: of what gradients are sums of, at least."""
     if len(new.values) != len(old.values) or any(
         a.shape != b.shape for a, b in zip(new.tensors, old.tensors, strict=False)
     ):
         return Agreement("value", "its result has another shape")
-    unknown, largest = 0, true.largest(new)
+    unknown, largest = 0, max(true.largest(new), size)
     values = zip(new.values, old.values, true.values, strict=True)
     gradients = zip(new.gradients, old.gradients, true.gradients, strict=True)
     kinds: tuple[tuple[Literal["value", "gradient"], Any, float], ...]
     kinds = ("value", values, 0.0), ("gradient", gradients, largest)
-    for what, triples, size in kinds:
+    for what, triples, most in kinds:
         for got, before, limit in triples:
             if got is None or before is None or limit is None:
                 continue
-            verdict = _compared(what, got, ~before.isfinite(), limit, size)
+            verdict = _compared(what, got, ~before.isfinite(), limit, most)
             if not verdict.holds:
                 return verdict
             unknown += verdict.unknown

@@ -293,6 +293,7 @@ class AllExact(_Directly):
         counted: bool = True,
     ) -> None:
         super().__init__()
+        self.node = torch._C._current_autograd_node()  # of a backward pass that asks for it
         self.counted = counted
         self.tape: Tape | None = None
         self.deadline, self.moved = deadline, moved
@@ -305,7 +306,7 @@ class AllExact(_Directly):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
-        forward = torch._C._current_autograd_node() is None
+        forward = torch._C._current_autograd_node() is self.node
         made = self.run(func, args, kwargs or {}, forward)
         if self.tape is not None:
             self.tape.add(func, args, kwargs or {}, made, forward)

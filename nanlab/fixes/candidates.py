@@ -68,7 +68,7 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> tupl
 
 
 def _forms(text: str, line: int, dtype: torch.dtype) -> Iterator[Candidate]:
-    for r in (*rewritings(text, line), *rewritings(text, line, ALTERNATIVES)):
+    for r in _either(text, line):
         yield Candidate(r.title, r.first, r.last, r.text)
         if dtype in HALF_PRECISION:
             yield from _in_float32(r)
@@ -85,6 +85,11 @@ def _forms(text: str, line: int, dtype: torch.dtype) -> Iterator[Candidate]:
     yield from _of_all_readers([*made, *reversed(called)], line)
     yield from _of_all_parts(calls)
     yield from (form for _, form in called)
+
+
+def _either(text: str, line: int) -> tuple[Rewriting, ...]:
+    """The forms of the catalogue, and after them those that are no better as a rule."""
+    return (*rewritings(text, line), *rewritings(text, line, ALTERNATIVES))
 
 
 def _with_derivatives(text: str, line: int) -> Iterator[Candidate]:
@@ -127,7 +132,7 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
         made = [indent + row for row in new.split("\n")]
         rows[first - 1 + shift : last + shift] = made
         shift += len(made) - (last - first + 1)
-    for r in rewritings("\n".join(rows) + "\n", line + shift) if makers else ():
+    for r in _either("\n".join(rows) + "\n", line + shift) if makers else ():
         read = names_in(ast.parse(r.new))
         used = tuple(m for m in makers if m[2].split(" = ")[0] in read)
         if used and r.first > makers[-1][1] + shift:
@@ -220,6 +225,9 @@ def carried_over(
     here, there = Scope.around(text, line), Scope.around(text, span[0])
     if here is None or there is None or here.body[0].lineno == there.body[0].lineno:
         return []
+    own, other = _class_of(text, line), _class_of(text, span[0])
+    if own is not None and other is not None and own is not other:
+        return []  # what an object of one class gives is no affair of another's
     calls = [n for s in there.statements() for n in ast.walk(s) if isinstance(n, ast.Call)]
     call = next((n for n in calls if span_of(n) == span), None)
     operand = _operand(call)
@@ -240,13 +248,18 @@ def carried_over(
         calls_of = {read: _over(call, operand, read) for read in reads}
         changed = _text_with_calls(text, here, readers, calls_of)
         rows = changed.splitlines()
-        forms = [Candidate(r.title, r.first, r.last, r.text) for r in rewritings(changed, line)]
+        forms = [Candidate(r.title, r.first, r.last, r.text) for r in _either(changed, line)]
         for form in (*forms, *_with_operands_named(changed, line)):
             written = {form.first, *(first for first, _, _ in form.also)}
             others = [s for s in readers if s.lineno not in written]
             rest = [(s.lineno, lines_of(s)[-1], _unindented(rows, s)) for s in others]
             found.append(replace(form, also=(maker, *form.also, *rest)))
     return found
+
+
+def _class_of(text: str, line: int) -> ast.ClassDef | None:
+    classes = (n for n in nodes_of(parsed(text)) if isinstance(n, ast.ClassDef))
+    return next((c for c in classes if line in lines_of(c)), None)
 
 
 def spelled_out(

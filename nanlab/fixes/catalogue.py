@@ -187,6 +187,8 @@ CATALOGUE: tuple[Rule, ...] = (
 # other forms of what the catalogue knows, for other faults of it: a norm at 0, or squares that
 # underflow
 ALTERNATIVES: tuple[Rule, ...] = (
+    Rule("a loss of the logits", "-mean($y * log(sigmoid($x)) + (1 - $y) * log(1 - sigmoid($x)))",
+         "binary_cross_entropy_with_logits($x, $y)", 0.1, 0.9),
     Rule("the signed power", "sign($x) * abs($x)**$_p",
          "$x * clamp_min(abs($x), tiny($x))**($_p - 1)", 0.2, root=True),
     Rule("the signed root", "sign($x) * sqrt(abs($x))", "$x / sqrt(clamp_min(abs($x), tiny($x)))",

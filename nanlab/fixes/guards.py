@@ -199,6 +199,8 @@ clamp the argument at EDGE
     polygamma($n, $x) -> torch.polygamma($n, $x.clamp_min(EDGE))
 nanlab.safe.pow: finite value and gradient
     $x ** $p -> nanlab.safe.pow($x, $p)
+clamp what the mean is of at EPS [pole]
+    mean($x ** $n, ...) ** $p -> ($x.clamp_min(EPS) ** $n).mean(...) ** $p
 clamp the base at EPS [pole]
     $x ** $p -> $x.clamp_min(EPS) ** $p
 an epsilon of EPS on the base [pole]

@@ -673,12 +673,13 @@ class Reading:
             return None
         inside = Reading(self.scope.within(begin, given), begin.body[-1])
         self.lines |= {made[0].lineno}
-        return owner, {
+        fields = {
             ast.unparse(target): term_of(
                 value, lambda inner: inside._resolve(inner, begin.body[-1], lookups - 1)
             )
             for target, value in _given_to_attributes(begin)
         }
+        return owner, {name: t for name, t in fields.items() if not any(map(_makes, leaves_of(t)))}
 
     def _is_known(self, leaf: Term, inside: Scope) -> bool:
         """Whether a leaf of what a function gives means the same where it is called."""
@@ -761,6 +762,11 @@ def _without(items: Sequence[Any], taken: Sequence[Any]) -> list[Any] | None:
             return None
         rest.remove(each)
     return rest
+
+
+def _makes(leaf: Term) -> bool:
+    """Whether it is a call that makes something, as a parameter, which is another by now."""
+    return isinstance(leaf.node, ast.Call)
 
 
 def leaves_of(t: Term) -> Iterator[Term]:

@@ -884,6 +884,8 @@ def differentiate(run: EngineRun, graph: Graph) -> None:
     roots, inputs, gradients = (
         [*map(graph.get, refs)] for refs in (run.roots, run.inputs, run.gradients)
     )
+    if len(inputs) < len(run.results):
+        raise NotReplayable("gradients are taken by a place in the graph, which no tensor tells")
 
     def taken(of: list[Tensor], given: Sequence[Tensor | None], batched: bool) -> Sequence[Any]:
         return torch.autograd.grad(

@@ -119,7 +119,23 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
     if (cure := found.cure) is not None:
         fixes = [*map(imports, cure.fixes)]
         found.cure = replace(cure, fixes=fixes, edits=imports_added(trace, cure.edits))
+        _tell(culprit, found.cure)
     return found
+
+
+def _tell(culprit: Finding, cure: Cure) -> None:
+    """Let a fix that is a right cure by itself say so, where it was not tried for want of work."""
+    for at, fix in enumerate(culprit.fixes if cure.verified else ()):
+        if fix.edits == cure.edits and not fix.verified:
+            right = replace(
+                fix,
+                verdict=cure.verdict,
+                why=cure.why,
+                distortion=cure.distortion,
+                gradient_max=cure.gradient_max,
+            )
+            culprit.fixes[:] = [right, *culprit.fixes[:at], *culprit.fixes[at + 1 :]]
+            return
 
 
 def _chain(trace: Trace, culprit: Finding) -> Chain:

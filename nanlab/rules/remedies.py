@@ -54,6 +54,7 @@ from nanlab.fixes.proposals import (
 )
 from nanlab.fixes.removable import Removable, removables
 from nanlab.program.edit import CHANGES_NOTHING, NOT_FOUND
+from nanlab.program.expression import names_in, parsed
 from nanlab.program.imports import computing, imported
 from nanlab.program.limited import DECORATOR, under_limit
 from nanlab.program.patched import patch
@@ -69,7 +70,7 @@ from nanlab.rules.left_out import (
 from nanlab.rules.readers import other_readers
 from nanlab.rules.settings import tried_settings
 from nanlab.rules.titles import told_apart
-from nanlab.rules.untried import likeliest_first
+from nanlab.rules.untried import left_alike, likeliest_first
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
 
@@ -180,21 +181,28 @@ def _tried(
     guards = guarded(trace, finding, pages)
     if scripted_at(trace.recording, finding.position, finding.op) is not None:
         at_line, elsewhere, *guards = map(_compilable, (at_line, elsewhere, *guards))
-    # forms of other lines last: one that fails can take all the work
-    groups = [at_line, *guards[:1], elsewhere, *guards[1:]]
+    # forms of other lines last, and before them what runs its expression many times: one that
+    # fails can take all the work
+    slow = [fix for fix in at_line if fix.title.startswith(REMOVABLE)]
+    at_line = [fix for fix in at_line if not fix.title.startswith(REMOVABLE)]
+    groups = [at_line, *guards[:1], slow, elsewhere, *guards[1:]]
     if finding.cause in _MASKS:
         groups.insert(0, groups.pop())
     clock.left -= work() - started
     found: list[Fix] = []
+    first: list[Fix] = []  # before which nothing is put that was tried later
     for group in groups:
-        is_form = group is at_line or group is elsewhere
+        is_form = any(group is forms for forms in (at_line, slow, elsewhere))
         if is_form or group is guards[0] or finding.cause in _MASKS or not _has_verified(found):
             fresh = [f for f in distinct([*found, *group]) if f not in found]
             tried: list[Fix] = []
             for fix in fresh:
                 if not (fix.last_resort and _has_verified([*found, *tried])):
                     tried.append(_judged(trace, finding, fix, clock))
-            found += tried if is_form else _worth_telling(tried, _has_verified(found))
+            kept = tried if is_form else _worth_telling(tried, _has_verified(found))
+            before = len(first) if group is slow else len(found)
+            found[before:before] = kept
+            first = [*found] if group is at_line else first
     if not _has_verified(found) and finding.cause != "dead-gradient":  # which is finite
         limited = _limited(trace, finding, pages, clock)
         told = {"verified", "finite"} - {fix.verdict for fix in found}
@@ -203,11 +211,12 @@ def _tried(
     found += without_last_batch(trace, finding)
     if finding.cause in _GAPS:
         found = _without_data(trace, finding, found)
+    advice = [fix.title for fix in found if not fix.edits]
     # of what the program passes, and of the library's lines
     found = [f for own in (False, True) for f in _helpful(_of_library(found, own), finding)]
     helps = any(fix.verdict in ("verified", "finite") for fix in found)
     found = distinct([*found, *(() if helps and finding.cause in _GAPS else beyond())])
-    found = [with_arguments(fix, finding.source) for fix in found]
+    found = [_said_of_none(with_arguments(f, finding.source), finding, pages) for f in found]
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.tried)
         found.sort(key=_rank_in_library)
@@ -216,7 +225,8 @@ def _tried(
         fed = (f for f in found if f.title.startswith(PASS) and f.verdict == "untried")
         rest = [*fed][MOST_TOLD:]
         return [f for f in found if not any(f is other for other in rest)]
-    found = nearest_first(sorted(found, key=_rank), finding)
+    found = sorted(found, key=lambda fix: _rank(fix, _stands_for(fix, advice)))
+    found = nearest_first(found, finding)
     span = trace.recording.spans[trace.recording.at(finding.position).place]
     return likeliest_first(found, file_text(trace, finding.file), span)
 
@@ -268,12 +278,12 @@ def _has_verified(fixes: Sequence[Fix]) -> bool:
 
 
 def nearest_first(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
-    """Of fixes of one kind that are as good, the one at the finding's line first, and the shorter
-    first; each kind keeps its places."""
+    """Of fixes of one kind that are as good, the one at the finding's line first, then what leaves
+    the fewest operations alike as they are, and the shorter; each kind keeps its places."""
     groups = grouped(fixes, lambda fix: (fix.title, _rank(fix)))
 
-    def size(fix: Fix) -> tuple[bool, int]:
-        return not _is_at(fix, finding), len(fix.code)
+    def size(fix: Fix) -> tuple[bool, tuple[int, int], int]:
+        return not _is_at(fix, finding), left_alike(fix, finding.op), len(fix.code)
 
     ordered = {kind: iter(sorted(group, key=size)) for kind, group in groups.items()}
     return [next(ordered[fix.title, _rank(fix)]) for fix in fixes]
@@ -312,6 +322,19 @@ def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
     kept = [f for f in kept if f.tried or not any(each.startswith(f.title) for each in told)]
     failing = [f for f in kept if f.verdict == "fails"][MOST_TOLD:]
     return [f for f in kept if not any(f is other for other in failing)]
+
+
+def _said_of_none(fix: Fix, finding: Finding, pages: Pages) -> Fix:
+    """Advice whose ``x`` is no variable of the program, but for the finding's own."""
+    if fix.edits or "x" not in names_in(parsed(pages.text)) or re.search(r"\bx\b", finding.source):
+        return fix
+    return replace(fix, code=re.sub(r"\bx\b", "values", fix.code))
+
+
+def _stands_for(fix: Fix, advice: Sequence[str]) -> bool:
+    """Whether a fix says in the program's words what the rule advises, and changes what it is to
+    change."""
+    return bool(fix.edits) and any(fix.title.startswith(each) for each in advice)
 
 
 def _of_library(fixes: Sequence[Fix], own: bool) -> list[Fix]:
@@ -571,7 +594,8 @@ def under_limits(finding: Finding, pages: Pages) -> list[Fix]:
 LIMIT = "the exact value or limit of the function where it is not finite (slow there)"
 MOST_FUNCTIONS = 3
 REWRITTEN = "rewritten with "  # how a form begins that computes the same
-FORMS = (REWRITTEN, "the series", "nanlab.safe.removable")  # such forms, and series of them
+REMOVABLE = "nanlab.safe.removable"
+FORMS = (REWRITTEN, "the series", REMOVABLE)  # such forms, and series of them
 MOST_REWRITTEN = 12
 MOST_PASSED = 26  # forms of what a library is given
 MOST_KEPT = 3  # of them such as its own operation needs
@@ -646,10 +670,12 @@ def file_text(trace: Trace, file: str) -> str:
 
 
 def _order(fix: Fix) -> int:
-    """Settings before lines, and advice before wrong lines, these before untried; last a program
-    that nothing shows to run."""
+    """Settings before lines, and advice before wrong lines and settings that make another program,
+    these before untried; last a program that nothing shows to run."""
     if fix.may_raise:
         return 7
+    if fix.settings and fix.verdict == "finite" and (fix.distortion or 0.0) >= FOREIGN:
+        return 4
     line = bool(fix.tried)
     untried = 5 if line else 3
     return {"verified": 0 + line, "finite": 2 + 2 * line, "untried": untried, "fails": 6}[
@@ -675,12 +701,16 @@ def _rank_in_library(fix: Fix) -> tuple[int, bool, bool, float]:
     return 2 + (fix.verdict == "fails"), patched, False, 0.0
 
 
-def _rank(fix: Fix) -> tuple[int, bool, bool, bool, float]:
+def _rank(fix: Fix, advised: bool = False) -> tuple[int, bool, bool, bool, float]:
     """Verified first, then what is right but for rounding, then what leaves samples out;
-    gradient-stopping last; the least distorting first, but for rounding."""
+    gradient-stopping last; the least distorting first, but for rounding.
+
+    advised: no worse than advice is.
+    """
     distortion = math.inf if fix.distortion is None else fix.distortion
     off = not fix.why.startswith(ROUNDED)
-    return (_order(fix), off, not _leaves_out(fix), fix.gradient_max is None, _rounded(distortion))
+    order = min(_order(fix), 3) if advised and fix.verdict == "finite" else _order(fix)
+    return (order, off, not _leaves_out(fix), fix.gradient_max is None, _rounded(distortion))
 
 
 def _rounded(distortion: float) -> float:

@@ -52,7 +52,7 @@ def tried_settings(trace: Trace, finding: Finding) -> list[Fix]:
             near += [fix] if fix.verdict in ("finite", "untried") else []
     except NanlabError:
         pass
-    return near[:1]
+    return sorted(near, key=lambda fix: fix.distortion or 0.0)[:1]
 
 
 def _other_scale(trace: Trace, step: int) -> Iterator[Fix]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 
 from nanlab.findings.rule import Fix
@@ -27,6 +28,25 @@ def likeliest_first(fixes: Sequence[Fix], text: str, span: Span | None) -> list[
 
     ordered = iter(sorted(untried, key=doubt))
     return [next(ordered) if any(fix is each for each in untried) else fix for fix in fixes]
+
+
+def left_alike(fix: Fix, op: str) -> tuple[int, int]:
+    """How many calls of one name stand in the lines of a fix, and how many are as they were: what
+    is mended in one term of a statement fails in its siblings another time."""
+    old, new = (
+        Counter(call for edit in fix.edits for call in _calls(text(edit), op))
+        for text in (lambda edit: edit.old, lambda edit: edit.text)
+    )
+    return new.total(), (new & old).total()
+
+
+def _calls(text: str, op: str) -> list[str]:
+    try:
+        nodes = ast.walk(ast.parse(textwrap.dedent(text)))
+    except SyntaxError:
+        return []
+    calls = (n for n in nodes if isinstance(n, ast.Call) and not _is_ours(n.func))
+    return [ast.unparse(n) for n in calls if last_name(n.func) == op]
 
 
 def _at(text: str, span: Span | None) -> ast.expr | None:

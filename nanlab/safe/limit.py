@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -124,7 +124,7 @@ class _Call:
         followed = self.grad and any(y.requires_grad for y in self.results)
         wanted = [x for x, w in zip(self.operands, self.wanted, strict=True) if w and followed]
         # what is written later has another place in the graph
-        self.sources = [torch.autograd.graph.get_gradient_edge(x) for x in wanted]
+        self.edges = [(x, get_gradient_edge(x)) for x in wanted]
 
     def _versions(self) -> list[int]:
         """How often each operand was written."""
@@ -154,7 +154,7 @@ class _Call:
         pairs = [(y, g) for y, g in zip(self.results, arriving, strict=True) if y.requires_grad]
         own: Iterable[Tensor | None] = torch.autograd.grad(
             [y for y, _ in pairs],
-            self.sources,
+            [*map(_source, self.edges)],
             [g for _, g in pairs],
             retain_graph=True,
             create_graph=torch.is_grad_enabled(),
@@ -304,6 +304,14 @@ def _parameters_behind(results: Sequence[Tensor], operands: Sequence[Tensor]) ->
             found[id(leaf)] = leaf
         todo += [each for each, _ in node.next_functions]
     return list(found.values())
+
+
+def _source(known: tuple[Tensor, GradientEdge]) -> Any:
+    """What to differentiate by: a tensor, which a recording tells from others, or the place that it
+    had in the graph."""
+    x, edge = known
+    now = get_gradient_edge(x)
+    return x if (now.node, now.output_nr) == (edge.node, edge.output_nr) else edge
 
 
 def _filled(x: Tensor, known: Limit | None, everywhere: bool = False) -> Tensor:

@@ -360,8 +360,8 @@ def _fixes(recording: Recording, column: int) -> list[Fix]:
     if product_of_growing(recording, column) is not None:
         fixes.append(
             Fix(
-                "normalise the vectors before the product",
-                "x = torch.nn.functional.normalize(x, dim=-1)",
+                "normalise the factors",
+                "vectors = torch.nn.functional.normalize(vectors, dim=-1)  # before the product",
             )
         )
     elif not narrow and growing_weights(recording, column) is not None:
