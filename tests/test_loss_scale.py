@@ -423,3 +423,10 @@ def test_a_fix_whose_gradients_wait_for_the_scale_to_come_down_is_finite(by_hand
         low = next(s for s in (2.0**k for k in range(16, -1, -1)) if f"at {s:,.0f}," in wide.why)
         assert not trace.replay(fix=wide).finite
         assert trace.replay(fix=wide, loss_scale=low).finite
+
+
+def test_no_fix_is_finite_for_a_scale_that_comes_down_without_it() -> None:
+    trace = train(3)
+    (note,) = trace.findings
+    assert note.cause == "loss-scale-overflow" and note.severity == "note"
+    assert not any("comes down" in fix.why for fix in note.fixes)

@@ -367,19 +367,22 @@ class Judge:
         return found
 
     def _at_lower_scales(self, edited: Edited) -> str:
-        """The scale at which a step with edits is finite, where a GradScaler that still calibrates
-        would come down to it; else nothing. Raises NotReplayable."""
+        """The scale at which a step is finite with edits, and not without them, where a GradScaler
+        that still calibrates would come down to it; else nothing. Raises NotReplayable."""
         scale = scaler_scale(self.where) or 0.0
         for halvings in LOWER_SCALES:
-            if (lower := scale / 2**halvings) >= 1.0:
-                count_work(*self._size())
-                segments, skipped = other_scale(self.where, lower)
-                change = Change(segments, edited, skipped=skipped)
-                if patched(self.where, change)[0].finite:
-                    return (
-                        f"the gradients overflow at the loss scale of {scale:,.0f}, and are finite"
-                        f" at {lower:,.0f}, to which the scaler comes down"
-                    )
+            if (lower := scale / 2**halvings) < 1.0:
+                break
+            segments, skipped = other_scale(self.where, lower)
+            as_it_was, with_edits = (Change(segments, e, skipped=skipped) for e in (None, edited))
+            count_work(*self._size())
+            if patched(self.where, with_edits)[0].finite:
+                if patched(self.where, as_it_was)[0].finite:
+                    break
+                return (
+                    f"the gradients overflow at the loss scale of {scale:,.0f}, and are finite"
+                    f" at {lower:,.0f}, to which the scaler comes down"
+                )
         return ""
 
     def _saturates(self, edited: Edited) -> bool:
