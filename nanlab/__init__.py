@@ -9,7 +9,7 @@ from nanlab import safe
 from nanlab.analysis.compare import compare_step as compare
 from nanlab.analysis.difference import diff
 from nanlab.analysis.epsilon import advise_eps
-from nanlab.capture import watch
+from nanlab.capture import FaultFound, watch
 from nanlab.errors import CapsuleError, NanlabError, NotReplayable
 from nanlab.explanations import explain
 from nanlab.guards import guard
@@ -36,6 +36,7 @@ def unload_ipython_extension(shell: Any) -> None:
 
 __all__ = [
     "CapsuleError",
+    "FaultFound",
     "NanlabError",
     "NotReplayable",
     "Trace",

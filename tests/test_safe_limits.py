@@ -415,3 +415,14 @@ def test_decompositions_compile_and_vmap() -> None:
     whole = safe.eigh(x)[0]
     assert torch.equal(torch.func.vmap(safe.eigh)(x)[0], whole)
     assert torch.equal(torch.compile(safe.eigh, backend="eager")(x)[0], whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_an_infinity_that_comes_in_is_finite_after(dtype: torch.dtype) -> None:
+    x = torch.tensor([math.inf, -math.inf, 0.0], dtype=dtype, requires_grad=True)
+    for fn, ends in ((safe.sinc, [0.0, 0.0]), (safe.exprel, [torch.finfo(dtype).max, 0.0])):
+        y = fn(x)
+        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (bend,) = torch.autograd.grad(slope.sum(), x)
+        assert y[:2].tolist() == ends and slope[:2].tolist() == [0.0, 0.0]
+        assert y[2] == 1 and bool(bend.isfinite().all())

@@ -262,10 +262,14 @@ def atan2(input: Tensor, other: Tensor) -> Tensor:
 def sinc(input: Tensor) -> Tensor:
     """``torch.sinc``, sin(pi x) / (pi x); derivatives of every order are right at 0 and near it.
 
-    torch's own second derivative is NaN at 0, and its first cancels near it in low precision.
+    torch's own second derivative is NaN at 0, and its first cancels near it in low precision. At an
+    infinity: 0, with derivative 0.
     """
+    x = as_float(input, "input")
+    infinite = x.isinf()
     squares = [(-1) ** k * math.pi ** (2 * k) / math.factorial(2 * k + 1) for k in range(12)]
-    return _by_series(torch.sinc, input, [c for s in squares for c in (s, 0.0)][:-1])
+    terms = [c for s in squares for c in (s, 0.0)][:-1]
+    return torch.where(infinite, 0.0, _by_series(torch.sinc, torch.where(infinite, 0.0, x), terms))
 
 
 def exprel(input: Tensor) -> Tensor:
@@ -274,7 +278,11 @@ def exprel(input: Tensor) -> Tensor:
     Value: where it overflows, the dtype's maximum, with derivative 0.
     """
     terms = [1 / math.factorial(k + 1) for k in range(15)]
-    return _of_one(lambda t: _by_series(lambda u: torch.expm1(u) / u, t, terms), input, None)
+
+    def ratio(t: Tensor) -> Tensor:
+        return torch.expm1(t) / t.clamp_max(1e3)  # beyond, its numerator is infinite
+
+    return _of_one(lambda t: _by_series(ratio, t, terms), input, None)
 
 
 def _by_series(fn: Callable[[Tensor], Tensor], input: Tensor, coefficients: list[float]) -> Tensor:

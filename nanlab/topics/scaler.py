@@ -733,7 +733,7 @@ _MISUSES = {
         ),
     ),
     "clip-before-unscale": (
-        "gradients are clipped before they are unscaled: they become {ratio:.3g} times too small",
+        "gradients are clipped before they are unscaled: that makes them {ratio:.3g} times smaller",
         "The norm then includes the loss scale. After scaler.step has divided the scale out, almost"
         " nothing is left.",
         Fix(
@@ -743,8 +743,8 @@ _MISUSES = {
         ),
     ),
     "clip-before-division": (
-        "gradients are clipped before their scale of {scale:g} is divided out: they become"
-        " {ratio:.3g} times too small",
+        "gradients are clipped before their scale of {scale:g} is divided out: that makes"
+        " them {ratio:.3g} times smaller",
         "The norm then includes the factor on the loss. After the division almost nothing is left.",
         Fix(
             "divide the scale out of the gradients first",

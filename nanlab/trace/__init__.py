@@ -193,7 +193,7 @@ class Trace:
         ``fp16_subnormal``, ``fp16_inf`` count what float16 would flush, hold as subnormal, or
         overflow.
 
-        ``phase`` is forward, backward, optimizer, recompute or other; ``op`` the aten name;
+        ``phase`` is forward, backward, optimizer, recompute, data or other; ``op`` the aten name;
         ``node`` the autograd sequence number that ties forward and backward together; ``file``,
         ``line``, ``source`` the user's innermost line, of a backward operation that of its forward
         one; ``site_file``, ``site_line`` the innermost line outside of torch.
