@@ -452,8 +452,8 @@ def _first(
 
 
 def _ways(named: Sequence[list[Any]], pool: Sequence[Ref], numbers: Sequence[float]) -> list[Any]:
-    """What may stand behind some names, of which a few are known: values of two are mostly two, and
-    tensors."""
+    """What may stand behind some names, a few of them known. Two names mostly have two values, and
+    those are tensors."""
     tensors, every = (
         dict.fromkeys(itertools.islice(itertools.product(*(n or more for n in named)), MOST_WAYS))
         for more in (pool, [*pool, *numbers])
