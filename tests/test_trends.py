@@ -345,7 +345,7 @@ def test_a_constant_factor_is_named_rather_than_a_missing_normalisation() -> Non
     assert "normalises" not in culprit.explanation and not any(
         "normalize" in fix.code for fix in culprit.fixes
     )
-    assert any(fix.code == "x = x / 64" for fix in culprit.fixes)
+    assert any(fix.code == "values = values / 64" for fix in culprit.fixes)  # x is the input
 
 
 def test_only_the_steps_before_the_overflow_are_counted() -> None:
