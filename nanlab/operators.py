@@ -634,6 +634,8 @@ _CARDS = (
     Card("arctan2", alias_of="atan2"),
     Card("arctanh", alias_of="atanh"),
     Card("asinh", "analytic", arguments="input"),
+    Card("bessel_j0", "analytic", arguments="input", home="torch.special."),
+    Card("bessel_j1", "analytic", arguments="input", home="torch.special."),
     Card("cosine_similarity", arguments="input other dim eps", home="torch.nn.functional."),
     Card("cross", arguments="input other dim", home="torch.linalg."),
     Card("diagonal_backward", "rearranges"),

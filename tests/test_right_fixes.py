@@ -134,6 +134,9 @@ WRITTEN = {
     "parts of one quotient": "l083",
     "a loop that draws its items": "l084",
     "what follows in a distribution": "l085",
+    "a gradient that is 0 beside large ones": "l219",
+    "a function that a checkpoint computes again": "l220",
+    "a Bessel function in the derivative by hand": "l221",
 }
 
 
