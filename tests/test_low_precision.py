@@ -280,3 +280,27 @@ def test_a_number_that_is_no_count_is_told_by_the_spacing_of_its_dtype() -> None
 
 def test_the_norm_of_norms_is_one_finding_whichever_of_them_overflows() -> None:
     assert [f.step for f in findings("t363") if f.cause == "dtype-overflow"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("start", "made", "read", "told"),
+    [
+        ([1e-5, 2e-5, 0.0, 1.0], "w.square().half()", "p.sqrt()", "2 of the 3 zeros were other"),
+        ([-20.0, -18.0, 0.5, 1.0], "w.half().exp().view(2, 2)", "p.log()", "All 2 zeros were"),
+        ([1e-5, 0.5, 1.0], "w.half() * w.half()", "p.log()", "The zero was another number before"),
+        ([-1.0, 2.0], "w.half().relu()", "p.sqrt()", ""),  # what it makes 0 is 0
+        ([0.0, 2.0], "w.half()", "p.log()", ""),
+        ([1e-25, 2.0], "w.square()", "p.log()", ""),  # told of half precision alone
+    ],
+)
+def test_zeros_that_half_precision_made_are_told_with_their_line(
+    start: list[float], made: str, read: str, told: str
+) -> None:
+    w = torch.nn.Parameter(torch.tensor(start))
+    with nanlab.watch(on_fault="record") as trace:
+        p = eval(compile(made, "made.py", "eval"), {"w": w})
+        eval(read, {"p": p}).float().sum().backward()
+    if trace.culprit is not None:
+        assert ("rounds to 0 what float16" in trace.culprit.explanation) == bool(told)
+        assert told in trace.culprit.explanation
+    assert trace.culprit is not None or not told

@@ -23,6 +23,7 @@ from nanlab.findings.rule import (
     rule,
     rules_of,
 )
+from nanlab.formats import HALF_PRECISION
 from nanlab.rules import data, division, domain, infinities, losses, precision, ranks
 from nanlab.rules.cure import Chain, Cure, chain
 from nanlab.rules.data import thrown, with_data
@@ -225,7 +226,10 @@ def explained(trace: Trace, fault: Fault, judges: Sequence[Rule]) -> Finding:
     """The finding of a fault, by the first of these rules that matches."""
     for judge in judges:
         for found in _tried(trace, FAILED % judge.name, judge.matches, fault) or ():
-            return matched(trace, fault.finding, judge, found)
+            finding = matched(trace, fault.finding, judge, found)
+            if HALF_PRECISION.isdisjoint(trace.recording.dtypes.items):
+                return finding
+            return precision.with_lost_zeros(fault, finding)
     return fault.finding
 
 
