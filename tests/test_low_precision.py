@@ -290,7 +290,8 @@ def test_the_norm_of_norms_is_one_finding_whichever_of_them_overflows() -> None:
         ([1e-5, 0.5, 1.0], "w.half() * w.half()", "p.log()", "The zero was another number before"),
         ([-1.0, 2.0], "w.half().relu()", "p.sqrt()", ""),  # what it makes 0 is 0
         ([0.0, 2.0], "w.half()", "p.log()", ""),
-        ([1e-25, 2.0], "w.square()", "p.log()", ""),  # told of half precision alone
+        ([-20.0, 0.0, 1.0], "w.half().exp()", "p.log()", "The zero was another number before: exp"),
+        ([1e-25, 2.0], "w.square()", "p.log()", ""),  # told of half precision and divisors alone
     ],
 )
 def test_zeros_that_half_precision_made_are_told_with_their_line(
@@ -304,3 +305,23 @@ def test_zeros_that_half_precision_made_are_told_with_their_line(
         assert ("rounds to 0 what float16" in trace.culprit.explanation) == bool(told)
         assert told in trace.culprit.explanation
     assert trace.culprit is not None or not told
+
+
+@pytest.mark.parametrize(
+    ("divisor", "told"),
+    [
+        ("w * w", "The zero was another number before: mul"),
+        ("(w - w).abs() + 0 * w", ""),
+        ("w.double().float()", ""),
+        ("(w > 1).float()", ""),
+        ("w.long().float()", ""),
+    ],
+)
+def test_a_divisor_that_underflows_is_told_in_any_format(divisor: str, told: str) -> None:
+    w = torch.nn.Parameter(torch.tensor([1e-25, 2.0]))
+    with nanlab.watch(on_fault="record") as trace:
+        below = eval(compile(divisor, "made.py", "eval"), {"w": w})
+        (w.sum() / below).sum().backward()
+    if told or trace.culprit is not None:
+        assert trace.culprit is not None and told in trace.culprit.explanation
+        assert ("rounds to 0 what float32" in trace.culprit.explanation) == bool(told)

@@ -657,7 +657,9 @@ class _Rewrite:
         for statement in self.old:
             match statement:
                 case ast.Assign(targets=[ast.Tuple(elts=names)], value=value) if (
-                    span_of(value) == span and run.kept is None and len(run.out) == len(names)
+                    span_of(value) == span
+                    and (run.out.__class__ is tuple and run.kept is None)
+                    and len(run.out) == len(names)
                 ):
                     kept = (n for n in names if not self._is_unread(n))
                     return tuple(run.out[names.index(n)] for n in kept) or run.out

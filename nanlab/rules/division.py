@@ -12,6 +12,7 @@ from nanlab.findings.rule import Match, rule
 from nanlab.operators import card, having
 from nanlab.rules.domain import power_of_tiny
 from nanlab.rules.lengths import NORMS, measured, normalises, nowhere_zero, squared
+from nanlab.rules.precision import rounded_to_zero
 
 # Division by nothing: by zero, by a tiny number, by the norm of a vector of zeros.
 
@@ -133,7 +134,8 @@ def div_by_zero(fault: Fault) -> Match | None:
     nan = "0/0 = NaN" if known else "NaN"
     quotient = "inf" if not undefined else nan if undefined == fault.count else "inf or NaN"
     title = f"{name} by zero for {plural(count, 'element')} of {fault.numel:,}: {quotient}"
-    why = _SIGN_OF_ZERO if _pushed_by_sign(fault) else _flushed(fault)
+    row = fault.operand_row(_divisor_slot(fault))
+    why = _SIGN_OF_ZERO if _pushed_by_sign(fault) else rounded_to_zero(fault.recording, row)
     return match(fault, title, why, numerator=above, divisor=below)
 
 
@@ -141,29 +143,6 @@ _SIGN_OF_ZERO = (
     "eps * sign(x) should keep the divisor off zero, but the sign of 0 is 0: use "
     "torch.where(x >= 0, eps, -eps)."
 )
-
-
-_HANDS_ON = having("reshapes", "picks")
-
-
-def _flushed(fault: Fault) -> str:
-    """A sentence if the divisor is an underflowed product, power or exponential; else ""."""
-    row = fault.operand_row(_divisor_slot(fault))
-    while row >= 0 and fault.op_at(row) in _HANDS_ON:
-        row = next(iter(fault.parents(row)), -1)
-    made, parents = fault.op_at(row), fault.parents(row) if row >= 0 else []
-    known = [s for p in parents if (s := fault.recording.stats(p)) is not None and s.known]
-    if made not in having("squares") | {"exp"} or not known or len(known) < len(parents):
-        return ""
-    scalars = fault.recording.scalars.get(row, ())
-    if made != "exp" and (any(s.zero for s in known) or 0 in scalars):
-        return ""
-    smallest = min((s.min if made == "exp" else s.absmin) or 0.0 for s in known)
-    of = "a product" if made == "mul" else "an exponential" if made == "exp" else "a power"
-    return (
-        f"The divisor is {of} that underflows {fault.dtype}: no operand of it is 0, the smallest is"
-        f" {number(smallest)}."
-    )
 
 
 def _pushed_by_sign(fault: Fault) -> bool:

@@ -12,7 +12,7 @@ import torch
 from nanlab.errors import TypeMismatchError
 from nanlab.findings.fault import LOW, Fault, floating, match, matched, number, plural
 from nanlab.findings.rule import Finding, Match, rule
-from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
+from nanlab.formats import FloatFormat, format_of
 from nanlab.operators import card, having
 from nanlab.trace.op import location
 from nanlab.trace.recording import Recording
@@ -114,36 +114,41 @@ def _flushed(fault: Fault) -> int:
 
 def with_lost_zeros(fault: Fault, finding: Finding) -> Finding:
     """The finding of a zero, with the operation before it that rounds other numbers to 0."""
-    known = "that underflows" in finding.explanation
-    for slot in (0, 1) if "zero" in finding.cause and not known else ():
-        if told := _rounded_to_zero(fault.recording, fault.operand_row(slot)):
+    for slot in (0, 1) if "zero" in finding.cause else ():
+        told = rounded_to_zero(fault.recording, fault.operand_row(slot))
+        if told and told not in finding.explanation:
             return replace(finding, explanation=f"{finding.explanation} {told}")
     return finding
 
 
-def _rounded_to_zero(recording: Recording, row: int) -> str:
-    """A sentence on what made the zeros of a row in half precision; "" if nothing did."""
+def rounded_to_zero(recording: Recording, row: int) -> str:
+    """A sentence on the operation that made the zeros of a row by underflow; "" if none did."""
     for _ in range(MOST_HOPS):
         op = recording.at(row)
         if not op or op.stats is None or not op.stats.zero:
             break
         read = [s for p in op.inputs if (s := recording.stats(p)) is not None]
-        if not read or len(read) < len(op.inputs):
+        if not read or len(read) < len(op.inputs) or not op.dtype.is_floating_point:
             break
-        cast = op.base_name in _CASTS
-        made = op.stats.zero - sum(s.zero + s.neginf for s in read)
-        full = cast or not any(s.zero for s in read)  # a zero may have met several numbers
-        if op.dtype in HALF_PRECISION and made > 0 and full and (cast or op.base_name in _ROUNDED):
+        zeros, name = op.stats.zero, op.base_name
+        if name in _CASTS:
+            made, what = zeros - read[0].zero, "the cast"
+        elif name in _VANISHING:  # exp(-inf) is 0
+            made, what = zeros - read[0].neginf, name.strip("_")
+        else:  # a zero may have met several numbers, a Python number among them
+            known = any(s.zero or not s.is_finite for s in read)
+            known |= 0 in recording.scalars.get(row, ())
+            made, what = 0 if known or name not in _SQUARES else zeros, name
+        if made > 0:
             dtype = str(op.dtype).removeprefix("torch.")
-            what = "the cast" if cast else op.base_name.strip("_")
-            share = f"{made:,} of the" if made < op.stats.zero else "All"
-            some = f"{share} {op.stats.zero:,} zeros were other numbers"
+            share = f"{made:,} of the" if made < zeros else "All"
+            some = f"{share} {zeros:,} zeros were other numbers"
             return (
-                f"{some if op.stats.zero > 1 else 'The zero was another number'} before: {what} at"
+                f"{some if zeros > 1 else 'The zero was another number'} before: {what} at"
                 f" {location(op.file, op.line)} rounds to 0 what {dtype} cannot hold,"
                 f" {format_of(dtype).rounds_to_zero:.3g} and less."
             )
-        if len(read) > 1 or read[0].zero != op.stats.zero:
+        if len(read) > 1 or read[0].zero != zeros:
             break
         row = op.inputs[0]
     return ""
@@ -151,7 +156,8 @@ def _rounded_to_zero(recording: Recording, row: int) -> str:
 
 MOST_HOPS = 16  # operations that hand zeros on
 _CASTS = having("casts", in_place=True)
-_ROUNDED = having("squares", "exponential") | {"sigmoid", "_softmax"}
+_SQUARES = having("squares")
+_VANISHING = having("exponential") & having("non_negative") | {"sigmoid", "_softmax"}
 
 
 def _limits(dtype: str) -> FloatFormat | None:
