@@ -20,7 +20,13 @@ import reference
 import search
 import torch
 
+from nanlab.rules import BUILTIN, Rule
+
 T = TypeVar("T")
+CAUSES = """# Causes
+
+What `finding.cause` may say. `make docs` writes this list from the rules, and a page for each cause
+with a program, the run at a glance and the fix."""
 MARK = ".nanlab-docs"  # lies in a folder that a build may empty, one that broke off included
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -31,6 +37,7 @@ GUIDES = {
     "CHANGELOG.md": "changes.html",
     "docs/limits.md": "limits.html",
     "docs/ranks.md": "ranks.html",
+    "docs/causes.md": "cause-list.html",
     "benchmarks/results/tools.md": "tools.html",
     "benchmarks/results/overhead-cpu.md": "overhead.html",
 }
@@ -109,6 +116,27 @@ def build_gallery(target: Path, causes: Iterable[gallery.Page] | None = None) ->
     return made
 
 
+def list_of_causes() -> str:
+    """``docs/causes.md``: what each cause means, as its rules say, by topic."""
+    by_slug: dict[str, list[Rule]] = {}
+    for rule in BUILTIN:
+        by_slug.setdefault(rule.name, []).append(rule)
+    lines, topic = [CAUSES], ""
+    for slug, rules in by_slug.items():
+        if (of := gallery.topic_of(rules[0])) != topic:
+            topic = of
+            lines += [
+                "",
+                f"## {topic}",
+                "",
+                "| cause | what it means, and what helps |",
+                "|---|---|",
+            ]
+        told = " ".join(dict.fromkeys(rule.explanation for rule in rules))
+        lines.append(f"| `{slug}` | {told.replace('``', '`').replace('|', chr(92) + '|')} |")
+    return "\n".join(lines) + "\n"
+
+
 def words(explanation: str) -> str:
     """An explanation as HTML: code in backticks is set as code, a word between asterisks is
     stressed."""
@@ -133,6 +161,7 @@ def main(target: Path) -> list[gallery.Page]:
     target.mkdir(parents=True)
     (target / MARK).touch()
     (target / "style.css").write_text(pages.stylesheet(), encoding="utf-8")
+    (HERE / "causes.md").write_text(list_of_causes(), encoding="utf-8")
     _timed("guides", build_guides, target)
     _timed("notebooks", build_notebooks, target)
     causes = _timed("causes", build_gallery, target)

@@ -53,6 +53,12 @@ def causes(built: tuple[Path, dict[str, Any]]) -> tuple[Path, dict[str, Any]]:
     return built[0] / "causes", built[1]
 
 
+def test_the_list_of_causes_says_what_the_rules_say(build: Any) -> None:
+    text = (ROOT / "docs" / "causes.md").read_text(encoding="utf-8")
+    assert text == build.list_of_causes(), "make docs writes it anew"
+    assert re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE) == SLUGS
+
+
 def words(page: Path) -> str:
     """The text of a page without its tags, with single spaces."""
     body = re.sub(
