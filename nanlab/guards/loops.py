@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from nanlab.capture.places import codes_in
 from nanlab.capture.state import is_put_back
 from nanlab.errors import NotReplayable
+from nanlab.program.expression import parsed
 
 # a name put into the program's own would stay in functions
 HEAD = "__import__('nanlab.guards.loops').guards.loops.head({})"
@@ -56,12 +57,12 @@ class Loop:
         return self._found[1]
 
     @cached_property
-    def tree(self) -> ast.Module:
-        return ast.parse(self.source, self.file)
-
-    @cached_property
     def _found(self) -> tuple[Statement, FunctionNode | None]:
-        for loop, function in _loops(self.tree, None, self.line):
+        return self.found_in(parsed(self.source))
+
+    def found_in(self, tree: ast.Module) -> tuple[Statement, FunctionNode | None]:
+        """It and the function around it, in the code of its file."""
+        for loop, function in _loops(tree, None, self.line):
             if (loop.lineno, loop.col_offset) == (self.line, self.column):
                 return loop, function
         raise NotReplayable(f"the loop of line {self.line} is no longer in {self.file}")
@@ -212,7 +213,7 @@ def loop_at(file: str, line: int, name: str, globals_: dict[str, Any]) -> Loop:
     if not text:
         raise NotReplayable(f"the source of {file} is not at hand")
     try:
-        tree = ast.parse(text, file)
+        tree = parsed(text)
     except SyntaxError:
         raise NotReplayable(f"the source of {file} has changed") from None
     found = None
@@ -356,15 +357,15 @@ def repeat(
 TURNS = "__nanlab_turns__"
 
 
-def _once(loop: Loop, target: ast.expr) -> ast.For:
-    node = ast.For(target=target, iter=ast.Name(TURNS, ast.Load()), body=loop.node.body, orelse=[])
-    return ast.copy_location(node, loop.node)
+def _once(loop: Statement, target: ast.expr) -> ast.For:
+    node = ast.For(target=target, iter=ast.Name(TURNS, ast.Load()), body=loop.body, orelse=[])
+    return ast.copy_location(node, loop)
 
 
 def _repeat_in_module(
     loop: Loop, frame: types.FrameType, turns: Iterable[Any], target: ast.expr
 ) -> None:
-    module = ast.fix_missing_locations(ast.Module([_once(loop, target)], []))
+    module = ast.fix_missing_locations(ast.Module([_once(loop.node, target)], []))
     frame.f_globals[TURNS] = turns  # the caller takes it out again
     exec(compile(module, loop.file, "exec", dont_inherit=True), frame.f_globals)
 
@@ -376,9 +377,8 @@ def _repeat_in_function(
     turns: Iterable[Any],
     target: ast.expr,
 ) -> None:
-    # a tree of its own, which is changed here
-    own = Loop(loop.file, loop.source, loop.line, loop.column)
-    function, code = own.function, frame.f_code
+    tree = ast.parse(loop.source, loop.file)  # of its own: it is changed here
+    (node, function), code = loop.found_in(tree), frame.f_code
     if not isinstance(function, ast.FunctionDef):
         raise NotReplayable("its function is a coroutine")
     first = code.co_varnames[:1]
@@ -405,13 +405,13 @@ def _repeat_in_function(
     if shared:
         statements.append(ast.Nonlocal(shared))
     function.args = ast.arguments([], [ast.arg(n) for n in [*names, TURNS]], None, [], [], None, [])
-    function.body = [*statements, _once(own, target)]
+    function.body = [*statements, _once(node, target)]
     function.decorator_list = []
     function.returns = None
-    _Enclosed(function, shared).visit(own.tree)
-    ast.fix_missing_locations(own.tree)
+    _Enclosed(function, shared).visit(tree)
+    ast.fix_missing_locations(tree)
     inner = _code_named(
-        compile(own.tree, own.file, "exec", dont_inherit=True), function.name, function.lineno
+        compile(tree, loop.file, "exec", dont_inherit=True), function.name, function.lineno
     )
     missing = [n for n in inner.co_freevars if n not in outer]
     if missing:
@@ -455,17 +455,9 @@ def cells_of(
     found: dict[str, types.CellType] = {}
     values = frame.f_locals
     code = frame.f_code
-    if free:
-        functions = [
-            f
-            for f in gc.get_referrers(code)
-            if isinstance(f, types.FunctionType) and f.__code__ is code
-        ]
-    else:
-        inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
-        functions = [
-            f for c in inner for f in gc.get_referrers(c) if isinstance(f, types.FunctionType)
-        ]
+    codes = [code] if free else [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    referrers = gc.get_referrers(*codes) if codes else []  # it walks the heap
+    functions = [f for f in referrers if isinstance(f, types.FunctionType) and f.__code__ in codes]
     for function in functions:
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
         if all(_holds(cells[n], values, n) for n in names if n in cells):

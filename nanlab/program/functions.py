@@ -7,7 +7,7 @@ import builtins
 import sys
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -110,19 +110,27 @@ class Functions:
             return self.known[name]
         if not isinstance(call.func, ast.Name) and root != "self":
             return []  # of a tensor
-        local = isinstance(call.func, ast.Name) and _is_lambda(around, name)
+        local = isinstance(call.func, ast.Name) and name in _lambdas(around)
         local |= name in self.classes  # makes an object
         return [] if local or hasattr(builtins, name) or hasattr(torch.Tensor, name) else None
 
+    @cached_property
+    def _called(self) -> list[tuple[ast.FunctionDef, set[ast.FunctionDef], bool]]:
+        """(function, what it calls, whether it calls what is not known) of each but __init__."""
+        found = []
+        for function in (f for f in self.all if f.name != "__init__"):
+            each = [self.callees(call, function) for call in self.calls[function]]
+            found.append((function, {f for c in each for f in c or ()}, None in each))
+        return found
+
     def callers(self, function: ast.FunctionDef) -> list[ast.FunctionDef]:
         """The functions that call one, or may where it was given to them."""
-        found = []
-        for other in (f for f in self.all if f is not function and f.name != "__init__"):
-            each = [self.callees(call, other) for call in self.calls[other]]
-            known = any(c is not None and function in c for c in each)
-            if known or (None in each and function in self.given):
-                found.append(other)
-        return found
+        given = function in self.given
+        return [
+            other
+            for other, callees, unclear in self._called
+            if other is not function and (function in callees or (unclear and given))
+        ]
 
     def behind(
         self, function: ast.FunctionDef, ran: Ran | None = None
@@ -240,10 +248,12 @@ def _known(tree: ast.AST, functions: Sequence[ast.FunctionDef]) -> dict[str, lis
     return found
 
 
-def _is_lambda(body: ast.AST, name: str) -> bool:
-    """Whether a name is that of a lambda of the function's own."""
-    given = [v for n in ast.walk(body) for t, v in assignments_in(n) if last_name(t) == name]
-    return bool(given) and all(isinstance(value, ast.Lambda) for value in given)
+@lru_cache(maxsize=1024)
+def _lambdas(body: ast.AST) -> set[str]:
+    """The names of a function's own that are given lambdas alone."""
+    given = [(last_name(t), v) for n in ast.walk(body) for t, v in assignments_in(n)]
+    others = {name for name, value in given if not isinstance(value, ast.Lambda)}
+    return {name for name, _ in given} - others
 
 
 def not_run(function: ast.AST, ran: Collection[int]) -> set[int]:

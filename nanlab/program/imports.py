@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from nanlab.program.edit_text import EditLike
 from nanlab.program.expression import nodes_of, parsed
@@ -107,6 +108,7 @@ def _named(text: str) -> Iterator[str]:
     return (node.id for node in nodes if isinstance(node, ast.Name))
 
 
+@lru_cache(maxsize=16)
 def _known(tree: ast.Module) -> set[str]:
     """The names that a file imports, or has from elsewhere: those that it reads, and not those that
     a function imports for itself."""

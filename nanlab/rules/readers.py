@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable, Iterator
+from functools import cached_property, lru_cache
 
 from nanlab.findings.rule import Edit, Fix
+from nanlab.program.expression import nodes_of, parsed
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -21,7 +23,7 @@ def other_readers(fix: Fix, line: int, text_of: Callable[[str], str]) -> list[in
     edits = [edit for edit in fix.edits if not edit.imports]
     for file in dict.fromkeys(edit.file for edit in edits):
         try:
-            page = _Page(ast.parse(text_of(file)))
+            page = _Page.of(text_of(file))
         except (SyntaxError, ValueError):
             continue
         for edit in (each for each in edits if each.file == file):
@@ -41,16 +43,29 @@ class _Page:
     """The functions of a file, and what they call."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.functions = [n for n in ast.walk(tree) if isinstance(n, Function)]
-        named = (n for n in ast.walk(tree) if isinstance(n, Function | ast.ClassDef))
+        self.functions = [n for n in nodes_of(tree) if isinstance(n, Function)]
+        named = (n for n in nodes_of(tree) if isinstance(n, Function | ast.ClassDef))
         self.own = {n.name for n in named}
-        self.calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+        self.calls = [n for n in nodes_of(tree) if isinstance(n, ast.Call)]
+
+    @classmethod
+    @lru_cache(maxsize=16)
+    def of(cls, text: str) -> _Page:
+        """That of a file's text. Raises SyntaxError, ValueError."""
+        return cls(parsed(text))
+
+    @cached_property
+    def _returns(self) -> list[tuple[Function, list[int]]]:
+        """The functions, the innermost first, and the lines of the ``return`` in each."""
+        return [
+            (function, [n.lineno for n in ast.walk(function) if isinstance(n, ast.Return)])
+            for function in reversed(self.functions)
+        ]
 
     def returned_at(self, edit: Edit) -> Function | None:
         """The function whose ``return`` an edit changes."""
-        for function in reversed(self.functions):  # the innermost last
-            returns = (n for n in ast.walk(function) if isinstance(n, ast.Return))
-            if any(edit.first <= n.lineno <= edit.last for n in returns):
+        for function, lines in self._returns:
+            if any(edit.first <= line <= edit.last for line in lines):
                 return function
         return None
 
