@@ -24,6 +24,9 @@ from nanlab.program.expression import (
     last_name,
     lines_of,
     names_in,
+    names_of,
+    nodes_of,
+    parsed,
     replaced,
     span_of,
     stored_in,
@@ -201,10 +204,10 @@ def rewritings(
     which an operand of the library's operation is within its domain, see :func:`forms_between`.
     """
     try:
-        tree = ast.parse(text)
+        tree = parsed(text)
     except SyntaxError:
         return []
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and line in lines_of(n)]
+    calls = [n for n in nodes_of(tree) if isinstance(n, ast.Call) and line in lines_of(n)]
     own = next((call for call in calls if span_of(call) == span), None)
     if own is not None and cause == UNLIKELY and last_name(own.func) in _SCORES:
         calls = [own]  # the model may give what it likes: what it is held against counts
@@ -256,12 +259,12 @@ def bounded_where_made(
     if cause == UNLIKELY:  # the support says nothing of parameters
         return []
     try:
-        tree = ast.parse(text)
+        tree = parsed(text)
     except SyntaxError:
         return []
     forms = [f for f in dict.fromkeys((*kept, *FORMS.get(cause, ()))) if f not in (*MASKS, *APART)]
     found = []
-    for statement in ast.walk(tree):
+    for statement in nodes_of(tree):
         if not isinstance(statement, ast.Assign | ast.Return) or statement.value is None:
             continue
         for node in ast.walk(statement.value):
@@ -347,7 +350,7 @@ def _guarded(
         title = f"give {owned or 'the library'} its `{guard}`"
         passed = [
             (call, keyword.value, keyword.value.value or 0.0)
-            for call in ast.walk(tree)
+            for call in nodes_of(tree)
             if isinstance(call, ast.Call)
             for keyword in call.keywords
             if keyword.arg == guard
@@ -431,7 +434,7 @@ def _fed(
                 else:
                     shown = _in_form(form, argument)
                 if form in APART and any(isinstance(n, ast.Call) for n in ast.walk(argument)):
-                    taken = names_in(tree)  # what is called is called once
+                    taken = names_of(text)  # what is called is called once
                     once = next((n for n in ("out", "made", "given") if n not in taken), "_out")
                     shown = form.replace("{x}", f"({once} := {name})", 1).format(x=once)
                 made = _in_place(text, PASS + shown, call, argument, shown)
@@ -482,10 +485,10 @@ def _as_logarithms(
 def _by_rows(tree: ast.Module, text: str, call: ast.Call) -> Iterator[Rewriting]:
     """A call for those samples of an argument alone that are not all zeros; what it gives for the
     others is 0."""
-    statements = (n for n in ast.walk(tree) if isinstance(n, ast.stmt) and not hasattr(n, "body"))
+    statements = (n for n in nodes_of(tree) if isinstance(n, ast.stmt) and not hasattr(n, "body"))
     if not any(each.lineno == call.lineno for each in statements):
         return
-    taken = names_in(tree)
+    taken = names_of(text)
     kept, made = ("kept", "made") if not taken & {"kept", "made"} else ("_kept", "_made")
     for argument in (each for each in call.args[:MOST] if isinstance(each, ast.Name)):
         inner = replaced(call, lambda n: _picked(n, kept) if n in call.args else None)
@@ -504,10 +507,7 @@ def _picked(argument: ast.expr, rows: str) -> ast.expr | None:
 
 def _is_list(tree: ast.Module, argument: ast.expr) -> bool:
     """Whether an argument is a list of the program."""
-    pairs = (
-        pair for n in ast.walk(tree) if isinstance(n, ast.Assign) for pair in assigned_pairs(n)
-    )
-    made = [value for target, value in pairs if ast.unparse(target) == ast.unparse(argument)]
+    made = _assigned(tree).get(ast.unparse(argument), [])
     lists = (ast.List, ast.ListComp)
     return any(
         isinstance(value, lists)
@@ -595,7 +595,7 @@ def _without_data(tree: ast.Module, text: str, call: ast.Call, form: str) -> Rew
     title = f"let {last_name(call.func)} give 0 where it averages over nothing"
     picked = (
         n
-        for n in ast.walk(tree)
+        for n in nodes_of(tree)
         if isinstance(n, ast.Subscript | ast.Attribute) and n.value is call
         if not hasattr(torch.Tensor, getattr(n, "attr", ""))
     )
@@ -620,7 +620,7 @@ def with_keyword(text: str, made: str, keyword: str, value: str) -> Rewriting | 
     """The lines of the one call of a class with a keyword of this value; None where the text has
     none, or several."""
     try:
-        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+        calls = [node for node in nodes_of(parsed(text)) if isinstance(node, ast.Call)]
     except SyntaxError:
         return None
     own = [call for call in calls if last_name(call.func) == made]
@@ -640,14 +640,18 @@ def _given_too(call: ast.Call, keyword: str, value: str) -> str:
 
 def _makers(tree: ast.Module, path: ast.expr) -> list[ast.Call]:
     """The calls whose results the file gives to a name."""
-    name = ast.unparse(path)
-    given = (node for node in ast.walk(tree) if isinstance(node, ast.Assign))
-    return [
-        value
-        for node in given
-        for target, value in assigned_pairs(node)
-        if isinstance(value, ast.Call) and ast.unparse(target) == name
-    ]
+    given = _assigned(tree).get(ast.unparse(path), [])
+    return [value for value in given if isinstance(value, ast.Call)]
+
+
+@lru_cache(maxsize=16)
+def _assigned(tree: ast.Module) -> dict[str, list[ast.expr]]:
+    """What a file gives to each name or path."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in nodes_of(tree):
+        for target, value in assigned_pairs(node) if isinstance(node, ast.Assign) else ():
+            found.setdefault(ast.unparse(target), []).append(value)
+    return found
 
 
 def _default(text: str, call: ast.Call, name: str, library: Place) -> str:

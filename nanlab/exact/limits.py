@@ -1004,11 +1004,15 @@ def _path(seen: Tensor) -> _Path:
         for factor in factors:
             table = table[1:] + (table[1:] - table[:-1]) / (factor - 1)
         change = (table[1:] - table[:-1]).abs()
-        for at in range(1, len(change)):
-            doubt = torch.maximum(change[at], change[at - 1])
-            better = (doubt < error) & doubt.isfinite()
-            error = torch.where(better, doubt, error)
-            best = torch.where(better, table[at + 1], best)
+        doubt = torch.maximum(change[1:], change[:-1])
+        if not len(doubt):
+            continue
+        doubt = doubt.masked_fill(~doubt.isfinite(), math.inf)
+        first = torch.from_numpy(doubt.numpy().argmin(0, keepdims=True))  # of several alike
+        least = doubt.gather(0, first)[0]
+        better = least < error
+        error = torch.where(better, least, error)
+        best = torch.where(better, table[2:].gather(0, first)[0], best)
     size, steps = seen.abs(), (seen[1:] - seen[:-1]).abs()
     settled = error <= SAME * torch.maximum(best.abs(), 0.1 * scale)
     same_sign = (seen[2:].sign() == seen[-1].sign()).all(0)

@@ -27,6 +27,7 @@ from nanlab.program.expression import (
     inside,
     lines_of,
     names_in,
+    names_of,
     nodes_of,
     parsed,
     replaced,
@@ -113,7 +114,7 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
     scope = Scope.around(text, line)
     if scope is None:
         return
-    taken = names_in(parsed(text))
+    taken = {*names_of(text)}
     rows, shift = text.splitlines(), 0
     makers: list[tuple[int, int, str]] = []
     for statement in scope.statements():
@@ -159,7 +160,7 @@ def _by_groups(text: str, line: int) -> Iterator[Candidate]:
         return
     terms = [term_of(n) for n in ast.walk(own.value) if isinstance(n, ast.Call)]
     powers = [t.parts[0].node for t in terms if t.name == "exp" and t.parts[0].node is not None]
-    taken = names_in(parsed(text))
+    taken = {*names_of(text)}
     largest = next(name for name in ("largest", "largest_of_group") if name not in taken)
     for statement in statements if len(powers) == 1 else ():
         for name, zeros, index in _added_up(statement, own.targets[0].id):

@@ -8,7 +8,7 @@ import importlib
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
@@ -128,6 +128,12 @@ def functions_around(
 def names_in(*nodes: ast.AST) -> set[str]:
     """The names that stand in some code."""
     return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+@lru_cache(maxsize=32)
+def names_of(text: str) -> Set[str]:
+    """The names that stand in a file."""
+    return frozenset(names_in(parsed(text)))
 
 
 def stored_in(node: ast.AST) -> list[str]:

@@ -56,10 +56,8 @@ def patch(edit: EditLike) -> str:
     The function keeps its identity: whoever has imported it runs the new code.
     """
     file, path = edit.file, function_at(edit.file, edit.first)
-    modules = list(sys.modules.items())
-    module = next((name for name, m in modules if getattr(m, "__file__", None) == file), "")
     around = functions_around(parsed_file(file), edit.first)
-    if not module or not path or not around or "nanlab" in edit.text:
+    if not path or not around or "nanlab" in edit.text:
         return ""
     function, nested = around[-1], path.rpartition(".")[0]
     inner = not names_in(function).isdisjoint(("super", "__class__"))
@@ -73,6 +71,10 @@ def patch(edit: EditLike) -> str:
     rows = [row[function.col_offset :] for row in linecache.getlines(file)[:last]]
     old = "".join(rows[edit.first - 1 : edit.last])
     if "".join(rows[first - 1 :]).count(old) != 1:
+        return ""
+    modules = list(sys.modules.items())
+    module = next((name for name, m in modules if getattr(m, "__file__", None) == file), "")
+    if not module:
         return ""
     new = textwrap.indent(edit.text, old[: len(old) - len(old.lstrip())])
     missing = _missing(vars(sys.modules[module]), edit)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -292,11 +292,11 @@ class Readings:
         """Values of what the function around gives to another, which reads it or hands it on, and
         gets no other there from anywhere."""
         key, tree = key_of(path), parsed(self.text)
-        calls = [n for n in postorder(tree) if isinstance(n, ast.Call)]
+        calls = _calls_in(tree)
         around = function_around(self.text, self.line)
         own = {span_of(n) for n in nodes_of(around) if isinstance(n, ast.Call)}
-        for file, callee in self._callees(tree, {last_name(c.func) for c in calls}):
-            those = [c for c in calls if last_name(c.func) == callee.name]
+        for file, callee in self._callees(tree, calls.keys()):
+            those = calls.get(callee.name, [])
             if callee.args.vararg or not those or not own.issuperset(map(span_of, those)):
                 continue
             names = [a.arg for a in callee.args.args]
@@ -320,7 +320,7 @@ class Readings:
                         return inner
         return None
 
-    def _callees(self, tree: ast.AST, called: set[str]) -> Iterator[tuple[str, ast.FunctionDef]]:
+    def _callees(self, tree: ast.AST, called: Set[str]) -> Iterator[tuple[str, ast.FunctionDef]]:
         """The functions of the file, and those that it calls by name of others which call them
         nowhere, each with its file."""
         yield from ((self.file, n) for n in nodes_of(tree) if isinstance(n, ast.FunctionDef))
@@ -489,6 +489,16 @@ def _behind(segment: Segment, index: int, calls: Collection[int]) -> set[int]:
         if any(ref.view in read for ref in refs_in(call.out)):
             found.add(i)
             read |= {ref.view for ref in refs_in(call.args)}
+    return found
+
+
+@lru_cache(maxsize=16)
+def _calls_in(tree: ast.Module) -> dict[str, list[ast.Call]]:
+    """The calls of a file, the inner ones first, by the last name of what they call."""
+    found: dict[str, list[ast.Call]] = {}
+    for node in postorder(tree):
+        if isinstance(node, ast.Call):
+            found.setdefault(last_name(node.func), []).append(node)
     return found
 
 

@@ -15,7 +15,7 @@ from nanlab.errors import NanlabError
 from nanlab.findings.fault import listed, plural, verb
 from nanlab.findings.rule import Edit, Finding, Fix
 from nanlab.program.batch import LeftOut, data_of, readers_of, refs_by_name
-from nanlab.program.expression import first_line, names_in, parsed
+from nanlab.program.expression import first_line, names_of, parsed
 from nanlab.program.readings import text_of
 from nanlab.program.replay import without_rows
 from nanlab.program.rerun import Window, written_by
@@ -290,7 +290,7 @@ def _value(where: Window, values: Values, ref: Ref) -> Tensor | None:
 
 def _written(text: str, statement: ast.stmt, condition: str, names: Sequence[str]) -> str:
     """The row of a statement below two that leave the rows out."""
-    taken = names_in(parsed(text))
+    taken = {*names_of(text)}
     keep = next(n for n in ("keep", "kept", "rows_kept", "_keep") if n not in taken)
     picked = ", ".join(f"{name}[{keep}]" for name in names)
     row = text.splitlines()[statement.lineno - 1].strip()

@@ -54,7 +54,7 @@ from nanlab.fixes.proposals import (
 )
 from nanlab.fixes.removable import Removable, removables
 from nanlab.program.edit import CHANGES_NOTHING, NOT_FOUND
-from nanlab.program.expression import names_in, parsed
+from nanlab.program.expression import names_of
 from nanlab.program.imports import computing, imported
 from nanlab.program.limited import DECORATOR, under_limit
 from nanlab.program.patched import patch
@@ -326,7 +326,7 @@ def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
 
 def _said_of_none(fix: Fix, finding: Finding, pages: Pages) -> Fix:
     """Advice whose ``x`` is no variable of the program, but for the finding's own."""
-    if fix.edits or "x" not in names_in(parsed(pages.text)) or re.search(r"\bx\b", finding.source):
+    if fix.edits or "x" not in names_of(pages.text) or re.search(r"\bx\b", finding.source):
         return fix
     return replace(fix, code=re.sub(r"\bx\b", "values", fix.code))
 
