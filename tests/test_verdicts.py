@@ -168,8 +168,8 @@ def test_complex_elements_that_a_fix_moves_are_noticed() -> None:
 def test_an_edit_inside_of_what_a_layer_is_given_is_tried_and_not_the_layer() -> None:
     torch.manual_seed(0)
     layer = torch.nn.Linear(8, 8)
-    hidden = torch.arange(300)[:, None, None] % 70 == 0
-    values = torch.nn.Parameter(torch.randn(300, 20, 8))
+    hidden = torch.arange(75)[:, None, None] % 70 == 0
+    values = torch.nn.Parameter(torch.randn(75, 8, 8))
     with nanlab.watch(layer) as trace:
         w = (values @ values.mT).masked_fill(hidden, float("-inf"))
         mixed = layer((w.softmax(-1) @ values).flatten(0, 1))

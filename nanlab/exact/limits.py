@@ -999,20 +999,19 @@ def _path(seen: Tensor) -> _Path:
     best = torch.full_like(seen[0], math.nan)
     error = torch.full_like(seen[0], math.inf)
     # of each power's error
-    for factors in ((), (4,), (4, 16), (4, 16, 64), (2,), (2, 4), (2, 4, 8)):
+    for factors in ((1, 4, 16, 64), (2, 4, 8)):
         table = seen
         for factor in factors:
-            table = table[1:] + (table[1:] - table[:-1]) / (factor - 1)
-        change = (table[1:] - table[:-1]).abs()
-        doubt = torch.maximum(change[1:], change[:-1])
-        if not len(doubt):
-            continue
-        doubt = doubt.masked_fill(~doubt.isfinite(), math.inf)
-        first = torch.from_numpy(doubt.numpy().argmin(0, keepdims=True))  # of several alike
-        least = doubt.gather(0, first)[0]
-        better = least < error
-        error = torch.where(better, least, error)
-        best = torch.where(better, table[2:].gather(0, first)[0], best)
+            if factor > 1:
+                table = table[1:] + (table[1:] - table[:-1]) / (factor - 1)
+            change = (table[1:] - table[:-1]).abs_()
+            doubt = torch.maximum(change[1:], change[:-1]).nan_to_num_(math.inf, math.inf)
+            if not len(doubt):
+                break
+            least, first = doubt.min(0, keepdim=True)  # the first of several alike
+            better = least[0] < error
+            error = torch.where(better, least[0], error)
+            best = torch.where(better, table[2:].gather(0, first)[0], best)
     size, steps = seen.abs(), (seen[1:] - seen[:-1]).abs()
     settled = error <= SAME * torch.maximum(best.abs(), 0.1 * scale)
     same_sign = (seen[2:].sign() == seen[-1].sign()).all(0)
