@@ -1110,6 +1110,7 @@ for i in nanlab.guard(range(9), model, opt{save}):
 """
 
 
+@pytest.mark.examples(every=2)
 @pytest.mark.parametrize("save", ["", ", save='faults'"], ids=["nothing saved", "saved"])
 def test_a_script_that_a_guard_ends_shows_no_traceback(tmp_path: Path, save: str) -> None:
     (tmp_path / "script.py").write_text(ENDED.format(save=save))

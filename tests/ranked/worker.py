@@ -21,6 +21,8 @@ import nanlab
 from nanlab.capture import ranks
 from nanlab.rules import remedies
 
+REPORTED = ("ddp:stop:spoilt", "ddp:stop:healthy")  # of the others nobody reads the report
+
 
 def note(
     out: Path,
@@ -50,7 +52,7 @@ def note(
             "steps": len(trace.recording.starts),
             "notes": trace.notes,
             "told": trace.ranks[["rank", "step", "line"]].to_numpy().tolist(),
-            "reported": "Ranks</div>" in trace.report().body(),
+            "reported": wish in REPORTED and "Ranks</div>" in trace.report().body(),
         }
     with (out / f"rank{rank}.jsonl").open("a") as file:
         file.write(json.dumps(said) + "\n")
