@@ -86,8 +86,8 @@ class Limit:
 
     @property
     def spread(self) -> Tensor:
-        """How far apart the limits along several directions lie: so few seldom meet the extremes,
-        and what there is may reach as far beyond them."""
+        """Distance between the largest and the smallest limit found along several directions. So
+        few directions seldom meet the extremes: another limit may lie as far beyond them."""
         if self.along is None:
             return torch.zeros_like(self.value)
         known = self.along.isfinite()
@@ -109,7 +109,8 @@ class Truth:
         return all(bool(limit.exists.all()) for limit in limits)
 
     def largest(self, found: Evaluation) -> float:
-        """Of the gradients' limits, in magnitude; of what was found where there is none."""
+        """Largest magnitude of the gradients' limits; where there is no limit, of the gradients
+        found."""
         sizes = [
             torch.where(limit.exists, limit.value, got.detach().cpu()).abs()
             for limit, got in zip(self.gradients, found.gradients, strict=True)
@@ -127,7 +128,7 @@ class Evaluation:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All of them that there are."""
+        """The values, and the gradients that were computed."""
         return self.values + tuple(g for g in self.gradients if g is not None)
 
 
@@ -137,9 +138,9 @@ SIGNS = (torch.ops.aten.sgn.default, torch.ops.aten.sign.default)
 class Wide(DispatchMode):
     """Casts to narrower dtypes, and tensors made in them, stay float64 or complex128.
 
-    What is computed is counted as work. The sign of NaN is NaN, and so is, in the backward part,
-    what depends on one: torch passes no gradient to a clamp's NaN, as it fails every comparison.
-    comparisons: of the forward part.
+    Each operator is counted as work. The sign of NaN is NaN. In the backward part every result of a
+    NaN is NaN too: torch would give a clamp of NaN the gradient 0, as NaN fails every comparison.
+    comparisons: those of the forward part.
     """
 
     def __init__(self, comparisons: Comparisons | None = None) -> None:
@@ -178,8 +179,8 @@ class Wide(DispatchMode):
 def _with_undecided(
     undecided: Undecided, name: str, made: Tensor, args: Sequence[Any], backward: bool
 ) -> Tensor:
-    """A result, NaN where a mask that is undecided chose it, or, in the backward part, where
-    operands of its shape are."""
+    """The result, with NaN where an undecided mask chose an element. In the backward part an
+    element is also NaN where an operand of the same shape is."""
     read = [x for x in args if _is_real(x)]
     nowhere = undecided.chosen(made, args)
     if made.dtype == torch.bool:
@@ -263,7 +264,8 @@ class _End(torch.autograd.Function):
 
 
 def default_differentiated(operands: Sequence[Any]) -> list[bool]:
-    """The operands that require a gradient; all of floating point where none does."""
+    """Whether each operand gets a gradient: it does if it requires one; if none requires one, every
+    floating-point operand does."""
     asked = [isinstance(x, Tensor) and x.requires_grad for x in operands]
     return asked if any(asked) else [_is_real(x) for x in operands]
 
@@ -278,10 +280,9 @@ def truth(
     """Results of ``fn`` at the operands, and the gradients of their sum, in exact arithmetic, or
     their limits.
 
-    Moved towards the operands are first those that are differentiated, the others held; where that
-    helps nothing the others; then all. Each along several directions, which must agree.
-    Takes any operands: the expression is evaluated in exact numbers where their count and the
-    operators allow it, and in float64 otherwise.
+    A limit is sought by moving operands along several directions, which must agree: first the
+    differentiated operands with the others held, then the others, then all. The expression is
+    evaluated in exact numbers where the operands' size and the operators allow it, else in float64.
     """
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
     problem = _Problem(fn, operands, wanted)
@@ -291,8 +292,8 @@ def truth(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without runs of the garbage collector: exact numbers are a great many objects, and none
-    it would find, and it walks all others of the process each time."""
+    """Pause the garbage collector. Exact numbers are very many objects, none of them garbage, and
+    each collection would walk every object of the process."""
     runs = gc.isenabled()
     gc.disable()
     try:
@@ -334,9 +335,9 @@ def _solved(problem: _Problem) -> list[Limit] | None:
 
 
 def _filled(found: list[Limit], more: list[Limit], before: bool, now: bool) -> list[Limit]:
-    """The limits, those that are not known taken from others.
+    """The limits, with the unknown ones taken from a second list.
 
-    before, now: whether these and those were sought next to the operands.
+    before, now: whether the first list and the second one were sought next to the operands.
     """
     return [
         replace(
@@ -380,8 +381,8 @@ class _Arithmetic:
 
 
 class _Choices(TorchFunctionMode):
-    """``nan_to_num`` as the choices that it makes, which are masks like any others: what it takes
-    out is a constant."""
+    """``nan_to_num`` as the choices that it makes. They are masks like any others, and what they
+    take out is a constant."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call one function."""
@@ -436,7 +437,7 @@ class _Problem:
     def moved(
         self, arithmetic: _Arithmetic, moving: list[Tensor | None], distance: float
     ) -> list[Any]:
-        """The operands in these numbers, a distance away along the given directions."""
+        """The operands in these numbers, moved by a distance along the given directions."""
         found = []
         for x, direction in zip(self.operands, moving, strict=True):
             if not _is_real(x):
@@ -466,7 +467,8 @@ class _Problem:
         distance: float,
         moved: Moved | None = None,
     ) -> Evaluation:
-        """The expression, a distance away along directions, or with a result moved."""
+        """The expression with its operands moved by a distance along directions, or with one result
+        moved."""
         outside = bool(distance) or moved is not None
         counted = moved is not None or not distance
         with arithmetic.active(moved, self.masks, counted) as mode:
@@ -538,7 +540,7 @@ class _Problem:
 
     @contextmanager
     def holding(self, masks: list[Tensor | None] | None) -> Iterator[None]:
-        """Comparisons give these wherever something is moved."""
+        """Let comparisons give these masks wherever something is moved."""
         self.masks = masks
         try:
             yield
@@ -546,8 +548,8 @@ class _Problem:
             self.masks = None
 
     def with_constants_held(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
-        """The limits, what only constants next to theirs leave without one found by moving a result
-        inside: a 0 of an adjacency matrix stays 0, whatever the degree that it makes."""
+        """The limits, with some more found by moving a result inside of the expression, where only
+        constants stand in the way: a 0 of an adjacency matrix stays 0, whatever degree it makes."""
         doubted = self.doubted
         if not any(bool((d & ~t.exists).any()) for d, t in zip(doubted, limits, strict=False)):
             return limits
@@ -557,18 +559,19 @@ class _Problem:
         return _all_merged(limits, found, better)
 
     def _ways(self, arithmetic: _Arithmetic) -> list[list[bool]]:
-        """Which operands are moved; in exact numbers the same ones again tell nothing new."""
+        """Choices of operands to move. In exact numbers the same choice twice would tell nothing
+        new."""
         unlike = [m for i, m in enumerate(self.movable) if m not in self.movable[:i]]
         return unlike if arithmetic.digits else self.movable
 
     def from_within(
         self, arithmetic: _Arithmetic, limits: list[Limit], existing: bool = False
     ) -> list[Limit]:
-        """The limits, what is not known found by moving a result inside of the expression.
+        """The limits, with unknown ones found by moving a result inside of the expression.
 
-        Where that is singular whatever the operands are, as ``x - x.max()`` is 0 and a constant of
-        its own stays, the earliest result that can be moved away from the singular point is the
-        variable; existing: the earliest that gives a limit, and no operand itself.
+        Some expressions are singular at any operands: ``x - x.max()`` is 0 next to them too. There
+        the earliest result that can be moved away from the singular point serves as the variable.
+        existing: take the earliest result that gives a limit, and no operand.
         """
         steps = 1 + 4 * len(arithmetic.distances)
         if work() + steps * self.cost > arithmetic.deadline:
@@ -611,7 +614,8 @@ class _Problem:
         beside: list[int],
         limits: list[Limit],
     ) -> list[Limit] | None:
-        """The limits, where moves of other results inside have them too; None where none has."""
+        """The limits that moving each of the other results gives too; None where no limit is
+        left."""
         for each in beside:
             if found is None or not any(bool(limit.exists.any()) for limit in found):
                 break
@@ -629,8 +633,8 @@ class _Problem:
         places: Iterable[int],
         limits: list[Limit],
     ) -> list[Limit]:
-        """The limits that no move of another result has another value for: of ``(x - low) / (high -
-        low)``, where both are equal, low gives 1 and high 0."""
+        """The limits that no move of another result contradicts. In ``(x - low) / (high - low)``
+        with x, low and high equal, moving low gives 1 and moving high gives 0."""
         for place in places:
             other = self._moved_alone(arithmetic, place, limits)
             if other is not None:
@@ -641,7 +645,8 @@ class _Problem:
         return found
 
     def _has_values(self, limits: list[Limit], found: list[Limit]) -> bool:
-        """Whether a move gives a value to what has none: gradients of no value are none."""
+        """Whether a move gives a finite value where there was none; finite gradients alone do not
+        count."""
         count = len(limits) - sum(self.wanted)
         values = list(zip(limits[:count], found, strict=False))
         lacking = any(bool(old.unknown.any()) for old, _ in values)
@@ -652,7 +657,7 @@ class _Problem:
     def _moved_alone(
         self, arithmetic: _Arithmetic, place: int, limits: list[Limit]
     ) -> list[Limit] | None:
-        """The limits by moving one result inside; None where that makes nothing finite."""
+        """The limits found by moving one result inside; None where that makes nothing finite."""
         began = work()
         move = _nudge(place, arithmetic.distances[0], 0)
         try:
@@ -677,8 +682,9 @@ class _Problem:
         return [_agreed(list(along)) for along in zip(*paths, strict=True)]
 
     def _beside(self, place: int) -> list[int] | None:
-        """The results beside one by which what is differentiated comes to the singular point too:
-        each alone has to give the same limit; None where these are not all ways."""
+        """Other results through which the differentiated operands reach the same singular point.
+        Moving each of them alone has to give the same limit. None where they do not cover all ways
+        there."""
         mode = self.mode
         assert mode is not None
         real = [i for i, x in enumerate(self.operands) if isinstance(x, Tensor) and _is_real(x)]
@@ -698,10 +704,10 @@ class _Problem:
         return None if mode.reaches(bad, shared, {place, *first}) else first
 
     def behind_masks(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
-        """The limits, gradients that have none found with the program's masks as they are.
+        """The limits, with missing gradients found with the program's masks held as they are.
 
-        What ``torch.where`` or a comparison takes out at the operands, and not next to them, is
-        a constant there: its gradient is 0, and not that of its neighbours, which diverges.
+        What ``torch.where`` or a comparison takes out at the operands, though not next to them, is
+        a constant there: its gradient is 0, while its neighbours' gradients diverge.
         """
         count = len(limits) - sum(self.wanted)
         gone = any(not bool(limit.exists.all()) for limit in limits[count:])
@@ -718,9 +724,9 @@ class _Problem:
         return _all_merged(limits, held, better)
 
     def by_differences(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
-        """The limits, gradients that are not known found from differences of values that are.
+        """The limits, with unknown gradients found from differences of known values.
 
-        So has a branch that a mask removes no derivative, though its own is NaN all around.
+        A branch that a mask removes then has the derivative 0, though its own is NaN all around.
         """
         count = len(limits) - sum(self.wanted)
         if any(bool(limit.unknown.any()) for limit in limits[:count]):
@@ -746,7 +752,8 @@ class _Problem:
         return found
 
     def _slope(self, arithmetic: _Arithmetic, place: int, element: int, here: Any) -> float | None:
-        """The derivative along one element of an operand, by differences from here; or None."""
+        """The derivative by one element of an operand, from differences of the total; None:
+        unknown."""
         moving = self.still[:]
         direction = torch.zeros(self.operands[place].shape, dtype=torch.float64)
         direction.view(-1)[element] = 1.0
@@ -777,7 +784,7 @@ class _Problem:
     def _approached(
         self, arithmetic: _Arithmetic, movable: list[bool], limits: list[Limit], trusted: bool
     ) -> list[Limit]:
-        """The limits, those that are not known yet found by moving the given operands."""
+        """The limits, with unknown ones found by moving the given operands."""
         exact = bool(arithmetic.digits)
         follow = _path_exact if exact else _path
         told = limits if trusted or not exact else None
@@ -821,10 +828,11 @@ class _Problem:
         follow: Callable[[Tensor], _Path],
         told: list[Limit] | None = None,
     ) -> list[list[_Path]]:
-        """What each tensor does along several directions.
+        """The course of each tensor along several directions.
 
-        told: what is known; a direction ends where its nearest place tells nothing else; in
-        float64, which cancels there, its farthest and one between neither.
+        told: the known limits. A direction is not followed further where its nearest place tells
+        nothing new. In float64, which cancels there, the farthest place and a middle one must tell
+        nothing either.
         """
         probed = (-1,) if arithmetic.digits else (-1, len(distances) // 2, 0)
         paths = []
@@ -842,7 +850,8 @@ class _Problem:
         return paths
 
     def _stays(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Tensor]:
-        """Where an evaluation's number is that of close neighbours: tiny operands' are not."""
+        """Where a value is the same as at close neighbours of the operands; tiny operands' is
+        not."""
         stays = [limit.value.isfinite() for limit in limits]
         held = self.operands
         try:
@@ -859,7 +868,7 @@ class _Problem:
 
 
 def _nudge(place: int, distance: float, way: int) -> Moved:
-    """A move of one result: up, down, and two ways at random."""
+    """A move of one result: up (0), down (1), or in a random direction."""
 
     return place, lambda shape: np.asarray(_away(way, shape) * mpf(distance), dtype=object)
 
@@ -874,8 +883,8 @@ def _away(way: int, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _tells_nothing(known: Limit, last: Tensor) -> bool:
-    """Whether the nearest place of a direction is outside wherever a limit is sought, and as at
-    the operands elsewhere."""
+    """Whether the nearest place of a direction tells nothing new: it has no value where a limit is
+    sought, and elsewhere the value that is known at the operands."""
     size = known.value.abs()
     scale = float(size[size.isfinite()].max()) if bool(size.isfinite().any()) else 0.0
     # what is 0 at the operands is so but for the rounding of exact numbers
@@ -889,7 +898,7 @@ def _same(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _tends_to(path: _Path, known: Limit) -> bool:
-    """Whether what is known at the operands is the limit along a direction too."""
+    """Whether the values along a direction tend to the known ones at the operands."""
     # of what was not seen to settle, what it is close by
     value = torch.where(path.value.isnan(), path.near, path.value)
     elsewhere = (value - known.value).abs() > WITHIN * torch.maximum(known.value.abs(), path.scale)
@@ -952,7 +961,7 @@ def _directions(operands: Sequence[Any], movable: Sequence[bool]) -> Iterator[li
 
 @dataclass(frozen=True)
 class _Path:
-    """What the elements of a tensor do along one direction."""
+    """The course of a tensor's elements along one direction."""
 
     value: Tensor  # the limit, ±inf where they diverge, NaN where neither was seen
     outside: Tensor  # bool: not finite along the whole of it, as outside of the domain
@@ -961,7 +970,7 @@ class _Path:
 
 
 def _path_exact(seen: Tensor) -> _Path:
-    """The limit of what was seen at log-spaced distances, without rounding."""
+    """The limit of exact values at log-spaced distances."""
     far, last = seen[0], seen[-1]
     size, change = seen.abs(), (seen[1:] - seen[:-1]).abs()
     shrinks = (change[1:] <= 0.5 * change[:-1]) | (change[1:] <= 1e-12 * size[2:])
@@ -990,10 +999,10 @@ def _path_exact(seen: Tensor) -> _Path:
 
 
 def _path(seen: Tensor) -> _Path:
-    """The limit of what was seen at distances that shrink by 4, computed in float64.
+    """The limit of float64 values at distances that shrink by a factor of 4.
 
-    Near by it is the difference of nearly equal numbers, far off it is another value: extrapolated
-    to the distance 0 from each stretch of distances, it is taken where it changes least.
+    Nearby, a value is a difference of nearly equal numbers; far off it differs from the limit. So
+    it is extrapolated to the distance 0 from several stretches, and taken where it changes least.
     """
     scale = seen[:3].nan_to_num(0, 0, 0).abs().amax(0)
     best = torch.full_like(seen[0], math.nan)
@@ -1026,7 +1035,7 @@ def _path(seen: Tensor) -> _Path:
 
 
 def _agreed(paths: list[_Path]) -> Limit:
-    """One limit from those along several directions, without those outside the domain."""
+    """The one limit on which all directions agree, leaving out those outside the domain."""
     values = torch.stack([p.value for p in paths])
     outside = torch.stack([p.outside for p in paths])
     used = ~outside
@@ -1078,10 +1087,10 @@ def agrees(
     """Compare ``fix`` with the truth of ``fn`` where ``fn`` itself gives no finite value or
     gradient.
 
-    operands: in the dtypes that the program has. Where a limit exists, the fix has to have it,
-    within 1 %; where it diverges, to stay finite and keep the sign; where there is none, to stay
-    finite, and no larger than along any direction.
-    known: the truth, from an earlier call of :func:`truth`. old: ``fn`` at the operands.
+    operands: in the program's dtypes. The fix must have a limit that exists, within 1 %. Where the
+    value diverges, the fix must stay finite and keep the sign. Where there is no limit, the fix
+    must stay finite, and no larger than along any direction. known: the truth, from an earlier call
+    of :func:`truth`. old: ``fn`` at the operands.
     """
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
     try:
@@ -1106,8 +1115,8 @@ def _is_rounding(
     old: Evaluation,
     true: Truth,
 ) -> bool:
-    """Whether gradients that are not their limits differ by the rounding of what is summed in them,
-    where all of it cancels out, as of a softmax, whose sum is 1: by less of it in float64."""
+    """Whether gradients miss their limits only by the rounding of summands that cancel out, as in a
+    softmax, whose sum is 1. In float64 they must miss them by less."""
     wide = [x.detach().double() if _is_real(x) else x for x in operands]
     generator = torch.Generator().manual_seed(0)
 
@@ -1129,7 +1138,8 @@ def _is_rounding(
 
 
 def compared(new: Evaluation, old: Evaluation, true: Truth, size: float = 0.0) -> Agreement:
-    """What :func:`agrees` says of evaluations; size: of what gradients are sums of, at least."""
+    """The agreement of two evaluations, as :func:`agrees` reports it. size: least magnitude of the
+    summands of the gradients."""
     if len(new.values) != len(old.values) or any(
         a.shape != b.shape for a, b in zip(new.tensors, old.tensors, strict=False)
     ):
@@ -1153,9 +1163,9 @@ def compared(new: Evaluation, old: Evaluation, true: Truth, size: float = 0.0) -
 
 
 def longer(new: Evaluation, old: Evaluation, true: Truth) -> Agreement:
-    """Whether values without a limit are together longer than along any direction.
+    """Whether values without a limit have together a larger norm than along any direction.
 
-    (1, 1) is no unit vector, although each of its parts is one of some unit vector's.
+    (1, 1) is no unit vector, although each of its elements is an element of some unit vector.
     """
     for a, before, limit in zip(new.values, old.values, true.values, strict=True):
         without = limit.value.isnan() & ~limit.unknown & ~before.isfinite().cpu()
@@ -1175,10 +1185,10 @@ def longer(new: Evaluation, old: Evaluation, true: Truth) -> Agreement:
 
 
 def tolerance(got: Tensor, limit: Tensor, largest: float = 0.0) -> Tensor:
-    """How far each element may be from its limit, in float64.
+    """Tolerated distance of each element from its limit, in float64.
 
-    largest: of all gradients. What cancels out, as the gradient of a bias before a normalisation
-    does, leaves rounding of their size in the place of 0.
+    largest: magnitude of the largest gradient. A gradient that cancels out, such as a bias's before
+    a normalisation, is rounding of that size instead of 0.
     """
     known = limit[limit.isfinite()]
     scale = float(known.abs().max()) if known.numel() else 0.0
@@ -1198,7 +1208,7 @@ def _compared(
     limit: Limit,
     largest: float,
 ) -> Agreement:
-    """The elements that were bad against their limits."""
+    """Compare the elements that were bad with their limits."""
     near = tolerance(got, limit.value, largest)
     got = got.double().cpu()
     bad = bad.cpu()

@@ -49,15 +49,13 @@ _work = _Work()
 
 
 def work() -> int:
-    """Additions of exact numbers that took as long as all that this thread has computed so far.
-
-    A clock that runs alike on every machine, however busy: what is known does not depend on it.
-    """
+    """Work that this thread has done so far, in units of one exact addition. It serves as a clock
+    that runs alike on every machine, however busy, so that results do not depend on speed."""
     return _work.done
 
 
 def count_work(calls: int, elements: int) -> None:
-    """Count calls in ordinary numbers: as many additions of exact ones take as long."""
+    """Count calls in ordinary numbers as work: as many exact additions as take the same time."""
     _work.done += 6 * calls + elements // 500
 
 
@@ -69,7 +67,7 @@ class NotExact(NanlabError):
 
 
 class WrittenPart(NotExact):
-    """A view was moved alone, and what it shows is written."""
+    """A view alone was moved, and then the memory that it shows was written."""
 
 
 @contextmanager
@@ -124,8 +122,8 @@ class Exact(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call one function; of a number's power the derivative has a rounded logarithm, and what
-        would change the shape of a tensor in its place gives another."""
+        """Call one function. A Python number to an exact power is computed in exact numbers, and an
+        in-place change of shape gives a new tensor."""
         name = getattr(func, "__name__", "")
         if torch.Tag.inplace_view in getattr(func, "tags", ()):
             view = getattr(torch.Tensor, name.partition(".")[0].removesuffix("_"))
@@ -176,7 +174,7 @@ class Exact(Tensor):
 
 
 def _vector_product(func: Any, name: str, a: Any, b: Any, *more: Any, **kw: Any) -> Any:
-    """A product with a vector, which torch makes with a matrix whose shape it then changes."""
+    """A product with a vector, without the matrix whose shape torch would change in place."""
     if name == "linear":
         return func(a.unsqueeze(0), b, *more, **kw).squeeze(0)
     if name == "__rmatmul__":
@@ -196,7 +194,7 @@ def _facts(func: Any) -> tuple[str, bool]:
 
 
 def _exact_in(values: Iterable[Any]) -> list[Exact]:
-    """The exact tensors among arguments, those in lists too."""
+    """The exact tensors among arguments, those in lists included."""
     found: list[Exact] = []
     for x in values:
         if isinstance(x, Exact):
@@ -207,8 +205,8 @@ def _exact_in(values: Iterable[Any]) -> list[Exact]:
 
 
 class _Directly(DispatchMode):
-    """Operators on exact numbers are run by Exact itself: torch imports all of its distributed
-    tensors before it asks a subclass for the first time, which takes a second."""
+    """Hand operators on exact numbers to Exact directly. Before torch asks a subclass for the first
+    time, it imports its distributed tensors, which takes a second."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
@@ -221,9 +219,9 @@ Moved = tuple[int, Callable[[tuple[int, ...]], np.ndarray]]
 
 
 class Comparisons:
-    """What the comparisons of an expression give, in their order.
+    """The masks that an expression's comparisons give, in order.
 
-    masks: what they gave elsewhere, and are to give again; None for those that are free.
+    masks: masks from another place that are to be given again; None for a comparison that is free.
     """
 
     def __init__(self, masks: Sequence[Tensor | None] | None = None) -> None:
@@ -231,7 +229,8 @@ class Comparisons:
         self.seen: list[Tensor] = []
 
     def result(self, made: Tensor) -> Tensor:
-        """What the next one gives, or is to give. Raises NotExact if that has another shape."""
+        """The mask of the next comparison: the held one, else its own. Raises NotExact where the
+        held one has another shape."""
         self.seen.append(made)
         if self.masks is None or len(self.seen) > len(self.masks):  # behind the expression
             return made
@@ -242,7 +241,7 @@ class Comparisons:
 
 
 def unmoved(here: Sequence[Tensor], there: Sequence[Tensor]) -> list[Tensor | None]:
-    """What comparisons give at one place, for those that give it at another too."""
+    """The masks of one place, with None for each that differs at another place."""
     pairs = zip(here, there, strict=False)
     return [a if a.shape == b.shape and bool((a == b).all()) else None for a, b in pairs]
 
@@ -251,19 +250,20 @@ ORDERING = having("compares") & having("sign")  # of NaN they know nothing; eq a
 
 
 class Undecided:
-    """Masks that compare what has no value: what they choose has none, although torch takes every
-    comparison with NaN to fail."""
+    """Masks of comparisons with NaN. torch takes such a comparison to fail; here an element that
+    the mask chooses has no value."""
 
     def __init__(self) -> None:
         self._masks: dict[int, tuple[Tensor, Tensor]] = {}  # by identity: a mask, and where
 
     def note(self, mask: Tensor, nowhere: Tensor | None) -> None:
-        """A mask is undecided somewhere."""
+        """Note where a mask is undecided."""
         if nowhere is not None and bool(nowhere.any()):
             self._masks[id(mask)] = mask, nowhere
 
     def chosen(self, made: Tensor, args: Sequence[Any]) -> Tensor | None:
-        """Where a result of its masks' shape is chosen by what is undecided; None: nowhere."""
+        """Where an undecided mask among the arguments chooses an element of the result; None:
+        nowhere."""
         if not self._masks:
             return None
         found = [self._masks[id(x)][1] for x in args if id(x) in self._masks]
@@ -279,10 +279,10 @@ class Undecided:
 class AllExact(_Directly):
     """Tensors made from numbers alone (``zeros``, ``eye``, a literal) are exact too.
 
-    deadline: of :func:`work`; an operator that starts later raises NotExact.
-    moved: which result of the forward part is moved, and by what, a function of its shape.
-    masks: as of :class:`Comparisons`. counted: whether it is noted what each result is made of.
-    tape: where all that is run is written down.
+    deadline: in units of :func:`work`; an operator that starts later raises NotExact. moved: the
+    result of the forward part to move, and the step, a function of its shape. masks: see
+    :class:`Comparisons`. counted: whether to note which results each result is made of. tape:
+    records every operator that runs.
     """
 
     def __init__(
@@ -340,7 +340,7 @@ class AllExact(_Directly):
         return made
 
     def _chosen(self, undecided: Undecided, made: Tensor, args: Sequence[Any]) -> Tensor:
-        """A result, NaN where a mask that is undecided chose it."""
+        """The result, with NaN where an undecided mask chose an element."""
         nowhere = undecided.chosen(made, args)
         if nowhere is None:
             return made
@@ -355,7 +355,8 @@ class AllExact(_Directly):
         return made
 
     def _counted(self, made: Exact, is_view: bool, args: Any, kwargs: Any) -> Exact:
-        """A result of the forward part, moved if it is the one; of views those of what is given."""
+        """Count a result of the forward part, and move it if it is the chosen one. A view is not
+        counted: it belongs to the results that it shows."""
         read = _exact_in((*args, *(kwargs or {}).values()))
         behind = set[int]().union(*(self._places.get(id(x), (x, set()))[1] for x in read))
         own = any(made is x for x in read)  # written in place
@@ -379,12 +380,13 @@ class AllExact(_Directly):
         return made
 
     def reaches(self, bad: int, sources: set[int], past: set[int]) -> bool:
-        """Whether a result is made of one of the sources by other ways than those."""
+        """Whether a result is made of one of the sources by a way that avoids the results in
+        ``past``."""
         ways = walk([bad], lambda place: self.inputs[place] - past if place not in past else ())
         return any(place in sources and place not in past for place in ways)
 
     def behind(self, place: int) -> set[int]:
-        """The results that one is made of, itself among them."""
+        """The results that the result at a place is made of, itself included."""
         return set(walk([place], self.inputs.__getitem__))
 
 
@@ -396,11 +398,12 @@ class _Slot:
 
 
 class Tape:
-    """The operators that an evaluation in exact numbers ran, forward and backward, to be run again
+    """The operators that an evaluation in exact numbers ran, forward and backward. They run again
     on other numbers without autograd and torch's dispatch, which take most of the time.
 
-    fits: whether they are the same for other numbers, as far as can be told: none gave Python a
-    value, or a tensor of a size that depends on one, drew numbers, or was given one by another way.
+    fits: whether other numbers would run the same operators, as far as can be told. They may not
+    where an operator gave Python a value, made a tensor whose size depends on one, drew random
+    numbers, or read a tensor of unknown origin.
     """
 
     def __init__(self, operands: Sequence[Any]) -> None:
@@ -430,7 +433,7 @@ class Tape:
         self._slots, self._held = {}, []
 
     def run(self, mode: AllExact, operands: Sequence[Any]) -> Any:
-        """The results for other operands."""
+        """The results for other operands, by the operators on the tape."""
         values: dict[int, Any] = {}
 
         def fill(value: Any) -> Any:
@@ -457,7 +460,7 @@ class Tape:
         return fill(self._results)
 
     def _read(self, value: Any) -> Any:
-        """Slots in the places of tensors that are known; others are constants."""
+        """The arguments with slots for known tensors; other tensors are constants."""
         if isinstance(value, Tensor):
             if isinstance(value, Exact) and id(value) not in self._slots:
                 self.fits = False
@@ -470,7 +473,7 @@ class Tape:
         return value
 
     def _written(self, made: Any) -> Any:
-        """Slots for results."""
+        """The result with a new slot for each tensor."""
         if isinstance(made, list | tuple):
             return tuple(map(self._written, made))
         if not isinstance(made, Tensor):
@@ -535,8 +538,7 @@ def plain(x: Tensor) -> np.ndarray:
 
 
 def _constant(x: float) -> Any:
-    """A number, or what it stands for: a third, 0.3, pi / 2 and the root of 2 are rounded to
-    float64."""
+    """An exact constant: 0.3 for the nearest float64, likewise 1 / 3, pi / 2 and the root of 2."""
     above, below, unit, root = _meant(x)
     if not below:
         return mpf(x)
@@ -558,8 +560,8 @@ _UNITS: dict[str, Callable[[], Any]] = {
 
 @lru_cache(maxsize=4096)
 def _meant(x: float) -> tuple[int, int, str, bool]:
-    """The fraction of a unit that a float64 is the rounding of, or whose root it is; 0 / 0 where it
-    is the number itself."""
+    """The constant that a float64 rounds: numerator, denominator, unit (as pi), and whether the
+    root of them. (0, 0, ...) where it is no such constant, but the number itself."""
     itself = 0, 0, "1", False
     if not math.isfinite(x) or _is_narrow(x):
         return itself
@@ -579,7 +581,7 @@ def _meant(x: float) -> tuple[int, int, str, bool]:
 
 
 def _is_narrow(x: float) -> bool:
-    """Whether float32 holds a number, but for its exponent."""
+    """Whether 24 bits suffice for a number's digits, as in float32."""
     return (math.frexp(x)[0] * 2**24).is_integer()
 
 
@@ -620,9 +622,9 @@ _multiply = operator.mul  # to mpmath too 0 times infinity is NaN
 
 
 class Sum(mpf):  # type: ignore[misc]
-    """A number and one so much smaller that its digits do not show it: 1 - sigmoid(2000).
+    """A number and a second one too small to show in the digits of the first: 1 - sigmoid(2000).
 
-    Both are kept through sums and products, so that what is left of a difference is not 0.
+    Sums and products keep both parts, so that a difference is not 0 where the large parts cancel.
     """
 
     large: Any
@@ -630,8 +632,7 @@ class Sum(mpf):  # type: ignore[misc]
 
     @staticmethod
     def of(large: Any, small: Any) -> Any:
-        """The sum; a plain number where the large part has cancelled, or its digits show the
-        small one."""
+        """A Sum of the two parts; a plain number where one part suffices."""
         if not large or not small or not mpmath.isfinite(large):
             return large + small if large else small
         if not _are_apart(large, small):
@@ -683,7 +684,7 @@ def _parts(x: Any) -> tuple[Any, Any]:
 
 
 def _plus(a: Any, b: Any) -> Any:
-    """A sum, in two parts where the digits of one do not show the other."""
+    """A sum, kept in two parts where the digits of one number do not show the other."""
     if type(a) is mpf is type(b) and a and b and _are_apart(a, b):
         return Sum.of(a, b) if abs(a) > abs(b) else Sum.of(b, a)
     return a + b
@@ -755,7 +756,7 @@ def _logaddexp(a: Any, b: Any) -> Any:
 
 
 def _near(fn: Callable[..., Any], slope: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that keeps both parts of a Sum; slope: its derivative, by argument and value."""
+    """A function that keeps both parts of a Sum. slope: its derivative, from argument and value."""
 
     def value(x: Any) -> Any:
         if not isinstance(x, Sum):
@@ -834,7 +835,7 @@ _REARRANGES = having("rearranges")
 
 
 def _runs(*names: str) -> Callable[[F], F]:
-    """Say which operators a function computes."""
+    """Register a function as the implementation of these operators."""
 
     def note(function: F) -> F:
         _RUNS.update(dict.fromkeys(names, function))
@@ -945,7 +946,7 @@ def _reduced(
 
 
 def _total(row: list[Any]) -> Any:
-    """The sum of a list, in two parts where the digits of one do not show the other."""
+    """The sum of a list, kept in two parts where the digits of one number do not show the other."""
     parts = [part for v in row for part in (_parts(v) if isinstance(v, Sum) else (v,)) if part]
     sizes = [e + bits for _, _, e, bits in (v._mpf_ for v in parts)]
     shown = max(sizes, default=0) - mp.prec // 2
@@ -983,7 +984,8 @@ _runs("prod")(_reduction(_product))
 
 
 def _with_place(values: Callable[..., Any], place: Callable[..., Any]) -> Callable[..., Any]:
-    """The extreme of all; along a dimension with where it stands."""
+    """A reduction to an extreme: of all elements its value, along a dimension its value and
+    place."""
 
     def run(func: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         found = values(func, x, dim, keepdim)
@@ -1122,9 +1124,9 @@ def _matrix_product(func: Any, a: Any, b: Any) -> Exact:
 
 
 def _wholes(numbers: np.ndarray) -> tuple[np.ndarray, int, np.ndarray] | None:
-    """The numbers as integers of Python, which NumPy multiplies several times faster, and the power
-    of two that they share; with their signs, among which those stand that are not finite. None
-    where they lie too far apart."""
+    """The numbers as Python integers times one shared power of two, and their signs. NumPy
+    multiplies integers several times faster. Where a number is not finite, it stands among the
+    signs. None where the numbers lie too far apart."""
     values = numbers.reshape(-1).tolist()
     flat = [v._mpf_ for v in values]
     powers = [power for _, digits, power, _ in flat if digits]
@@ -1146,8 +1148,8 @@ def _add_product(func: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any
 
 @dataclass
 class _Windows:
-    """What a convolution reads: its operand with zeros around it, and the places in that of each
-    result's operands, in groups of (results, operands)."""
+    """The windows of a convolution: the operand padded with zeros, and the places in it that each
+    result reads, in groups of (results, operands)."""
 
     padded: Exact
     places: np.ndarray
@@ -1159,7 +1161,8 @@ class _Windows:
     def of(
         cls, x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, more: Any, groups: int
     ) -> _Windows:
-        """Those of a convolution; more: what only transposed ones have."""
+        """The windows of a convolution. more: arguments of transposed convolutions, not
+        supported."""
         count = weight.dim() - 2
         if more[0] or x.dim() != weight.dim():
             raise NotExact("transposed convolutions are not known for exact numbers")
@@ -1227,7 +1230,7 @@ def _derivative_of_convolution(
 def _pools(
     x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), ceil: bool = False, *more: Any
 ) -> tuple[Tensor, int]:
-    """The places that each mean is of, in two more dimensions, and what the sum is divided by."""
+    """The places that each mean reads, as two more dimensions, and the divisor of the sum."""
     if any(padding) or ceil:
         raise NotExact("pooling with padding is not known for exact numbers")
     sizes = _each(kernel, 2)
@@ -1282,7 +1285,7 @@ def _softmax_row(row: list[Any]) -> list[Any]:
 def _along(
     numbers: np.ndarray, dim: int, fn: Callable[..., Any], *others: np.ndarray
 ) -> np.ndarray:
-    """The function of rows along one dimension, which returns rows."""
+    """Apply a function of rows, which returns rows, along one dimension."""
     if numbers.ndim == 0:
         return _array(fn([numbers.item()], *([o.item()] for o in others)), ())
     arrays = [np.moveaxis(a, dim, -1) for a in (numbers, *others)]
@@ -1509,8 +1512,8 @@ def _logit(func: Any, x: Any, eps: float | None = None) -> Exact:
 
 
 def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operator that only moves elements, run on their numbers; number 0 is what they
-    fill with."""
+    """Run an operator that only moves elements on the numbers of the elements; number 0 is what it
+    fills with."""
     held: list[np.ndarray] = [_array([mpf(0)], (1,))]
     at = 1
 

@@ -89,13 +89,13 @@ def _forms(text: str, line: int, dtype: torch.dtype) -> Iterator[Candidate]:
 
 
 def _either(text: str, line: int) -> tuple[Rewriting, ...]:
-    """The forms of the catalogue, and after them those that are no better as a rule."""
+    """The forms of the catalogue, then the alternatives, which are mostly no better."""
     return (*rewritings(text, line), *rewritings(text, line, ALTERNATIVES))
 
 
 def _with_derivatives(text: str, line: int) -> Iterator[Candidate]:
-    """Forms of a line in the forward of a custom Function, together with those of its backward: the
-    derivative by hand computes with the same numbers."""
+    """Forms of a line in a custom Function's forward, together with forms of its backward: the
+    derivative written by hand computes with the same numbers."""
     scope = Scope.around(text, line)
     for owner in scope.classes.values() if scope is not None else ():
         functions = {s.name: s for s in owner.body if isinstance(s, ast.FunctionDef)}
@@ -109,8 +109,8 @@ def _with_derivatives(text: str, line: int) -> Iterator[Candidate]:
 
 
 def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
-    """Forms of the line over what a function was taken of, a module's result, which gets a name:
-    ``logits = self.head(x)``, whose softmax is ``p``."""
+    """Forms of the line after the argument of an earlier function gets a name. With
+    ``p = softmax(self.head(x), 1)`` above it, that name is ``logits = self.head(x)``."""
     scope = Scope.around(text, line)
     if scope is None:
         return
@@ -151,8 +151,8 @@ def _loops(text: str, line: int) -> Iterator[Candidate]:
 
 
 def _by_groups(text: str, line: int) -> Iterator[Candidate]:
-    """An exponential less the largest of its group, where what it is divided by is added up by
-    groups: ``torch.zeros(n).index_add(0, index, weight)``."""
+    """An exponential less the largest exponent of its group, where its divisor is summed by groups:
+    ``torch.zeros(n).index_add(0, index, weight)``."""
     scope = Scope.around(text, line)
     statements = list(scope.statements()) if scope is not None else []
     own = next((s for s in statements if s.lineno == line), None)
@@ -180,7 +180,7 @@ def _by_groups(text: str, line: int) -> Iterator[Candidate]:
 
 
 def _read_as(name: str, what: ast.expr, node: ast.expr) -> ast.AST:
-    """The expression with another in the place of a name: of its dtype and device."""
+    """The expression with another one in place of a name, so that its dtype and device are used."""
     made: ast.AST = replaced(
         node, lambda n: what if isinstance(n, ast.Name) and n.id == name else None
     )
@@ -188,7 +188,7 @@ def _read_as(name: str, what: ast.expr, node: ast.expr) -> ast.AST:
 
 
 def _added_up(statement: ast.stmt, name: str) -> Iterator[tuple[str, ast.expr, ast.expr]]:
-    """Where the values of a name are added to zeros by index: operator, zeros, index."""
+    """(operator, zeros, index) of each place where a name's values are added to zeros by index."""
     for node in ast.walk(statement):
         match node:
             case ast.Call(
@@ -199,8 +199,8 @@ def _added_up(statement: ast.stmt, name: str) -> Iterator[tuple[str, ast.expr, a
 
 
 def _of_module(statement: ast.stmt) -> ast.expr | None:
-    """What a known function is taken of in an assignment, where a module or function of the
-    program gives it."""
+    """The argument of a known function in an assignment, where a module or a function of the
+    program computes it: ``self.head(x)`` in ``p = softmax(self.head(x), 1)``."""
     match statement:
         case ast.Assign(targets=[ast.Name()], value=value):
             for node in (n for n in ast.walk(value) if isinstance(n, ast.Call)):
@@ -217,10 +217,10 @@ _NAMED = having("unary") | {"softmax"}
 def carried_over(
     text: str, span: Span, line: int, lines: Mapping[int, Collection[Span | None]]
 ) -> list[Candidate]:
-    """Forms of a line that take the operand of a call in another function, which hands it on
-    without the call.
+    """Forms of a line that need the operand of a call in another function. That function is changed
+    to return the operand, without the call.
 
-    span: the place of the call. lines: on which its result is read, with the places of the
+    span: the place of the call. lines: the lines that read its result, each with the places of the
     operations that read it.
     """
     here, there = Scope.around(text, line), Scope.around(text, span[0])
@@ -266,10 +266,10 @@ def _class_of(text: str, line: int) -> ast.ClassDef | None:
 def spelled_out(
     text: str, span: Span, name: str, numbers: tuple[Any, ...] | None, several: bool
 ) -> tuple[str, Span] | None:
-    """The file with a module's call, at a place, written as its operator: ``torch.softmax(x, 1)``,
-    ``torch.sigmoid(net[:-1](x))``; and the place of that. None where it cannot be.
+    """The file with a module's call written as its operator, and the place of that operator:
+    ``torch.softmax(x, 1)``, ``torch.sigmoid(net[:-1](x))``. None where it cannot be written so.
 
-    several: whether it is the call of a Sequential whose last layer that is.
+    several: whether the call is that of a Sequential, whose last layer is the operator.
     """
     calls = [n for n in nodes_of(parsed(text)) if isinstance(n, ast.Call)]
     call = next((n for n in calls if span_of(n) == span), None)
@@ -293,7 +293,7 @@ def takes_all_but_last(candidate: Candidate) -> bool:
 
 
 def _operand(call: ast.Call | None) -> ast.expr | None:
-    """What a call of a known function with no other variable operand is of."""
+    """The operand of a call of a known function whose other arguments are constants; else None."""
     t = term_of(call) if call is not None else None
     if call is None or t is None or t.kind != "call" or not t.parts:
         return None
@@ -308,15 +308,15 @@ def _is_one_of(node: ast.AST, texts: Collection[str]) -> bool:
 
 
 def _over(call: ast.Call, operand: ast.expr, read: str) -> str:
-    """The call of another operand."""
+    """The call with another operand."""
     text, own = ast.unparse(call), ast.unparse(operand)
     made, given = (ast.parse(each, mode="eval").body for each in (text, read))
     return ast.unparse(replaced(made, lambda n: given if ast.unparse(n) == own else None))
 
 
 def _unassigned(scope: Scope, readers: Collection[ast.stmt]) -> dict[str, set[str]]:
-    """What the statements read and the function does not compute itself: its parameters, and what
-    calls give, all of one function together."""
+    """Expressions that the statements read and the function does not compute itself: its parameters
+    and the results of calls, grouped by the called function."""
     unpacked = [
         target.id
         for statement in scope.statements()
@@ -347,7 +347,7 @@ def _unassigned(scope: Scope, readers: Collection[ast.stmt]) -> dict[str, set[st
 def _text_with_calls(
     text: str, scope: Scope, readers: Collection[ast.stmt], calls: Mapping[str, str]
 ) -> str:
-    """The file with a call of each thing that some statements read in its place."""
+    """The file with expressions in some statements replaced by calls."""
     rows = text.splitlines()
     for s in readers:
         read = [(n, calls.get(ast.unparse(n))) for n in ast.walk(s) if isinstance(n, ast.expr)]
@@ -395,7 +395,7 @@ def _in_torch(site: Removable, dtype: torch.dtype) -> Iterator[Candidate]:
 
 
 def _together(places: list[Removable], dtype: torch.dtype) -> Iterator[Candidate]:
-    """All series of one statement at once, each in its own expression."""
+    """All series of one statement together, each in its own expression."""
     lines: list[str] = []
     changes: list[tuple[ast.expr, str]] = []
     taken: set[str] = set()
@@ -426,8 +426,8 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Iterator[Candidate
 
 
 def _of_all_readers(made: list[tuple[Removable, Candidate]], line: int) -> Iterator[Candidate]:
-    """The forms together of all statements that read what the line assigns, if they are several:
-    each of them needs its own. Of a statement the first form that there is."""
+    """The forms of all statements that read what the line assigns, applied together, where there
+    are several such statements. Each statement takes its first form."""
     for scope in {id(site.scope): site.scope for site, _ in made}.values():
         own = next((s for s in scope.statements() if s.lineno == line), None)
         if not isinstance(own, ast.Assign) or not isinstance(own.targets[0], ast.Name):
@@ -444,7 +444,7 @@ def _of_all_readers(made: list[tuple[Removable, Candidate]], line: int) -> Itera
 
 
 def _of_all_parts(calls: list[tuple[Removable, str]]) -> Iterator[Candidate]:
-    """The calls together of all parts of a statement that have one, the largest parts first."""
+    """The calls for several parts of one statement together, the largest parts first."""
     for statement, group in grouped(calls, lambda each: each[0].statement).items():
         changes: list[tuple[ast.expr, str]] = []
         for site, call in group:
@@ -459,7 +459,7 @@ def _by_nanlab(site: Removable, text: str) -> Candidate:
 
 
 def _in_nanlab(site: Removable) -> Iterator[str]:
-    """Calls of ``nanlab.safe.removable`` for the expression, at a number or another operand."""
+    """Calls of ``nanlab.safe.removable`` for the expression, around a number or another operand."""
     others: dict[str, float] = dict(zip(site.others, HEALTHY, strict=False))
     if len(others) < len(site.others):
         return
@@ -493,7 +493,7 @@ def singular_points(fn: Function, written: Iterable[float] = ()) -> list[float]:
 
 
 def _is_singular(fn: Function, at: float) -> bool:
-    """Whether value or derivative is not finite there, and both are next to it."""
+    """Whether the value or the derivative is not finite at a point, and both are next to it."""
     return not _is_finite(fn, at) and any(_is_finite(fn, at + d) for d in (-1e-3, 1e-3))
 
 

@@ -95,7 +95,7 @@ def _common(name: str) -> str:
 
 
 def _is_own(node: ast.expr) -> bool:
-    """Whether it is a layer of the program's own: ``self.norm``."""
+    """Whether a call is of a layer of the program's own, as ``self.norm``."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return _is_module(node)
@@ -153,9 +153,9 @@ Resolve = Callable[[ast.Name], "ast.expr | None"]  # what a name was assigned
 def bound(
     example: str, node: ast.AST, resolve: Resolve, known_as: Spelled | None = None
 ) -> Binding | None:
-    """What the holes of an example stand for in an expression; None where it is another operation.
+    """The expressions that the holes of an example match; None where it is another operation.
 
-    known_as: the operation that it ran, where the program calls it by a name of its own.
+    known_as: the operation that ran, where the program calls it by a name of its own.
     """
     tree = read(example)
     found = next(_matches(tree, node, {}, resolve), None)
@@ -276,7 +276,7 @@ def _multiplies_matrices(node: ast.AST) -> bool:
 
 
 def _placed(hole: re.Match[str], own: str, node: ast.expr) -> str:
-    """An operand's text, in parentheses where what stands beside it would take it apart."""
+    """An operand's text, in parentheses where its surroundings would take it apart."""
     before, after = hole.string[: hole.start()].rstrip(), hole.string[hole.end() :].lstrip()
     alone = (not before or before[-1] in "([,=") and (not after or after[0] in ")],")
     return own if alone or isinstance(node, _ATOMS) else f"({own})"
@@ -300,7 +300,7 @@ class Source:
 
 @lru_cache(maxsize=16)
 def _rows(text: str) -> list[str]:
-    """The lines of a file as the parser counts them, for which a form feed ends none."""
+    """The lines of a file as the parser counts them: a form feed ends no line."""
     return re.split(r"\r\n|\r|\n", text)
 
 
@@ -328,10 +328,10 @@ def guarded(
     numbers: Mapping[str, str],
     alone: bool = False,
 ) -> list[Candidate]:
-    """The statement with the operation guarded, in each way that it is known.
+    """The statement with the operation guarded, in each known way.
 
-    Of several operations alike in the statement the one at the place, and then all of them; with
-    ``alone`` that one and no other.
+    Of several like operations in the statement, first the one at the place is guarded, then all.
+    ``alone``: only the one at the place.
     """
     page = _Page.around(text, place)
     if page is None:
@@ -389,9 +389,9 @@ def _as_called(node: ast.expr, found: Binding) -> Binding | None:
 def renamed_behind(
     text: str, place: Place, part: int, guards: Sequence[Guard], numbers: Mapping[str, str]
 ) -> list[Candidate]:
-    """A statement that takes apart what the operation gives, and behind it one part guarded.
+    """A statement that unpacks the operation's results, followed by one that guards a part.
 
-    part: which of its results.
+    part: number of the result to guard.
     """
     page = _Page.around(text, place)
     match page and page.statement:
@@ -414,13 +414,13 @@ def renamed_behind(
 
 
 def _is_whole(exponent: object) -> bool:
-    """Whether a power has a derivative everywhere: of a whole number that the program writes."""
+    """Whether a power has a derivative everywhere: its exponent is a whole number in the source."""
     number = exponent.value if isinstance(exponent, ast.Constant) else None
     return isinstance(number, int | float) and number >= 1 and number % 1 == 0
 
 
 def masked(text: str, place: Place, weighed: bool = True) -> list[Candidate]:
-    """The program's own mask on the argument as well as on the result: the double where.
+    """The program's own mask put on the argument as well as on the result: the double where.
 
     weighed: whether a factor of the result counts as a mask, too.
     """
@@ -464,7 +464,7 @@ def _with(example: str, numbers: Mapping[str, str]) -> str:
 
 
 def _apart(changes: Sequence[tuple[ast.expr, str]]) -> list[tuple[ast.expr, str]]:
-    """Those of the changes that stand in none of the others, each once."""
+    """The outermost changes: those whose expressions lie inside no other's, each once."""
     changes = list({id(n): (n, t) for n, t in reversed(changes)}.values())[::-1]
     nodes = [n for n, _ in changes]
     return [
@@ -501,26 +501,27 @@ class _Page:
         return own[2:] == span[2:] and own[:2] <= span[:2] and span[0] > own[0]
 
     def unpacks(self, node: ast.expr) -> bool:
-        """Whether the statement takes the expression apart: it gives several tensors."""
+        """Whether the statement unpacks the expression, which gives several tensors."""
         targets = getattr(self.statement, "targets", ())
         taken = any(isinstance(t, ast.Tuple | ast.List) for t in targets)
         return taken and getattr(self.statement, "value", None) is node
 
     def reads_again(self, name: ast.Name) -> bool:
-        """Whether the statement, or one behind it, reads a name a second time."""
+        """Whether the statement, or a later one, reads a name a second time."""
         behind = [s for s in self.scope.order if s.lineno >= self.statement.lineno]
         names = (n for n in _walk(behind) if isinstance(n, ast.Name) and n.id == name.id)
         return any(n is not name and isinstance(n.ctx, ast.Load) for n in names)
 
     def assigned(self, name: ast.Name) -> ast.expr | None:
-        """What a name was assigned, where it may be written here as well."""
+        """The expression assigned to a name, where it can be repeated here with the same value."""
         made = self.scope.assignment(name.id, self.statement)
         if made is None or not is_pure(made[1]):
             return None
         return made[1] if self.scope.unchanged(made[1], made[0], self.statement) else None
 
     def computes(self, node: ast.expr, found: Binding) -> bool:
-        """Whether the operation is this expression, or a part of it that an example names."""
+        """Whether the operation is this expression, or a part of it that the example itself
+        names."""
         holes = [part for bound in found.values() for part in _walk(bound)]
         return any(self.stands(n) and n not in holes for n in self.nodes if n in _walk(node))
 
@@ -538,7 +539,8 @@ class _Page:
         return Spelled(self.place.ran, tuple(node.args), tuple(given))
 
     def writes(self, node: ast.expr) -> bool | None:
-        """Whether a method writes in place as a whole statement; None if others may see it."""
+        """Whether an in-place method writes memory that others may see: None if so. Otherwise
+        whether the method call is a whole statement."""
         if not isinstance(node, ast.Call) or not _is_in_place(node):
             return False
         alone = getattr(self.statement, "value", None) is node
@@ -549,15 +551,15 @@ class _Page:
         return False if is_new(written) and not alone else None
 
     def _in_place(self, node: ast.expr, new: str) -> str | None:
-        """What a method writes into a tensor that others may see, written there as well."""
+        """The in-place method call that writes the new expression to memory that others may see."""
         assert isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         target, method = node.func.value, node.func.attr
         rest = _rest_of(new, _common(method.rstrip("_")), target)
         return f"{self.source(target)}.{method}({', '.join(rest)})" if rest else None
 
     def _augmented(self, statement: ast.AugAssign, new: str) -> str | None:
-        """The statement with what it computes written anew, in place where others see that; None
-        where they surely do and it cannot be."""
+        """An augmented assignment with a new value, kept in place where others see the memory; None
+        where they surely do and it cannot stay in place."""
         target = ast.unparse(statement.target)
         name = getattr(statement.target, "id", "")
         made = self.scope.assignment(name, statement) if name else None
@@ -586,7 +588,7 @@ class _Page:
         return False
 
     def written(self, node: ast.expr, new: str) -> str:
-        """What is written for an expression, put where ``out=`` puts its result."""
+        """The new expression, copied into the argument of ``out=`` where the old call has one."""
         given = node.keywords if isinstance(node, ast.Call) else ()
         place = next((self.source(k.value) for k in given if k.arg == "out"), "")
         return f"{place}.copy_({new})" if place else new
@@ -644,7 +646,7 @@ class _Page:
                         yield condition, keeps
 
     def is_made_of(self, operand: ast.expr, condition: str) -> bool:
-        """Whether an operand is computed from what a factor that is not 0 is: its norm, say."""
+        """Whether an operand is computed from a factor that is not 0, such as its norm."""
         factor = condition.removesuffix(_WEIGHED)
         made, _ = self.scope.term(self.statement, operand)
         return factor != condition and any(
@@ -674,8 +676,8 @@ class _Page:
 def _statement_at(
     text: str, line: int, span: Span | None
 ) -> tuple[Scope, ast.stmt, list[ast.expr]] | None:
-    """The statement on a line, in the function around it, and its expressions; of several that one
-    which holds a stretch of source."""
+    """The statement on a line, the function around it, and its expressions. Of several statements
+    on the line, the one that holds a stretch of source."""
     try:
         (scope,) = Scope.within_code(text, ast.parse(text), line, 1)
     except SyntaxError:
@@ -702,7 +704,7 @@ def _is_in_place(node: ast.Call) -> bool:
 
 
 def _rest_of(new: str, name: str, first: ast.expr) -> list[str] | None:
-    """The other operands of an operation of a tensor, which leave it in its dtype; None where code
+    """The further operands of an operation on a tensor that keeps its dtype; None where the code
     computes something else."""
     source = Source(new)
     for each in spellings(ast.parse(new, mode="eval").body):
@@ -722,7 +724,7 @@ def _walk(parts: ast.AST | Sequence[ast.AST]) -> list[ast.AST]:
 
 
 def _rename(nodes: Sequence[ast.expr], text: str) -> None:
-    """Let calls name what a module's function is called there: ``ce = F.cross_entropy``."""
+    """Name calls of aliases after their function: with ``ce = F.cross_entropy``, ``ce`` is that."""
     known = _aliases(text)
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):

@@ -516,10 +516,10 @@ TARGETS = [
 
 
 def numbers(dtype: torch.dtype, least: float | None = None, terms: int = 1) -> dict[str, str]:
-    """What the numbers in the examples are for a dtype.
+    """The numbers in the examples, for a dtype.
 
-    least: magnitude of the smallest healthy operand, below which an epsilon stays. terms: how many
-    elements each element of the result is made of.
+    least: magnitude of the smallest healthy operand; an epsilon stays below it. terms: how many
+    elements each element of the result sums up.
     """
     info = torch.finfo(dtype)
     default = {2: 1e-3, 8: 1e-12}.get(dtype.itemsize, 1e-6)
