@@ -1,4 +1,4 @@
-"""A recorded result at another loss scale: the step is run again, and each element is looked at."""
+"""A recorded result at another loss scale, element by element: the step is run again."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def at_scale(
 ) -> AtScale:
     """The row at a position of ``trace.ops`` with 2**log2_scale times the loss scale of its step.
 
-    A gradient is what the step computes at that scale. A loss scale reaches no forward result: only
-    its shares are those of its values times 2**log2_scale. In the result's own dtype shares count
-    what became of the float32 twin, in the other formats what a cast makes of it. Raises
+    A gradient is what the step computes at that scale. A loss scale reaches no forward result:
+    there only the shares are those of its values times 2**log2_scale. In the result's own dtype the
+    shares come from its float32 twin, in other formats from a cast of the result. Raises
     NotReplayable.
     """
     op = trace.recording.op(position)

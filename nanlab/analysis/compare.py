@@ -540,7 +540,7 @@ def _everything(recording: Recording) -> Window:
 
 
 def _is_compared(call: Call, op: Op) -> bool:
-    """Whether a call makes a part of the signal: no cast, and no part of an update."""
+    """Whether a call makes a part of the signal: it is no cast, and no part of an update."""
     return (op.backward or call.grad) and op.name not in _UNWRITTEN | _CASTS
 
 

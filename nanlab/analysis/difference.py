@@ -70,8 +70,8 @@ class Difference:
 
 
 def diff(a: Any, b: Any) -> Difference:
-    """The first line where two runs part, beyond the rounding of their dtypes: of that of a result
-    and of what it was computed from.
+    """The first line where two runs part beyond rounding: that of a result's dtype and of the
+    dtypes that it was computed from.
 
     a, b: traces, or paths of capsules that ``trace.save`` wrote. Their calls are aligned by source
     text, operator and shape, step by step, so calls may have been added or dropped. Raises
@@ -162,7 +162,8 @@ def _line(row: dict[str, Any]) -> Hashable:
 
 
 def _aligned(a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]]) -> _Pairs:
-    """Rows of two steps that are of one call: by line, operator and shape, then by fewer."""
+    """Pairs of rows of the same call in two steps: first by line, operator and shape, then by
+    less."""
     keys = (
         lambda r: (r["phase"], r["op"], r["output"], r["module"], _line(r), r["shape"]),
         lambda r: (r["phase"], r["op"], r["output"], r["shape"]),
@@ -175,7 +176,7 @@ def _aligned(a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]]) -> _Pairs
 def _within(
     a: range, b: range, keys_a: list[list[Any]], keys_b: list[list[Any]], level: int
 ) -> Iterator[tuple[int | None, int | None]]:
-    """Pairs of two stretches, by the keys of a level and those below."""
+    """Pairs of two stretches of rows, by the keys of a level, and between those by later levels."""
     if not a or not b or level == len(keys_a):
         yield from ((i, None) for i in a)
         yield from ((None, j) for j in b)
@@ -190,7 +191,7 @@ def _within(
 
 
 def _blocks(left: list[Any], right: list[Any]) -> list[tuple[int, int, int]]:
-    """(place, place, length) of what two sequences have in common, in order."""
+    """(place, place, length) of each stretch that two sequences share, in order."""
     pairs = enumerate(zip(left, right, strict=False))
     same = next((i for i, (x, y) in pairs if x != y), min(len(left), len(right)))
     head = [(0, 0, same)] if same else []
@@ -204,7 +205,7 @@ def _blocks(left: list[Any], right: list[Any]) -> list[tuple[int, int, int]]:
 
 
 def _numbered(keys: list[Any]) -> list[Any]:
-    """Each key with how often it came before, so that no two are equal."""
+    """Each key with its count of earlier occurrences, so that no two are equal."""
     seen: Counter[Any] = Counter()
     found = []
     for key in keys:
@@ -217,7 +218,7 @@ def _numbered(keys: list[Any]) -> list[Any]:
 
 
 def _roundings(trace: Trace) -> dict[int, float]:
-    """By position: an ulp of the narrowest dtype among a result's and those behind it."""
+    """By position: an ulp of the narrowest dtype among a result and the results behind it."""
     recording, found = trace.recording, dict[int, float]()
     rows = {position: recording.at(position) for position, _ in recording.rows()}
     # of steps that were folded away only the parameters are at hand
@@ -300,7 +301,7 @@ def _row(x: dict[str, Any] | None, y: dict[str, Any] | None, what: str) -> dict[
 
 
 def _is_later(rows: Sequence[dict[str, Any]], start: dict[str, Any]) -> bool:
-    """Whether what comes before a row that parts are casts and views, which one run has more."""
+    """Whether only casts and views, which one run has more of, come before a row that parts."""
     before = rows[: rows.index(start)]
     moves = having("copies", "same_elements")
     return bool(start["both"]) and all(r["op"] in moves for r in before)
@@ -321,7 +322,7 @@ def _notes(a: pd.DataFrame, b: pd.DataFrame, steps: Sequence[int]) -> tuple[str,
 
 
 def _read_otherwise(one: Trace, other: Trace, start: dict[str, Any]) -> str:
-    """What the call reads from outside of the step that differs already."""
+    """The operand from outside of the step that differs already, in words; "" where none does."""
     if not start["both"]:
         return ""
     for x, y in zip(

@@ -96,7 +96,7 @@ class GraphFlow:
         return [p for p in self.recording.parents(position) if p != position]
 
     def lost_between(self, parent: int, child: int) -> bool:
-        """Whether a row carries gradient that an operation which reads it does not hand on."""
+        """Whether a row carries gradient, and an operation that reads it does not hand it on."""
         if not self.carries(parent):
             return False
         row, made = self.recording.at(child), self.recording.at(parent)
@@ -172,7 +172,7 @@ def _since(flow: GraphFlow, position: int) -> int:
 
 
 def held_by(flow: GraphFlow, number: int, ends: list[int]) -> list[int]:
-    """The dead ends whose values a literal holds: as many elements, in the same range."""
+    """The dead ends that a literal may copy: as many elements, all in the literal's range."""
     recording = flow.recording
     stats = recording.stats(number)
     if stats is None or stats.min is None:
@@ -246,7 +246,7 @@ def cuts_before(flow: GraphFlow, root: int) -> list[Cut]:
 
 
 def cuts_off_parameters(flow: GraphFlow, cut: Cut) -> bool:
-    """Whether what a cut lost came from parameters (of the optimizer, if known)."""
+    """Whether a cut lost gradient of parameters (of the optimizer, if known)."""
     return cut.known and any(flow.comes_from_parameter(p) for p in cut.carriers or (cut.carrier,))
 
 

@@ -58,10 +58,10 @@ def library_of(recording: Recording, position: int) -> Place | None:
 
 
 def asked_at(recording: Recording, position: int) -> int | None:
-    """Place of the user's line that gave a library the operands of a row, where that was in a
-    function which the library called, and the library computes with them later.
+    """Place of the user's line that gave a library the operands of a row for later use, from within
+    a function that the library called.
 
-    So a probabilistic program is run first, and the densities of what it sampled come after it.
+    A probabilistic program is such a function: the densities of its samples are computed after it.
     """
     given = recording.given.get(recording.at(position).call, ())
     if not given:
@@ -94,7 +94,7 @@ def scripted_at(recording: Recording, position: int, op: str) -> tuple[str, int]
 
 
 def is_told_elsewhere(recording: Recording, position: int, op: str) -> bool:
-    """Whether a finding of a row bears another line than the row."""
+    """Whether a finding names another line than that of its row."""
     return bool(scripted_at(recording, position, op) or asked_at(recording, position))
 
 
@@ -235,8 +235,8 @@ def rewritings(
 
 
 def forms_between(old: ast.AST, new: ast.AST) -> Iterator[str]:
-    """How one part of some code is written otherwise: ``{x}.clamp_min(1e-6)`` where that is all in
-    which two trees differ; nothing where they differ in another way."""
+    """The forms by which one part of some code is changed: ``{x}.clamp_min(1e-6)``. Empty where two
+    trees differ in any other way."""
     if isinstance(old, ast.expr) and isinstance(new, ast.expr) and type(old) is not ast.Constant:
         own = ast.dump(old)
         inner = [n for n in ast.walk(new) if isinstance(n, ast.expr) and ast.dump(n) == own]
@@ -254,8 +254,8 @@ def forms_between(old: ast.AST, new: ast.AST) -> Iterator[str]:
 def bounded_where_made(
     text: str, spans: Sequence[Span], cause: str, kept: Sequence[str] = ()
 ) -> list[Rewriting]:
-    """The program's expressions that made what a library computes with, each kept where the
-    library's operation has a value and a derivative. spans: of these expressions."""
+    """The program's expressions that made the operands of a library's operation, each bounded so
+    that the operation has a value and a derivative. spans: of these expressions."""
     if cause == UNLIKELY:  # the support says nothing of parameters
         return []
     try:
@@ -280,8 +280,8 @@ def bounded_where_made(
 def guards_at(
     file: str, line: int, off: frozenset[str] = frozenset()
 ) -> tuple[tuple[str, bool], ...]:
-    """(name, whether of self) of guards that a library's function reads; its line's first. off:
-    names of what the program makes 0, which is a guard under any name."""
+    """(name, whether an attribute of self) of the guards that a library's function reads, those of
+    the given line first. off: names that the program sets to 0, which count as guards, too."""
     around = functions_around(parsed_file(file), line)
     if not around:
         return ()
@@ -316,8 +316,7 @@ def _is_off(keyword: ast.keyword) -> bool:
 
 
 def _tiny_by_default(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    """The parameters of a function that are next to 0 unless a call gives another number: guards,
-    whatever their names."""
+    """Parameters of a function whose defaults are close to 0: guards, whatever their names."""
     given = function.args
     every = [*given.posonlyargs, *given.args]
     pairs = [*zip(every[::-1], given.defaults[::-1], strict=False)]
@@ -338,8 +337,7 @@ def _guarded(
     guards: tuple[tuple[str, bool], ...],
     library: Place,
 ) -> Iterator[Rewriting]:
-    """A library's guard with a value above zero, where the program passes none, zero or much
-    less."""
+    """The call with a positive guard, where the program passes none, 0, or a much smaller one."""
     owner, _, name = library[2].rpartition(".")
     made_for = owner.rpartition(".")[2]
     makers = [maker for call in calls for maker in _makers(tree, call.func)]
@@ -387,8 +385,8 @@ def _guarded(
 
 
 def _settings(text: str, call: ast.Call, library: Place) -> Iterator[Rewriting]:
-    """A setting that a library's line reads, where the object that is called holds it, or one in
-    it does, as the configuration of a model."""
+    """A setting of the called object, or of an object in it such as a model's configuration, that a
+    library's line reads."""
     file, line, _ = library
     calls = (n for n in ast.walk(parsed_file(file)) if isinstance(n, ast.Call))
     given = {each.arg for n in calls if line in lines_of(n) for each in n.keywords}
@@ -417,7 +415,8 @@ def _package_of(library: Place) -> str:
 def _fed(
     tree: ast.Module, text: str, calls: list[ast.Call], forms: list[str], probable: bool
 ) -> Iterator[Rewriting]:
-    """Arguments of the call, kept where the library's function has a value and a derivative."""
+    """Arguments of the call, bounded so that the library's function has a value and a
+    derivative."""
     kept, alike = [INSIDE[0]] if probable and INSIDE[0] in forms else [], list[Rewriting]()
     for form in (*kept, *(each for each in forms if each != INSIDE[0])):
         for call in calls:
@@ -448,8 +447,8 @@ def _fed(
 
 
 def _made_of(calls: Sequence[ast.Call], text: str, cause: str) -> list[ast.Call]:
-    """The calls that make the objects which others call; none where data is out of the support of a
-    distribution, which says nothing of parameters."""
+    """The calls that make the objects called here; none where data is outside of a distribution's
+    support, as then no parameter is at fault."""
     known = (local_makers(call, text).values() for call in calls if cause != UNLIKELY)
     return list({span_of(maker): maker for each in known for maker in each}.values())
 
@@ -457,8 +456,8 @@ def _made_of(calls: Sequence[ast.Call], text: str, cause: str) -> list[ast.Call]
 def _as_logarithms(
     tree: ast.Module, text: str, call: ast.Call, library: Place
 ) -> Iterator[Rewriting]:
-    """The call of a function that takes logarithms of probabilities as well, with these: that of a
-    softmax that is rounded to 0 is finite."""
+    """The call with logarithms of probabilities, where the function takes these as well:
+    ``log_softmax`` is finite where softmax is rounded to 0."""
 
     def logarithm(argument: ast.expr) -> ast.expr | None:
         if argument not in call.args:
@@ -483,8 +482,8 @@ def _as_logarithms(
 
 
 def _by_rows(tree: ast.Module, text: str, call: ast.Call) -> Iterator[Rewriting]:
-    """A call for those samples of an argument alone that are not all zeros; what it gives for the
-    others is 0."""
+    """The call for only those samples of an argument that are not all zeros; the result for the
+    other samples is 0."""
     statements = (n for n in nodes_of(tree) if isinstance(n, ast.stmt) and not hasattr(n, "body"))
     if not any(each.lineno == call.lineno for each in statements):
         return
@@ -537,8 +536,8 @@ def _widened(tree: ast.Module, text: str, call: ast.Call, library: Place) -> Rew
 def _alike(
     tree: ast.Module, text: str, call: ast.Call, argument: ast.expr, form: str, made: Rewriting
 ) -> Iterator[Rewriting]:
-    """The same for other calls of the function around, of what is called here: of a name that they
-    are given too, or of what they are given in its place."""
+    """The same form for other calls on the same object in the function: of the argument's name, or
+    of what these calls are given in its place."""
     around = functions_around(tree, call.lineno)
     path, root = ast.unparse(call.func), root_of(call.func)
     others = [
@@ -572,7 +571,7 @@ def _alike(
 
 
 def _in_form(form: str, argument: ast.expr) -> str:
-    """An argument in a form."""
+    """The text of a form with an argument in it."""
     plain = isinstance(argument, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     name = ast.unparse(argument)
     return form.format(x=name if plain else f"({name})")
@@ -591,7 +590,7 @@ def _first_reader(
 
 
 def _without_data(tree: ast.Module, text: str, call: ast.Call, form: str) -> Rewriting:
-    """A call whose NaN, the mean of nothing, counts as 0; or what an index picks out of it."""
+    """The call, or a part indexed from its result, with 0 in place of the NaN of an empty mean."""
     title = f"let {last_name(call.func)} give 0 where it averages over nothing"
     picked = (
         n
@@ -655,7 +654,7 @@ def _assigned(tree: ast.Module) -> dict[str, list[ast.expr]]:
 
 
 def _default(text: str, call: ast.Call, name: str, library: Place) -> str:
-    """What a function that is at hand takes for a number which a call gives; "0" if unknown."""
+    """The default of a called function for a numeric parameter; "0" if unknown."""
     for function in meant(call.func, text, frozenset({_package_of(library)})):
         with suppress(TypeError, ValueError):
             parameter = inspect.signature(function).parameters.get(name)

@@ -77,11 +77,10 @@ def skips(recording: Recording) -> list[Skip]:
 
 
 def _settled(recording: Recording, entries: list[Skip]) -> list[Skip]:
-    """The skips, none of them said to be finite at a scale at which one of those right after it was
-    skipped again.
+    """The skips; ``finite_at`` is lowered where a step right after a skip was skipped at that scale
+    too.
 
-    What a replay of the operation that overflowed cannot see is whether a later one would have
-    overflowed next.
+    A replay runs only the operation that overflowed: a later one might have overflowed next.
     """
     ran = {
         recording.step_of(u.position): u.before for u in recording.training.scales if not u.skipped
@@ -141,8 +140,8 @@ def _finite_at(recording: Recording, step: int, scale: float) -> tuple[float | N
 
 
 def _is_bad_unscaled(recording: Recording, step: int) -> bool:
-    """Whether no loss scale has a part in it: a loss of the step is not finite, or a gradient only
-    by a forward value that is not."""
+    """Whether the step is bad at any loss scale: a loss is not finite, or a gradient only because
+    of a forward value that is not."""
     bad, losses = recording.bad, recording.training.losses
     if any(loss.source in bad for loss in losses if recording.step_of(loss.position) == step):
         return True
@@ -179,7 +178,7 @@ def _halvings(recording: Recording, position: int) -> tuple[int | None, KnownBy]
 
 
 def collapse(entries: list[Skip]) -> str:
-    """Why the scaler will not find a scale; empty if the skips are a calibration."""
+    """Why the scaler will not find a scale; empty if the skips are calibration."""
     run = [entries[0]]
     longest = run
     for entry in entries[1:]:
@@ -201,7 +200,7 @@ def collapse(entries: list[Skip]) -> str:
 
 
 def below_one(entries: list[Skip]) -> str:
-    """What a scale that came down below 1 says of the gradients; empty if it did not."""
+    """What a loss scale below 1 says of the gradients; empty if it stayed above."""
     last = entries[-1]
     if not 0.0 < last.after < 1.0:
         return ""

@@ -1,4 +1,4 @@
-"""The parts of a step that fixes are held against, each with its values and its truth."""
+"""The parts of a step against which fixes are judged, each with its values and its limits."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Parts:
         return self._wide[id(part)][1]
 
     def line(self, region: Region, stop: SumsBefore | None = None) -> Slice:
-        """A line as a function of the last sums that went into it."""
+        """A line as a function of the last sums that it was computed from."""
         stop = stop or SumsBefore()
         key = region.segment, region.outer[0], stop
         if key not in self._lines:
@@ -118,19 +118,21 @@ class Parts:
         return self._lines[key]
 
     def all_of_line(self, region: Region, stop: SumsBefore) -> Slice:
-        """The same, however large."""
+        """The whole slice of a line, however large."""
         index, out = region.outer
         return self._cut(tuple(refs_in(out)), (region.segment, index + 1), stop, LARGE)
 
     def after(self, region: Region, whole: bool, stop: SumsBefore) -> tuple[Slice, int]:
-        """What a line goes into, and the last call among these; whole: single numbers too."""
+        """What the results of a line flow into, and the last call among these. whole: tensors of
+        one element too."""
         at = region.segment
         targets, last = _frontier(self.values.segments[at], *region.outer, whole)
         most = LOCAL if whole else LARGE
         return self._cut(targets, (at, last + 1), stop, most), last
 
     def around(self, region: Region, stop: SumsBefore) -> tuple[Slice, int, Truth | None]:
-        """What a line goes into by element, or its own results if many; last call; truth."""
+        """What a line's results flow into element by element, or the line alone if that is large;
+        the last call; the truth."""
         index = region.outer[0]
         key = region.segment, index, stop
         if key not in self._local:
@@ -145,7 +147,8 @@ class Parts:
         return self._local[key]
 
     def _on_few_rows(self, region: Region, stop: SumsBefore) -> tuple[Slice, int] | None:
-        """What a line goes into before it becomes one number, or else the line, on a few rows."""
+        """The slice of what a line flows into, or else of the line, on a few rows; and its last
+        call."""
         part, last = self.after(region, False, stop)
         fewer = narrowed(part, NARROW) if len(part.targets) <= MOST_TARGETS else None
         if fewer is None:
@@ -154,7 +157,8 @@ class Parts:
 
 
 def _frontier(segment: Segment, index: int, out: Any, whole: bool) -> tuple[tuple[Ref, ...], int]:
-    """What a result goes into before a sum or the engine; the last call. whole: sums too."""
+    """What a result flows into before a sum or the engine, and the last call. whole: tensors of one
+    element too."""
     stop = min((r.first for r in segment.engine if r.first > index), default=len(segment.calls))
     ends, last = {ref.storage: ref for ref in refs_in(out)}, index
     reached = set(ends)
@@ -192,9 +196,9 @@ _TESTS = having("compares") | {"nan_to_num"}
 
 
 def taken_out(part: Slice) -> list[Patch]:
-    """What the program takes out because it is not finite, by ``nan_to_num`` or a test of the value
-    itself, is out next to that point as well: the program means it so, but for a NaN that is only
-    compared."""
+    """Patches that keep out, next to the operands too, what the program takes out for not being
+    finite: by ``nan_to_num`` or a test of the value. A NaN that is only compared is not kept
+    out."""
     results = Results(part.values)
     asked = [(at, i, c) for at, i, c in part.items if isinstance(c, Call) and _name(c) in _TESTS]
     if not asked:
@@ -249,8 +253,8 @@ def divides(call: Call) -> bool:
 
 
 def counts_nothing(part: Slice) -> bool:
-    """Whether it may be the count of an empty selection: a result has no elements, or one that
-    autograd does not follow is a mask of zeros."""
+    """Whether a slice may count an empty selection: a result has no elements, or an untracked one
+    is a mask of zeros."""
     results = Results(part.values)
     for segment, index in calls_of(part):
         results.want(segment, [index])
@@ -266,7 +270,7 @@ def counts_nothing(part: Slice) -> bool:
 
 
 def counted(part: Slice) -> Iterator[tuple[int, int, Call]]:
-    """The divisions by whole numbers, one or a tensor of them."""
+    """The divisions by a whole number, Python's or a tensor."""
     for segment, index, item in part.items:
         if isinstance(item, Call) and len(item.args) > 1 and divides(item):
             by = item.args[1]
@@ -296,8 +300,8 @@ class _SaturatedSums(DispatchMode):
 
 
 def saturates(part: Slice, patches: Sequence[Patch]) -> bool:
-    """Whether patches put a number at the end of its dtype's range in the place of an infinity, and
-    it is summed: of two of them the sum is infinite again."""
+    """Whether a sum reads a number that patches put in the place of an infinity, at the end of its
+    dtype's range: two of them sum to an infinity again."""
     mode = _SaturatedSums()
     with mode:
         evaluate(part.function(patches), [*part.operands.values()], [False] * len(part.operands))
@@ -305,7 +309,7 @@ def saturates(part: Slice, patches: Sequence[Patch]) -> bool:
 
 
 def divided_by(segment: int, index: int, call: Call, distance: float) -> list[Patch]:
-    """A division by another number where it is by 0."""
+    """A patch that divides by another number in the place of 0."""
 
     def run(get: Get) -> Any:
         by = get(call.args[1]) if isinstance(call.args[1], Ref) else 0
@@ -316,14 +320,14 @@ def divided_by(segment: int, index: int, call: Call, distance: float) -> list[Pa
 
 
 def moved(part: Slice, patches: Sequence[Patch]) -> Evaluation:
-    """What it gives in float64, some of its calls changed."""
+    """The evaluation of a slice in float64 with some calls changed."""
     with Wide():
         operands = [widened(t) for t in part.operands.values()]
         return evaluate(part.function(patches), operands, part.differentiated)
 
 
 def tends(at: Callable[[float], Evaluation]) -> Truth | None:
-    """What an evaluation tends to at 0, from both sides; None where its values do not."""
+    """The limit of an evaluation at 0, from both sides; None where its values have none."""
     near, far = ([at(way * d) for way in (1, -1)] for d in (MOVED, 2 * MOVED))
 
     def limit(*there: Tensor) -> Limit:

@@ -119,9 +119,9 @@ def cast_counts(
 
 
 def rounded_shares(values: torch.Tensor, rounded: torch.Tensor, dtype: torch.dtype) -> CastShares:
-    """The same of tensors, element by element: none is left in a limit's bin.
+    """The shares counted element by element: no value is left in a limit's own bin.
 
-    rounded: what became of the values in ``dtype``.
+    rounded: the values in ``dtype``.
     """
     there = values.isfinite() & (values != 0)
     sizes = rounded.to(torch.float64)[there].abs()
@@ -193,7 +193,7 @@ NEAR = 1e-4  # bits below the largest number of a dtype that count as that numbe
 
 
 def _largest(name: str) -> float:
-    """Of a dtype, as a power of 2."""
+    """log2 of the largest number of a dtype."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         return math.inf
@@ -201,13 +201,13 @@ def _largest(name: str) -> float:
 
 
 def headroom(trace: Trace) -> Headroom | None:
-    """Of the narrowest format that the run computed in, else of float16; None where no step was
-    followed.
+    """The headroom in the narrowest format that the run computed in, else in float16; None where no
+    step was followed.
 
-    Results are those of forward and backward operations; of each the largest magnitude in a step
-    counts, so a result that is partly flushed is no concern of the floor, and one that is wholly
-    zero is left out. So are constants, the largest number of a dtype, which masks hold, and what a
-    loss scaler computes where it divides its scale out.
+    Each result of a forward or backward operation counts by its largest magnitude in a step, so
+    that partly flushed ones do not touch the floor. Left out are results that are all zero,
+    constants, a dtype's largest number (as in masks), and what a loss scaler computes as it divides
+    its scale out.
     """
     recording = trace.recording
     series = recording.training.series

@@ -46,7 +46,8 @@ _LAYERS = having("layer")
 
 
 def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) -> Kind | None:
-    """What a bad row or source is if the badness begins there, else None.
+    """The kind of origin that a bad row or source is, or None where its badness came from
+    elsewhere.
 
     came_from: each bad row on the way to the symptom, with the next row on that way.
     """
@@ -99,7 +100,7 @@ def _source_kind(recording: Recording, source: Source, came_from: dict[int, int]
 
 
 def _into_parameter(recording: Recording, position: int, came_from: dict[int, int]) -> bool:
-    """Whether a written infinity that is no mask went into what a module owns."""
+    """Whether an infinity that the program wrote, and no mask, went into a parameter or buffer."""
     masked = is_mask(recording, position)
     return not masked and not recording.owned.keys().isdisjoint(_onward(came_from, position))
 
@@ -112,7 +113,7 @@ def _onward(came_from: dict[int, int], position: int) -> Iterator[int]:
 
 
 def is_mask(recording: Recording, position: int) -> bool:
-    """Whether all that is bad in a tensor is -inf."""
+    """Whether all bad elements of a tensor are -inf."""
     stats = recording.stats(position)
     return stats is not None and stats.neginf > 0 and not stats.nan and not stats.posinf
 
@@ -131,11 +132,10 @@ def hides_nothing(
 
 
 def derivative_unseen(recording: Recording, number: int) -> int:
-    """The row of the derivative that made what the next one read from outside: under vmap some run
-    where no watch sees them.
+    """The row of the derivative that made a gradient which its reader took from outside. Under vmap
+    some derivatives run where no watch sees them.
 
-    -1 where something else may have brought it: a Function of the program, a hook, the start of the
-    pass.
+    -1 where something else may have made it: a custom Function, a hook, the start of the pass.
     """
     source = recording.sources.get(number)
     reader = recording.at(source.first if source is not None else -1)
@@ -156,8 +156,8 @@ def derivative_unseen(recording: Recording, number: int) -> int:
 
 
 def is_excused(recording: Recording, origin: Origin) -> bool:
-    """Whether its step was skipped (or may be), for gradients that a smaller loss scale makes
-    finite, or for bad data that the program left out."""
+    """Whether a bad step is no fault: it was skipped (or may be) for gradients that a smaller loss
+    scale makes finite, or for bad data that the program left out."""
     if origin.sink.kind not in ("loss", "gradient"):
         return False
     if origin.sink.kind == "loss" and _is_trial(recording, origin.sink):
@@ -177,8 +177,8 @@ def is_excused(recording: Recording, origin: Origin) -> bool:
 
 
 def _is_trial(recording: Recording, sink: Sink) -> bool:
-    """Whether a bad loss was differentiated apart from parameters, and none of it came to them: the
-    program tried something, and went on without it."""
+    """Whether the program differentiated a bad loss apart from parameters, as a trial, and went on
+    without it: nothing of it reached them."""
     runs = (run for run in recording.passes if run.position == sink.step_position)
     if any(run.accumulates for run in runs):
         return False
@@ -193,8 +193,9 @@ def _is_trial(recording: Recording, sink: Sink) -> bool:
 
 
 def _goes_on(recording: Recording, sink: Sink) -> bool:
-    """Whether a bad loss was computed of what an earlier step left bad, or a later one of what its
-    own step left so: the weights that the program makes anew in each step are bad."""
+    """Whether badness lasts over steps: a bad loss was computed from an earlier step's bad values,
+    or a later loss from this step's. So it is with weights that the program makes anew in each
+    step."""
     own = recording.step_of(sink.step_position)
     for later in (s for s in recording.sinks if s.kind == "loss"):
         step = recording.step_of(later.step_position)
@@ -211,8 +212,8 @@ def _goes_on(recording: Recording, sink: Sink) -> bool:
 
 
 def _was_repeated(recording: Recording, sink: Sink) -> bool:
-    """Whether the program cleared bad gradients that nothing had used, and a later backward gave it
-    good ones before the update: with a smaller loss scale, or of the next batch."""
+    """Whether the program cleared bad gradients unused, and another backward before the update gave
+    good ones: at a smaller loss scale, or of the next batch."""
     step, at = recording.step_of(sink.step_position), sink.step_position
     harmed = [s for s in recording.sinks if recording.step_of(s.step_position) == step]
     losses = (
@@ -245,8 +246,8 @@ MOST_VISITED = 4000  # rows behind a result that are asked where they come from
 def is_made_of_data(recording: Recording, position: int, constants: bool = False) -> bool:
     """Whether a result comes from outside tensors alone, without parameter or buffer.
 
-    constants: or from numbers that the program writes, and leaves that it makes of both in the
-    step, to differentiate by.
+    constants: numbers in the source may have a part, and leaves made in the step to differentiate
+    by.
     """
     outside, step = constants, recording.step_of(position)
     if position < 0:
@@ -275,7 +276,7 @@ def scaler_skipped(recording: Recording, position: int) -> bool:
 
 
 def depends_on_scale(recording: Recording, origin: Origin) -> bool:
-    """Whether it overflows at this loss scale only, judged by a run on smaller gradients."""
+    """Whether a row overflows at this loss scale only; it is run again on smaller gradients."""
     if origin.kind != "operation":
         return False
     row = recording.at(origin.position)
@@ -387,8 +388,8 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
 
 
 def _exhausted(recording: Recording, position: int) -> int:
-    """The maximum of what a mask hides altogether, through which alone an intended infinity came to
-    the row that made NaN of it; that row where there is none, or where a 0 was to remove it."""
+    """The maximum over fully masked values that brought an intended infinity to the row that made
+    NaN of it; that row itself where there is none, or where a 0 was to remove the infinity."""
     turned = recording.at(position)
     if turned.base_name in having("pairs"):
         return position
@@ -407,7 +408,7 @@ def _exhausted(recording: Recording, position: int) -> int:
 
 
 def _harmful_first(recording: Recording, position: int, came_from: dict[int, int]) -> int:
-    """The row that made NaN of an infinity, where the same line gives infinities in healthy steps,
+    """The row that made NaN of an infinity, where the same line gives infinities in healthy steps
     too; else the row of the infinity."""
     born = recording.at(position)
     if born.stats.nan or is_mask(recording, position):
@@ -424,7 +425,7 @@ def _harmful_first(recording: Recording, position: int, came_from: dict[int, int
 
 
 def _way_to_first_use(recording: Recording, position: int, among: dict[int, int]) -> list[int]:
-    """From what came as it is to the earliest row that computes with it."""
+    """The rows from a value from outside to the first one that computes with it."""
     moved: dict[int, list[int]] = {position: [position]}
     for here in sorted(p for p in among if p >= 0 and p != position):
         row = recording.at(here)
@@ -438,11 +439,9 @@ def _way_to_first_use(recording: Recording, position: int, among: dict[int, int]
 
 
 def _swallowed(recording: Recording, position: int) -> bool:
-    """Whether a backward row met an infinity of the forward pass that a saturating function kept
-    from the loss.
+    """Whether a backward row met a forward infinity that a saturating function kept from the loss.
 
-    One that the program took out itself, by ``where`` or a clamp, was known to be there: its own
-    derivative is told.
+    Not where the program took it out by ``where`` or a clamp: then the fault is their derivative.
     """
     row = recording.at(position)
     if not row.backward or row.status != TURNED:
@@ -453,7 +452,7 @@ def _swallowed(recording: Recording, position: int) -> bool:
 
 
 def _hands_on(recording: Recording, position: int, kind: Kind) -> bool:
-    """Whether a backward row hands on a forward infinity that the loss never saw."""
+    """Whether a backward row hands on a forward infinity that never reached the loss."""
     row = recording.at(position)
     return kind == "operation" and row.backward and row.status == CARRIED
 
@@ -497,7 +496,7 @@ def _ancestors(
 
 
 def _left_behind(recording: Recording, position: int, parent: int) -> bool:
-    """Whether ``where`` took no bad element of an operand, but those of the other."""
+    """Whether ``where`` chose no bad element of an operand."""
     row = recording.at(position)
     kept = recording.kept.get(row.call) if row.name == "where" else None
     if kept is None:
@@ -508,11 +507,9 @@ def _left_behind(recording: Recording, position: int, parent: int) -> bool:
 
 
 def _crosses_back(recording: Recording, position: int, parent: int) -> bool:
-    """Whether the way goes from a backward row to a forward value of the graph, in a pass whose
-    loss was finite.
+    """Whether a path enters the forward graph from a backward row, in a pass of finite loss.
 
-    What came from outside the graph (an input that is infinite) is no such value: it is bad in
-    itself.
+    A value from outside the graph, such as an infinite input, does not count: it is bad in itself.
     """
     row, made = recording.at(position), recording.at(parent)
     if not row.backward or not made or made.backward:
@@ -526,7 +523,8 @@ def _crosses_back(recording: Recording, position: int, parent: int) -> bool:
 
 
 def _from_outside(recording: Recording, position: int) -> bool:
-    """Whether a bad forward value came with data, a parameter, or without gradient."""
+    """Whether a bad forward value came with data, with a parameter, or from outside of the
+    graph."""
     seen = {position: position}
     waiting = [position]
     for here in waiting:
@@ -595,7 +593,7 @@ def bad_number(recording: Recording) -> tuple[int, int] | None:
 
 
 def _follows(recording: Recording, sink: Sink, told: dict[int, int]) -> bool:
-    """Whether a symptom goes back to what was told already, and to nothing earlier that is new.
+    """Whether a symptom goes back to an origin reported already, and to no new one before it.
 
     In a run that goes on with poisoned parameters almost every symptom does; each row is walked
     once.
@@ -651,7 +649,7 @@ def phase_of(recording: Recording, origin: Origin) -> str:
 
 
 def _taken_by_update(recording: Recording, origin: Origin) -> bool:
-    """Whether what came from outside went into a parameter or state by an update."""
+    """Whether an update carried a value from outside into a parameter or into optimizer state."""
     rows = map(recording.at, origin.path)
     return origin.sink.kind in ("parameter", "state") and any(r.phase == OPTIMIZER for r in rows)
 
@@ -662,7 +660,7 @@ def _by_hand(recording: Recording, position: int, row: Op) -> bool:
 
 
 def _is_handed_on(recording: Recording, origin: Origin) -> bool:
-    """Whether the gradients that the program made itself were those of a later optimizer step."""
+    """Whether gradients that the program made itself went into a later optimizer step."""
     written = origin.sink.position
     steps = (s for s in recording.training.optimizer_steps if s.position <= written < s.end)
     return any(origin.position < step.position for step in steps)

@@ -47,8 +47,8 @@ class RunUp:
 
 
 def run_up(trace: Trace, position: int) -> RunUp | None:
-    """How the operand of a faulty operation came to its size, or what it was made of: a sigmoid is
-    1 because its own operand grew. None where nothing grew, or nothing is known.
+    """How the operand of a faulty operation grew, or an operand of that one's maker: a sigmoid is 1
+    because its own operand grew. None where nothing grew, or nothing is known.
 
     position: a row of ``trace.ops``; of a backward row its forward operation counts.
     """
@@ -140,12 +140,12 @@ def _column(recording: Recording, position: int) -> int | None:
 
 
 def _identity(place: Place | None) -> tuple[Any, ...]:
-    """What tells the results of a step apart, all but those of one line that takes turns."""
+    """What identifies a result within a step; results of one line in a loop share it."""
     return () if place is None else (place.op, place.phase, place.module, place.line, place.dtype)
 
 
 def _thrown(trace: Trace, made: RunUp) -> RunUp:
-    """The run-up, with a parameter that an update moved by more than its own size."""
+    """The run-up, naming a parameter that an update moved by more than its own size, if any."""
     frame = trace.parameters
     if not len(frame) or "update_rms" not in frame:
         return made
@@ -241,7 +241,8 @@ def _forward_program(kept: Kept, args: tuple[Any, ...], title: str, names: Seque
 
 
 def _backward(trace: Trace, kept: Kept, title: str, names: Sequence[str]) -> Iterator[str]:
-    """The forward operation on the saved operand, and its gradient for what came in."""
+    """Programs that run the forward operation on its saved operand, and its backward on the
+    gradient."""
     saved = {name: value for name, value in kept.saved.items() if isinstance(value, Tensor)}
     op = re.sub(r"(Backward\d*)$", "", kept.node_name).lower()
     operand = saved.get("self")

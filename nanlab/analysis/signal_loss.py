@@ -159,10 +159,10 @@ def _of_small_terms(row: Op, operands: list[TensorStats]) -> bool:
 
 
 def _epsilon(row: Op, stats: TensorStats) -> _Loss | None:
-    """A Python number that was added, or taken as floor, and that the dtype rounds to zero.
+    """A Python number, added or taken as floor, that the dtype rounds to zero.
 
-    One that the user's line does not spell is a library's own, and told only where there is a zero
-    that it should prevent; an optimizer's own has a cause of its own.
+    A number that the user's line does not spell is a library's. It counts only where the result
+    holds a zero that it should prevent; an optimizer's has a cause of its own.
     """
     if row.name not in ADDS | FLOORS:
         return None
@@ -361,7 +361,7 @@ def _exact(
     measured: str,
     dtype: torch.dtype,
 ) -> Flushed | None:
-    """From the statistics of the values before they were rounded."""
+    """Exact counts of flushed values, from the statistics before rounding."""
     narrow = recording.stats(position)
     values = wide.numel - wide.zero
     if not values:
@@ -378,11 +378,10 @@ def _flushed(histogram: pd.Series[int], dtype: torch.dtype, power: int) -> float
 def _from_zeros(
     recording: Recording, position: int, op: str, limits: FloatFormat
 ) -> Flushed | None:
-    """From the zeros of a result that its operands do not explain, where values beside them reach
-    the limit of the dtype.
+    """A lower bound of flushed values: zeros that no operand explains, in a result whose other
+    values reach the limit of the dtype.
 
-    A zero of one operand makes at most that share of the result zero, row by row or element by
-    element.
+    A zero of one operand explains at most its own share of zeros, row by row or element by element.
     """
     stats = recording.stats(position)
     if (

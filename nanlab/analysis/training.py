@@ -90,8 +90,8 @@ def optimizer_step_of(
 
 
 def comes_from_gradients(recording: Recording, position: int) -> bool:
-    """Whether what was read came from gradients, outside the graph and not by way of weights that
-    were updated by them."""
+    """Whether a value comes from gradients by a way outside of the graph, and not by way of weights
+    that those updated."""
     first = recording.starts[recording.step_of(position)]
     by_hand = recording.at(position).phase == OPTIMIZER
     steps = [s for s in recording.training.optimizer_steps if by_hand and s.end > first]
@@ -116,7 +116,8 @@ def _grown(
 ) -> tuple[int, float, float] | None:
     """(parameter, rms at first, rms at last) of the parameter that grew most before a position.
 
-    What it was at first is told by its first value and update; they say how large at least."""
+    The first rms is a lower bound, computed from the first value and its update.
+    """
     blocks = parameter_columns(recording)
     keep = (blocks["position"] < position) & blocks["value_known"]
     keep &= (blocks["value_nan"] + blocks["value_inf"]) == 0
@@ -225,7 +226,7 @@ def _by_hand(recording: Recording, position: int, owner: int = -1) -> Runaway | 
 
 
 def _most_enlarging(series: Series, owner: int, steps: list[int]) -> int:
-    """The operation, writing a parameter each step, to which that owes most growth."""
+    """The operation that enlarged a parameter most, among those that write it each step."""
     columns = [
         c
         for c, o in series.owners.items()
@@ -355,7 +356,7 @@ def finite_at_rate(recording: Recording, position: int, rate: float) -> bool:
 
 
 def _largest_operand(recording: Recording, call: int, slot: int) -> float:
-    """The largest magnitude of an operand; NaN where it is not known, or not finite."""
+    """The largest magnitude of an operand; NaN where it is unknown or not finite."""
     stats = next(
         (recording.stats(source) for source, at in recording.operands(call) if at == slot), None
     )
@@ -397,11 +398,10 @@ class InnerUpdates:
 
 
 def depends_on_gradient(recording: Recording, line: int, op: str, position: int) -> bool:
-    """Whether what the last update by ``op`` in a line before a position added depends on the size
-    of a gradient.
+    """Whether the last update by ``op`` at a line before a position depends on the size of a
+    gradient.
 
-    A sign is that of a gradient of any size, and a multiple of the weights has none in it. True
-    where that cannot be told.
+    A gradient's sign does not, nor does a multiple of the weights. True where it cannot be told.
     """
     rows = [
         r.position
@@ -425,10 +425,10 @@ def depends_on_gradient(recording: Recording, line: int, op: str, position: int)
 
 
 def enlarged_gradients(recording: Recording, step: OptimizerStep) -> tuple[Place, float] | None:
-    """(operation, factor): what the program made the gradients larger with before an optimizer
-    step; None if it did not.
+    """(operation, factor) by which the program enlarged gradients before an optimizer step; None if
+    it did not.
 
-    A factor that is a Python number is none of that: it belongs to the learning rate.
+    A Python number as a factor does not count: it belongs to the learning rate.
     """
     edit = next((e for e in recording.training.edits if e.position == step.end - 1), None)
     if edit is None or edit.at is None or edit.constant:
@@ -452,11 +452,10 @@ def scale_of(recording: Recording, step: int) -> float:
 
 
 def undivided_factor(recording: Recording, away: Runaway) -> Loss | None:
-    """The loss whose factor, put on by hand, was still on the gradients that drove a parameter
-    away; None if it was not.
+    """The loss whose factor, put on by hand, was still in the gradients that drove a parameter
+    away; None if there is none.
 
-    Between the backward pass and the update they must have become smaller by it, or nearly so: they
-    may be clipped as well.
+    Divided out, it would make gradients smaller by about the factor; more so if they are clipped.
     """
     step = optimizer_step_behind(recording, away)
     number = recording.step_of(step.position) if step is not None else None
@@ -476,7 +475,7 @@ def undivided_factor(recording: Recording, away: Runaway) -> Loss | None:
 
 
 def _used_shares(recording: Recording, away: Runaway, step: OptimizerStep) -> list[float]:
-    """How large the gradients that an optimizer took were, to those of backward."""
+    """rms of the gradients that an optimizer took, over the rms that backward gave."""
     blocks = parameter_columns(recording)
     rows = blocks["owner"] == recording.parameter_names.index(away.name)
     rows &= blocks["position"] < step.end
@@ -488,7 +487,7 @@ def _used_shares(recording: Recording, away: Runaway, step: OptimizerStep) -> li
 
 
 def _added_shares(recording: Recording, away: Runaway) -> list[float]:
-    """The same of an update by hand, from the largest magnitudes of both."""
+    """The same shares for an update by hand, from largest magnitudes."""
     series, owner = recording.training.series, recording.parameter_names.index(away.name)
     own = [c for c, o in series.owners.items() if c >= 0 and o == owner]
     column = next(

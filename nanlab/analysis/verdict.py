@@ -182,8 +182,8 @@ class Judge:
     def _less_certain(
         self, found: Judgement, replay: Replay, edits: Sequence[EditLike]
     ) -> Judgement:
-        """The verdict where no exact loss is known, less where the loss is that of a number in the
-        place of an infinity, and where nothing is learnt."""
+        """The verdict where no exact loss is known; no more than finite where the loss depends on a
+        number in the place of an infinity, or where nothing is learnt."""
         loss, gradients = replay.loss, replay.gradients
         further = [_with_further(edit) for edit in edits]
         if any(a.text != b.text for a, b in zip(edits, further, strict=True)):
@@ -200,7 +200,8 @@ class Judge:
         return found
 
     def _has_limit(self, run: tuple[int, EngineRun]) -> bool:
-        """Whether the losses of a run tend to something, infinite too, or nobody can find out."""
+        """Whether each loss of a run has a limit, an infinite one included, or its limit is
+        unknown."""
         try:
             whole = self.parts.whole(*run)
         except NotReplayable:
@@ -211,7 +212,8 @@ class Judge:
         return not any(bool(limit.value.isnan().any()) for limit in true.values)
 
     def _beside_another_form(self, found: Judgement, another_form: bool) -> Judgement:
-        """The verdict, less where the loss is not that of the same lines in another form."""
+        """The verdict; no more than finite where the loss differs from that of an equivalent
+        form."""
         loss = found.replay.loss if found.replay is not None else None
         if not found.verified or found.known or loss is None:
             return found
@@ -225,8 +227,8 @@ class Judge:
         )
 
     def _harm_before(self, edits: Sequence[EditLike]) -> tuple[Verdict, str] | None:
-        """What edits break or change in the step before, which went well as it was; None where
-        nothing is known of it."""
+        """What edits break or change in the step before, which went well; None where it is
+        unknown."""
         try:
             where, values = self._before.where, self._before.values
             count_work(*self._size())
@@ -264,7 +266,7 @@ class Judge:
         return any(name in after and bool(after[name].any()) for name in self._dead)
 
     def _only_revives(self, found: Judgement) -> bool:
-        """Whether a gradient that was all zero is another, and the loss is what it was."""
+        """Whether an all-zero gradient has become another, and the loss is unchanged."""
         loss, now = self._as_it_was.loss, found.replay.loss if found.replay is not None else None
         if found.verdict != "finite" or loss is None or now is None:
             return False
@@ -304,9 +306,9 @@ class Judge:
         return patched(self.where, edited, gate)
 
     def _size(self, begin: int = 0, ended: bool = False) -> tuple[int, int]:
-        """Calls of the step, five for each for what a graph takes, and elements that they make.
+        """Work of the step: five times its calls, for what a graph takes, and the elements they make.
 
-        ended: by the first bad gradient.
+        ended: count up to the first bad gradient only.
         """
         segments = self.where.segments
         at, run = last_backward(self.where)
@@ -367,8 +369,8 @@ class Judge:
         return found
 
     def _at_lower_scales(self, edited: Edited) -> str:
-        """The scale at which a step is finite with edits, and not without them, where a GradScaler
-        that still calibrates would come down to it; else nothing. Raises NotReplayable."""
+        """A lower loss scale at which a step is finite only with the edits, and to which a
+        GradScaler that calibrates would come down; "" if none. Raises NotReplayable."""
         scale = scaler_scale(self.where) or 0.0
         for halvings in LOWER_SCALES:
             if (lower := scale / 2**halvings) < 1.0:
@@ -386,8 +388,8 @@ class Judge:
         return ""
 
     def _saturates(self, edited: Edited) -> bool:
-        """Whether with edits a number is summed that is the dtype's largest, where the program had
-        an infinity."""
+        """Whether a sum in the edited step reads the dtype's largest number in the place of an
+        infinity."""
         overflowed = any(
             self.recording.may_be_bad(self._call_of(region).position) for region in edited.regions
         )
@@ -410,14 +412,14 @@ class Judge:
         )
 
     def _shows_more(self, replay: Replay) -> bool:
-        """Whether the program has read another value than its losses that is now another."""
+        """Whether a value other than a loss that the program read has changed."""
         others = {place_of(self.recording, look.place) for look in self._looks()}
         return not others.isdisjoint(replay.looked_at)
 
     def _bad_number_read(self, replay: Replay) -> str:
-        """What is told where the program computed on with a bad number that it had read, and that
-        is another now, or its optimizer with those of a closure: the calls of the replay still hold
-        the bad one."""
+        """A remark where the replay goes on with a bad number that the program, or an optimizer's
+        closure, had read and computed with; "" where it does not. With the edits that number is
+        another."""
         for look in self._looks():
             place = place_of(self.recording, look.place)
             number = isinstance(look.value, float) and not math.isfinite(look.value)
@@ -433,7 +435,7 @@ class Judge:
         return ""
 
     def _looks(self) -> Iterator[Look]:
-        """Where the program read another value than a loss."""
+        """Reads of values other than a loss by the program."""
         losses = {ref.storage for _, run in self._runs for ref in refs_in(run.roots)}
         for segment in self.where.segments:
             for look in segment.looks:
@@ -456,7 +458,7 @@ class Judge:
             self.values.of({each for part in parts for each in calls_of(part)})
 
     def _agreement(self, edited: Edited) -> tuple[Agreement, bool]:
-        """Whether loss and gradients are exact; and whether that is known of every element."""
+        """Whether loss and gradients are exact, and whether this is known of every element."""
         found, complete = Agreement("unknown", NOT_COMPUTED), True
         for run in self._runs:
             try:
@@ -491,8 +493,8 @@ class Judge:
         return found, complete
 
     def _by_a_number(self, whole: Slice) -> Truth | None:
-        """What loss and gradients tend to where a number moves by which the program divides, and
-        which is 0; None where it is not known what else depends on it."""
+        """The limit of loss and gradients as a divisor moves that is the number 0; None where it is
+        unknown what else depends on that number."""
         if id(whole) not in self._by_numbers:
             found = None
             for move in self._number_moves(whole):
@@ -546,8 +548,8 @@ class Judge:
         return found
 
     def _held(self, whole: Slice, got: Evaluation, true: Truth, otherwise: Agreement) -> Agreement:
-        """The first parameter whose gradient differs from exact, healthy elements included;
-        otherwise: where none does."""
+        """The disagreement of the loss, or of the first parameter's gradient that is not exact,
+        healthy elements included. otherwise: the answer where all agree."""
         names = self.recording.program.names
         for value, limit in zip(got.values, true.values, strict=True):
             off = _off(value, limit.value)
@@ -583,7 +585,8 @@ class Judge:
             return True
 
     def _other_loss(self, whole: Slice, edited: Edited) -> Agreement | None:
-        """How a loss that is right as it is would become another."""
+        """The disagreement where an edit changes a loss that is right as it is; None where it does
+        not."""
         operands, none = list(whole.operands.values()), [False] * len(whole.operands)
         try:
             fns = whole.function(), whole.function(edited.patches)
@@ -599,7 +602,8 @@ class Judge:
         return None if _first_off(old, right, "the loss") else off
 
     def _locally(self, edited: Edited) -> Agreement:
-        """What edited lines are used for until summed again, as a function of the sums in."""
+        """The agreement of what edited lines flow into up to the next sums, as a function of the
+        sums before them."""
         found, stop = Agreement("unknown", NOT_COMPUTED), self._sums_before(edited)
         for region in edited.regions[:MOST_REGIONS]:
             try:
@@ -620,8 +624,8 @@ class Judge:
         return found
 
     def _of_lines(self, edited: Edited, each: bool = False) -> Agreement:
-        """Whether edited lines give vectors that are longer than along any direction; each: also
-        whether all their elements, and the gradients of what they read, are what they may be."""
+        """The agreement of edited lines alone: no vector may be longer than along any direction.
+        each: every element and gradient must agree, too."""
         found, stop = Agreement("unknown" if each else "agrees"), self._sums_before(edited)
         for region in edited.regions[:MOST_REGIONS]:
             with suppress(Exception):
@@ -639,9 +643,8 @@ class Judge:
         return found
 
     def _beside_losses(self, edited: Edited) -> Agreement:
-        """Whether edited lines that no loss of their step is computed from, as of gradients that
-        the program scales itself or of a buffer, give what is right where they gave nothing finite.
-        """
+        """The agreement of edited lines that no loss depends on, such as gradients scaled by hand
+        or a buffer, where these lines gave nothing finite."""
         bad = [r for r in edited.regions if self.recording.may_be_bad(self._call_of(r).position)]
         for region in bad[:MOST_REGIONS]:
             try:
@@ -667,8 +670,8 @@ class Judge:
         return Agreement("agrees")
 
     def _is_rounding(self, part: Slice, old: Evaluation) -> bool:
-        """Whether the rounding of what it reads decides what was not finite, as the quotient by a
-        difference of numbers that are alike."""
+        """Whether the rounding of operands decides what is not finite, as in a quotient by the
+        difference of nearly equal numbers."""
         values = zip(
             old.values, *(each.values for each in self.parts.in_float64(part)), strict=True
         )
@@ -680,7 +683,8 @@ class Judge:
         return False
 
     def _is_followed(self, region: Region) -> bool:
-        """Whether a loss of its step is computed from a line, or it is of the backward part."""
+        """Whether a loss of its step depends on a line, or the line belongs to the backward
+        part."""
         at, index = region.segment, region.outer[0]
         engine = self.where.segments[at].engine
         if any(run.first <= index < run.last for run in engine):
@@ -706,14 +710,14 @@ class Judge:
         return self.where.segments[region.segment].calls[region.outer[0]]
 
     def _by_a_count(self, part: Slice) -> Truth | None:
-        """What a line tends to where a whole number moves by which it divides; what it divides is
-        as it is, which of no elements is 0."""
+        """The limit of a line as its divisor, a whole number, moves; its dividend, a sum over no
+        elements, stays 0."""
         for segment, index, call in counted(part):
             return tends(lambda d: moved(part, divided_by(segment, index, call, d)))  # noqa: B023
         return None
 
     def _changed(self, edited: Edited) -> Iterator[tuple[Region, Slice]]:
-        """What an edit changes; of several what no other goes on with: for it alone it may be."""
+        """Each changed line whose results no other changed line reads."""
         parts, stop = [], self._sums_before(edited)
         for region in edited.regions[:MOST_REGIONS]:
             with suppress(Exception):
@@ -730,7 +734,7 @@ class Judge:
                 yield region, part
 
     def _sums_before(self, edited: Edited) -> SumsBefore:
-        """Where the lines of edits begin: at sums that none of them changes."""
+        """The sums before edited lines, where slices of these begin; no edit changes such a sum."""
         segments = self.where.segments
         places = {(r.segment, r.outer[0]) for r in edited.regions[:MOST_REGIONS]}
         anew = [segments[p.segment].calls[i] for p in edited.patches for i in {*p.skipped, p.at}]
@@ -748,7 +752,7 @@ class Judge:
     ) -> float | None:
         """Largest relative change of the line's healthy values and derivatives, by float64.
 
-        behind: values that what follows fails at are not healthy either.
+        behind: a value at which a later operation fails is not healthy either.
         """
         try:
             at, index = region.segment, region.outer[0]
@@ -774,8 +778,8 @@ class Judge:
         return max((c for c in changes if c is not None), default=None)
 
     def _arriving(self, region: Region) -> Sequence[Tensor | None]:
-        """The gradients of the losses by what a line gives: not finite at elements that something
-        behind it fails at; none where they cannot be computed."""
+        """Gradients of the losses by the results of a line: not finite at elements at which
+        something later fails. Empty where they cannot be computed."""
         at, (index, out) = region.segment, region.outer
         own, views = self.where.segments[at].calls[index], {ref.view for ref in refs_in(out)}
         found: list[Tensor | None] = []
@@ -791,8 +795,8 @@ class Judge:
     def _without_needed(
         self, edited: Edited, region: Region, new: Evaluation, old: Evaluation
     ) -> Evaluation:
-        """The evaluation with NaN at the elements of data with which the step fails: of the few
-        that an edit moves those that cannot be as they were."""
+        """The evaluation with NaN at elements whose old value makes the step fail, among the few
+        that an edit moves."""
         at, (index, out) = region.segment, region.outer
         if out.__class__ is not Ref or old.values[0].shape != new.values[0].shape:
             return old
@@ -818,7 +822,7 @@ class Judge:
     # -- what fails
 
     def _what_fails(self, replay: Replay, graph: Any, edited: Edited) -> str:
-        """Where the step is still not finite."""
+        """The place where the step is still not finite, in words."""
         first = min((p.segment, min(p.skipped, default=p.at)) for p in edited.patches)
         skipped = {(p.segment, index) for p in edited.patches for index in p.skipped}
         read = {  # what a rewritten line alone has read does no harm
@@ -866,7 +870,7 @@ _FAR = re.compile(r"\b\d[\d.]*e\+?[3-9]\d\b")  # a number that stands for an inf
 
 @dataclass(frozen=True)
 class _Lines:
-    """An edit with another text."""
+    """An edit with changed text."""
 
     file: str
     first: int
@@ -875,7 +879,7 @@ class _Lines:
 
 
 def _with_further(edit: EditLike) -> EditLike:
-    """An edit whose numbers that stand for infinities are twice as far away."""
+    """The edit with numbers that stand for infinities doubled."""
     text = _FAR.sub(lambda found: repr(2 * float(found[0])), edit.text)
     return _Lines(edit.file, edit.first, edit.last, text)
 
@@ -893,7 +897,7 @@ ROUNDED = "right in float64; in"  # why a fix is finite only
 
 
 def _narrow(part: Slice) -> str:
-    """The narrowest dtype that it computes in; "" where WITHIN covers the rounding of all."""
+    """The narrowest dtype that a slice computes in; "" where WITHIN covers its rounding."""
     dtypes = {ref.dtype for each in part.reads.values() for ref in each}
     eps = {d: torch.finfo(d).eps for d in dtypes if d.is_floating_point}
     narrow = max(eps, key=eps.__getitem__, default=torch.float64)
@@ -919,7 +923,7 @@ def _off(got: Tensor, limit: Tensor, largest: float = 0.0) -> tuple[float, float
 
 
 def _is_near_by_rounding(got: Evaluation, found: Agreement, true: Truth) -> bool:
-    """Whether gradients agree with their limits by the rounding of larger ones alone."""
+    """Whether gradients agree with their limits only within the rounding of larger gradients."""
     pairs = zip(got.gradients, true.gradients, strict=True)
     return found.kind == "agrees" and any(
         g is not None and known is not None and _off(g, known.value) is not None
@@ -928,7 +932,7 @@ def _is_near_by_rounding(got: Evaluation, found: Agreement, true: Truth) -> bool
 
 
 def _exist(true: Truth, old: Evaluation) -> bool:
-    """Whether each value that is not finite has a limit."""
+    """Whether every value that was not finite has a limit."""
     pairs = zip(true.values, old.values, strict=True)
     return all(bool((limit.exists | was.isfinite().cpu()).all()) for limit, was in pairs)
 
@@ -939,8 +943,8 @@ def _off_in_range(
     operands: Sequence[Tensor],
     wanted: Sequence[bool],
 ) -> Agreement | None:
-    """How the loss and its gradients differ from the program's at operands so small that these are
-    finite; None where they are the same at some, as those of a bound are that is not reached."""
+    """How loss and gradients differ from the program's at smaller operands, where those are finite.
+    None where they agree at some scale: a bound may not be reached there."""
     first = None
     for factor in SMALLER:
         near = [x * factor if x.is_floating_point() else x for x in operands]
@@ -976,7 +980,7 @@ def _first_off(
 
 
 def _without_offending(found: Evaluation, gradients: Sequence[Tensor | None]) -> Evaluation:
-    """The evaluation with NaN where a derivative is not finite: no element is healthy there."""
+    """The evaluation with NaN where a derivative is not finite: no such element is healthy."""
     values = []
     for value in found.values:
         for gradient in gradients:
@@ -987,7 +991,7 @@ def _without_offending(found: Evaluation, gradients: Sequence[Tensor | None]) ->
 
 
 def _joined(found: Evaluation, operands: Sequence[Tensor]) -> list[Tensor]:
-    """Values and gradients, those of equal operands summed: products may be joined."""
+    """Values, and gradients summed over equal operands, which an edit may join."""
     first: dict[int, int] = {}
     for i, x in enumerate(operands):
         twins = (j for j in first.values() if same_bits(operands[j], x))
@@ -1006,7 +1010,8 @@ def _reals(t: Tensor) -> Tensor:
 
 
 def _change(new: Tensor, old: Tensor, wide: Tensor, near: Sequence[Tensor]) -> float | None:
-    """The largest change of an element that is finite and does not jump, as 0**p does."""
+    """The largest change of an element, leaving out those that are not finite or jump, as 0**p
+    does."""
     computed = wide.is_floating_point() or wide.is_complex()
     if not new.shape == old.shape == wide.shape or not computed:
         return None

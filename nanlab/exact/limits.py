@@ -726,7 +726,7 @@ class _Problem:
     def by_differences(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
         """The limits, with unknown gradients found from differences of known values.
 
-        A branch that a mask removes then has the derivative 0, though its own is NaN all around.
+        A branch that a mask removes then adds nothing, though its own derivative is NaN all around.
         """
         count = len(limits) - sum(self.wanted)
         if any(bool(limit.unknown.any()) for limit in limits[:count]):

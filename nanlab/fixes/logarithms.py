@@ -1,4 +1,5 @@
-"""The logarithm of an expression, taken inside of it: of what leaves the range it does not."""
+"""The logarithm of an expression, taken inside of it, which stays in range where the other does
+not."""
 
 from __future__ import annotations
 
@@ -65,8 +66,8 @@ def _size(t: Term) -> Term:
 
 
 def as_exponential(t: Term) -> Term | None:
-    """A product, or the root of a sum, of what leaves the range, as the exponential of
-    logarithms."""
+    """The exponential of logarithms instead of a product, or the root of a sum, that leaves the
+    range."""
     root = t.kind == "power" and t.parts[0].name in ("sum", "mean") and _is_root(t.parts[1])
     # other factors may be 0, or negative
     if root or (t.name == "prod" and log_of(t.parts[0]) is not None):
@@ -113,8 +114,8 @@ def is_zeros(text: str) -> bool:
 
 
 def _with(name: str, inner: Term, t: Term) -> Term:
-    """A reduction of the inner term along the dimensions of another; of all where that has
-    none."""
+    """A reduction of the inner term along the dimensions of another reduction; of all elements
+    where that one names no dimension."""
     if not _others(t):
         whole = taken_of("flatten", inner)
         return called(name, [("input", whole), ("dim", number(Fraction(0)))])
@@ -209,10 +210,10 @@ def _of_call(t: Term) -> Term | None:
 
 
 def products_summed(t: Term, vector: bool, chosen: Callable[[Term], bool] | None = None) -> Term:
-    """The term, a product of matrices in it as the sum of products that it is.
+    """The term with products of matrices in it written as sums of products.
 
-    vector: the second operand is one. chosen: terms that are looked at; by default those whose
-    logarithm is that of such a product.
+    vector: whether the second operand is a vector. chosen: which terms to look at; by default those
+    whose logarithm is that of such a product.
     """
     if not t.parts or not (chosen or _is_computed_with)(t):
         return t
@@ -268,8 +269,8 @@ def _of_sum(items: Sequence[tuple[int, Term]]) -> Term | None:
 
 
 def _of_interval(up: Term, less: Term) -> Term:
-    """The logarithm of what a normal distribution has between two points, by that tail in which
-    both are: of the other one nothing is left of the difference."""
+    """The logarithm of a normal distribution's mass between two points. It is computed from the
+    tail that holds both points: the other tail is 1 at both, and the difference of those is 0."""
     root = _ROOT2 if less.name == "erf" else _ONE
     high, low = (multiplied([(1, root), (1, t.parts[0])]) for t in (up, less))
     above = called("gt", [("input", low), ("other", number(Fraction(0)))])
@@ -284,7 +285,7 @@ def _of_interval(up: Term, less: Term) -> Term:
 
 
 def _complement(t: Term) -> Term | None:
-    """1 minus a probability, without the 1; of the classes of a softmax, class by class."""
+    """1 minus a probability, written without that subtraction; for a softmax, class by class."""
     if t.name in ("sigmoid", "ndtr"):
         return called(t.name, [("input", negated(t.parts[0]))])
     if t.name == "softmax":
@@ -310,8 +311,8 @@ def _complement(t: Term) -> Term | None:
 
 
 def _of_other_classes(softmax: Term) -> Term | None:
-    """The logarithm of 1 minus each probability: one class at most is the likelier half, and the
-    others are summed without it."""
+    """The logarithm of 1 minus each probability of a softmax. Where a class has more than half, the
+    sum of the other classes is used; at most one class has."""
     if softmax.marks != ("input", "dim"):
         return None
     x, dim = softmax.parts

@@ -1,5 +1,5 @@
-"""A loop whose products leave the range, written in logarithms: what it carries from round to round
-is the logarithm of what it was."""
+"""Loops whose products leave the range, written in logarithms of what they carry from round to
+round."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ Lines = tuple[int, int, str]
 
 
 def in_logarithms(text: str, line: int) -> Iterator[list[Lines]]:
-    """The statements of the function around a line that must change together, each with its lines,
-    where a loop in it multiplies and divides what it carries, by a name or as the last of a
-    list."""
+    """Rewritings of a loop that multiplies and divides what it carries, in logarithms.
+
+    Each gives, with their lines, all statements of the function that must change together. The loop
+    carries a name, or the last item of a list.
+    """
     yield from _by_names(text, line)
     scope = Scope.around(text, line)
     for name in _grown(scope) if scope is not None else ():
@@ -30,7 +32,7 @@ def in_logarithms(text: str, line: int) -> Iterator[list[Lines]]:
 
 
 def _grown(scope: Scope) -> Iterator[str]:
-    """Lists that begin with one item, are appended to, and have their last item alone read."""
+    """Lists that begin with one item, are appended to, and of which only the last item is read."""
     for name in sorted({_target(s) for s in scope.order} - {""}):
         nodes = {id(n): n for s in scope.order for n in ast.walk(s)}.values()
         reads = [n for n in nodes if isinstance(n, ast.Name) and n.id == name]
@@ -41,7 +43,7 @@ def _grown(scope: Scope) -> Iterator[str]:
 
 
 def _item(statement: ast.stmt, name: str) -> ast.expr | None:
-    """What a statement begins a list with, or appends to it."""
+    """The item with which a statement begins a list, or that it appends to the list."""
     match statement:
         case ast.Assign(targets=[ast.Name(id=given)], value=ast.List(elts=[item])) if given == name:
             return item
@@ -57,7 +59,7 @@ def _is_last(node: ast.AST, name: str) -> bool:
 
 
 def _as_name(scope: Scope, name: str) -> str:
-    """The file with a name in the place of a list, which stands for its last item."""
+    """The file with a list replaced by a name for its last item."""
     rows = scope.text.splitlines()
 
     def one(node: ast.AST) -> ast.expr | None:
@@ -81,7 +83,7 @@ def _as_name(scope: Scope, name: str) -> str:
 
 
 def _as_list(scope: Scope, name: str, first: int, new: str) -> str:
-    """New statements with the last item of the list in the places of its name."""
+    """New statements with the name replaced by the last item of the list again."""
     begins = any(_target(s) == name and s.lineno == first for s in scope.order)
 
     def last(node: ast.AST) -> ast.expr | None:
@@ -118,7 +120,7 @@ def _by_names(text: str, line: int) -> Iterator[list[Lines]]:
 
 
 def _made_of(name: str, statements: Sequence[ast.stmt]) -> frozenset[str]:
-    """The names that statements, run again and again, compute of one and it of them."""
+    """Names that depend on a name, and on which it depends, where the statements are repeated."""
     reads: dict[str, set[str]] = {}
     for s in statements:
         if target := _target(s):
@@ -144,7 +146,7 @@ class _Loop:
     vector: bool
 
     def lines(self) -> list[Lines]:
-        """All statements as they become; none where one has no such form."""
+        """All statements in their new form; empty where one of them has none."""
         found: list[Lines] = []
         for statement in self.scope.order:
             if not self._may_run_with(statement):
@@ -182,7 +184,7 @@ class _Loop:
         return products_summed(made, self.vector, lambda t: _holds(t, self.carried)), reading
 
     def _logarithm(self, statement: ast.stmt, value: ast.expr) -> str | None:
-        """The logarithm of what a statement assigns."""
+        """The text of the logarithm of the value that a statement assigns."""
         t, reading = self._term(statement, value)
         inner = log_of(t) if not self._hides(t) else None
         text = reading.spelled(rewritten(inner)[0]) if inner is not None else None
@@ -197,8 +199,8 @@ class _Loop:
         return text or _log_text(value)
 
     def _read(self, statement: ast.stmt, value: ast.expr) -> str | None:
-        """What a statement computes of what is a logarithm now; None where it computes nothing
-        of it, or nothing that is out of range."""
+        """The text of an expression that reads a carried name, which holds a logarithm now. None
+        where it reads none, and nothing in it leaves the range."""
         t, reading = self._term(statement, value)
         if names_in(value) & self.carried:
             made = replaced(value, lambda n: _exp_text(n) if self._is_carried(n) else None)
@@ -211,7 +213,8 @@ class _Loop:
         return reading.spelled(rewritten(t)[0]) if takes_log and _holds(t, self.carried) else None
 
     def _of_tensors(self, node: ast.AST) -> ast.expr | None:
-        """``logaddexp`` of what the loop begins with as a number, which it does not take."""
+        """``logaddexp`` with a tensor in place of a number that the loop begins with: it takes no
+        number."""
         numbers = self.carried & {_target(s) for s in self.scope.order if _is_number(s)}
         match node:
             case ast.Call(func=ast.Attribute(attr="logaddexp"), args=args):
@@ -232,7 +235,7 @@ class _Loop:
 
 @dataclass
 class _Carrying(Reading):
-    """What names stand for where some stand for exponentials of themselves."""
+    """Names of a loop, of which the carried ones stand for exponentials of themselves."""
 
     carried: frozenset[str] = frozenset()
 
@@ -258,7 +261,7 @@ def _is_number(statement: ast.stmt) -> bool:
 
 
 def _written(statement: ast.stmt) -> str:
-    """What a statement gives another value: a name, or a part of one."""
+    """The name that a statement assigns, or the tensor that it assigns a part of."""
     match statement:
         case ast.Assign(targets=[ast.Subscript(value=ast.Name()) as part]):
             return ast.unparse(part)

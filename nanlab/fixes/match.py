@@ -109,7 +109,8 @@ class Scope:
     def _of(
         cls, text: str, nodes: Sequence[ast.AST], function: Function | None, line: int = 0
     ) -> Scope:
-        """A function as it stands; line: that it holds, none of one that calls it."""
+        """The scope of a function as it stands. line: one that the function itself holds; none for
+        a function that calls it."""
         tree = cast(ast.Module, nodes[0])
         if function is None:
             made = cls(text, tree.body, frozenset())
@@ -126,7 +127,7 @@ class Scope:
         return made
 
     def within(self, function: Function, given: dict[str, Term]) -> Scope:
-        """Another function of the file, with what its parameters stand for."""
+        """The scope of another function of the file, given terms for its parameters."""
         made = Scope(self.text, function.body, frozenset(given), functions=self.functions)
         made.classes = self.classes
         made.given = given
@@ -182,7 +183,7 @@ class Scope:
                 yield s
 
     def reached_by(self, line: int) -> Iterator[ast.stmt]:
-        """The statements that compute with what a line does, as far as names tell."""
+        """The statements that compute from the results of a line, as far as names tell."""
         named = [(name.rpartition(".")[2], f) for name, f in self.functions.items()]
         defined = [*named, *self.classes.items()]
         names = {name for name, d in defined if line in lines_of(d)}
@@ -214,7 +215,7 @@ class Scope:
                 yield node
 
     def _is_fresh(self, statement: ast.stmt) -> bool:
-        """Whether an augmented assignment writes a tensor that nothing else shows."""
+        """Whether an augmented assignment writes a tensor that no other name shows."""
         made = self.assignment(_written_name(statement), statement)
         if made is None or not isinstance(made[1], ast.BinOp | ast.Call) or not is_pure(made[1]):
             return False
@@ -262,7 +263,8 @@ class Scope:
         return None if later and mine != theirs else (made, value)
 
     def _value_of(self, statement: ast.stmt, name: str) -> ast.expr | None:
-        """What a statement assigns to a name; None where that is no expression of its own."""
+        """The expression that a statement assigns to a name; None where it is not an own
+        expression."""
         if id(statement) in self.joined:
             return self.joined[id(statement)]
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
@@ -288,7 +290,8 @@ class Scope:
     def unchanged(
         self, node: ast.AST, since: ast.stmt, until: ast.stmt, after: bool = False
     ) -> bool:
-        """Whether what an expression reads is the same at two statements; after: behind one."""
+        """Whether an expression reads the same values at two statements. after: behind the second
+        one."""
         if since is until:
             return True
         read = names_in(node)
@@ -336,7 +339,7 @@ _GROUPS = re.compile(
 
 @lru_cache(4096)
 def _identifiers(node: ast.AST) -> frozenset[str]:
-    """The names and attributes in a piece of code; of a loop or the like those of its head."""
+    """The names and attributes in a piece of code; of a compound statement, those in its head."""
     inside = [node]
     if isinstance(node, ast.For | ast.AsyncFor):
         inside = [node.iter]
@@ -347,8 +350,8 @@ def _identifiers(node: ast.AST) -> frozenset[str]:
 
 
 def _saved(scope: Scope, backward: Function) -> dict[str, Term]:
-    """What the names of a custom Function's backward stand for that its forward computed of other
-    tensors that it saved: by the names that these have in backward."""
+    """Terms for the names of a custom Function's backward, by those names: the tensors that its
+    forward saved, in terms of its arguments."""
     owners = (c for c in scope.classes.values() if backward in c.body)
     for function, kept in filter(None, (kept_for_backward(c, backward) for c in owners)):
         own = {a.arg for a in function.args.args}
@@ -368,7 +371,7 @@ def _saved(scope: Scope, backward: Function) -> dict[str, Term]:
 
 
 def _is_called(function: Function) -> bool:
-    """Whether a function of a file is one that calls run: no property."""
+    """Whether a function of a file is run by a call, and is no property."""
     return all(ast.unparse(d) in ("staticmethod", "classmethod") for d in function.decorator_list)
 
 
@@ -377,7 +380,7 @@ def _is_named(statement: ast.stmt, name: str) -> TypeGuard[Function]:
 
 
 def _with_fields(owner: ast.ClassDef) -> ast.FunctionDef:
-    """What a dataclass does first."""
+    """The ``__init__`` that a dataclass generates."""
     names = [ast.unparse(s.target) for s in owner.body if isinstance(s, ast.AnnAssign)]
     text = "".join(f"\n    self.{n} = {n}" for n in names) or "\n    pass"
     made = ast.parse(f"def __init__({', '.join(['self', *names])}):{text}").body[0]
@@ -386,7 +389,7 @@ def _with_fields(owner: ast.ClassDef) -> ast.FunctionDef:
 
 
 def _given_to_attributes(function: Function) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """(self.x, value) of a function that only assigns, each once."""
+    """(self.x, value) of each assignment in a function, such as ``self.x = value``."""
     for s in function.body:
         if isinstance(s, ast.Assign) and len(s.targets) == 1:
             yield from assigned_pairs(s)
@@ -441,7 +444,7 @@ def written_by(node: ast.AST) -> ast.Name | None:
 
 
 def is_new(node: ast.expr) -> bool:
-    """Whether an expression surely is a new tensor: no name, no part, no view."""
+    """Whether an expression surely makes a new tensor: it is no name, no part and no view."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         name = node.func.attr
         return name not in having("moves") or name == "clone"
@@ -547,7 +550,7 @@ class Reading:
     named: list[Term] = field(default_factory=list)  # sums and products that names stand for
 
     def resolve(self, name: ast.expr) -> Term | None:
-        """What a name stands for; None where it is not known."""
+        """The term that a name stands for; None where it is not known."""
         return self._resolve(name, self.statement, MOST_LOOKUPS)
 
     def _resolve(self, name: ast.expr, at: ast.stmt, lookups: int) -> Term | None:
@@ -584,8 +587,8 @@ class Reading:
         return term
 
     def _returned(self, node: ast.expr, at: ast.stmt, lookups: int) -> Term | None:
-        """What a call of a function of the file gives, or a property, where that is one expression
-        of its arguments and of what the module has."""
+        """The term that a call of the file's function returns, or a property. It must be one
+        expression of the arguments and the module's attributes."""
         is_call = isinstance(node, ast.Call)
         callee = node.func if isinstance(node, ast.Call) else node
         function, own = self.scope.functions.get(dotted(callee)), None
@@ -614,7 +617,7 @@ class Reading:
         return Term(found.kind, found.name, found.parts, found.marks, found.value, node)
 
     def _of_distribution(self, node: ast.expr, at: ast.stmt, lookups: int) -> Term | None:
-        """What a method of a distribution that was made in this function computes."""
+        """The term that a distribution's method computes, where the distribution was made here."""
         match node:
             case ast.Call(func=ast.Attribute(value=maker, attr=method), args=[value], keywords=[]):
                 made = self.scope.assignment(maker.id, at) if isinstance(maker, ast.Name) else None
@@ -641,7 +644,8 @@ class Reading:
     def _arguments(
         self, function: Function, node: ast.expr, at: ast.stmt, lookups: int
     ) -> dict[str, Term] | None:
-        """What a call gives for the parameters of a function; None where it does not say."""
+        """The terms that a call passes for the parameters of a function; None where that is
+        unclear."""
         names = [a.arg for a in function.args.args]
         names = names[1:] if names[:1] in (["self"], ["cls"]) else names
         arguments = [*node.args] if isinstance(node, ast.Call) else []
@@ -658,8 +662,8 @@ class Reading:
     def _object(
         self, name: ast.expr, at: ast.stmt, lookups: int
     ) -> tuple[ast.ClassDef, dict[str, Term]] | None:
-        """The class of a name's object, made in this function, and what its attributes are that it
-        was given: ``self.loc = loc``, or the fields of a dataclass."""
+        """The class of an object made in this function, and the terms of its attributes:
+        ``self.loc = loc`` in its ``__init__``, or the fields of a dataclass."""
         made = self.scope.assignment(name.id, at) if isinstance(name, ast.Name) else None
         if made is None or not isinstance(made[1], ast.Call) or not lookups:
             return None
@@ -682,7 +686,7 @@ class Reading:
         return owner, {name: t for name, t in fields.items() if not any(map(_makes, leaves_of(t)))}
 
     def _is_known(self, leaf: Term, inside: Scope) -> bool:
-        """Whether a leaf of what a function gives means the same where it is called."""
+        """Whether a leaf of a function's result means the same at the call."""
         if leaf.kind == "number" or leaf.node is None or id(leaf.node) in self.scope.owners:
             return True
         if id(leaf.node) not in inside.owners:  # as what a loop in an expression binds
@@ -718,8 +722,8 @@ class Reading:
             return None
 
     def _with_names(self, t: Term) -> Term:
-        """The term, sums and products in it under the names that the program has for them:
-        ``u - v`` for ``a + b - v``, where u is ``a + b``."""
+        """The term with sums and products replaced by the program's names for them: ``u - v`` for
+        ``a + b - v``, where u is ``a + b``."""
         if t.node is not None and id(t.node) in self.scope.owners:
             return t
         parts = tuple(map(self._with_names, t.parts))
@@ -735,8 +739,8 @@ class Reading:
         return replace(t, parts=tuple(p for _, p in items), marks=tuple(m for m, _ in items))
 
     def _is_sayable(self, leaf: Term) -> bool:
-        """Whether a leaf has the value that it was read with at the statement too, and can be said
-        there: a call that may have effects cannot be made again."""
+        """Whether a leaf can be written at the statement and has the same value there. A call that
+        may have side effects cannot be made again."""
         node = leaf.node
         owner = self.scope.owners.get(id(node)) if node is not None else None
         if node is None or owner is None or owner is self.statement:
@@ -755,7 +759,7 @@ _DISTRIBUTIONS = {
 
 
 def _without(items: Sequence[Any], taken: Sequence[Any]) -> list[Any] | None:
-    """What is left of items; None where not all of those taken are among them."""
+    """The items without those taken; None where one of those is not among them."""
     rest = list(items)
     for each in taken:
         if each not in rest:
@@ -765,7 +769,7 @@ def _without(items: Sequence[Any], taken: Sequence[Any]) -> list[Any] | None:
 
 
 def _makes(leaf: Term) -> bool:
-    """Whether it is a call that makes something, as a parameter, which is another by now."""
+    """Whether a leaf is a call: by now the object that it made may have another value."""
     return isinstance(leaf.node, ast.Call)
 
 
@@ -832,8 +836,11 @@ class _Place:
 def _of_statement(
     scope: Scope, statement: ast.stmt, rules: Sequence[Rule], by_names: bool, out: bool
 ) -> Iterator[Rewriting]:
-    """The statement with one expression of it rewritten, and with all of them; where there is none
-    also with what a name stands for. out: calls of own functions alone, with what these give."""
+    """Rewritings of one expression of the statement, and of all of them together.
+
+    Where no expression can be rewritten, the names in it are followed. out: rewrite calls of the
+    file's own functions alone, with the expressions that these return.
+    """
     nodes = scope.own_calls(statement) if out else scope.expressions(statement)
     places = [p for n in nodes if (p := _place(scope, statement, n, rules))]
     places = [p for p in places if not _is_undone(statement, p)]
@@ -854,8 +861,8 @@ def _of_statement(
 
 
 def _is_undone(statement: ast.stmt, place: _Place) -> bool:
-    """Whether an exponential stands there whose logarithm is taken: where it vanishes, that has no
-    value."""
+    """Whether the new exponential is the operand of a logarithm: where it vanishes, the logarithm
+    has no value."""
     if term_of(ast.parse(place.text, mode="eval").body).name != "exp":
         return False
     calls = (term_of(n) for n in ast.walk(statement) if isinstance(n, ast.Call))
@@ -877,7 +884,7 @@ def _rewriting(scope: Scope, statement: ast.stmt, places: list[_Place]) -> Rewri
 def _place(
     scope: Scope, statement: ast.stmt, node: ast.expr, rules: Sequence[Rule]
 ) -> _Place | None:
-    """An expression as it can be rewritten; None where no rule knows it, or only a part of it."""
+    """An expression and its rewritten form; None where no rule knows it, or only a part of it."""
     written_to, _ = _without_out(node)
     for keeps_names in (False, True):
         old, reading = scope.term(statement, node, keeps_names)
@@ -893,7 +900,7 @@ def _place(
 
 
 def _without_out(node: ast.expr) -> tuple[str, ast.expr]:
-    """Where a call writes its result, if it says so, and the call without that."""
+    """The target of a call's ``out=``, "" without one, and the call without that argument."""
     if not isinstance(node, ast.Call):
         return "", node
     target = next((k.value for k in node.keywords if k.arg == "out"), None)
@@ -904,7 +911,8 @@ def _without_out(node: ast.expr) -> tuple[str, ast.expr]:
 
 
 def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[str]]:
-    """The term by the rules, and titles of those used on all of it; none: no better."""
+    """The rewritten term, and the titles of the rules used on the whole of it; no title where the
+    term is no better."""
     titles: list[str] = []
     t = _repeated(t, [r for r in rules if not r.late], titles)
     if not titles and (better := _better_form(t, rules)) is not None:
@@ -917,8 +925,9 @@ def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[st
 
 
 def _better_form(t: Term, rules: Sequence[Rule]) -> Term | None:
-    """A logarithm taken inside of what it is of; a quotient without quotients in its divisor; a
-    product of many, and where that is no rule's a quotient, by the exponential of logarithms."""
+    """A better form than the rules give: a logarithm taken inside of its operand; a quotient
+    without quotients in its divisor; a long product or a quotient as the exponential of
+    logarithms."""
     first = rules is CATALOGUE
     if t.name in having("log") and (first or "matmul" in calls_in(t)):
         t = products_summed(t, vector=first)
@@ -1005,7 +1014,7 @@ def _quotient(t: Term) -> tuple[Term, Term]:
 
 
 def _told(t: Term, known: frozenset[str]) -> str:
-    """What a form is called by: its first function that the program does not call itself."""
+    """The name of a form: its first function that the program does not call itself."""
     names = [n for n in calls_in(t) if n not in known]
     plain = "the exponent" if not having("exponential").isdisjoint(names) else "one quotient"
     if "prod" in known and {"log", "sum"} <= {*calls_in(t)}:
@@ -1117,7 +1126,7 @@ def matches(p: Term, t: Term, bound: Binding) -> Iterator[Binding]:
 
 
 def _root(t: Term) -> Term | None:
-    """Of what a power other than a square, or a product, is the square; None of others."""
+    """The term whose square a product or a power other than a square is; None of others."""
     if t.kind not in ("power", "product") or (t.kind == "power" and t.parts[1].value == 2):
         return None
     roots: list[tuple[int, Term]] = []
@@ -1153,7 +1162,8 @@ def _all(ps: Sequence[Term], ts: Sequence[Term], bound: Binding) -> Iterator[Bin
 
 
 def _some(p: Term, t: Term, bound: Binding) -> Iterator[tuple[Binding, list[tuple[int, Term]]]]:
-    """Ways to find the pattern's summands or factors among the term's; with those left over."""
+    """Ways to match the pattern's summands or factors with some of the term's, each with the
+    rest."""
     wanted = sorted(p.items, key=lambda item: (item[1].kind == "hole", item[1].kind == "sum"))
     yield from _assigned(wanted, t.items, bound, p.kind)
 

@@ -60,8 +60,8 @@ class Pages:
 
 
 def _definitions(text: str, lines: Collection[int]) -> list[str]:
-    """The functions, classes and statements of a file that hold some lines, each at its place; none
-    where the text cannot be parsed."""
+    """The text of a file with only the definitions and statements that hold some lines, each at its
+    place; empty where the text cannot be parsed."""
     try:
         body = ast.parse(text).body
     except SyntaxError:

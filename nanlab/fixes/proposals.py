@@ -1,4 +1,4 @@
-"""What could be written instead of an operation or its makers: text, untried."""
+"""Texts to write instead of an operation or its makers, not yet tried."""
 
 from __future__ import annotations
 
@@ -51,8 +51,11 @@ _COUNTED = having("moves", "accumulates", "copies") | {"sum", "mul"}  # of count
 def pages_of(
     recording: Recording, position: int, file: str, text: str, read: Callable[[str], str]
 ) -> Pages:
-    """The text of a file, and of the other files of the program in which what the operation at a
-    position reads was made. read: gives a file's text by its name."""
+    """The text of a file, and of the program's other files that made operands of the operation at a
+    position.
+
+    read: gives a file's text by its name.
+    """
     ran: dict[str, list[int]] = {}
     op = forward_of(recording, position)
     for made in _upstream(recording, op) if op is not None else ():
@@ -109,7 +112,8 @@ def _fitting(guards: Iterable[Guard], facts: set[str]) -> list[Guard]:
 
 
 def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candidate]:
-    """Statements that make its operands, kept off 0 or within an exponential's range."""
+    """Statements that make an operation's operands, rewritten to keep these off 0 or within the
+    range of an exponential."""
     op = forward_of(recording, position)
     if op is None or not op.line:
         return []
@@ -134,7 +138,7 @@ def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candida
 
 
 def spans_of_makers(recording: Recording, position: int, pages: Pages) -> list[Span]:
-    """Where the program itself, in no library, made what a library's operation computes with."""
+    """Places in the program's own code that made operands of a library's operation."""
     op = forward_of(recording, position)
     found = dict[Span, None]()
     if op is None:
@@ -150,8 +154,10 @@ def spans_of_makers(recording: Recording, position: int, pages: Pages) -> list[S
 def carried(
     recording: Recording, position: int, pages: Pages, dtype: torch.dtype
 ) -> list[Candidate]:
-    """The line in a form that takes what its operand was made of: by the last layer of a
-    Sequential, which is called without it, or in another function, which hands that on."""
+    """Forms of the line that need the operand of its operand: the logits instead of their softmax.
+
+    Their maker hands that on: a Sequential called without its last layer, or another function.
+    """
     op = forward_of(recording, position)
     found: list[Candidate] = []
     if op is None or not op.line:
@@ -177,8 +183,9 @@ def carried(
 
 
 def _last_layer(recording: Recording, last: Op) -> tuple[str, tuple[Any, ...] | None, bool]:
-    """An operation's name, the numbers that it takes beside its operand, and whether it ends a call
-    that makes the operand too; no numbers where that is not the call of a Sequential."""
+    """The operation that a layer ends with: its name, its numbers beside the operand, and whether a
+    Sequential holds it. The numbers are None where neither a Sequential nor a single call made
+    it."""
     name, several = last.base_name.lstrip("_"), False
     call = recording.program.call_at(last.position)
     numbers = None if call is None else () if name in having("unary") else call.args[1:2]
@@ -197,8 +204,8 @@ def _last_layer(recording: Recording, last: Op) -> tuple[str, tuple[Any, ...] | 
 def _lines_that_read(
     recording: Recording, maker: Op, pages: Pages
 ) -> dict[int, set[Span | None]] | None:
-    """The lines that compute with what a call gives, in any step, and the places of the operations
-    that do; None where a file does that is not among these."""
+    """The lines that compute with the result of a call, in any step, each with the places of its
+    operations. None where another file than these computes with it."""
     lines: dict[int, set[Span | None]] = {}
     same: set[int] = set()
     for row in recording.all_ops():
@@ -229,7 +236,7 @@ _SAME = having("same_elements", "silent")
 
 
 def _vanishes(recording: Recording, position: int) -> bool:
-    """Whether a result holds a 0, or a number that is next to none."""
+    """Whether a result holds a 0 or a number close to 0."""
     stats: TensorStats | None = recording.stats(position)
     return stats is None or not stats.known or _is_small(stats)
 
@@ -241,7 +248,8 @@ def _is_small(stats: TensorStats) -> bool:
 def filled(
     gaps: Sequence[Guard], recording: Recording, position: int, pages: Pages
 ) -> list[Candidate]:
-    """The statement in which bad data comes in, by these ways to do without it."""
+    """The statement with an operand that bad data reaches, rewritten to do without the bad
+    values."""
     op = forward_of(recording, position)
     if op is None or not op.line:
         return []
@@ -249,7 +257,8 @@ def filled(
 
 
 def _is_update(recording: Recording, op: Op) -> bool:
-    """Whether an optimizer of torch computed it: what it does stands in no line of the program."""
+    """Whether an optimizer of torch computed a result: the update stands in no line of the
+    program."""
     if op.phase != OPTIMIZER:
         return False
     step = optimizer_step_at(recording, op.position)
@@ -308,7 +317,7 @@ def _raises_power(recording: Recording, op: Op) -> bool:
 
 
 def _divisor(recording: Recording, op: Op) -> tuple[Literal["", "number", "tensor"], bool]:
-    """Of what kind the divisor of an operation is, and whether it counts something."""
+    """The kind of an operation's divisor, and whether it is a count."""
     slot = card(op.base_name).divisor
     try:
         where = window(recording, op.step)
@@ -327,8 +336,8 @@ def _divisor(recording: Recording, op: Op) -> tuple[Literal["", "number", "tenso
 
 
 def _is_masked(recording: Recording, op: Op) -> bool:
-    """Whether zeros and ones alone multiply the result of an operation: where another weight is 0,
-    as a count may be by chance, nobody meant to leave it out."""
+    """Whether the result of an operation is multiplied by masks of zeros and ones only. Another
+    weight may be 0 by chance, as a count may: then nobody meant to leave the element out."""
     rows = {op.position}
     for _ in range(MOST_HOPS):
         readers = {p for at in rows for p in recording.readers(at) if not recording.at(p).backward}
@@ -342,7 +351,7 @@ def _is_masked(recording: Recording, op: Op) -> bool:
 
 
 def _is_count(recording: Recording, position: int, most: int = MOST_ROWS) -> bool:
-    """Whether a tensor holds whole numbers, as its dtype says, or that of what was summed up."""
+    """Whether a tensor holds whole numbers, told by its dtype or by the dtype that was summed."""
     op, source = recording.op(position), recording.sources.get(position)
     if op is None and source is None:
         return False
@@ -360,7 +369,7 @@ def _is_count(recording: Recording, position: int, most: int = MOST_ROWS) -> boo
 
 
 def reads_probabilities(recording: Recording, position: int) -> bool:
-    """Whether an operation is computed from data between 0 and 1, one of the two among it."""
+    """Whether an operation is computed from data between 0 and 1 that holds a 0 or a 1."""
     op = forward_of(recording, position)
     for at in walk(op.inputs, recording.parents, MOST_ROWS) if op is not None else ():
         source = recording.sources.get(at)
@@ -370,8 +379,8 @@ def reads_probabilities(recording: Recording, position: int) -> bool:
 
 
 def scores_shares(recording: Recording, position: int) -> bool:
-    """Whether an operation reads values between 0 and 1, one of the two among them, that no
-    parameter made."""
+    """Whether an operation reads values between 0 and 1, with a 0 or a 1 among them, that were
+    computed from no parameter."""
     op = forward_of(recording, position)
     read = [recording.op(at) for at in op.inputs] if op is not None else []
     made = any(r is not None and r.node < 0 and _is_share(r.stats) for r in read)
@@ -388,8 +397,8 @@ def _is_share(stats: TensorStats | None) -> bool:
 
 
 def makes_weight(recording: Recording, position: int) -> bool:
-    """Whether an operation of a library makes the weight of a layer from what a parametrization
-    holds: nothing that the program passes changes that."""
+    """Whether an operation of a library makes a layer's weight in a parametrization. The program
+    passes nothing to it, so that no argument can be bounded."""
     op = forward_of(recording, position)
     if op is None:
         return False
@@ -420,8 +429,8 @@ def reads_masks(recording: Recording, position: int) -> bool:
 
 
 def autocast(recording: Recording, op: Op) -> str:
-    """Device type of autocast, if a line that says nothing of it cast to half precision in the
-    operation's step; "": not so."""
+    """Device type of autocast, if the operation's step cast to half precision at a line that names
+    no cast; else ""."""
     for row in recording.all_ops():
         if row.step == op.step and row.name == "_to_copy" and row.dtype in _HALF:
             if not row.backward and not _CAST.search(_line(recording, row)):
@@ -435,8 +444,10 @@ def _line(recording: Recording, op: Op) -> str:
 
 
 def _outside(candidate: Candidate, device: str) -> Candidate | None:
-    """The same outside of autocast, which would cast back what is to be float32; of a definition
-    what stands in its body, and None where that is no statement."""
+    """The candidate moved outside of autocast, which would cast float32 back.
+
+    Of a function definition its body is moved; None where a definition has no statement to move.
+    """
     text, head = candidate.text, ""
     with suppress(SyntaxError):
         match ast.parse(text).body:
@@ -473,8 +484,8 @@ def _place(recording: Recording, op: Op, pages: Pages) -> Place:
 def _settings(
     recording: Recording, op: Op, name: str, last: str
 ) -> tuple[tuple[str, int | float | str], ...]:
-    """The keywords of a function of torch that were given another value than by default, as its
-    operator got them, and by the operator that came last."""
+    """The keywords of a torch function that the call gave a value other than the default, as seen
+    by its operator, and by the last operator for ``reduction``."""
     function, call = getattr(F, name, None), recording.program.call_at(op.position)
     if function is None or call is None:
         return ()

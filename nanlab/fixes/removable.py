@@ -181,7 +181,7 @@ def _counted(variables: Iterator[Term]) -> Counter[Term]:
 
 
 def _taken_apart(t: Term) -> tuple[Fraction | float, Term]:
-    """The number that a term is multiplied by, and the rest."""
+    """The numeric factor of a term, and the rest."""
     if t.kind == "sum" and len(t.parts) == 1:
         factor, unit = _taken_apart(t.parts[0])
         return int(t.marks[0]) * factor, unit
@@ -197,8 +197,8 @@ def _taken_apart(t: Term) -> tuple[Fraction | float, Term]:
 def _written(
     reading: Reading, whole: Term, variable: Term, splits: Splits
 ) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """The expression down to the variable, the variable, what else is read: texts; also with those
-    names followed that are made of something else that is read."""
+    """Texts of the expression over the variable, the variable, and the names that it reads besides.
+    Where a name is itself computed from such names, also with that name followed."""
     name = reading.spelled(variable)
     opposite = negated(variable)
     others: dict[str, Term] = {}
@@ -239,7 +239,7 @@ def _written(
 
 
 def is_constant(text: str) -> bool:
-    """Whether an expression is made of numbers alone, as ``torch.ones(())`` is."""
+    """Whether an expression holds numbers alone, as ``torch.ones(())`` does."""
     tree = ast.parse(text, mode="eval")
     called = [n.func for n in ast.walk(tree) if isinstance(n, ast.Call)]
     filled = having("created", "constant", "fills") | {"ones", "zeros"}
@@ -260,8 +260,7 @@ def _splits(t: Term) -> bool:
 
 
 def _splits_or_sums(t: Term) -> bool:
-    """Whether it is computed so, or by a sum over elements, or has more dimensions than its
-    part."""
+    """Whether a term is computed element by element, sums over elements, or adds dimensions."""
     return _splits(t) or (t.kind == "call" and t.name in having("totals")) or is_spread(t.node)
 
 
@@ -274,7 +273,8 @@ def is_spread(node: ast.expr | None) -> bool:
 
 
 def _variables(t: Term, splits: Splits) -> Iterator[Term]:
-    """What a term is a function of: its leaves, and sums and products of several of them."""
+    """The candidates for a variable: the leaves of a term, and sums and products of several
+    leaves."""
     if not splits(t):
         if t.kind != "number" and not isinstance(t.node, ast.Constant):  # 1j
             yield t
@@ -319,13 +319,14 @@ _OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.Generator
 
 
 def _is_bound_inside(statement: ast.stmt, node: ast.expr) -> bool:
-    """Whether names are bound there that the statement's own block does not have."""
+    """Whether an expression stands in a lambda or comprehension of the statement, which binds names
+    of its own."""
     inside = [n for n in ast.walk(statement) if isinstance(n, _OWN_NAMES)]
     return any(node is part for n in inside for part in ast.walk(n))
 
 
 def _written_out(lines: tuple[str, ...], expression: str) -> str:
-    """The expression with what the lines assign in the places of their names."""
+    """The expression with each assigned name replaced by its value in the lines."""
     known: dict[str, ast.expr] = {}
 
     def known_as(node: ast.expr) -> ast.expr | None:
@@ -469,7 +470,8 @@ def _is_right(
     dtype: torch.dtype,
     tolerances: list[float],
 ) -> bool:
-    """Whether the expression itself is, at that distance and half as far again, right enough."""
+    """Whether the expression itself is right enough from a distance up to 1.5 times that
+    distance."""
     steps = torch.linspace(1.0, 1.5, 8, dtype=torch.float64)
     x = (at + radius * torch.cat([-steps, steps])).to(dtype)
     try:

@@ -59,7 +59,7 @@ Kind = Literal["number", "leaf", "hole", "sum", "product", "power", "call", "ind
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """An expression; equal where it computes the same from the same."""
+    """An expression in one spelling; two terms are equal where they compute the same."""
 
     kind: Kind
     name: str = ""  # of a call or hole; what a leaf is
@@ -116,7 +116,7 @@ def summed(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) -> T
 
 
 def gathered(items: Sequence[tuple[int, Term]]) -> Term:
-    """The sum, its numbers added up, without what is both added and taken off."""
+    """The sum with its numbers added up, and without terms that cancel."""
     constant: Any = Fraction(0)  # a float where one of them is none
     rest: list[tuple[int, Term]] = []
     for sign, part in _items(summed(items)):
@@ -200,7 +200,8 @@ _CONVERTED = frozenset(SIGNATURES) - having("compares") - {"tiny", "len", "numel
 
 
 def _widening(node: ast.Call) -> str:
-    """``float`` or ``double`` of ``x.float()``, ``x.to(torch.float64)``; "" of any other call."""
+    """``float`` or ``double`` for a call that widens: ``x.float()``, ``x.to(torch.float64)``; ""
+    for any other call."""
     match node:
         case ast.Call(func=ast.Attribute(attr=name), args=[], keywords=[]) if name in _CASTS:
             return name
@@ -214,8 +215,8 @@ def _widening(node: ast.Call) -> str:
 
 
 def widened(t: Term, cast: str) -> Term:
-    """What a result converted to a wider dtype is computed of: ``f(x).float()`` of ``x.float()``,
-    which only loses less."""
+    """The term with its operands converted to a wider dtype instead of its result: ``f(x.float())``
+    for ``f(x).float()``, which loses less."""
     if t.kind == "number":
         return t
     if t.kind in ("sum", "product", "power") or t.name == "list":
@@ -326,7 +327,7 @@ class _Reader:
         return _unknown(node)
 
     def _of_each(self, node: ast.Call) -> Term | None:
-        """``sum(f(e) for e in values)``, or what is stacked so, as a tensor of all f(e)."""
+        """``sum(f(e) for e in values)``, or a stack of such a list, as f of one tensor."""
         match node:
             case ast.Call(
                 func=ast.Name(id="sum") | ast.Attribute(value=ast.Name(id="torch"), attr="stack"),
@@ -344,7 +345,7 @@ class _Reader:
         return called("sum", [("input", made), ("dim", _ZERO)], node)
 
     def _each(self, node: ast.ListComp | ast.GeneratorExp) -> Term | None:
-        """The elements of a list; what the loop binds stands for itself."""
+        """The element of a list comprehension, in which the loop's own names stay as they are."""
         loop = node.generators[0]
         if loop.ifs or len(node.generators) > 1:
             return None
@@ -429,7 +430,7 @@ class _Reader:
         return made or self._known(name, operands, named, node)
 
     def _list(self, node: ast.expr) -> Term | None:
-        """Tensors that are joined, as they are written one by one."""
+        """A list of tensors to join, item by item."""
         if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
             return None
         if any(isinstance(e, ast.Starred) for e in node.elts):
@@ -475,7 +476,7 @@ class _Reader:
 
 
 def _signature(name: str, count: int) -> tuple[str, ...]:
-    """The names of a function's arguments; of any number of them, as many as are given."""
+    """The parameter names of a function; of ``*args`` as many as the call gives."""
     names = SIGNATURES.get(name, ())
     if names[-1:] == ("*",):
         return (*names[:-1], *(f"*{i}" for i in range(count - len(names) + 1)))
@@ -483,7 +484,8 @@ def _signature(name: str, count: int) -> tuple[str, ...]:
 
 
 def _taken(t: Term, part: str) -> Term:
-    """A part of a term, as the term of parts of what it is made of element by element."""
+    """A part of a term, such as ``t[1:]``, as a term over the same part of its elementwise
+    operands."""
     alone = t.kind == "call" and len(t.parts) == 1 and t.name in having("analytic")
     if t.kind in ("sum", "product", "power") or alone:
         parts = tuple(_taken(p, part) for p in t.parts)
@@ -494,7 +496,7 @@ def _taken(t: Term, part: str) -> Term:
 
 
 def _combined(name: str, terms: Sequence[Term], node: ast.expr) -> Term | None:
-    """What arithmetic by that name makes of its operands; None of any other function."""
+    """The term of an arithmetic function on its operands; None for any other function."""
     match name, terms:
         case "add", [a, b]:
             return summed([(1, a), (1, b)], node)
@@ -530,7 +532,7 @@ def _is_default(name: str, t: Term) -> bool:
 
 
 def _squared(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) -> Term:
-    """A product; that of a term with itself is its square."""
+    """A product; of a term with itself, the square."""
     if len(items) == 2 and items[0][1] == items[1][1] and items[0][1].kind != "number":
         return raised(items[0][1], number(Fraction(2)), node)
     return multiplied(items, node)
@@ -577,7 +579,7 @@ _MADE |= {"tensor", "eye", "range", "len", "int", "float"}
 
 
 def _unknown(node: ast.expr) -> Term:
-    """A leaf that equals no other: two draws of random numbers are two values."""
+    """A leaf that equals no other leaf: two draws of random numbers differ."""
     return Term("leaf", f"{ast.unparse(node)} @ {node.lineno}:{node.col_offset}", node=node)
 
 
