@@ -162,8 +162,7 @@ def _line(row: dict[str, Any]) -> Hashable:
 
 
 def _aligned(a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]]) -> _Pairs:
-    """Pairs of rows of the same call in two steps: first by line, operator and shape, then by
-    less."""
+    """Pairs of rows of the same call in two steps: by line, operator and shape, then by less."""
     keys = (
         lambda r: (r["phase"], r["op"], r["output"], r["module"], _line(r), r["shape"]),
         lambda r: (r["phase"], r["op"], r["output"], r["shape"]),

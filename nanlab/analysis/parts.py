@@ -123,16 +123,14 @@ class Parts:
         return self._cut(tuple(refs_in(out)), (region.segment, index + 1), stop, LARGE)
 
     def after(self, region: Region, whole: bool, stop: SumsBefore) -> tuple[Slice, int]:
-        """What the results of a line flow into, and the last call among these. whole: tensors of
-        one element too."""
+        """What a line flows into, and the last call among these. whole: single numbers too."""
         at = region.segment
         targets, last = _frontier(self.values.segments[at], *region.outer, whole)
         most = LOCAL if whole else LARGE
         return self._cut(targets, (at, last + 1), stop, most), last
 
     def around(self, region: Region, stop: SumsBefore) -> tuple[Slice, int, Truth | None]:
-        """What a line's results flow into element by element, or the line alone if that is large;
-        the last call; the truth."""
+        """What a line flows into by element, or a large line's own results; last call; truth."""
         index = region.outer[0]
         key = region.segment, index, stop
         if key not in self._local:
@@ -147,8 +145,7 @@ class Parts:
         return self._local[key]
 
     def _on_few_rows(self, region: Region, stop: SumsBefore) -> tuple[Slice, int] | None:
-        """The slice of what a line flows into, or else of the line, on a few rows; and its last
-        call."""
+        """What a line flows into before it is one number, or the line itself, on a few rows."""
         part, last = self.after(region, False, stop)
         fewer = narrowed(part, NARROW) if len(part.targets) <= MOST_TARGETS else None
         if fewer is None:
@@ -157,8 +154,7 @@ class Parts:
 
 
 def _frontier(segment: Segment, index: int, out: Any, whole: bool) -> tuple[tuple[Ref, ...], int]:
-    """What a result flows into before a sum or the engine, and the last call. whole: tensors of one
-    element too."""
+    """What a result flows into before a sum or the engine; the last call. whole: numbers too."""
     stop = min((r.first for r in segment.engine if r.first > index), default=len(segment.calls))
     ends, last = {ref.storage: ref for ref in refs_in(out)}, index
     reached = set(ends)

@@ -46,8 +46,7 @@ _LAYERS = having("layer")
 
 
 def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) -> Kind | None:
-    """The kind of origin that a bad row or source is, or None where its badness came from
-    elsewhere.
+    """The kind of origin that a bad row or source is; None where it is not the origin.
 
     came_from: each bad row on the way to the symptom, with the next row on that way.
     """
@@ -193,9 +192,8 @@ def _is_trial(recording: Recording, sink: Sink) -> bool:
 
 
 def _goes_on(recording: Recording, sink: Sink) -> bool:
-    """Whether badness lasts over steps: a bad loss was computed from an earlier step's bad values,
-    or a later loss from this step's. So it is with weights that the program makes anew in each
-    step."""
+    """Whether badness outlasts a step: a bad loss comes from an earlier step's bad values, or a
+    later loss from this step's. So it is with weights that the program makes anew in each step."""
     own = recording.step_of(sink.step_position)
     for later in (s for s in recording.sinks if s.kind == "loss"):
         step = recording.step_of(later.step_position)
@@ -523,8 +521,7 @@ def _crosses_back(recording: Recording, position: int, parent: int) -> bool:
 
 
 def _from_outside(recording: Recording, position: int) -> bool:
-    """Whether a bad forward value came with data, with a parameter, or from outside of the
-    graph."""
+    """Whether a bad forward value came with data, a parameter, or from outside the graph."""
     seen = {position: position}
     waiting = [position]
     for here in waiting:

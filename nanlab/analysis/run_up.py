@@ -241,8 +241,7 @@ def _forward_program(kept: Kept, args: tuple[Any, ...], title: str, names: Seque
 
 
 def _backward(trace: Trace, kept: Kept, title: str, names: Sequence[str]) -> Iterator[str]:
-    """Programs that run the forward operation on its saved operand, and its backward on the
-    gradient."""
+    """Programs that run the forward operation on its saved operand, and its backward."""
     saved = {name: value for name, value in kept.saved.items() if isinstance(value, Tensor)}
     op = re.sub(r"(Backward\d*)$", "", kept.node_name).lower()
     operand = saved.get("self")

@@ -114,10 +114,8 @@ def comes_from_gradients(recording: Recording, position: int) -> bool:
 def _grown(
     recording: Recording, position: int, grew: float, large: float
 ) -> tuple[int, float, float] | None:
-    """(parameter, rms at first, rms at last) of the parameter that grew most before a position.
-
-    The first rms is a lower bound, computed from the first value and its update.
-    """
+    """(parameter, first rms, last rms) of the parameter that grew most before a position. The first
+    rms is a lower bound, from the parameter's first value and update."""
     blocks = parameter_columns(recording)
     keep = (blocks["position"] < position) & blocks["value_known"]
     keep &= (blocks["value_nan"] + blocks["value_inf"]) == 0

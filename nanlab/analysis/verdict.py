@@ -200,8 +200,7 @@ class Judge:
         return found
 
     def _has_limit(self, run: tuple[int, EngineRun]) -> bool:
-        """Whether each loss of a run has a limit, an infinite one included, or its limit is
-        unknown."""
+        """Whether each loss of a run has a limit, an infinite one too, or it is unknown."""
         try:
             whole = self.parts.whole(*run)
         except NotReplayable:
@@ -212,8 +211,7 @@ class Judge:
         return not any(bool(limit.value.isnan().any()) for limit in true.values)
 
     def _beside_another_form(self, found: Judgement, another_form: bool) -> Judgement:
-        """The verdict; no more than finite where the loss differs from that of an equivalent
-        form."""
+        """The verdict, reduced where the loss differs from an equivalent form's."""
         loss = found.replay.loss if found.replay is not None else None
         if not found.verified or found.known or loss is None:
             return found
@@ -306,7 +304,7 @@ class Judge:
         return patched(self.where, edited, gate)
 
     def _size(self, begin: int = 0, ended: bool = False) -> tuple[int, int]:
-        """Work of the step: five times its calls, for what a graph takes, and the elements they make.
+        """Work of the step: five times its calls, for what a graph takes, plus the elements made.
 
         ended: count up to the first bad gradient only.
         """
@@ -585,8 +583,7 @@ class Judge:
             return True
 
     def _other_loss(self, whole: Slice, edited: Edited) -> Agreement | None:
-        """The disagreement where an edit changes a loss that is right as it is; None where it does
-        not."""
+        """The disagreement where an edit changes a loss that is right; else None."""
         operands, none = list(whole.operands.values()), [False] * len(whole.operands)
         try:
             fns = whole.function(), whole.function(edited.patches)
@@ -602,8 +599,7 @@ class Judge:
         return None if _first_off(old, right, "the loss") else off
 
     def _locally(self, edited: Edited) -> Agreement:
-        """The agreement of what edited lines flow into up to the next sums, as a function of the
-        sums before them."""
+        """The agreement of what edited lines flow into, from the sums before to the next sums."""
         found, stop = Agreement("unknown", NOT_COMPUTED), self._sums_before(edited)
         for region in edited.regions[:MOST_REGIONS]:
             try:
@@ -683,8 +679,7 @@ class Judge:
         return False
 
     def _is_followed(self, region: Region) -> bool:
-        """Whether a loss of its step depends on a line, or the line belongs to the backward
-        part."""
+        """Whether a loss of its step depends on a line, or it is in the backward part."""
         at, index = region.segment, region.outer[0]
         engine = self.where.segments[at].engine
         if any(run.first <= index < run.last for run in engine):
@@ -1010,8 +1005,7 @@ def _reals(t: Tensor) -> Tensor:
 
 
 def _change(new: Tensor, old: Tensor, wide: Tensor, near: Sequence[Tensor]) -> float | None:
-    """The largest change of an element, leaving out those that are not finite or jump, as 0**p
-    does."""
+    """The largest change of an element that is finite and does not jump, as 0**p does."""
     computed = wide.is_floating_point() or wide.is_complex()
     if not new.shape == old.shape == wide.shape or not computed:
         return None

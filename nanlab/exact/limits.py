@@ -109,8 +109,7 @@ class Truth:
         return all(bool(limit.exists.all()) for limit in limits)
 
     def largest(self, found: Evaluation) -> float:
-        """Largest magnitude of the gradients' limits; where there is no limit, of the gradients
-        found."""
+        """Largest magnitude of the gradients' limits; without a limit, of the gradient found."""
         sizes = [
             torch.where(limit.exists, limit.value, got.detach().cpu()).abs()
             for limit, got in zip(self.gradients, found.gradients, strict=True)
@@ -264,8 +263,7 @@ class _End(torch.autograd.Function):
 
 
 def default_differentiated(operands: Sequence[Any]) -> list[bool]:
-    """Whether each operand gets a gradient: it does if it requires one; if none requires one, every
-    floating-point operand does."""
+    """The operands that require a gradient; if none does, all of floating point."""
     asked = [isinstance(x, Tensor) and x.requires_grad for x in operands]
     return asked if any(asked) else [_is_real(x) for x in operands]
 
@@ -559,8 +557,8 @@ class _Problem:
         return _all_merged(limits, found, better)
 
     def _ways(self, arithmetic: _Arithmetic) -> list[list[bool]]:
-        """Choices of operands to move. In exact numbers the same choice twice would tell nothing
-        new."""
+        """Choices of operands to move; each once only in exact numbers, where repeats tell
+        nothing."""
         unlike = [m for i, m in enumerate(self.movable) if m not in self.movable[:i]]
         return unlike if arithmetic.digits else self.movable
 
@@ -614,8 +612,7 @@ class _Problem:
         beside: list[int],
         limits: list[Limit],
     ) -> list[Limit] | None:
-        """The limits that moving each of the other results gives too; None where no limit is
-        left."""
+        """The limits that moving each of the other results gives, too; None where none is left."""
         for each in beside:
             if found is None or not any(bool(limit.exists.any()) for limit in found):
                 break
@@ -645,8 +642,7 @@ class _Problem:
         return found
 
     def _has_values(self, limits: list[Limit], found: list[Limit]) -> bool:
-        """Whether a move gives a finite value where there was none; finite gradients alone do not
-        count."""
+        """Whether a move makes a missing value finite; finite gradients alone do not count."""
         count = len(limits) - sum(self.wanted)
         values = list(zip(limits[:count], found, strict=False))
         lacking = any(bool(old.unknown.any()) for old, _ in values)
@@ -682,9 +678,8 @@ class _Problem:
         return [_agreed(list(along)) for along in zip(*paths, strict=True)]
 
     def _beside(self, place: int) -> list[int] | None:
-        """Other results through which the differentiated operands reach the same singular point.
-        Moving each of them alone has to give the same limit. None where they do not cover all ways
-        there."""
+        """Other results by which differentiated operands reach the same singular point, each to be
+        moved alone. None where there are further ways to that point."""
         mode = self.mode
         assert mode is not None
         real = [i for i, x in enumerate(self.operands) if isinstance(x, Tensor) and _is_real(x)]
@@ -752,8 +747,7 @@ class _Problem:
         return found
 
     def _slope(self, arithmetic: _Arithmetic, place: int, element: int, here: Any) -> float | None:
-        """The derivative by one element of an operand, from differences of the total; None:
-        unknown."""
+        """The derivative by one element of an operand, from differences; None: unknown."""
         moving = self.still[:]
         direction = torch.zeros(self.operands[place].shape, dtype=torch.float64)
         direction.view(-1)[element] = 1.0
@@ -830,9 +824,9 @@ class _Problem:
     ) -> list[list[_Path]]:
         """The course of each tensor along several directions.
 
-        told: the known limits. A direction is not followed further where its nearest place tells
-        nothing new. In float64, which cancels there, the farthest place and a middle one must tell
-        nothing either.
+        told: the known limits. Where the nearest place of a direction tells nothing new, the others
+        are not computed; in float64, which cancels there, the farthest and a middle place must
+        agree.
         """
         probed = (-1,) if arithmetic.digits else (-1, len(distances) // 2, 0)
         paths = []
@@ -850,8 +844,8 @@ class _Problem:
         return paths
 
     def _stays(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Tensor]:
-        """Where a value is the same as at close neighbours of the operands; tiny operands' is
-        not."""
+        """Where a value is that of close neighbours of the operands; next to tiny operands none
+        is."""
         stays = [limit.value.isfinite() for limit in limits]
         held = self.operands
         try:
@@ -1138,8 +1132,7 @@ def _is_rounding(
 
 
 def compared(new: Evaluation, old: Evaluation, true: Truth, size: float = 0.0) -> Agreement:
-    """The agreement of two evaluations, as :func:`agrees` reports it. size: least magnitude of the
-    summands of the gradients."""
+    """The agreement of two evaluations, as of :func:`agrees`. size: of gradients' summands."""
     if len(new.values) != len(old.values) or any(
         a.shape != b.shape for a, b in zip(new.tensors, old.tensors, strict=False)
     ):

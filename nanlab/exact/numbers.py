@@ -262,8 +262,7 @@ class Undecided:
             self._masks[id(mask)] = mask, nowhere
 
     def chosen(self, made: Tensor, args: Sequence[Any]) -> Tensor | None:
-        """Where an undecided mask among the arguments chooses an element of the result; None:
-        nowhere."""
+        """Where an undecided mask chooses an element of the result; None: nowhere."""
         if not self._masks:
             return None
         found = [self._masks[id(x)][1] for x in args if id(x) in self._masks]
@@ -380,8 +379,7 @@ class AllExact(_Directly):
         return made
 
     def reaches(self, bad: int, sources: set[int], past: set[int]) -> bool:
-        """Whether a result is made of one of the sources by a way that avoids the results in
-        ``past``."""
+        """Whether a result is made of one of the sources by a way around the results ``past``."""
         ways = walk([bad], lambda place: self.inputs[place] - past if place not in past else ())
         return any(place in sources and place not in past for place in ways)
 
@@ -984,8 +982,7 @@ _runs("prod")(_reduction(_product))
 
 
 def _with_place(values: Callable[..., Any], place: Callable[..., Any]) -> Callable[..., Any]:
-    """A reduction to an extreme: of all elements its value, along a dimension its value and
-    place."""
+    """A reduction to an extreme; along a dimension, to its value and its place."""
 
     def run(func: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         found = values(func, x, dim, keepdim)

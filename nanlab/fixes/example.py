@@ -520,8 +520,7 @@ class _Page:
         return made[1] if self.scope.unchanged(made[1], made[0], self.statement) else None
 
     def computes(self, node: ast.expr, found: Binding) -> bool:
-        """Whether the operation is this expression, or a part of it that the example itself
-        names."""
+        """Whether the operation is this expression, or a part that the example itself names."""
         holes = [part for bound in found.values() for part in _walk(bound)]
         return any(self.stands(n) and n not in holes for n in self.nodes if n in _walk(node))
 

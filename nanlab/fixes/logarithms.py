@@ -1,5 +1,5 @@
-"""The logarithm of an expression, taken inside of it, which stays in range where the other does
-not."""
+"""The logarithm of an expression, taken inside of it: it stays in range where the other leaves
+it."""
 
 from __future__ import annotations
 

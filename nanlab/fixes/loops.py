@@ -17,11 +17,9 @@ Lines = tuple[int, int, str]
 
 
 def in_logarithms(text: str, line: int) -> Iterator[list[Lines]]:
-    """Rewritings of a loop that multiplies and divides what it carries, in logarithms.
-
-    Each gives, with their lines, all statements of the function that must change together. The loop
-    carries a name, or the last item of a list.
-    """
+    """All statements of a function to change together, each with its lines, so that a loop carries
+    logarithms. The loop multiplies and divides what it carries: a name, or the last item of a
+    list."""
     yield from _by_names(text, line)
     scope = Scope.around(text, line)
     for name in _grown(scope) if scope is not None else ():
@@ -213,8 +211,7 @@ class _Loop:
         return reading.spelled(rewritten(t)[0]) if takes_log and _holds(t, self.carried) else None
 
     def _of_tensors(self, node: ast.AST) -> ast.expr | None:
-        """``logaddexp`` with a tensor in place of a number that the loop begins with: it takes no
-        number."""
+        """``logaddexp`` with a tensor in place of a number, which it does not take."""
         numbers = self.carried & {_target(s) for s in self.scope.order if _is_number(s)}
         match node:
             case ast.Call(func=ast.Attribute(attr="logaddexp"), args=args):

@@ -109,8 +109,8 @@ class Scope:
     def _of(
         cls, text: str, nodes: Sequence[ast.AST], function: Function | None, line: int = 0
     ) -> Scope:
-        """The scope of a function as it stands. line: one that the function itself holds; none for
-        a function that calls it."""
+        """The scope of a function. line: one that the function holds; none for one that calls
+        it."""
         tree = cast(ast.Module, nodes[0])
         if function is None:
             made = cls(text, tree.body, frozenset())
@@ -263,8 +263,7 @@ class Scope:
         return None if later and mine != theirs else (made, value)
 
     def _value_of(self, statement: ast.stmt, name: str) -> ast.expr | None:
-        """The expression that a statement assigns to a name; None where it is not an own
-        expression."""
+        """The expression that a statement assigns to a name; None where it is no plain one."""
         if id(statement) in self.joined:
             return self.joined[id(statement)]
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
@@ -290,8 +289,7 @@ class Scope:
     def unchanged(
         self, node: ast.AST, since: ast.stmt, until: ast.stmt, after: bool = False
     ) -> bool:
-        """Whether an expression reads the same values at two statements. after: behind the second
-        one."""
+        """Whether an expression has the same value at two statements; after: behind the second."""
         if since is until:
             return True
         read = names_in(node)
@@ -644,8 +642,7 @@ class Reading:
     def _arguments(
         self, function: Function, node: ast.expr, at: ast.stmt, lookups: int
     ) -> dict[str, Term] | None:
-        """The terms that a call passes for the parameters of a function; None where that is
-        unclear."""
+        """The terms that a call passes for a function's parameters; None where unclear."""
         names = [a.arg for a in function.args.args]
         names = names[1:] if names[:1] in (["self"], ["cls"]) else names
         arguments = [*node.args] if isinstance(node, ast.Call) else []
@@ -836,11 +833,8 @@ class _Place:
 def _of_statement(
     scope: Scope, statement: ast.stmt, rules: Sequence[Rule], by_names: bool, out: bool
 ) -> Iterator[Rewriting]:
-    """Rewritings of one expression of the statement, and of all of them together.
-
-    Where no expression can be rewritten, the names in it are followed. out: rewrite calls of the
-    file's own functions alone, with the expressions that these return.
-    """
+    """Rewritings of one expression of the statement, and of all together; where there is none, of
+    names followed. out: rewrite calls of the file's functions, with what these return."""
     nodes = scope.own_calls(statement) if out else scope.expressions(statement)
     places = [p for n in nodes if (p := _place(scope, statement, n, rules))]
     places = [p for p in places if not _is_undone(statement, p)]
@@ -911,8 +905,7 @@ def _without_out(node: ast.expr) -> tuple[str, ast.expr]:
 
 
 def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[str]]:
-    """The rewritten term, and the titles of the rules used on the whole of it; no title where the
-    term is no better."""
+    """The rewritten term, and titles of the rules used on all of it; none: no better."""
     titles: list[str] = []
     t = _repeated(t, [r for r in rules if not r.late], titles)
     if not titles and (better := _better_form(t, rules)) is not None:
@@ -925,9 +918,8 @@ def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[st
 
 
 def _better_form(t: Term, rules: Sequence[Rule]) -> Term | None:
-    """A better form than the rules give: a logarithm taken inside of its operand; a quotient
-    without quotients in its divisor; a long product or a quotient as the exponential of
-    logarithms."""
+    """A better form than the rules give: a logarithm taken inside; a quotient with none in its
+    divisor; a long product or a quotient as the exponential of logarithms."""
     first = rules is CATALOGUE
     if t.name in having("log") and (first or "matmul" in calls_in(t)):
         t = products_summed(t, vector=first)
@@ -1162,8 +1154,7 @@ def _all(ps: Sequence[Term], ts: Sequence[Term], bound: Binding) -> Iterator[Bin
 
 
 def _some(p: Term, t: Term, bound: Binding) -> Iterator[tuple[Binding, list[tuple[int, Term]]]]:
-    """Ways to match the pattern's summands or factors with some of the term's, each with the
-    rest."""
+    """Ways to match the pattern's summands or factors with some of the term's, and the rest."""
     wanted = sorted(p.items, key=lambda item: (item[1].kind == "hole", item[1].kind == "sum"))
     yield from _assigned(wanted, t.items, bound, p.kind)
 

@@ -112,8 +112,7 @@ def _fitting(guards: Iterable[Guard], facts: set[str]) -> list[Guard]:
 
 
 def at_makers(recording: Recording, position: int, pages: Pages) -> list[Candidate]:
-    """Statements that make an operation's operands, rewritten to keep these off 0 or within the
-    range of an exponential."""
+    """Statements that make its operands, with these kept off 0 or in range of ``exp``."""
     op = forward_of(recording, position)
     if op is None or not op.line:
         return []
@@ -183,9 +182,8 @@ def carried(
 
 
 def _last_layer(recording: Recording, last: Op) -> tuple[str, tuple[Any, ...] | None, bool]:
-    """The operation that a layer ends with: its name, its numbers beside the operand, and whether a
-    Sequential holds it. The numbers are None where neither a Sequential nor a single call made
-    it."""
+    """An operation's name, its numbers beside the operand, and whether its call, that of a
+    Sequential, makes the operand too. The numbers are None where they are not known."""
     name, several = last.base_name.lstrip("_"), False
     call = recording.program.call_at(last.position)
     numbers = None if call is None else () if name in having("unary") else call.args[1:2]
@@ -248,8 +246,7 @@ def _is_small(stats: TensorStats) -> bool:
 def filled(
     gaps: Sequence[Guard], recording: Recording, position: int, pages: Pages
 ) -> list[Candidate]:
-    """The statement with an operand that bad data reaches, rewritten to do without the bad
-    values."""
+    """The statement at which bad data comes in, rewritten to do without the bad values."""
     op = forward_of(recording, position)
     if op is None or not op.line:
         return []
@@ -257,8 +254,7 @@ def filled(
 
 
 def _is_update(recording: Recording, op: Op) -> bool:
-    """Whether an optimizer of torch computed a result: the update stands in no line of the
-    program."""
+    """Whether an optimizer of torch computed a result: no line of the program does."""
     if op.phase != OPTIMIZER:
         return False
     step = optimizer_step_at(recording, op.position)
@@ -444,10 +440,8 @@ def _line(recording: Recording, op: Op) -> str:
 
 
 def _outside(candidate: Candidate, device: str) -> Candidate | None:
-    """The candidate moved outside of autocast, which would cast float32 back.
-
-    Of a function definition its body is moved; None where a definition has no statement to move.
-    """
+    """The candidate outside of autocast, which would cast float32 back; of a definition, its body.
+    None where a definition has no statement to move."""
     text, head = candidate.text, ""
     with suppress(SyntaxError):
         match ast.parse(text).body:

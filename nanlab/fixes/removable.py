@@ -273,8 +273,7 @@ def is_spread(node: ast.expr | None) -> bool:
 
 
 def _variables(t: Term, splits: Splits) -> Iterator[Term]:
-    """The candidates for a variable: the leaves of a term, and sums and products of several
-    leaves."""
+    """Candidates for a variable: a term's leaves, and sums and products of several leaves."""
     if not splits(t):
         if t.kind != "number" and not isinstance(t.node, ast.Constant):  # 1j
             yield t
@@ -319,8 +318,7 @@ _OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.Generator
 
 
 def _is_bound_inside(statement: ast.stmt, node: ast.expr) -> bool:
-    """Whether an expression stands in a lambda or comprehension of the statement, which binds names
-    of its own."""
+    """Whether an expression stands in a lambda or comprehension, with names of its own."""
     inside = [n for n in ast.walk(statement) if isinstance(n, _OWN_NAMES)]
     return any(node is part for n in inside for part in ast.walk(n))
 
@@ -470,8 +468,7 @@ def _is_right(
     dtype: torch.dtype,
     tolerances: list[float],
 ) -> bool:
-    """Whether the expression itself is right enough from a distance up to 1.5 times that
-    distance."""
+    """Whether the expression itself is right enough at 1 to 1.5 times the distance."""
     steps = torch.linspace(1.0, 1.5, 8, dtype=torch.float64)
     x = (at + radius * torch.cat([-steps, steps])).to(dtype)
     try:

@@ -200,8 +200,7 @@ _CONVERTED = frozenset(SIGNATURES) - having("compares") - {"tiny", "len", "numel
 
 
 def _widening(node: ast.Call) -> str:
-    """``float`` or ``double`` for a call that widens: ``x.float()``, ``x.to(torch.float64)``; ""
-    for any other call."""
+    """``float`` or ``double`` of ``x.float()``, ``x.to(torch.float64)``; "" of other calls."""
     match node:
         case ast.Call(func=ast.Attribute(attr=name), args=[], keywords=[]) if name in _CASTS:
             return name
@@ -484,8 +483,7 @@ def _signature(name: str, count: int) -> tuple[str, ...]:
 
 
 def _taken(t: Term, part: str) -> Term:
-    """A part of a term, such as ``t[1:]``, as a term over the same part of its elementwise
-    operands."""
+    """A part of a term, as ``t[1:]``, as a term over that part of its elementwise operands."""
     alone = t.kind == "call" and len(t.parts) == 1 and t.name in having("analytic")
     if t.kind in ("sum", "product", "power") or alone:
         parts = tuple(_taken(p, part) for p in t.parts)

@@ -68,7 +68,7 @@ class Batch:
             self._reached.add(ref.storage)
 
     def leaves_alone(self, storage: int) -> bool:
-        """Whether a storage, of a batch known by names, has its rows."""
+        """Whether all rows of a storage are kept, where the batch is known by names."""
         return bool(self.start) and storage not in self._reached
 
     # -- a call
@@ -118,7 +118,7 @@ class Batch:
         return results[0] if isinstance(made, Tensor) else tuple(results)
 
     def _count(self, name: str, call: Call, before: Sequence[Ref], outs: Sequence[Ref]) -> None:
-        """Note whether the results are numbers of rows, or computed from such alone."""
+        """Note whether the results are numbers of rows, or computed from such numbers alone."""
         numbers = [a for a in call.args if isinstance(a, int | float)]
         counts = name == "arange" and numbers in ([self.rows], [0, self.rows], [0, self.rows, 1])
         of = {ref.storage in self._counters for ref in before if ref.dtype is not torch.bool}
@@ -128,7 +128,7 @@ class Batch:
             self._counters -= {*written_by(call)}
 
     def _inherit(self, before: Sequence[Ref], outs: Sequence[Ref]) -> None:
-        """Flattened dimensions are what they were in the operands."""
+        """Let the results inherit, by size, what the operands' dimensions were flattened from."""
         known = {
             size: self._inner[ref.storage, size]
             for ref in before
@@ -311,7 +311,7 @@ class Batch:
         return int(found[0])
 
     def _indexed(self, call: Call, args: Any, dims: list[int]) -> Any:
-        """The arguments with indices along the rows that are of those that are left."""
+        """The arguments of an indexing call, with indices along the rows renumbered."""
         found = list(args[1])
         for dim, index in enumerate(call.args[1]):
             if dim in dims and index.__class__ is Ref and index.dtype is not torch.bool:
@@ -319,11 +319,11 @@ class Batch:
         return (args[0], found, *args[2:])
 
     def _renumbered(self, call: Call, args: Any, dim: int, at: int) -> Any:
-        """The arguments with an index along the rows that is of those that are left."""
+        """The arguments with an index along the rows renumbered for the rows left."""
         return (*args[:at], self._new_numbers(call, dim, call.args[at], args[at]), *args[at + 1 :])
 
     def _new_numbers(self, call: Call, dim: int, ref: Any, index: Tensor) -> Tensor:
-        """Numbers of rows as they are without those that are left out."""
+        """The index that each row number has among the rows left. Raises NotReplayable."""
         if ref.__class__ is not Ref or ref.storage not in self._counters:
             raise NotReplayable(f"{self._line(call)} picks rows of the batch by their numbers")
         with _disable_current_modes():
@@ -344,7 +344,7 @@ class Batch:
         return min(1, len(ref.size) - 1) if ref is not None else -1
 
     def _counted(self, name: str, call: Call, args: Any) -> Any:
-        """A sum over the batch divided by a number that may be the count of its rows."""
+        """The arguments of a sum's division by the count of its rows, with the new count."""
         if name.rstrip("_") not in ("div", "mul") or len(args) < 2:
             return args
         number, divided = args[1], call.args[0]
@@ -381,13 +381,13 @@ def _changed(ref: Ref, actual: Tensor) -> list[int]:
 
 
 def _dimension(call: Call, args: Any, count: int) -> int:
-    """The dimension that a call goes along, 0 where it names none."""
+    """The dimension along which a call works, 0 where it names none."""
     number = _named_dim(call, args)
     return 0 if number is None else number % max(count, 1)
 
 
 def _named_dim(call: Call, args: Any) -> int | None:
-    """The number of the dimension that a call names, or means where it names none."""
+    """The value of a call's ``dim`` argument, by default too; None where it has none."""
     for i, argument in enumerate(call.func._schema.arguments):
         if argument.name == "dim":
             usual = call.kwargs.get("dim", argument.default_value)
@@ -455,7 +455,7 @@ def batch_of(where: Window, without: Sequence[int]) -> Batch:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Rows that some tensors lose where a step first reads one of them, all being written."""
+    """Rows to leave out of some tensors, at the first read after all of these are written."""
 
     rows: int  # of the recorded tensors
     without: tuple[int, ...]  # the numbers of those that they lose
@@ -463,8 +463,7 @@ class LeftOut:
 
 
 def refs_by_name(calls: Iterable[Call], named: Iterable[NamedTensor]) -> dict[str, Ref]:
-    """The tensors of these names, as far as some calls read them, and autograd does not follow
-    them."""
+    """The named tensors that some calls read and autograd does not follow, by name."""
     read = {tuple(ref[:4]): ref for call in calls for ref in call.read if not ref.tracked}
     keys = {n.name: (n.storage, n.offset, n.size, n.stride) for n in named}
     return {name: read[key] for name, key in keys.items() if key in read}
@@ -485,7 +484,7 @@ def batch_without(where: Window, out: LeftOut) -> Batch:
 
 
 def readers_of(where: Window, refs: Sequence[Ref]) -> Iterator[tuple[int, int, Call]]:
-    """(segment, index, call) of what reads one of these tensors once all are written."""
+    """(segment, index, call) of each read of one of these tensors, after the last write to them."""
     views, storages = {ref.view for ref in refs}, {ref.storage for ref in refs}
     every = [
         (at, index, call)
@@ -504,7 +503,7 @@ def readers_of(where: Window, refs: Sequence[Ref]) -> Iterator[tuple[int, int, C
 
 
 def data_of(where: Window) -> set[int]:
-    """The storages of a step that no parameter has a part in."""
+    """The storages of a step that are computed from data alone, without parameters."""
     found: set[int] = set()
     for call, data in _data_calls(where, where.recording.program.names):
         found |= {r.storage for r in (*call.read, *refs_in(call.out)) if r.storage in data}
@@ -513,7 +512,7 @@ def data_of(where: Window) -> set[int]:
 
 
 def _rows_entering(where: Window, parameters: Container[int]) -> dict[int, None]:
-    """The leading sizes of the data that calls compute with beside parameters, in their order."""
+    """The leading sizes of data where calls first combine it with parameters, in order."""
     found: dict[int, None] = {}
     for call, data in _data_calls(where, parameters):
         if call.out.__class__ is not Ref or call.out.storage not in data:
@@ -524,7 +523,7 @@ def _rows_entering(where: Window, parameters: Container[int]) -> dict[int, None]
 
 
 def _makers(where: Window, parameters: Container[int], rows: int) -> frozenset[int]:
-    """The positions of the calls on data whose results have that many rows, and operands none."""
+    """The positions of calls on data that make results of that many rows from other operands."""
     return frozenset(
         call.position
         for call, data in _data_calls(where, parameters)
@@ -534,8 +533,7 @@ def _makers(where: Window, parameters: Container[int], rows: int) -> frozenset[i
 
 
 def _data_calls(where: Window, parameters: Container[int]) -> Iterator[tuple[Call, Container[int]]]:
-    """The calls of the forward pass, and the storages that no parameter has a part in up to there,
-    those of the call among them."""
+    """Each call of the forward pass, with the storages computed from data alone up to there."""
     data: set[int] = set()
     for segment in where.segments:
         end = min((run.first for run in segment.engine), default=len(segment.calls))

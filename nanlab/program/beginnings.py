@@ -1,4 +1,4 @@
-"""What edits of a step leave as it was, made once for all that are tried."""
+"""The calls of a step before the first edited one, made once for all edits that are tried."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Beginnings:
 
     @contextmanager
     def sharing(self) -> Iterator[None]:
-        """What edits leave as it was is run once for all that are judged in here."""
+        """A context in which the edits judged share one run of the calls before them."""
         self._askers += 1
         try:
             yield
@@ -34,11 +34,11 @@ class Beginnings:
                 self.forget()
 
     def forget(self) -> None:
-        """Make the next one anew."""
+        """Drop what was made; the next beginning is made anew."""
         self._made, self.values.beginning = {}, None
 
     def prepare(self, edits: Sequence[EditLike]) -> None:
-        """Make what comes before the first line of edits, where nothing is made yet."""
+        """Make the calls before the first line of edits, unless some beginning is made already."""
         firsts = [self._first_calls.get((e.file, n)) for e in edits for n in (e.first, e.last)]
         known = [first for first in firsts if first is not None]
         if self._askers and not self._made and known:
@@ -46,7 +46,7 @@ class Beginnings:
                 self._make(min(known))
 
     def before(self, patches: Sequence[Patch]) -> Beginning | None:
-        """What comes before the calls that patches change; None where nobody shares it, or it
+        """The beginning of the step up to the first patch; None where nobody shares it, or it
         cannot be made."""
         at, index = min(((p.segment, min((*p.skipped, p.at))) for p in patches), default=(1, 0))
         if self._askers:
@@ -55,7 +55,7 @@ class Beginnings:
         return None
 
     def _make(self, index: int) -> Beginning | None:
-        """What comes before a call of the first segment, made once."""
+        """The beginning of the step up to a call of the first segment, each made once."""
         earlier = max((i for i in self._made if i <= index), default=None)
         start = None if earlier is None else self._made[earlier]
         found = Beginning.up_to(self.segments, index, start)
@@ -68,7 +68,7 @@ class Beginnings:
 
     @cached_property
     def _first_calls(self) -> dict[tuple[str, int], int]:
-        """By line, the first call of the module or function that runs it for the first time."""
+        """By line, the first call of the stretch in one module in which it first runs."""
         found: dict[tuple[str, int], int] = {}
         module, begin = None, 0
         for index, call in enumerate(self.segments[0].calls):

@@ -158,7 +158,7 @@ def enters_library(node: ast.expr, text: str, packages: frozenset[str]) -> bool:
 
 
 def run_with(code: Code, run: Run, segment: Segment, device: str) -> Callable[[Get], Any]:
-    """The call written anew, from the values of references."""
+    """A function that makes the call by new code, with tensors in place of references."""
 
     def result(get: Get) -> Any:
         parts = {key: _given(part, get) for key, part in run.parts.items()}
@@ -202,7 +202,7 @@ def settings_between(old: ast.expr, new: ast.expr, text: str, packages: frozense
 def _differing(
     old: Any, new: Any, path: tuple[str, ...], depth: int
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(path, new value) of the plain attributes in which two objects of a class differ."""
+    """(path, new value) of each plain attribute in which two objects of one class differ."""
     if type(old) is not type(new) or not hasattr(old, "__dict__") or depth > _DEPTH:
         return
     for name, value in _attributes(new):
@@ -215,7 +215,7 @@ def _differing(
 
 
 def _attributes(held: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of an object, the modules in a module among them."""
+    """The attributes of an object; of a module, its child modules too."""
     yield from vars(held).items()
     if isinstance(held, nn.Module):
         yield from held.named_children()
@@ -227,8 +227,8 @@ def _attributes(held: Any) -> Iterator[tuple[str, Any]]:
 def _parts(
     node: ast.expr, text: str, packages: frozenset[str], spans: set[Span]
 ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-    """Key -> plain values that may stand behind a part, none of a tensor; key -> objects that may
-    be what is called."""
+    """(plain values that each part of a call may have, by key; objects that it may call, by
+    key)."""
     names = known_in(text)
     leaves: dict[str, list[Any]] = {}
     objects: dict[str, list[Any]] = {}
@@ -283,7 +283,7 @@ def _parts(
 
 
 def _is_plain(index: ast.expr) -> bool:
-    """Whether an index names nothing; what any other picks out was recorded."""
+    """Whether an index holds no name; the result of any other index was recorded."""
     return not any(isinstance(each, ast.Name) for each in ast.walk(index))
 
 
@@ -299,7 +299,7 @@ def _literal(node: ast.AST, text: str) -> Iterator[Any]:
 
 @lru_cache(maxsize=16)
 def _assigned(text: str) -> dict[str, list[ast.expr | None]]:
-    """What a file gives to each name or attribute; None for what no statement gives it alone."""
+    """The expressions assigned to each name or attribute; None for a value from elsewhere."""
     found: dict[str, list[ast.expr | None]] = {}
     for node in nodes_of(parsed(text)):
         pairs: list[tuple[ast.AST, ast.expr | None]] = []
@@ -321,8 +321,8 @@ def _assigned(text: str) -> dict[str, list[ast.expr | None]]:
 
 
 def _parts_given(path: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr]]:
-    """Key and value of each part of a dictionary that a statement gives to a path, or of what is
-    made of one, as a ``ModuleDict``."""
+    """(key, value) of each item of a dictionary assigned to a path, as ``path['a']``; also of a
+    ``ModuleDict`` made of one."""
     if isinstance(value, ast.Call) and len(value.args) == 1:
         value = value.args[0]
     for name, part in zip(value.keys, value.values, strict=True) if _is_dict(value) else ():
@@ -342,7 +342,7 @@ def objects_of(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]
 
 
 def _paths(path: ast.expr) -> Iterator[ast.expr]:
-    """A dotted name, and those that it begins with, the longest first."""
+    """A dotted name and its prefixes, the longest first: ``a.b.c``, ``a.b``, ``a``."""
     yield path
     while isinstance(path, ast.Attribute):
         path = path.value
@@ -365,8 +365,8 @@ def _classes(path: ast.expr, text: str, packages: frozenset[str]) -> list[type]:
 
 
 def meant(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
-    """What a dotted name may stand for: by the imports of the file, else what the packages at hand
-    have under its last name."""
+    """The objects that a dotted name may stand for: by the file's imports, else objects of that
+    last name in the packages at hand."""
     first, *rest = ast.unparse(path).split(".")
     names = known_in(text)
     if first in names:
@@ -385,7 +385,7 @@ def meant(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
 
 
 def packages_of(recording: Recording) -> frozenset[str]:
-    """The installed packages, but for torch, that a program ran through."""
+    """The installed packages other than torch in which a program ran."""
     files = (as_imported(real) for _, _, real in recording.places)
     found = {file.partition("/")[0].removesuffix(".py") for file in files if file}
     return frozenset(found - {"torch"})
@@ -452,8 +452,8 @@ def _first(
 
 
 def _ways(named: Sequence[list[Any]], pool: Sequence[Ref], numbers: Sequence[float]) -> list[Any]:
-    """What may stand behind some names, a few of them known. Two names mostly have two values, and
-    those are tensors."""
+    """Values to try for some names, of which a few are known: first distinct tensors, which names
+    mostly have."""
     tensors, every = (
         dict.fromkeys(itertools.islice(itertools.product(*(n or more for n in named)), MOST_WAYS))
         for more in (pool, [*pool, *numbers])
@@ -478,7 +478,7 @@ def _followed(
     device: str,
     value: Get,
 ) -> Run | None:
-    """The run in which the code makes the first of these calls; None where it makes others."""
+    """The run of the code, if it makes the first of these calls; None where it makes other ones."""
     try:
         with (
             torch.set_grad_enabled(made[0].call.grad),
@@ -516,7 +516,7 @@ def _given(part: Any, get: Get) -> Any:
 
 
 def _alive(held: Sequence[Any], segment: Segment, read: Sequence[Ref]) -> list[Live]:
-    """Those objects that hold a tensor that calls read; of objects without tensors only some."""
+    """The objects that hold a tensor which the calls read, and a few of those without tensors."""
     found = [Live(each, _recorded(each, segment, read)) for each in held]
     known = [live for live in found if any(ref for _, ref in live.tensors)]
     rest = [live for live in found if not any(ref for _, ref in live.tensors)]

@@ -176,12 +176,12 @@ class _Part:
         self.absent: set[int] = set()  # storages that are not in the file
 
     def lose(self, index: int | None, reason: str) -> None:
-        """Note that a call cannot be run again, and why."""
+        """Note that a call cannot be run again, and the reason."""
         if index is not None and reason and (self.lost is None or index < self.lost[0]):
             self.lost = index, reason
 
     def missing(self, value: Any) -> str:
-        """Which storage that a value names is not in the file; "": none."""
+        """Why a value cannot be read: the file lacks one of its storages; "": it lacks none."""
         gone = next((r.storage for r in refs_in(value) if r.storage in self.absent), None)
         return (
             "" if gone is None else f"{self.names.get(gone) or 'a tensor that it reads'} {_ABSENT}"
@@ -190,7 +190,7 @@ class _Part:
     def packed(
         self, index: int | None, what: str, value: Any, pack: Callable[[Any], Any] | None = None
     ) -> list[Any]:
-        """A value alone in a list, which is empty where it has no place; then the call is lost."""
+        """A list with the packed value; empty where it cannot be packed, and the call is lost."""
         try:
             return [(pack or self.writer.pack)(value)]
         except _NoPlace as error:
@@ -287,7 +287,7 @@ class _Writer:
         return found
 
     def made_already(self, source: Recording) -> dict[int, recording.Kept]:
-        """The operands that are at hand, and those that the program in the file cannot make."""
+        """The operands made so far; where the file's program is incomplete, all of them."""
         if self.incomplete:
             return dict(source.kept)
         return {at: kept for at, kept in source.evidence.items() if kept is not None}
@@ -523,7 +523,7 @@ class _Writer:
 
 
 def _given_up(segment: Segment) -> Segment:
-    """A segment that cannot be run again, with the positions of its calls alone."""
+    """A segment of bare positions, for one that cannot be run again."""
     reason = "the memory that it began with has another size now"
     reason = reason if segment.lost is None else segment.lost[1]
     calls = (Call(None, (), {}, None, each.position, each.grad, reason) for each in segment.calls)

@@ -1,4 +1,4 @@
-"""What follows the dtype of a value that an edit changes: conversions, new tensors, branches."""
+"""The effects of an edit that changes a dtype: on conversions, on new tensors, on branches."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _BY_NAME = {name: each for name, each in vars(torch).items() if isinstance(each,
 def check_dtypes_asked(
     recording: Recording, values: Values, edits: Sequence[EditLike], patches: Sequence[Patch]
 ) -> None:
-    """Raises NotReplayable where the program asks for the dtype of what an edit gives another: by a
-    conversion that did nothing as it ran, or in a condition."""
+    """Raise NotReplayable where the program asks for a dtype that an edit changes: in a conversion
+    that did nothing as it ran, or in a condition."""
     new = {name for edit in edits for name in _dtypes_named(recording, edit)}
     if not new:
         return
@@ -73,13 +73,13 @@ def check_dtypes_asked(
 
 
 def _dtypes_named(recording: Recording, edit: EditLike) -> list[str]:
-    """The dtypes that an edit names, and the lines in its place do not."""
+    """The dtypes that an edit names and the lines it replaces do not."""
     old = "\n".join(text_of(recording, edit.file).splitlines()[edit.first - 1 : edit.last])
     return [name for name in DTYPES if name in edit.text and name not in old]
 
 
 def _reached(segments: Sequence[Segment], patches: Sequence[Patch], name: str) -> set[Any]:
-    """The storages, or views, that patches write, and those of what is computed from them."""
+    """The storages, or views, that patches write, and those computed from them."""
     begun, key = {(patch.segment, patch.at): patch for patch in patches}, attrgetter(name)
     found: set[Any] = set()
     for at, segment in enumerate(segments):
@@ -104,8 +104,8 @@ def _lines_run(recording: Recording, segments: Sequence[Segment]) -> dict[str, s
 
 
 def _asked_in(text: str) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """(expression, the tensor whose dtype it depends on) of a file: conversions, and comparisons of
-    dtypes."""
+    """(expression, tensor whose dtype it asks for) of each conversion and each comparison of dtypes
+    in a file."""
     for node in nodes_of(parsed(text)) if text else ():
         match node:
             case ast.Call(func=ast.Attribute(value=base, attr=name)):
@@ -119,7 +119,7 @@ def _asked_in(text: str) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _dtypes_of(node: ast.expr) -> set[torch.dtype]:
-    """The dtypes that a conversion or a comparison names; empty where one is that of a tensor."""
+    """The dtypes that a conversion or comparison names; a tensor's own dtype is none of them."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         name = node.func.attr
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -145,7 +145,7 @@ def _may_be(
     base: ast.expr,
     reached: set[Any],
 ) -> bool:
-    """Whether a name of a line may stand for one of these storages, or views."""
+    """Whether a name in a line may stand for one of these storages, or views."""
     readings = Readings(recording, values, file, node.lineno)
     try:
         readings.statements = statements_of(readings.text, node.lineno, node.end_lineno or 0)
@@ -169,10 +169,10 @@ def conversions(
     edits: Sequence[EditLike],
     taken: Collection[tuple[int, int]],
 ) -> Iterator[Patch]:
-    """Conversions that did nothing in the step, and do where an edit changes the dtype.
+    """Patches for conversions that did nothing in the step, and do where an edit changes a dtype.
 
-    ``.to(x.dtype)`` of a tensor that has this dtype is no call of an operator. Raises NotReplayable
-    where one converts to the dtype of what is edited.
+    ``x.to(y.dtype)`` calls no operator where x has this dtype. Raises NotReplayable where a
+    conversion is to the dtype of an edited value.
     """
     for edit in edits:
         text = text_of(recording, edit.file)
@@ -214,7 +214,7 @@ def conversions(
 
 
 def _to(ref: Ref, like: Ref | None = None) -> Callable[[Get], Any]:
-    """A tensor in the dtype that it had, or in that of another."""
+    """A function that gives a tensor in its recorded dtype, or in the present one of another."""
 
     def run(get: Get) -> Any:
         found, dtype = get(ref), ref.dtype if like is None else get(like).dtype
@@ -226,7 +226,7 @@ def _to(ref: Ref, like: Ref | None = None) -> Callable[[Get], Any]:
 def created(
     recording: Recording, values: Values, edits: Sequence[EditLike], taken: Collection[Any]
 ) -> Iterator[Patch]:
-    """Tensors that are created in the dtype of one that an edit may change:
+    """Patches for tensors created in the dtype of another tensor, which an edit may change:
     ``torch.zeros(n, dtype=x.dtype)``."""
     for edit in edits:
         text = text_of(recording, edit.file)
@@ -254,7 +254,7 @@ def created(
 
 @lru_cache(maxsize=16)
 def _dtypes_given(text: str) -> dict[Span, ast.expr]:
-    """By the calls of a file: the tensor whose dtype each is given for the one that it creates."""
+    """For each call in a file with ``dtype=x.dtype``: the tensor ``x``."""
     found = {}
     for node in nodes_of(parsed(text)):
         for each in node.keywords if isinstance(node, ast.Call) else ():

@@ -176,8 +176,8 @@ def apply(
 
 
 def _in_package(recording: Recording, values: Values, edit: EditLike) -> Iterator[_Found]:
-    """The program's calls that led to the lines of a package, made again while these are patched.
-    Raises NotReplayable."""
+    """The program's calls that led into edited lines of a package, made again with the package
+    patched. Raises NotReplayable."""
     check_trusted(recording)
     context, lines = patching(edit), range(edit.first, edit.last + 1)
     places = recording.places
@@ -209,7 +209,7 @@ def check_trusted(recording: Recording) -> None:
 
 
 class _Rewrite:
-    """One edit: its statements, those that they replace, and the patches that make it so."""
+    """One edit: the statements it replaces, the new ones, and the patches that apply it."""
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ class _Rewrite:
     def _rewritten(
         self, made: BySegment, was: ast.stmt, now: ast.stmt, old: ast.expr, new: ast.expr
     ) -> list[_Found]:
-        """A part of a statement in another form, by the first way that there is."""
+        """Patches for a part of a statement in a new form, by the first way that works."""
         try:
             found = list(self._regions(made, old, new))
         except NotReplayable:
@@ -311,7 +311,7 @@ class _Rewrite:
         return found or self._set(was, old, new) or self._made_of(was, now)
 
     def _code(self, new: ast.expr, used: Iterable[str], computed: Collection[str] = ()) -> Code:
-        """New code with all that the edit puts before and around it."""
+        """New code inside of all statements and contexts that the edit adds."""
         return Code(new, used, self.readings.names, self.before, self.contexts, computed)
 
     def _regions(self, made: BySegment, old: ast.expr, new: ast.expr) -> Iterator[_Found]:
@@ -350,7 +350,7 @@ class _Rewrite:
         cut: Collection[str],
         around: Sequence[Made],
     ) -> _Found:
-        """One run of an expression; cut: keys of the calls of Sequentials without a last layer."""
+        """Patch a run of an expression. cut: keys of Sequential calls without the last layer."""
         values = dict(bound.parts)
         for key, (was, is_now) in self.started.items():
             if type(values.get(key)) is type(was) and values[key] == was:
@@ -393,8 +393,8 @@ class _Rewrite:
     def _drawn(
         self, bound: Bound, expression: Expression, values: dict[str, Any], around: Sequence[Made]
     ) -> dict[str, set[int]]:
-        """The calls of parts that draw random numbers, whose values are taken over: all else is
-        computed anew."""
+        """The parts that draw random numbers, each with its calls: their recorded values are
+        reused, and all else is computed anew."""
         own: dict[str, set[int]] = {}
         calls = [each for each in around if each.index in bound.calls]
         drawn = {each.index for each in calls if _is_drawn(each.call)}
@@ -413,8 +413,8 @@ class _Rewrite:
         return own
 
     def _transformed(self, path: ast.expr, value: Any, bound: Bound) -> Any:
-        """A value of another line as the expression sees it, where a transform runs: each part of
-        it under vmap. Raises NotReplayable where it may have had a tangent."""
+        """A value from another line as the expression sees it in a transform: split over samples
+        under vmap. Raises NotReplayable where it may have a tangent."""
         if value.__class__ is not Ref:
             return value
         if bound.tangent is not None and value.storage not in self.recording.program.names:
@@ -425,7 +425,7 @@ class _Rewrite:
         return Mapped(value, (0,) * maps) if batched else value
 
     def _apart(self, made: BySegment, old: ast.expr, new: ast.expr) -> list[_Found]:
-        """Several parts of an expression, each by itself; nothing where one cannot be."""
+        """Patches for several parts of an expression; nothing where a part cannot be patched."""
         pairs = lifted_out(old, new, {m.span for _, group in made for m in group}, apart=True)
         with suppress(NotReplayable):
             found = [self._regions(made, *pair) for pair in pairs]
@@ -435,15 +435,15 @@ class _Rewrite:
     def _around(
         self, made: BySegment, was: ast.stmt, now: ast.stmt, old: ast.expr, new: ast.expr
     ) -> list[_Found]:
-        """An expression around a part whose value is not known; nothing where there is none."""
+        """Patches for a larger expression around a part of unknown value; nothing: none works."""
         for pair in itertools.islice(outward_of(was, now, old, new), 1, MOST_AROUND):
             with suppress(NotReplayable):
                 return list(self._regions(made, *pair))
         return []
 
     def _by_name(self, was: ast.stmt, old: ast.expr, new: ast.expr) -> list[_Found]:
-        """What a function of the program gives to a name, written anew: the value is the one that
-        others read by this name. Nothing where nobody does."""
+        """Patches for a value that a function assigns to a name, where others read it by that name;
+        nothing where nobody does."""
         match was:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if value is old:
                 given = ast.Name(name, ast.Load())
@@ -481,9 +481,10 @@ class _Rewrite:
     def _called(
         self, was: ast.stmt, now: ast.stmt, old: ast.expr | None, new: ast.expr | None
     ) -> list[_Found]:
-        """A call into a library, written anew; nothing where it cannot be made again.
+        """Patches that make a call into a library with new code; nothing where it cannot be made
+        again.
 
-        old, new: the parts in which the statements differ; None where these stay as they are.
+        old, new: the parts in which the statements differ; None where they do not.
         """
         pairs = [*outward_of(was, now, old, new)]
         makers = local_makers(was, self.text)
@@ -514,8 +515,8 @@ class _Rewrite:
         return found
 
     def _made_of(self, was: ast.stmt, now: ast.stmt) -> list[_Found]:
-        """An object of a library that is made of something else, as what its methods compute;
-        nothing where not all that reads it can be made again."""
+        """Patches for an object of a library that is made otherwise: its methods' results change.
+        Nothing where some reader of it cannot be made again."""
         match was, now:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as maker), ast.Assign():
                 path, new = ast.Name(name, ast.Load()), now.value
@@ -560,8 +561,8 @@ class _Rewrite:
         return [(region, replace(patch, run=partial(run, patch.run))) for region, patch in found]
 
     def _given_anew(self, old: ast.stmt) -> list[_Found]:
-        """A name that a library is given has another value from a statement on, to the end of its
-        function; nothing where that is unclear."""
+        """Patches for a name that gets another value before a statement, and that a library's calls
+        read; nothing where that is unclear."""
         match self.before:
             case [ast.Assign(targets=[ast.Name(id=given)], value=value)]:
                 name = ast.Name(given, ast.Load())
@@ -590,7 +591,7 @@ class _Rewrite:
         return []
 
     def _set(self, was: ast.stmt, old: ast.expr, new: ast.expr) -> list[_Found]:
-        """An object that is made with other settings, and the calls of it in the step."""
+        """Patches for an object made with other settings: its calls in the step are made again."""
         path = name_given(was, old)
         if path is None:
             return []
@@ -612,8 +613,8 @@ class _Rewrite:
     def _runs(
         self, node: ast.expr, makers: Mapping[str, ast.Call] = MappingProxyType({})
     ) -> list[_LibraryRun]:
-        """Every run of a call into a library, and the calls of its expression; of the makers of
-        objects, those that stand in it. Found once for all edits."""
+        """Every run of a call into a library, with the calls of its expression and of its objects'
+        makers in there. Found once for all edits."""
         inner = {span_of(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
         spans = tuple(span_of(m) for m in makers.values() if span_of(m) in inner)
         known, readings = self.readings.shared.library_runs, self.readings
@@ -653,7 +654,7 @@ class _Rewrite:
         return Region(at, _outermost(run.calls[-1], seen, span, around)), patch
 
     def _seen(self, run: Run, span: Span) -> Any:
-        """What a call gives, without what a function gives to names that nobody reads."""
+        """The result of a call; of an unpacked tuple, only the items whose names are read."""
         for statement in self.old:
             match statement:
                 case ast.Assign(targets=[ast.Tuple(elts=names)], value=value) if (
@@ -679,8 +680,8 @@ class _Rewrite:
     def _wrapped(
         self, made: BySegment, statement: ast.stmt, old: ast.expr, new: ast.expr
     ) -> Iterator[_Found]:
-        """A named call in another form, or what an index picks out: its calls hand on, once a run.
-        Nothing if misread."""
+        """Patches for a call in a new form, where the statement names it or indexes its result: the
+        result is replaced once a run. Nothing if that is unclear."""
         key, name = key_of(old), name_given(statement, old)
         picked = isinstance(old, ast.Subscript)
         held = isinstance(old, ast.Attribute) and isinstance(old.value, ast.Call)  # f(x).loss
@@ -712,7 +713,8 @@ class _Rewrite:
                 yield Region(at, (index, ref)), patch
 
     def _fed(self, made: BySegment, old: ast.expr, new: ast.expr) -> Iterator[_Found]:
-        """An argument in another form: the callee reads the new value. Nothing if unclear."""
+        """Patches for an argument in a new form, which the callee then reads. Nothing if
+        unclear."""
         for call, argument, form in changed_arguments(old, new):
             key = key_of(argument)
             code = Code(form, [key], self.readings.names)
@@ -899,7 +901,7 @@ class _Rewrite:
         return found if given and others else None
 
     def _hands_on(self, code: Iterable[ast.AST], name: ast.expr) -> bool:
-        """Whether some code gives a value to functions of the program."""
+        """Whether some code passes a value to functions of the program."""
         key = key_of(name)
         return any(
             isinstance(node, ast.Call)
@@ -909,8 +911,8 @@ class _Rewrite:
         )
 
     def _last_reader(self, at: int, ref: Ref, first: int, runs: int) -> int:
-        """The last call that reads a parameter in the function around the edit, from a call on;
-        raises NotReplayable where others read it too."""
+        """The last call, from a given one on, that reads a parameter in the edited function. Raises
+        NotReplayable where other functions read it too."""
         around = function_around(self.text, self.readings.line)
         segment, found = self.segments[at], first
         end = min((r.first for r in segment.engine if r.first > first), default=len(segment.calls))
@@ -937,19 +939,19 @@ def _index(made: Made) -> int:
 
 
 class _Exchange:
-    """A value that some calls read in another form, and the calls after them as it was."""
+    """Replace a value by its new form for some calls, and put it back after them."""
 
     def __init__(self, code: Code, key: str, ref: Ref) -> None:
         self.code, self.key, self.ref = code, key, ref
         self._kept: Any = None
 
     def enter(self, get: Get) -> Any:
-        """The new form."""
+        """The new form of the value."""
         self._kept = get(self.ref)
         return self.code({self.key: self._kept})
 
     def leave(self, get: Get) -> Any:
-        """The value as it was."""
+        """The old value."""
         return self._kept
 
 
@@ -994,7 +996,7 @@ MOST_SPREAD = 2**26  # elements of what is far larger than its operands
 
 
 class _Bounded(DispatchMode):
-    """Refuses to spread small tensors over one that may not fit into memory; counts the work."""
+    """Count the work of operators, and refuse those that would broadcast to a huge tensor."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         count_work(4, 0)  # of a function that an edit calls, and that calls others many times
@@ -1025,8 +1027,8 @@ def is_sum(call: Call) -> bool:
 
 
 def _outermost(index: int, out: Any, span: Span, around: Sequence[Made]) -> tuple[int, Any]:
-    """The last call of the line in this run that an expression stands in, and its result: the last
-    before a sum; index, out: those of the expression."""
+    """The last call on the line that the expression's result flows into before a sum, and its
+    result. index, out: the expression's own."""
     reached, last = {ref.storage for ref in refs_in(out)}, index
     for each in around:
         if each.index <= last:

@@ -70,7 +70,7 @@ def function_around(text: str, line: int) -> ast.AST:
 
 
 def named_parts(text: str, edit: EditLike) -> dict[str, tuple[ast.expr, int]]:
-    """Parts of one statement, and its line, by the names that an edit gives them before it."""
+    """Parts of one statement that an edit names before it: by name, with the line."""
     try:
         (old,), (*before, new) = both_forms(text, edit)
     except (SyntaxError, ValueError, NotReplayable, PartOfStatement):
@@ -99,7 +99,7 @@ def _names_of(text: str) -> frozenset[str]:
 
 
 def number_changed(text: str, edit: EditLike) -> dict[str, tuple[Any, Any]]:
-    """The name that an edit gives another number, and both; nothing where it does anything else."""
+    """The name that an edit gives another number, with both numbers; empty otherwise."""
     with suppress(SyntaxError, ValueError, NotReplayable, PartOfStatement):
         old, new = both_forms(text, edit)
         match [*old, *new]:
@@ -113,14 +113,15 @@ def number_changed(text: str, edit: EditLike) -> dict[str, tuple[Any, Any]]:
 
 
 def whole_expressions(nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
-    """The calls of Sequentials that some code calls without their last layers."""
+    """The full calls of Sequentials that some code calls without the last layer."""
     for node in nodes:
         yield from (w for n in ast.walk(node) if (w := whole_of(n)) is not None)
 
 
 @lru_cache(maxsize=16)
 def whole_spans(text: str) -> dict[Any, Any]:
-    """Spans of method calls on own lines, as the interpreter has them, to the whole."""
+    """Spans of the method calls on lines of their own, as the interpreter reports them, with the
+    span of the whole call."""
     found = {}
     for node in nodes_of(parsed(text)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -134,8 +135,8 @@ def whole_spans(text: str) -> dict[Any, Any]:
 def outward_of(
     was: ast.stmt, now: ast.stmt, old: ast.expr | None, new: ast.expr | None
 ) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """The expressions around a part of one statement, and those in their places in another, from
-    the innermost on; around none, the whole."""
+    """Pairs of expressions at the same place in two statements, around a part and from the
+    innermost on; without a part, the whole ones."""
     pairs: list[tuple[ast.expr, ast.expr]] = []
 
     def visit(a: ast.AST, b: ast.AST) -> bool:
@@ -171,8 +172,8 @@ def statements_with(key: str, text: str) -> Iterator[ast.stmt]:
 
 
 def local_makers(statement: ast.stmt | ast.expr, text: str) -> dict[str, ast.Call]:
-    """By the names of the objects that some code calls, the calls that make them: a function's
-    only assignments to these names."""
+    """The calls that make the objects that some code calls, by the objects' names. Each is a
+    function's only assignment to its name."""
     around = function_around(text, statement.lineno)
     called = {root_of(n.func) for n in ast.walk(statement) if isinstance(n, ast.Call)}
     given = [n.arg for n in ast.walk(around) if isinstance(n, ast.arg)]
@@ -194,7 +195,7 @@ def root_of(path: ast.expr) -> str:
 
 
 def with_makers(node: ast.expr, makers: Mapping[str, ast.Call]) -> ast.expr:
-    """An expression in which calls stand for the names that are given to what they make."""
+    """An expression in which each name is replaced by the call that makes its object."""
     made: ast.expr = replaced(node, lambda n: makers.get(n.id) if isinstance(n, ast.Name) else None)
     return made
 
@@ -264,7 +265,7 @@ def changed_arguments(old: ast.expr, new: ast.expr) -> list[tuple[ast.Call, ast.
 
 
 def reads_name(node: ast.AST, key: str) -> bool:
-    """Whether an expression reads the value behind a key, and more of it than its shape."""
+    """Whether an expression reads the value of a key, beyond its shape."""
     if isinstance(node, ast.expr) and key_of(node) == key:
         return True
     if isinstance(node, ast.Call) and getattr(node.func, "attr", "").endswith("_as"):
@@ -273,7 +274,7 @@ def reads_name(node: ast.AST, key: str) -> bool:
 
 
 def comes_later(name: str, text: str, line: int) -> bool:
-    """Whether the function around a line binds a name only there or further down."""
+    """Whether the function around a line binds a name only on that line or further down."""
     function = function_around(text, line)
     if isinstance(function, ast.Module):
         return False
@@ -294,8 +295,8 @@ def comes_later(name: str, text: str, line: int) -> bool:
 
 
 def readers_of(key: str, text: str, statement: ast.stmt) -> list[ast.stmt]:
-    """The simple statements of the function around a statement that read a name, of the class
-    around that read an attribute of ``self``: those before it first, the nearest first."""
+    """The simple statements that read a name in the function around a statement, or an attribute of
+    ``self`` in the class: those before it first, the nearest first."""
     return _readers_of(key, text, statement.lineno, statement.end_lineno or 0)
 
 
@@ -313,8 +314,8 @@ def _readers_of(key: str, text: str, first: int, last: int) -> list[ast.stmt]:
 def kept_for_backward(
     owner: ast.ClassDef, backward: ast.AST
 ) -> tuple[ast.FunctionDef, list[tuple[ast.expr, ast.expr]]] | None:
-    """The function of a custom Function that keeps tensors for its backward, and of each what that
-    calls it and what it is there; of its attributes too."""
+    """The function of a custom Function that saves tensors for its backward, with (name in
+    backward, saved expression) of each; attributes of ``ctx`` count too."""
     taken = [
         (s.targets[0].elts, s.value.value)
         for s in ast.walk(backward)
@@ -344,7 +345,7 @@ def kept_for_backward(
 
 
 def argument_of(call: ast.Call, name: str, place: int) -> ast.expr | None:
-    """What a call gives for a parameter."""
+    """The argument that a call passes for a parameter; None where it passes none."""
     if place < len(call.args):
         return call.args[place]
     return next((k.value for k in call.keywords if k.arg == name), None)
@@ -359,8 +360,8 @@ def assignments_in(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def constants_of(function: ast.AST) -> dict[str, list[Any]]:
-    """By the key of a name, the constants that a function may give it: assigned, by either side of
-    a condition, and as the default of a parameter."""
+    """The constants that a function may give each name, by key: in assignments, in both sides of a
+    conditional expression, as defaults."""
     found: dict[str, list[Any]] = {}
 
     def give(name: ast.expr, value: ast.expr | None) -> None:
@@ -384,7 +385,7 @@ def constants_of(function: ast.AST) -> dict[str, list[Any]]:
 
 
 def turned_over(loops: Sequence[ast.comprehension], key: str) -> str | None:
-    """The key of the name that takes the values of an iterable, perhaps one of those zipped."""
+    """The name that takes an iterable's values in a loop, perhaps through ``zip``: its key."""
     match loops:
         case [ast.comprehension(target=ast.Name() as name, iter=over, ifs=[])]:
             pairs = [(name, over)]
@@ -412,8 +413,7 @@ def occurring_in(
 ) -> list[str]:
     """The keys of the largest parts of the new code whose values are known.
 
-    computed: those that a function in the new code computes itself when it is called, in other
-    numbers perhaps.
+    computed: keys of parts that a function in the new code computes when called, perhaps otherwise.
     """
     found: dict[str, None] = {}
 
@@ -433,7 +433,7 @@ def occurring_in(
 
 
 def unwrapped(new: list[ast.stmt]) -> tuple[list[ast.withitem], list[ast.stmt]]:
-    """The contexts that stand around all of the new statements."""
+    """The contexts around all of the new statements, and the statements inside."""
     contexts: list[ast.withitem] = []
     while len(new) == 1 and isinstance(new[0], ast.With):
         contexts += new[0].items
@@ -564,9 +564,9 @@ def _is_written(node: ast.expr, target: ast.expr) -> bool:
 def lifted_out(
     old: ast.AST, new: ast.AST, spans: set[tuple[int, int, int, int]], apart: bool = False
 ) -> list[tuple[ast.expr, ast.expr]]:
-    """The smallest expressions in which two syntax trees differ, whose values were recorded.
+    """The smallest expressions with recorded values in which two syntax trees differ.
 
-    apart: whether the sides of one operator that both differ are two differences.
+    apart: whether differences on both sides of one operator count as two.
     """
     if key_of(old) == key_of(new):
         return []

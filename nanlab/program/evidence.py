@@ -159,7 +159,7 @@ def _size(kept: Kept) -> int:
 
 
 def _hidden(where: Window, guilty: GuiltyCall) -> dict[str, Any]:
-    """What a node had saved behind a hook, by name, as far as it was replayed."""
+    """Tensors that a node had saved behind a hook, by name, as far as a replay made them."""
     recording = where.recording
     info = recording.nodes.get(recording.at(guilty.position).node)
     if info is None or info.op < 0 or recording.ops.items[info.op].rstrip("_") not in _SINGULAR:
@@ -302,8 +302,7 @@ def _twins(
 ) -> list[Tensor] | None:
     """The twins of an operation's results; None where it has none.
 
-    known: twins of operands, by identity of these: then the results have the errors of all that
-    led to them.
+    known: twins of operands, by identity. With them the results show the errors of the whole path.
     """
     plan = plan_of(func)
     if (
@@ -332,7 +331,7 @@ def _twins(
 
 @dataclass(frozen=True, slots=True)
 class Zeros:
-    """Elements of a result that are 0 for an overflow of half precision alone."""
+    """Elements of a result that are 0 only because a value overflowed in half precision."""
 
     position: int
     count: int
@@ -345,11 +344,11 @@ _TOLD = 2.0**-10
 
 
 def zeros_of_overflow(recording: Recording, overflow: int, quotient: int) -> Zeros | None:
-    """The zeros that became of an overflow, from a quotient on; None where it does no harm, or
-    where its step cannot be run again.
+    """The zeros that an overflow made, from a quotient on; None where they are harmless, or where
+    the step cannot be run again.
 
-    It does none where float32 gives zeros too, or numbers that half precision would not hold or
-    not tell from 0 beside the others: those of a sigmoid that is written out.
+    They are harmless where float32 gives zeros too, or numbers so small that half precision would
+    flush them or lose them beside the others, as in a sigmoid written out.
     """
     try:
         run = _WideRun(window(recording, recording.step_of(overflow)), overflow, quotient)
@@ -439,8 +438,8 @@ def result_and_twin(
 
 
 def _beginnings(where: Window, at: int, index: int) -> frozenset[int]:
-    """Positions of the ones with which backward began: of the run of the engine that a call is in,
-    and of those before it whose gradients it adds to.
+    """Positions of the ones with which backward began, in the run of the engine that holds a call
+    and in runs before it that add to the same gradients.
 
     Raises NotReplayable where a factor on the loss does not reach the call in this way.
     """
@@ -509,8 +508,8 @@ STEPS = 3  # that are looked at, the latest
 
 
 def latest_absorbed_update(recording: Recording, owner: int, op: str) -> Kept | None:
-    """The operands of an update by ``op``, of a call on lists those of this parameter alone; None
-    where each of the latest steps moved it, or none can be run again.
+    """The operands of a recent update by ``op`` that changed nothing; None where each recent one
+    moved the parameter, or none can be run again. Of a call on lists, this parameter's operands.
 
     owner: number of the parameter or buffer.
     """

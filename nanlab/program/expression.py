@@ -198,14 +198,14 @@ def _root(node: ast.AST) -> str:
 
 @lru_cache(maxsize=4096)
 def key_of(node: ast.AST) -> str:
-    """The same for two expressions that are written alike; of code that nobody changes later."""
+    """A text that is equal for two expressions written alike; nobody may change the code later."""
     return ast.dump(node)
 
 
 def sides_taken(code: ast.AST, spans: Collection[Span]) -> dict[str, bool]:
-    """By the key of its test, which side of a conditional expression ran: True for the first.
+    """For each conditional expression, by the key of its test: True where its first side ran.
 
-    spans: where calls were made. Where these do not tell, it is left out.
+    spans: places where calls were made. An expression is left out where they do not decide.
     """
     found: dict[str, set[bool]] = {}
     for node in ast.walk(code):
@@ -276,7 +276,7 @@ class _Other(Exception):
 
 
 def _is_same(func: Any, recorded: Any) -> bool:
-    """Whether one operator is the other, or the form of it that does not write in place."""
+    """Whether two operators are the same, or the second is the first one's in-place form."""
     if func is recorded:
         return True
     names = getattr(func, "_opname", ""), getattr(recorded, "_opname", "")
@@ -300,7 +300,7 @@ def _fit(given: Any, recorded: Any) -> bool:
 
 
 def _may_be_known(call: Call) -> bool:
-    """Whether code may leave a call out that it made before: of a constant that it keeps."""
+    """Whether code may skip a call that it made before, because it keeps the constant result."""
     draws = torch.Tag.nondeterministic_seeded in call.func.tags
     return is_silent(call.func) or not (draws or any(refs_in((call.args, call.kwargs))))
 
@@ -314,11 +314,10 @@ def _has_storage(value: Any) -> bool:
 
 
 class Following(DispatchMode):
-    """Holds each operator that runs inside, what it reads and what it gives, against recorded
-    calls.
+    """Compares each operator that runs inside with a recorded call: its operands and its results.
 
-    operands: what the code is given, each with the reference that it stands for: tensors of equal
-    values are told apart by who reads them.
+    operands: (value, reference) of all that the code is given, so that tensors of equal values are
+    told apart.
     """
 
     def __init__(self, made: Sequence[Made], operands: Iterable[tuple[Any, Any]] = ()) -> None:
@@ -370,7 +369,7 @@ class Following(DispatchMode):
         return out
 
     def _stand_for(self, given: Any, recorded: Any) -> bool:
-        """Whether tensors that are known are those that the recorded call read."""
+        """Whether the tensors given, as far as known, are those of the recorded call."""
         if isinstance(given, Tensor):
             if recorded.__class__ is not Ref or not _has_storage(given):
                 return True
@@ -386,7 +385,7 @@ class Following(DispatchMode):
         return True
 
     def followed(self) -> bool:
-        """Whether all of them have run."""
+        """Whether all recorded calls have run, but for silent ones."""
         made = self.made
         return all(
             is_silent(each.call.func) and reads_of(each, made[:at])
@@ -396,27 +395,27 @@ class Following(DispatchMode):
 
 @dataclass(frozen=True, slots=True)
 class Dual:
-    """A value with its derivative in a direction, or with those in each of a batch, leading
-    dimensions of ``tangent``."""
+    """A value with its tangent, its derivative in a direction; a batch of directions adds leading
+    dimensions to ``tangent``."""
 
     value: Any
     tangent: Any
 
     def of(self, get: Get) -> Dual:
-        """The tensors of its references."""
+        """The pair of tensors for its references."""
         return Dual(get(self.value), get(self.tangent))
 
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A value that runs under ``vmap`` see part by part along a dimension: for each vmap, the
-    outermost first, the dimension of what those around it leave; None: it takes nothing apart."""
+    """A value that ``vmap`` splits along a dimension: one for each vmap, the outermost first,
+    counted among the dimensions that outer ones leave. None: this vmap does not split it."""
 
     value: Any
     dims: tuple[int | None, ...]
 
     def of(self, get: Get) -> Mapped:
-        """The tensor of its reference."""
+        """The same with the tensor for its reference."""
         return Mapped(get(self.value), self.dims)
 
 
@@ -433,7 +432,7 @@ class Bound:
 
     @property
     def maps(self) -> int:
-        """Under how many ``vmap`` it ran."""
+        """Number of ``vmap`` around it."""
         return next((len(p.dims) for p in self.parts.values() if isinstance(p, Mapped)), 0)
 
 
@@ -514,7 +513,7 @@ class Expression:
         return list(found.values())
 
     def _is_unknown(self, node: ast.Call) -> bool:
-        """Whether it calls what is not imported from torch: a function by another name."""
+        """Whether a call is of a function that is not known to be torch's."""
         function = node.func
         if _root(function) in (*self.names, *self.imported, *_LOOPS) or is_plain(node):
             return False
@@ -550,9 +549,9 @@ class Expression:
 
 
 def _is_index(node: ast.BinOp, within: Collection[int]) -> bool:
-    """Whether it is a sum of several plain numbers within an index: which each is nobody tells.
+    """Whether a node is a sum of several plain numbers in an index: no call shows each of them.
 
-    within: the ids of all nodes that are.
+    within: the ids of all nodes inside of indices.
     """
     parts = [n for n in ast.walk(node) if not isinstance(n, ast.operator | ast.expr_context)]
     plain = all(isinstance(n, ast.BinOp | ast.Constant | ast.Name) for n in parts)
@@ -567,7 +566,7 @@ def is_plain(node: ast.AST) -> bool:
 
 
 def shows_shape(node: ast.AST) -> bool:
-    """``x.shape``, ``x.size(0)``: what says nothing of the numbers in a tensor."""
+    """Whether code asks only for a tensor's shape: ``x.shape``, ``x.size(0)``."""
     if isinstance(node, ast.Attribute):  # self.shape is a parameter of the module
         return node.attr in SHAPES | _MADE and getattr(node.value, "id", "") != "self"
     return isinstance(node, ast.Call) and shows_shape(node.func)
@@ -589,7 +588,7 @@ _MADE = frozenset({"new_zeros", "new_ones"})  # of its dtype, on its device
 
 
 def free_paths(tree: ast.AST, known: set[str]) -> list[ast.expr]:
-    """The names, and attributes of names, that mean nothing here; each once."""
+    """The names, and attributes of names, that have no value here; each once."""
     found: dict[str, ast.expr] = {}
 
     def visit(node: ast.AST) -> None:
@@ -615,7 +614,7 @@ def free_paths(tree: ast.AST, known: set[str]) -> list[ast.expr]:
 
 
 class Code:
-    """An expression and statements before it as code over values: shown is what is run."""
+    """An expression, and statements before it, as a function of values; the code shown is run."""
 
     def __init__(
         self,
@@ -688,7 +687,7 @@ class Code:
 
 
 class _Given(dict[str, Any]):
-    """Variables of code, and the keys of those that it has read; what it assigns is its own."""
+    """The variables of code, which notes the keys of those that are read."""
 
     def __init__(self, keys: dict[str, str], given: dict[str, Any]) -> None:
         super().__init__()
@@ -845,8 +844,8 @@ class _Operator:
 
 
 def _operator(node: ast.expr, span: Span, made: Call) -> _Operator | None:
-    """The operator that a call in an expression made; None where it gave it other tensors than the
-    call was given."""
+    """The operator that a call in an expression made; None where the operator read other tensors
+    than the call's arguments."""
     calls = (n for n in ast.walk(node) if isinstance(n, ast.Call) and span_of(n) == span)
     count = next((len(call.args) for call in calls), 0)
     settings = made.args[count:]
@@ -854,8 +853,8 @@ def _operator(node: ast.expr, span: Span, made: Call) -> _Operator | None:
 
 
 def _lines_up(node: ast.expr, made: Sequence[Made]) -> bool:
-    """Whether the dimensions of operands were lined up: an arithmetic operator makes no views, but
-    vmap does for it."""
+    """Whether vmap lined up the dimensions of operands: an arithmetic operator alone makes no
+    views."""
     spans = {
         span_of(n)
         for n in ast.walk(node)
@@ -866,15 +865,15 @@ def _lines_up(node: ast.expr, made: Sequence[Made]) -> bool:
 
 
 class _Misfits:
-    """Values that did not give what was recorded, of the parts that were read until that was seen:
-    whatever the other parts are, they never do."""
+    """Combinations of values that failed to give the recorded results. Only the parts that were
+    read count: whatever the others are, these values fail."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self.keys = keys
         self.known: dict[tuple[int, ...], set[Any]] = {}  # by the places of the parts
 
     def note(self, chosen: Sequence[Any], read: Collection[str]) -> None:
-        """These values did not, and no other parts were read."""
+        """Note that the chosen values of the parts that were read fail."""
         parts = zip(self.keys, chosen, strict=True)
         at = tuple(
             i for i, (key, x) in enumerate(parts) if key in read or isinstance(x, Dual | Mapped)
@@ -882,7 +881,7 @@ class _Misfits:
         self.known.setdefault(at, set()).add(self._of(chosen, at))
 
     def holds(self, chosen: Sequence[Any]) -> bool:
-        """Whether these values are known not to."""
+        """Whether the chosen values are known to fail."""
         return any(self._of(chosen, at) in seen for at, seen in self.known.items())
 
     @staticmethod
@@ -911,10 +910,11 @@ def _choices(
     numbers: Collection[str],
     lists: dict[str, Span],
 ) -> Iterator[tuple[Any, ...]]:
-    """What may stand behind each leaf: what the calls read that compute with it, then anything.
+    """Combinations of values for the leaves: first what the calls that compute with a leaf read,
+    then any value.
 
-    numbers: keys of those that are plain numbers rather than tensors. lists: those that are added
-    up, and where.
+    numbers: keys of leaves that are plain numbers. lists: names of lists that are added up, and
+    where.
     """
     kinds = expression.kinds
     inner = {ref.view for each in group if not _is_view(each) for ref in refs_in(each.call.out)}
@@ -957,8 +957,8 @@ def _choices(
 
 
 def _lined_up(group: Sequence[Made]) -> list[Made]:
-    """The calls that compute with tensors, given what vmap lined up for them as it was before; the
-    views that lined it up, and conversions of numbers, come last."""
+    """The calls with the views that vmap made for them undone. Those views, and conversions of
+    numbers, come last."""
     late = [_is_view(each) or not each.call.read for each in group]
     seen = [(each.call.read[:1], each.call.out) for each in group if _is_view(each)]
     pairs = [(out, read) for reads, outs in seen for read in reads for out in refs_in(outs)]
@@ -980,7 +980,7 @@ def _lined_up(group: Sequence[Made]) -> list[Made]:
 
 
 def _flags(call: Call) -> Iterator[tuple[str, bool]]:
-    """What a call was given for its arguments that are yes or no, by default too."""
+    """(name, value) of a call's boolean arguments, defaults included."""
     for at, argument in enumerate(call.func._schema.arguments):
         found = call.args[at] if at < len(call.args) else call.kwargs.get(argument.name)
         found = argument.default_value if found is None else found
@@ -993,7 +993,7 @@ def _flags(call: Call) -> Iterator[tuple[str, bool]]:
 def _with_tangents(
     choices: Iterable[tuple[Any, ...]], group: Sequence[Made]
 ) -> Iterator[tuple[Any, ...]]:
-    """The same values with what may be their tangents, of all that the calls read, then without."""
+    """The same choices with each possible tangent among what the calls read, then without."""
     inner = {ref.view for each in group if not _is_view(each) for ref in refs_in(each.call.out)}
     read: dict[Any, Ref] = {}
     for each in group:
@@ -1018,8 +1018,8 @@ def _with_tangents(
 def _mapped(
     choices: Iterable[tuple[Any, ...]], sizes: Sequence[int], maps: int
 ) -> Iterator[tuple[Any, ...]]:
-    """The same values, each as one that vmaps take apart or as it is, in all ways. sizes: of the
-    dimensions that these add to the result."""
+    """The same choices, with each value split by the vmaps or whole, in all ways. sizes: those of
+    the dimensions that the vmaps add to the result."""
 
     def forms(left: tuple[int, ...], sizes: Sequence[int]) -> Iterator[tuple[int | None, ...]]:
         if not sizes:
@@ -1055,7 +1055,7 @@ def _near(
     named: dict[tuple[Span | None, str], list[Any]],
     occurrences: list[_Occurrence],
 ) -> list[Any]:
-    """What may stand behind a leaf, by all its places: what fits all of them first."""
+    """Values that may stand behind a leaf; first those that fit at all of its places."""
     fitting = []
     for each in occurrences:
         pool = pools.get(each.span, []) if each.span is not None else []
@@ -1074,7 +1074,7 @@ def _near(
 
 
 def _either_sign(pool: Sequence[Any]) -> list[Any]:
-    """What calls read, and then their numbers negated: `a - b` may be computed as `a + -b`."""
+    """Values that calls read, and the negated numbers: `a - b` may be computed as `a + -b`."""
     return [*pool, *(-a for a in pool if type(a) in (int, float) and -a not in pool)]
 
 
@@ -1085,7 +1085,7 @@ def _holds(pool: Sequence[Any], a: Any) -> bool:
 
 
 def solved(form: Callable[[float], Any], results: Sequence[float]) -> list[Any]:
-    """Numbers from which a form that computes with numbers alone makes one of these."""
+    """Numbers at which a form, which computes with numbers alone, gives one of these results."""
     guesses = [g for n in results for g in (n, -n, *_roots(form, n))]
     found: list[Any] = []
     whole = (int(g) for g in guesses if abs(g) < 1e3 and g == int(g))
@@ -1098,7 +1098,7 @@ def solved(form: Callable[[float], Any], results: Sequence[float]) -> list[Any]:
 
 
 def _roots(form: Callable[[float], Any], result: float) -> list[float]:
-    """Where a form of one number has a value, by the secant's rule, as it may be written."""
+    """Numbers at which a form has a result, by the secant method, rounded as people write them."""
     found = []
     for a, b in ((1.0, 2.0), (0.5, 0.1), (-1.0, -2.0)):
         with suppress(ArithmeticError, TypeError, ValueError):
@@ -1116,7 +1116,7 @@ MOST_SIZE = 1025  # of a dimension that a form with a pole is asked for
 
 
 def reads_of(each: Made, others: Sequence[Made]) -> bool:
-    """Whether a call reads what one of others gave."""
+    """Whether a call reads the result of one of the others."""
     read = {ref.view for ref in each.call.read}
     return any(ref.view in read for other in others for ref in refs_in(other.call.out))
 
@@ -1199,7 +1199,7 @@ def _writes_first(call: Call, ref: Ref) -> bool:
 
 
 def _guess(expression: Expression, made: Sequence[Made]) -> int:
-    """How many calls belong to the first run: until an earlier part is evaluated again."""
+    """How many calls make the first run: it ends where an earlier part is evaluated again."""
     order = {
         span_of(node): i
         for i, node in enumerate(postorder(expression.node))
@@ -1245,8 +1245,8 @@ def _gives(
     device: str,
     cast: torch.dtype | None,
 ) -> tuple[Any, Ref | None] | None:
-    """What the code gives, and the recorded reference to it, where it makes these very calls, each
-    with the recorded result."""
+    """The result of the code and its recorded reference, if the code makes exactly these calls with
+    the recorded results; else None."""
     code.read = None  # until it runs
     try:
         values = {key: as_operand(part, value) for key, part in parts.items()}
@@ -1274,7 +1274,7 @@ def _gives(
 
 
 def as_operand(part: Any, value: Get) -> Any:
-    """A copy of the recorded value of a part, which autograd follows if it followed that."""
+    """A copy of a part's recorded value, which autograd follows if it followed the original."""
     if isinstance(part, Dual | Mapped):
         return part.of(partial(as_operand, value=value))
     if part.__class__ is tuple:
@@ -1289,7 +1289,7 @@ def as_operand(part: Any, value: Get) -> Any:
 
 
 def transformed(code: Callable[[dict[str, Any]], Any], parts: dict[str, Any]) -> Any:
-    """What code makes of its parts; under vmap where some are Mapped, a Dual where some are."""
+    """The result of code on its parts: under vmap if some are Mapped, a Dual if some are."""
     mapped = {key: part for key, part in parts.items() if isinstance(part, Mapped)}
     if not mapped:
         return _differentiated(code, parts)
