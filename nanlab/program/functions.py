@@ -34,17 +34,17 @@ _LIBRARIES = frozenset({"torch", "numpy", "nanlab"}) | sys.stdlib_module_names
 
 @dataclass(frozen=True)
 class Ran:
-    """Where the step computed something, in one file."""
+    """The lines and calls of one file that computed something in the step."""
 
     lines: Set[int]
     spans: Set[Span | None]  # of the calls and operators that did
 
     def explains(self, call: ast.Call, around: ast.AST) -> bool:
-        """Whether a call computed at its own place, or was not made."""
+        """Whether a call computed at its own place, or stands on a side that did not run."""
         return span_of(call) in self.spans or call.lineno in not_run(around, self.lines)
 
     def reached(self, function: ast.AST, functions: Sequence[ast.FunctionDef]) -> bool:
-        """Whether lines of its own computed something."""
+        """Whether lines of the function itself computed something."""
         whole = not hasattr(function, "lineno")  # the file
         inner = (f for f in functions if whole or f.lineno in lines_of(function)[1:])
         own = {*lines_of(function)} if not whole else self.lines
@@ -99,8 +99,8 @@ class Functions:
         return cls(text)
 
     def callees(self, call: ast.Call, around: ast.AST) -> list[ast.FunctionDef] | None:
-        """The functions of the file that may be called, none for one of torch's, of a tensor or of
-        Python; None: not known."""
+        """The file's functions that a function may call; None where it calls an unknown one.
+        Functions of torch and Python and methods of tensors do not count."""
         name, root = last_name(call.func), root_of(call.func)
         if root in self.imported:
             return []
@@ -116,7 +116,8 @@ class Functions:
 
     @cached_property
     def _called(self) -> list[tuple[ast.FunctionDef, set[ast.FunctionDef], bool]]:
-        """(function, what it calls, whether it calls what is not known) of each but __init__."""
+        """(function, called names, whether it calls an unknown one) of each function but
+        ``__init__``."""
         found = []
         for function in (f for f in self.all if f.name != "__init__"):
             each = [self.callees(call, function) for call in self.calls[function]]
@@ -124,7 +125,7 @@ class Functions:
         return found
 
     def callers(self, function: ast.FunctionDef) -> list[ast.FunctionDef]:
-        """The functions that call one, or may where it was given to them."""
+        """The functions that call a function, or may because they are given it."""
         given = function in self.given
         return [
             other
@@ -135,10 +136,11 @@ class Functions:
     def behind(
         self, function: ast.FunctionDef, ran: Ran | None = None
     ) -> tuple[list[ast.FunctionDef], list[ast.FunctionDef]]:
-        """The functions that run in one, itself first, and those of them that others call, too.
+        """The functions that run within a function, itself first; and those of them that others
+        call.
 
-        ran: what the step computed; None: what the text alone tells. Raises NotReplayable where it
-        does more than compute.
+        ran: what the step computed; None: go by the text alone. Raises NotReplayable where the
+        function does more than compute.
         """
         if ran is not None and not ran.reached(function, self.all):
             raise NotReplayable(f"nothing that {function.name} computes itself ran in the step")
@@ -174,10 +176,10 @@ class Functions:
     def _shared(
         self, found: Sequence[ast.FunctionDef], asked: bool, ran: Ran
     ) -> list[ast.FunctionDef]:
-        """The functions behind one that others that ran call, too. Raises NotReplayable where what
-        these make may be what the one is given: then it is not known where it begins.
+        """The functions found that others that ran call, too. Raises NotReplayable where results of
+        these may be arguments of the function: then it is not known where it begins.
 
-        asked: whether some of them are known by having run alone.
+        asked: whether some of them are known because they ran alone.
         """
         others = [f for f in (self.whole, *self.all) if f not in found and ran.reached(f, self.all)]
         sharing: list[ast.AST] = []
@@ -208,7 +210,8 @@ class Functions:
     def _is_fed(
         self, call: ast.Call, around: ast.AST, shared: Sequence[ast.AST], unclear: bool
     ) -> bool:
-        """Whether a call is given what one of some functions has made, as far as names tell."""
+        """Whether an argument of a call may be the result of one of some functions, by its
+        names."""
         if unclear:
             return True
         read, known = names_in(*call.args, *(k.value for k in call.keywords)), set[str]()
@@ -229,8 +232,8 @@ class Functions:
 
 
 def _known(tree: ast.AST, functions: Sequence[ast.FunctionDef]) -> dict[str, list[ast.FunctionDef]]:
-    """By the names that they are called by; of an object of a class of the file, its ``forward`` or
-    ``__call__`` by the object's name."""
+    """The functions by the names under which they are called. ``forward`` and ``__call__`` go by
+    the names of objects of their class."""
     found: dict[str, list[ast.FunctionDef]] = {}
     for function in (f for f in functions if f.name not in ("forward", "__call__")):
         found.setdefault(function.name, []).append(function)
@@ -250,14 +253,14 @@ def _known(tree: ast.AST, functions: Sequence[ast.FunctionDef]) -> dict[str, lis
 
 @lru_cache(maxsize=1024)
 def _lambdas(body: ast.AST) -> set[str]:
-    """The names of a function's own that are given lambdas alone."""
+    """The names to which a function assigns lambdas alone."""
     given = [(last_name(t), v) for n in ast.walk(body) for t, v in assignments_in(n)]
     others = {name for name, value in given if not isinstance(value, ast.Lambda)}
     return {name for name, _ in given} - others
 
 
 def not_run(function: ast.AST, ran: Collection[int]) -> set[int]:
-    """Lines of the sides of conditions that computed nothing where the other side did."""
+    """Lines on sides of conditions that computed nothing while the other side did."""
     found: set[int] = set()
     for node in ast.walk(function):
         if isinstance(node, ast.If):

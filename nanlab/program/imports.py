@@ -1,4 +1,4 @@
-"""The imports that edits need: of modules that their lines name, and their files do not."""
+"""The imports that edits need, of modules that their lines name and their files do not import."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def imported(edits: Sequence[EditLike], read: Callable[[str], str]) -> Iterator[
 
 
 def computing(edits: Sequence[EditLike], read: Callable[[str], str]) -> list[EditLike]:
-    """The edits without what they import."""
+    """The edits without their lines of imports."""
     found: list[EditLike] = []
     for edit in edits:
         rows = edit.text.splitlines()
@@ -85,8 +85,8 @@ def _rows(
 
 
 def _of_notebook() -> set[str]:
-    """The names that all cells of the running notebook have; of one that is not at hand, as from
-    a capsule, those that ``%load_ext nanlab`` gives."""
+    """The names that all cells of the running notebook share; without a notebook, as for a capsule,
+    the modules that ``%load_ext nanlab`` gives."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return {*_MODULES} if shell is None else {*shell.user_ns}
@@ -110,8 +110,8 @@ def _named(text: str) -> Iterator[str]:
 
 @lru_cache(maxsize=16)
 def _known(tree: ast.Module) -> set[str]:
-    """The names that a file imports, or has from elsewhere: those that it reads, and not those that
-    a function imports for itself."""
+    """The names that a file imports or gets from elsewhere, as it reads them; imports within a
+    function do not count."""
     inner = {
         id(each)
         for node in tree.body

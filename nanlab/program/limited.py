@@ -35,7 +35,8 @@ _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.Gener
 
 
 def decorated(text: str, edit: EditLike) -> ast.FunctionDef | None:
-    """The function that an edit puts under the decorator; None: it does something else."""
+    """The function that an edit decorates with ``limit``; None where the edit does something
+    else."""
     if not edit.text.startswith(DECORATOR + "\n"):
         return None
     functions = (n for n in nodes_of(parsed(text)) if isinstance(n, ast.FunctionDef))
@@ -43,7 +44,8 @@ def decorated(text: str, edit: EditLike) -> ast.FunctionDef | None:
 
 
 def under_limit(text: str, line: int) -> Iterator[ast.FunctionDef]:
-    """The functions that compute a line and may be called again, the innermost first."""
+    """The functions around a line, callers included, that may be called again; the innermost
+    first."""
     functions, seen = Functions.of(text), list[ast.FunctionDef]()
     todo = sorted((f for f in functions.all if line in lines_of(f)), key=lambda f: -f.lineno)
     while todo:
@@ -106,7 +108,7 @@ def patches_of(
 
 
 def _place_of(recording: Recording, segment: Segment, run: EngineRun) -> int:
-    """The number of the place that called the engine; -1 where that made no call."""
+    """The number of the place that called the engine; -1 where its run made no call."""
     if run.last == run.first:
         return -1
     position = segment.calls[run.first].position
@@ -122,7 +124,7 @@ def _lines_in(node: ast.AST) -> Iterator[int]:
 
 
 def _under_limit(part: Slice, fixed: Set[Ref]) -> Callable[[Get], Any]:
-    """The run under limits. fixed: operands that it makes itself, of numbers alone."""
+    """The run under ``nanlab.safe.limit``. fixed: operands that it makes of numbers alone."""
     given = [ref for ref in part.operands if ref not in fixed]
     known: Memory = {}
 
@@ -145,8 +147,8 @@ def _under_limit(part: Slice, fixed: Set[Ref]) -> Callable[[Get], Any]:
 def _made_inside(
     recording: Recording, segment: Segment, part: Slice, own: dict[int, Call], tensors: bool
 ) -> set[Ref]:
-    """The operands of a run that it makes of numbers. tensors: of numbers of Python, too, which no
-    call tells."""
+    """The operands of a run that it makes of numbers. tensors: tensors made of Python numbers too,
+    which no call shows."""
     created = _created(own)
     found = {ref for ref in part.operands if ref.storage in created}
     if tensors:
@@ -176,9 +178,9 @@ def _runs(
     own: dict[int, Call],
     enter: Callable[[EngineRun], bool],
 ) -> Iterator[Slice]:
-    """What is computed in a function and read outside, run by run.
+    """Each run of a function as a slice: from its operands to the results that others read.
 
-    enter: whether a run of the engine is a part of it.
+    enter: whether a run of the engine belongs to it.
     """
     calls = {id(call) for call in own.values()}
 
@@ -204,7 +206,7 @@ def _runs(
 
 
 def _turns(values: Values, at: int, look: Look, own: dict[int, Call]) -> bool:
-    """Whether what a function decides by is another next to what it was given."""
+    """Whether a condition in a function turns out otherwise next to its operands."""
     if not isinstance(look.value, bool):
         return False
     calls = {id(call) for call in own.values()}
@@ -216,7 +218,7 @@ def _turns(values: Values, at: int, look: Look, own: dict[int, Call]) -> bool:
 
 
 def _unread(segment: Segment, own: dict[int, Call], made: Collection[int], part: Slice) -> set[int]:
-    """Calls of a function that nobody outside reads, and that read what is not made any more.
+    """Calls of a function that read replaced results, and whose own results nobody outside reads.
     Raises NotReplayable where somebody does."""
     read_outside = {ref.view for _, ref in handed_on(segment, own)}
     known = {ref.view for ref in part.targets}
@@ -233,8 +235,8 @@ def _unread(segment: Segment, own: dict[int, Call], made: Collection[int], part:
 
 
 def handed_on(segment: Segment, own: Mapping[int, Call]) -> list[tuple[int, Ref]]:
-    """Which results of these calls others of the forward pass read, or the engine begins with, and
-    the calls' indices."""
+    """(index, result) of each call whose result other calls of the forward pass read, or the engine
+    begins with."""
     made = {ref.view: (i, ref) for i, call in own.items() for ref in refs_in(call.out)}
     windows = [(run.first, run.last) for run in segment.engine]
     read = [(ref, run.first) for run in segment.engine for ref in refs_in(run.roots)]
@@ -255,8 +257,8 @@ def _one_by_one(
     once: Collection[int],
     lines: Collection[int],
 ) -> Iterator[tuple[Slice, dict[int, Call]]]:
-    """Each run of a function, and its calls. Raises NotReplayable where several follow each other
-    that do not compute alike.
+    """Each run of a function, with its calls. Raises NotReplayable where runs in a row differ in
+    what they compute.
 
     lines: in no loop; once: those of them that each run of the function passes at most once.
     """
@@ -290,7 +292,7 @@ def _one_by_one(
 
 
 def _created(own: dict[int, Call]) -> set[int]:
-    """The storages that calls make; of a view, as ``detach``, it is that of what they read."""
+    """The storages that calls make; views and in-place calls make none."""
     makers = (c for c in own.values() if not (c.func.is_view or c.func._schema.is_mutable))
     return {ref.storage for call in makers for ref in refs_in(call.out)}
 

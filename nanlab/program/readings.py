@@ -1,4 +1,4 @@
-"""What the lines of a file computed in a step: their calls, and the values behind its names."""
+"""What the lines of a file computed in a step: their calls, and the values of their names."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def text_of(recording: Recording, file: str) -> str:
 
 
 class Readings:
-    """A file, read from a line of it: what its lines computed, and what names stand for there."""
+    """A file seen from one of its lines: what its lines computed, and the values of names there."""
 
     def __init__(self, recording: Recording, shared: Values, file: str, line: int) -> None:
         self.recording, self.shared, self.segments = recording, shared, shared.segments
@@ -88,7 +88,8 @@ class Readings:
     # -- calls
 
     def made(self, span: Span) -> BySegment:
-        """By segment the calls of a stretch of file, or of a custom Function's backward."""
+        """By segment, the calls made in a span of the file, or by a custom Function's backward
+        there."""
         key = self.file, span
         if key not in self.shared.lines:
             self.shared.lines[key] = self._made_again(span)
@@ -128,7 +129,7 @@ class Readings:
         ]
 
     def value(self, segment: int) -> Callable[[int, Ref], Any]:
-        """What a reference showed when a call of a segment began."""
+        """A function that gives the value of a reference at the moment when a call began."""
 
         def value(index: int, ref: Ref) -> Any:
             for results in reversed(self.results):
@@ -171,7 +172,7 @@ class Readings:
         return found
 
     def _place(self, op: Op) -> int:
-        """The number of the line of a row: of a package's file the innermost there."""
+        """The number of a row's line in this file; in a package's file, of the innermost line."""
         return op.site if is_installed(self.file) else op.place
 
     @cached_property
@@ -187,8 +188,8 @@ class Readings:
 
     @cached_property
     def _kinds(self) -> dict[str, bool | None]:
-        """Keys of names that the function assigns, and what that says of them: tensors, the results
-        of calls (True), or plain numbers, from arithmetic alone that made no call (False)."""
+        """Keys of names that the function assigns, and their kind: True for results of calls, which
+        are tensors; False for plain numbers, from arithmetic that made no call."""
         if self.file not in self.shared.computing:
             calls = (call for segment in self.segments for call in segment.calls)
             rows = (self.recording.at(c.position) for c in calls if any(refs_in(c.out)))
@@ -208,7 +209,7 @@ class Readings:
         return {key: known.pop() for key, known in kinds.items() if len(known) == 1}
 
     def last_layers(self, group: Sequence[Made], span: Span) -> list[Made]:
-        """The last call of each run of a Sequential."""
+        """The call of the last layer in each run of a Sequential."""
         own = [m for m in group if m.span == span and not is_silent(m.call.func)]
 
         def layer(m: Made) -> tuple[Any, str]:
@@ -217,7 +218,8 @@ class Readings:
         return [m for m in own if layer(m) == layer(own[-1])]
 
     def given_to_last_layer(self, call: ast.Call, line: int, at: int, index: int) -> Ref:
-        """What the last layer of a Sequential was given that a statement called before an index."""
+        """The input of a Sequential's last layer, in the last run before an index by a
+        statement."""
         for statement in nodes_of(parsed(self.text)):
             if isinstance(statement, ast.stmt) and statement.lineno == line:
                 for node in ast.walk(statement):
@@ -231,7 +233,7 @@ class Readings:
     # -- names
 
     def elsewhere(self, path: ast.expr, at: int, reader: Sequence[int]) -> Any:
-        """The value of a name that only other lines read, when a reader ran, by its calls."""
+        """The value, at a call, of a name that the calls of its own line do not show."""
         if isinstance(path, ast.Name) and path.id in self.named:
             part, line = self.named[path.id]
             if (whole := whole_of(part)) is not None:
@@ -259,8 +261,8 @@ class Readings:
         line: int = 0,
         within: Collection[int] | None = None,
     ) -> Iterator[list[Any]]:
-        """Values that lines of the function read by a name, by run; before: runs before an index
-        first; line: that alone; within: the calls that may be asked."""
+        """By run, the values that calls of the function's lines read by a name. before: runs before
+        this index come first. line: look there alone. within: look at these calls alone."""
         key = key_of(path)
         for statement in readers_of(key, self.text, self.statements[0]):
             if line and statement.lineno != line:
@@ -289,8 +291,8 @@ class Readings:
     def _handed_over(
         self, path: ast.expr, at: int, reader: Sequence[int], most: int = MOST_HANDED
     ) -> list[Any] | None:
-        """Values of what the function around gives to another, which reads it or hands it on, and
-        gets no other there from anywhere."""
+        """Values of a name that the function passes to another function, which reads them or passes
+        them on, and whose parameter gets its value from nowhere else."""
         key, tree = key_of(path), parsed(self.text)
         calls = _calls_in(tree)
         around = function_around(self.text, self.line)
@@ -321,8 +323,8 @@ class Readings:
         return None
 
     def _callees(self, tree: ast.AST, called: Set[str]) -> Iterator[tuple[str, ast.FunctionDef]]:
-        """The functions of the file, and those that it calls by name of others which call them
-        nowhere, each with its file."""
+        """The functions of the file, and functions of other files that only this file calls by
+        name, each with its file."""
         yield from ((self.file, n) for n in nodes_of(tree) if isinstance(n, ast.FunctionDef))
         for file in {place[0]: None for place in self.recording.places}:
             if file == self.file:
@@ -335,8 +337,8 @@ class Readings:
                         yield file, callee
 
     def _iterated(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
-        """A list or tuple that a comprehension goes over, from what each of its turns read that the
-        reader is computed from."""
+        """A list or tuple that a comprehension iterates over: of the values that its turns read and
+        that the reader depends on."""
         key = key_of(path)
         for statement in readers_of(key, self.text, self.statements[0]):
             for node in ast.walk(statement):
@@ -363,7 +365,7 @@ class Readings:
         return None
 
     def _solved(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
-        """The number from which others, that calls read, are made without a call."""
+        """A number whose value follows from numbers that calls read, such as n from ``n // 2``."""
         key = key_of(path)
         for statement in readers_of(key, self.text, self.statements[0]):
             forms = [
@@ -377,7 +379,7 @@ class Readings:
         return None
 
     def _numbers_at(self, name: ast.expr, at: int) -> list[float]:
-        """The numbers that calls of the statements that read a name read."""
+        """The numbers that calls read in the statements that read a name."""
         return [
             number
             for statement in readers_of(key_of(name), self.text, self.statements[0])
@@ -388,7 +390,8 @@ class Readings:
         ]
 
     def _parameter(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
-        """A parameter of the module at whose line it is read, which others alone read."""
+        """A parameter read as ``self.name``, by the calls of other lines, in the module of this
+        line."""
         if not isinstance(path, ast.Attribute) or getattr(path.value, "id", "") != "self":
             return None
         here = (group for each in self.statements for _, group in self.made(span_of(each)))
@@ -406,8 +409,8 @@ class Readings:
         return found[:1] if len({ref.view for ref in found}) == 1 else None
 
     def _data(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
-        """The data that a call into a library is given alone: the one tensor that it reads which is
-        no parameter and which no call of the step made."""
+        """Data that a library's call gets as its only argument: the one tensor read in there that
+        is no parameter and no result of a call in the step."""
         key, segment = key_of(path), self.segments[at]
         made = {ref.storage for call in segment.calls for ref in refs_in(call.out)}
         named = self.recording.program.names
@@ -429,8 +432,8 @@ class Readings:
         return None
 
     def _noted(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
-        """What the function around had under a name where the fault showed, which it gives to that
-        once, if the reader reads it."""
+        """The tensor that a name of this function had where the fault showed, if the reader reads
+        it and the function assigns the name only once."""
         around, name = function_around(self.text, self.line), ast.unparse(path)
         if stored_in(around).count(name) > 1:
             return None
@@ -443,7 +446,7 @@ class Readings:
         return [*found.values()] or None
 
     def _kept(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
-        """What the forward of a custom Function kept for the run of its backward that reads it."""
+        """The tensor that a custom Function's forward saved under a name of its backward."""
         backward, segment = function_around(self.text, self.line), self.segments[at]
         run = next((r for r in segment.function_runs if r.first <= reader[0] < r.last), None)
         use = next((u for u in segment.functions if run and u.number == run.number), None)
@@ -460,7 +463,7 @@ class Readings:
         return None
 
     def _assigned_to(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
-        """What the one assignment of a name in this function computes."""
+        """The result of the expression in the function's only assignment to a name."""
         around = function_around(self.text, self.line)
         values = [
             value
@@ -481,7 +484,7 @@ class Readings:
 
 
 def _behind(segment: Segment, index: int, calls: Collection[int]) -> set[int]:
-    """Those of some calls that the one at the index is computed from, through them alone."""
+    """Those of some calls that the call at an index depends on through them alone."""
     read = {ref.view for ref in refs_in(segment.calls[index].args)}
     found = set()
     for i in sorted((i for i in calls if i < index), reverse=True):

@@ -213,7 +213,7 @@ class Graph:
         return found
 
     def _other(self, ref: Ref, slot: list[Any]) -> Any:
-        """The twin of a tensor that is known with the other tracking only."""
+        """The tensor, tracked or detached as asked, where only the other form is known."""
         if ref.tracked == 2 and slot[0] is not None and not slot[0].requires_grad:
             slot[2] = slot[0].detach().requires_grad_()  # x.detach().requires_grad_()
             return slot[2]
@@ -235,7 +235,7 @@ class Graph:
         )
 
     def _unseen(self, ref: Ref) -> Any:
-        """A view that no call returned: of a leaf's storage, or of what a call made."""
+        """A view that no call returned, made from a leaf or from a call's result."""
         if ref.storage in self.bases:
             base = self.bases[ref.storage].tensor
             if base.requires_grad and not ref.tracked:
@@ -279,7 +279,7 @@ class Graph:
 
     @contextmanager
     def covering(self) -> Iterator[None]:
-        """What is detached in here may become a leaf of its own, as in a reentrant checkpoint."""
+        """Let a tensor detached in here become a leaf of its own, as in a reentrant checkpoint."""
         outer, self._covered = self._covered, {}
         try:
             yield
@@ -290,7 +290,7 @@ class Graph:
             self._covered = outer
 
     def replace(self, ref: Ref, made: Any) -> None:
-        """From here on a reference stands for this tensor alone, and its storage for its memory.
+        """Let a reference stand for this tensor alone, and its storage for the tensor's memory.
 
         Memory that others read is not handed on: later calls may write into it.
         """
@@ -400,9 +400,9 @@ class Beginning:
     def up_to(
         cls, segments: Sequence[Segment], index: int, earlier: Beginning | None = None
     ) -> Beginning | None:
-        """What comes before a call, or less; None where nothing can be shared.
+        """The calls up to an index, or fewer, made once; None where nothing can be shared.
 
-        earlier: a beginning that is shorter, from which to go on.
+        earlier: a shorter beginning to continue.
         """
         index = _parting(segments, index)
         if earlier is not None and index <= earlier.index:
@@ -422,7 +422,7 @@ class Beginning:
 
     @property
     def is_intact(self) -> bool:
-        """Whether nobody has written what it made."""
+        """Whether all its tensors are as they were made."""
         return all(tensor._version == version for tensor, version in self._versions)
 
     @property
@@ -432,14 +432,16 @@ class Beginning:
         return sum(base.tensor.untyped_storage().nbytes() for base in bases)
 
     def reaches(self, call: tuple[int, int]) -> int | None:
-        """From where on a run below autograd can begin that makes a call; None: from the start."""
+        """The index from which a run below autograd has to begin to make a call; None: from the
+        start."""
         begin = self.index if call[0] else min(call[1], self.index)
         between = range(begin, self.index)
         free = not any(True for i in between for _ in _written_at(self.segments[0], i))
         return begin if free else None
 
     def memory(self, later: Iterable[Call]) -> Memory:
-        """Its storages, for a run of these calls below autograd."""
+        """Copies of its storages that these later calls write, and the other storages, as a
+        memory."""
         graph, found = self.building.graph, Memory()
         found.storages = dict(graph.memory.storages)
         for base in graph.bases.values():
@@ -451,8 +453,8 @@ class Beginning:
 
 
 def _parting(segments: Sequence[Segment], index: int) -> int:
-    """The last place up to a call where runs of a step may part: what was made before is not
-    written after it, nor is a leaf that autograd follows while the engine still has to run."""
+    """The last index, up to a call, at which runs of a step may part: nothing made before is
+    written later, and no tracked leaf is while the engine still has to run."""
     first, end = segments[0], (-1, 0)
     for at, segment in enumerate(segments):
         for run in segment.engine:
@@ -490,10 +492,8 @@ def _parting(segments: Sequence[Segment], index: int) -> int:
 def _done_after_backward(
     segments: Sequence[Segment], patches: Sequence[Patch]
 ) -> dict[tuple[int, int], list[int]]:
-    """Where all runs of the engine and all edits are over: storages after their last use.
-
-    An optimizer makes several times what it updates.
-    """
+    """(segment, index) after all engine runs and edits -> storages last used there. An optimizer
+    makes several times the memory of what it updates."""
     ends = [(at, run.last) for at, s in enumerate(segments) for run in s.engine]
     ends += [(patch.segment, patch.at + 1) for patch in patches]
     if not ends:
@@ -502,7 +502,7 @@ def _done_after_backward(
 
 
 def is_skipped(use: FunctionUse, skipped: Collection[int], written: Collection[int]) -> bool:
-    """Whether no call of a Function's forward is made, nor any written anew: new code calls it."""
+    """Whether a Function's calls are all replaced, so that new code calls the Function."""
     calls = range(use.first, use.last)
     return bool(calls) and all(i in skipped and i not in written for i in calls)
 
@@ -576,7 +576,7 @@ class Functions:
             leaf.grad = self.graph.get(run.left[0])
 
     def _run_of_hook(self, use: HookUse, gradient: Any) -> FunctionRun | None:
-        """The run of a hook, its calls made for this gradient; None of an earlier leaf's."""
+        """The run of a hook, made again for this gradient; None for the hook of an earlier leaf."""
         outer = self.running[-1] if self.running else None
         run = backward_of(self._segment, use, outer, self._over)
         if run is not None:
@@ -590,7 +590,7 @@ class Functions:
             self._inputs[id(use)] = [*map(self.graph.get, use.inputs)]
 
     def apply(self, use: FunctionUse) -> None:
-        """The calls of its forward were made: tie their values to its inputs."""
+        """Tie the values of a Function's forward, whose calls were made, to its inputs."""
         self._begin(use)
         graph, inputs = self.graph, self._inputs.pop(id(use))
         if any(ref.__class__ is not Ref for ref in use.outputs.values()):
@@ -611,7 +611,7 @@ class Functions:
                 graph.rebind(ref, result)
 
     def _go_back(self, use: FunctionUse, gradients: Sequence[Any]) -> list[Any]:
-        """What the recorded backward leaves of these gradients of the results."""
+        """The gradients that the recorded backward makes of these gradients of the results."""
         outer = self.running[-1] if self.running else None
         run = backward_of(self._segment, use, outer, self._over)
         if run is None:
@@ -622,7 +622,7 @@ class Functions:
     def _make(
         self, run: FunctionRun, arrived: Sequence[Any], gradients: Sequence[Any], name: str
     ) -> None:
-        """Make the calls of a run for these gradients in the place of those that arrived."""
+        """Make the calls of a recorded run with these gradients in place of the recorded ones."""
         self._over.add(id(run))
         for ref, gradient in zip(arrived, gradients, strict=True):
             if (ref is None) != (gradient is None):
@@ -648,7 +648,8 @@ def backward_of(
     outer: EngineRun | None,
     over: Collection[int] = (),
 ) -> FunctionRun | None:
-    """The first run, not over, of a Function's backward or a hook in this engine run."""
+    """The first run of a Function's backward, or of a hook, within an engine run and not yet
+    over."""
     for run in segment.function_runs:
         if run.number == use.number and id(run) not in over:
             if outer is None or (outer.first <= run.first and run.last <= outer.last):
@@ -657,7 +658,7 @@ def backward_of(
 
 
 def _lies_in(run: EngineRun, others: Sequence[EngineRun]) -> bool:
-    """Whether a run of the engine happened within another; of these, a later one ended later."""
+    """Whether a run of the engine happened within one of the later entries, which end later."""
     later = others[next(at for at, each in enumerate(others) if each is run) + 1 :]
     return any(each.first <= run.first and run.last <= each.last for each in later)
 
@@ -708,7 +709,7 @@ class _Building:
         self.state = self.functions.state()  # where others go on from here
 
     def go_on_from(self, other: _Building) -> None:
-        """Begin with what was built elsewhere, whose Functions ask this one from now on."""
+        """Begin with another building's tensors, whose Functions belong to this one from now on."""
         self.graph, self.functions = other.graph.branch(), other.functions
         for leaf in self.graph.tensors():
             # torch refuses to say of a view under no_grad whose base was written since
@@ -821,7 +822,7 @@ def run_patches(graph: Graph, patches: Sequence[Patch], grad: bool) -> None:
 
 
 def _paired(out: Any, made: Any) -> tuple[tuple[Ref, ...], tuple[Any, ...]]:
-    """The references that a patch replaces, and the tensors that it gives for them."""
+    """The references that a patch replaces, and its tensors for them."""
     several = out.__class__ is tuple
     refs = out if several else (out,)
     results = tuple(made) if several and isinstance(made, tuple | list) else (made,)
@@ -879,8 +880,8 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
 
 
 def differentiate(run: EngineRun, graph: Graph) -> None:
-    """A run of ``torch.autograd.grad`` whose results go on; under vmap, of a batch of gradients or
-    for each sample by itself."""
+    """Make a run of ``torch.autograd.grad`` again, under vmap too: for a batch of gradients, or for
+    each sample by itself."""
     roots, inputs, gradients = (
         [*map(graph.get, refs)] for refs in (run.roots, run.inputs, run.gradients)
     )

@@ -115,7 +115,8 @@ _REBUILT: dict[tuple[int, int], tuple[tuple[Segment, Segment], str, list[EngineR
 
 
 def _difference(where: Window, wrong: list[EngineRun], beginning: Beginning | None = None) -> str:
-    """Why the step run above autograd differs from the record, or ""; bad engine runs."""
+    """The difference between the record and the step run above autograd, "" for none; bad engine
+    runs."""
     runs = [
         (run, [*refs_in((*run.roots, *run.after.values(), *run.results))])
         for segment in where.segments
@@ -155,12 +156,12 @@ def last_backward(where: Window) -> tuple[int, EngineRun | None]:
 
 
 def gradient_runs(where: Window) -> list[tuple[int, EngineRun]]:
-    """The runs of the engine, by segment, whose gradients no later one goes back through."""
+    """The runs of the engine, by segment, through whose gradients no later run goes back."""
     return [run for run in _outer_runs(where) if run[1].accumulates or not _goes_on(where, *run)]
 
 
 def _goes_on(where: Window, at: int, run: EngineRun) -> bool:
-    """Whether the results of a run have a part in the roots of a later one."""
+    """Whether a later run of the engine begins from results of this run."""
     reached = {ref.storage for ref in refs_in(run.results)}
     for number, segment in enumerate(where.segments[at:], at):
         begin = run.last if number == at else 0
@@ -380,7 +381,8 @@ def results_at(where: Window, position: int, run: Run = operate_call) -> tuple[l
 
 
 def results_of(call: Call, out: Any, memory: Memory) -> list[Tensor]:
-    """The tensors of a call in the order of its rows: what it made, then what it wrote."""
+    """The tensors of a call in the order of its rows: results first, then what it wrote in
+    place."""
     from nanlab.capture.dispatch import targets_of
 
     if call.func is None:
@@ -430,7 +432,7 @@ def replay_step(
 
 
 def _narrowed(where: Window, change: Change, without: Sequence[int]) -> Replay:
-    """The step without rows of its batch; the refusal says what else shows it."""
+    """The step without rows of its batch; a refusal names another way to see it."""
     try:
         return patched(where, change)[0]
     except NotReplayable as error:
@@ -568,7 +570,8 @@ def try_rate(recording: Recording, first: int, last: int, position: int, rate: f
 
 
 def _first_reading(segments: Sequence[Segment], parameters: Container[int]) -> tuple[int, int]:
-    """(segment, index) of the first call that reads a parameter: what comes before fills them."""
+    """(segment, index) of the first call that reads a parameter; calls before it initialise
+    them."""
     for at, segment in enumerate(segments):
         for index, call in enumerate(segment.calls):
             read = {ref.storage for ref in call.read}
@@ -670,7 +673,7 @@ def _again(where: Window, change: Change, dtype: torch.dtype | None) -> Replay:
 
 
 def _known_looks(where: Window) -> frozenset[Any]:
-    """Whether gradients overflow, as a GradScaler reads it: what it does then is known."""
+    """The reads of a GradScaler's check of gradients: what it does for another value is known."""
     return frozenset(
         ref
         for segment in where.segments
@@ -717,7 +720,7 @@ def _retype(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
-    """The segment with another dtype for half precision, whose leaves are widened."""
+    """The segment with another dtype in place of half precision, and with its leaves in it."""
     half: dict[int, torch.dtype] = {}
     for call in segment.calls:
         for ref in call.read:
@@ -786,7 +789,7 @@ class FiniteGate:
                 hook.remove()
 
     def _check(self, ref: Ref, leaf: Tensor) -> None:
-        """Raises Ended where the gradient is not finite, nor will be when more is added."""
+        """Raise Ended where a leaf's gradient is not finite: whatever is added, it stays so."""
         if leaf.grad is not None and not are_finite([leaf.grad.detach()]):
             name = self.where.recording.program.names.get(ref.storage, f"leaf {ref.storage}")
             self.found = {name: leaf.grad}
@@ -854,7 +857,7 @@ def patched(
 
 
 def differs(look: Look, now: Any) -> bool:
-    """Whether a value that the program read is another now."""
+    """Whether a value that the program read has changed."""
     try:
         value = now.item() if isinstance(now, Tensor) else now
     except (RuntimeError, ValueError):
@@ -881,7 +884,7 @@ def loss_of(where: Window, get: Any) -> float | None:
 
 
 def _losses(where: Window) -> list[Any]:
-    """What backward was called on in the step."""
+    """The losses on which the step called backward."""
     losses = where.recording.history.losses
     return [each for each in losses if where.start <= each.position <= where.end]
 
@@ -911,10 +914,10 @@ def _by_name(
     own: bool = False,
     gone: Collection[int] = (),
 ) -> dict[str, Tensor]:
-    """Gradients, or values, of the leaves that the engine gave gradients to, and of what optimizers
-    stepped with gradients that the program set itself.
+    """Gradients, or values, of leaves by name: those that the engine gave gradients, and those
+    whose gradients the program set before an optimizer stepped.
 
-    gone: storages of what calls gave that are not made; a leaf of theirs may have no gradient.
+    gone: storages of results that are not made; leaves in them may have no gradient.
     """
     names = where.recording.program.names
     found: dict[str, Tensor] = {}

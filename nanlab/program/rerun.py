@@ -83,7 +83,8 @@ class Memory:
         return torch._neg_view(found) if bits & 2 else found
 
     def held(self, held: Held) -> Any:
-        """A stand-in for a tensor that is no plain view; the program's is never written."""
+        """A stand-in for a tensor that is no plain view: a copy, so that the program's is never
+        written."""
         key = id(held.tensor)
         if key not in self._held:
             try:
@@ -93,7 +94,7 @@ class Memory:
         return self._held[key]
 
     def holds_others(self) -> bool:
-        """Whether a tensor is among them that is no plain view."""
+        """Whether the memory holds tensors that are no plain views."""
         return bool(self._held)
 
     def unpack(self, value: Any) -> Any:
@@ -106,7 +107,7 @@ class Memory:
         return value
 
     def place(self, ref: Any, made: Any) -> None:
-        """Bind what a call returned to what it returned when it was recorded."""
+        """Bind the result of a call to the reference of its recorded result."""
         if ref.__class__ is Held:
             self._held[id(ref.tensor)] = made
         elif ref.__class__ is Ref:
@@ -139,8 +140,8 @@ def _laid_out(made: Tensor, ref: Ref) -> Any:
 
 
 def copy_of(tensor: Tensor) -> Tensor:
-    """A copy that autograd does not follow, laid out in memory as the tensor is: a reduction adds
-    up in an order that depends on it. Of a small part of a large tensor it is the part alone."""
+    """A copy outside of the graph, with the tensor's strides, because the order of a reduction
+    depends on them. Of a small part of a large tensor, a compact copy of the part."""
     found = tensor.detach()
     if found.layout != torch.strided or found.is_conj() or found.is_neg() or not found.numel():
         return found.clone()
@@ -201,7 +202,7 @@ def seed(segment: Segment, index: int) -> None:
 
 
 def seed_first(segment: Segment, first: int, last: int) -> None:
-    """Put the generator of the first of these calls that draws into its state."""
+    """Restore the generator's state of the first of these calls that draws random numbers."""
     for index in range(first, last):
         if index in segment.states:
             return seed(segment, index)
@@ -255,14 +256,14 @@ _ONE_ELEMENT = torch.zeros(1)
 
 
 def operate(func: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operator; what it would warn of again is not told."""
+    """Call an operator, without its warnings: the run itself has shown them."""
     if getattr(func, "_opname", "") not in _WARN:
         return func(*args, **kwargs)
     return unheard(lambda: func(*args, **kwargs))
 
 
 def unheard(run: Callable[[], T]) -> T:
-    """What a function returns; warnings in it are not told, for the run itself has warned."""
+    """The result of a function, called without its warnings: the run itself has shown them."""
     found: list[T] = []
 
     def note(element: float) -> float:
@@ -372,7 +373,7 @@ def make(
 
 
 def handed_over(segments: Sequence[Segment]) -> list[set[int]]:
-    """By segment, storages that begin with what earlier segments leave; tried."""
+    """For each segment, storages that hold at its beginning what earlier segments left; tried."""
     found = [set[int]() for _ in segments]
 
     def reached(at: int, memory: Memory) -> None:
@@ -388,7 +389,7 @@ def handed_over(segments: Sequence[Segment]) -> list[set[int]]:
 
 
 def complete(program: Program, wanted: Sequence[Segment]) -> None:
-    """Make the storages of these segments that a capsule left to a replay."""
+    """Fill in storages of these segments that a capsule left for a replay to make."""
     lacking = [s for s in wanted if s.unmade]
     for run in program.runs() if lacking else ():
         ends = [at for at, s in enumerate(run) if any(s is each for each in lacking)]
@@ -455,8 +456,8 @@ def bytes_of(t: Tensor) -> Tensor:
 
 
 def follow(segment: Segment) -> None:
-    """Mark what lies between the inputs and the roots of a run of the engine in a transform, and
-    what an operator read that computes with the zeros of forward-mode derivatives."""
+    """Mark references from the inputs to the roots of each engine run in a transform, and operands
+    of operators that compute with the zeros of forward-mode derivatives."""
     for run in segment.engine:
         inputs = [ref for ref in refs_in(run.inputs) if not ref.tracked]
         run.forward = _gives_more(segment, run)
@@ -468,8 +469,8 @@ def follow(segment: Segment) -> None:
 
 
 def _gives_more(segment: Segment, run: EngineRun) -> bool:
-    """Whether the calls of a run made more than its results that is read after it, as they do where
-    gradients are differentiated forward."""
+    """Whether later calls read more of a run than its results, as they do in forward-mode
+    differentiation."""
     if run.accumulates or run.nested:
         return False
     made = {ref.storage for c in segment.calls[run.first : run.last] for ref in refs_in(c.out)}
@@ -488,8 +489,8 @@ ZEROS = {torch.ops.aten._efficientzerotensor.default}  # tangents of what has no
 
 
 def _follow_zeros(segment: Segment) -> None:
-    """Mark what calls read where autograd follows the result alone: an operator that calls others
-    below autograd, as one with a tensor of zeros does."""
+    """Mark operands as tracked where only the result was: an operator that calls others below
+    autograd, such as one with a tensor of zeros, hides them."""
     calls, reached = segment.calls, set[int]()  # storages of what was computed from the followed
     for call in calls:
         if call.grad and any(ref.tracked or ref.storage in reached for ref in call.read):
@@ -517,7 +518,7 @@ _UNFOLLOWED = frozenset({"detach", "lift_fresh"})
 
 
 class _Followed:
-    """What the inputs of a run reach before it, whose readers are marked."""
+    """The calls before an engine run that its inputs flow into, whose operands are marked."""
 
     def __init__(self, segment: Segment, run: EngineRun, inputs: Sequence[Ref]) -> None:
         self.leaves = {ref.view for ref in inputs}
@@ -554,7 +555,7 @@ class _Followed:
                 self._made.add(ref.storage)
 
     def marked(self, value: Any) -> Any:
-        """References as those of tensors that autograd follows."""
+        """References marked as tensors that autograd follows."""
         return with_refs(value, self._marked)
 
     def _marked(self, ref: Ref) -> Ref:
@@ -597,8 +598,9 @@ class Window:
 
 
 def step_that_shows(recording: Recording, step: int, finding: Any) -> int:
-    """The step to run again for a finding of a step: that one; the last, as -1, where that one is
-    no longer kept and it shows in each: a signal is lost, or a scaler misused at the same line."""
+    """The step to run again for a finding in a step: that step, or -1 for the last one. The last
+    one serves where that step is not kept and each step shows it: a lost signal, a misused
+    scaler."""
     silent = finding.symptom.startswith("silent-")
     if not silent or not 0 <= step < len(recording.starts):
         return step
@@ -611,7 +613,7 @@ def step_that_shows(recording: Recording, step: int, finding: Any) -> int:
 
 
 def _is_done_again(recording: Recording, finding: Any) -> bool:
-    """Whether the last step has the operation of a finding at its line."""
+    """Whether the last step runs the operation of a finding at the same line."""
     rows = (recording.at(at) for at in range(_last_start(recording), recording.end))
     found = (recording.line_at(row.place)[:2] for row in rows if row and row.name == finding.op)
     return (finding.file, finding.line) in found
@@ -623,8 +625,8 @@ def _last_start(recording: Recording) -> int:
 
 
 def first_of_fault(recording: Recording, step: int, position: int) -> int:
-    """The step to begin with where a fault of a step comes from a row of an earlier one, as what is
-    written into a buffer does: that one, if all since then is kept; else the step itself."""
+    """The step to begin with for a fault whose origin lies in an earlier step, as in a buffer: that
+    earlier step, if all since then is kept; else the step itself."""
     if position < 0 or not 0 <= step < len(recording.starts):
         return step
     begin, starts = recording.step_of(position), [*recording.starts, 1 << 62]

@@ -90,7 +90,7 @@ def _blank(kind: str, settings: Mapping[str, Any]) -> Any:
 
 
 def _move_state(made: Any, groups: Sequence[dict[str, Any]]) -> None:
-    """Give the state of the last step to the tensors of this one."""
+    """Assign the last step's optimizer state to the tensors of this step."""
     states = [made.state.get(p, {}) for g in made.param_groups for p in g["params"]]
     made.state.clear()
     for parameter, state in zip((p for g in groups for p in g["params"]), states, strict=True):
@@ -105,7 +105,7 @@ def _unpacked(value: Any, get: Get) -> Any:
 
 
 def _like(old: Any, new: Any) -> Any:
-    """A number as the optimizer keeps it: some keep the rate as a tensor."""
+    """A setting in the optimizer's own form: some keep the learning rate as a tensor."""
     if not isinstance(old, Tensor):
         return new
     with _disable_current_modes():
@@ -254,7 +254,7 @@ def _scaler_tensors(where: Window) -> set[int]:
 
 
 def _set_number(segments: list[Segment], number: int, value: float) -> None:
-    """Let a storage of one number begin with another."""
+    """Replace the initial value of a storage that holds a single number."""
     for at, segment in enumerate(segments):
         ref = next(
             (r for c in segment.calls for r in refs_in((c.args, c.out)) if r[0] == number), 0
@@ -284,7 +284,7 @@ def _with_calls(segment: Segment, new: Mapping[int, Call]) -> Segment:
 
 
 def joined(steps: Steps, skipped: Steps) -> Steps:
-    """Steps of optimizers with other settings, but for those that are skipped."""
+    """Optimizer steps with other settings, left out where the scaler skips them."""
     found = {**skipped, **steps}
     for key in steps.keys() & skipped.keys():
 
@@ -352,7 +352,7 @@ def _multiplied(
 
 
 def _by_hand(where: Window, segments: list[Segment], scale: float) -> list[Segment]:
-    """The segments with another factor on the loss, for that of the program."""
+    """The segments with another factor on the loss in place of the program's own."""
     calls = _calls(where, segments)
     changed: dict[int, dict[int, Call]] = {at: {} for at in range(len(segments))}
     for at, run, index, factor in _multiplied(where, segments):
@@ -425,7 +425,7 @@ def _undoing(
 
 
 def with_references(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A record of what ran, or a part of one, with other references."""
+    """A record of calls, or a part of one, with each reference changed."""
     if is_dataclass(value) and not isinstance(value, type):
         parts = {f.name: with_references(getattr(value, f.name), change) for f in fields(value)}
         return replace(value, **parts)

@@ -58,12 +58,12 @@ class Slice:
 
     @cached_property
     def operands(self) -> dict[Ref, Tensor]:
-        """What the calls read that none of them made, with its recorded value."""
+        """The tensors that the slice reads and does not make, with their recorded values."""
         return _operands(self) if self.given is None else self.given
 
     @property
     def extent(self) -> int:
-        """Elements of all results, or of the largest tensor that is read, whichever is more."""
+        """The number of elements of all results, or of the largest tensor read if that is more."""
         read = (numel(ref) for each in self.reads.values() for ref in each)
         return max(self.size, max(read, default=0))
 
@@ -89,7 +89,8 @@ class Slice:
 
     @cached_property
     def healthy(self) -> list[Tensor] | None:
-        """Which elements of each result are finite, all where none is; None if all are."""
+        """Masks of the finite elements of each result, of all elements where none is finite; None
+        if all results are finite."""
         finite = [value.isfinite() for value in self.evaluated.values]
         if all(bool(each.all()) for each in finite):
             return None
@@ -186,8 +187,8 @@ def widened(t: Tensor) -> Tensor:
 
 
 def _go_back_within(run: EngineRun, graph: Graph) -> None:
-    """A run of the engine within a Function's backward, whose gradients stand where it added them
-    up."""
+    """Make a run of the engine within a Function's backward again; its gradients go where it had
+    added them up."""
     if not run.accumulates:
         differentiate(run, graph)
         return
@@ -207,9 +208,9 @@ def _go_back_within(run: EngineRun, graph: Graph) -> None:
 
 
 def _with_parameters(segment: Segment) -> tuple[Segment, dict[int, FunctionUse]]:
-    """A segment in which a Function that runs the engine within its backward, a reentrant
-    checkpoint, takes the parameters to whose gradients that adds, and gives these back; its
-    Functions, by the identity of what they were."""
+    """A segment in which reentrant checkpoints take parameters as inputs and return their
+    gradients, which their own engine runs had added up; the changed Functions, by identity of the
+    old ones."""
     changed: dict[int, FunctionUse] = {}
     ran: dict[int, FunctionRun] = {}
     for use in segment.functions:
@@ -231,7 +232,7 @@ def _with_parameters(segment: Segment) -> tuple[Segment, dict[int, FunctionUse]]
 
 
 def _added_in(segment: Segment, run: FunctionRun) -> Iterator[tuple[Ref, Any]]:
-    """The leaves to whose gradients the engine adds within a Function's backward, and these."""
+    """(leaf, gradient) of what the engine adds up within a Function's backward."""
     for each in segment.engine:
         if run.first <= each.first and each.last <= run.last:
             yield from ((leaf, g) for leaf, g in each.after.items() if leaf.__class__ is Ref)
@@ -306,7 +307,7 @@ def cut(
 
 
 def _allocates(call: Call) -> bool:
-    """Whether memory of its own, which it makes, is left as it was found."""
+    """Whether a call only allocates memory, and leaves it unwritten."""
     return getattr(call.func, "_opname", "") in _UNINITIALISED
 
 
@@ -316,7 +317,7 @@ def numel(ref: Ref) -> int:
 
 
 def _read_by(segment: Segment, use: FunctionUse) -> Iterator[Ref]:
-    """The inputs of a Function, and what its backward reads that it does not make itself."""
+    """The inputs of a Function, and all else that its backward reads from outside."""
     yield from refs_in(use.inputs)
     run = backward_of(segment, use, None)
     if run is None:
@@ -328,7 +329,7 @@ def _read_by(segment: Segment, use: FunctionUse) -> Iterator[Ref]:
 
 
 def calls_of(found: Slice) -> Iterator[tuple[int, int]]:
-    """(segment, index) of the calls whose operands tell what the slice reads."""
+    """(segment, index) of each call whose operands the slice may read."""
     for at, index, item in found.items:
         if isinstance(item, Call):
             yield at, index
@@ -372,7 +373,7 @@ ALIKE = 1e-3  # relative: by how much the order of a sum may change it
 
 
 def narrowed(part: Slice, elements: int) -> Slice | None:
-    """The slice on fewer rows of its results, bad ones first; None if they give other numbers."""
+    """The slice on fewer rows, bad ones first; None where their values would change."""
     found: Slice | None = None
     try:
         part = _shaped(part)
@@ -406,7 +407,8 @@ def narrowed(part: Slice, elements: int) -> Slice | None:
 
 
 def _shaped(part: Slice) -> Slice:
-    """The slice of operands in the given shapes, in numbers that the program wrote."""
+    """The slice with operands already in the shapes that the program gives them by plain
+    numbers."""
     results = Results(part.values)
     reads = Counter(ref.view for each in part.reads.values() for ref in each)
     at = {
@@ -449,9 +451,10 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 
 
 def _telling(part: Slice, found: Evaluation, dim: int, keep: int, few: bool) -> Tensor:
-    """Rows of each way to go wrong: the smallest, largest, some between; a quarter right.
+    """Rows to keep: for each kind of failure the smallest, the largest and some between; a quarter
+    of them healthy.
 
-    few: one row of each way alone.
+    few: one row of each kind alone.
     """
     count = found.values[0].shape[dim]
 
@@ -483,6 +486,6 @@ def _telling(part: Slice, found: Evaluation, dim: int, keep: int, few: bool) -> 
 
 
 def _spread(rows: Tensor, count: int) -> Tensor:
-    """So many of them, evenly spaced, the first and the last among them."""
+    """A number of items, evenly spaced, the first and the last among them."""
     at = torch.linspace(0, len(rows) - 1, min(count, len(rows))).round().long()
     return rows[at]

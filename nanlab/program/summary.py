@@ -120,12 +120,12 @@ def _fill(recording: Recording, segment: Segment, first: int) -> str:
 
 
 def _comparable(result: Tensor) -> bool:
-    """Whether it is known by its elements, one by one."""
+    """Whether a result can be compared element by element."""
     return result.layout is torch.strided and result.itemsize > 1 and not result._is_zerotensor()
 
 
 def _choose_parents(recording: Recording, first: int) -> None:
-    """Of the rows that memory written piece by piece came from: the bad ones, else the last."""
+    """Reduce the parents of memory written piece by piece to the bad ones, else to the last."""
     for number, source in list(recording.sources.items()):
         if source.kind != "snapshot" or source.first < first or len(source.parents) < 2:
             continue
@@ -209,7 +209,7 @@ def _judge(recording: Recording, first: int, end: int, judge: Judge, sparing: bo
 
 
 def _is_settled(op: Op, rows: range, func: Any) -> bool:
-    """Whether what a call did to bad values is told by their counts: it was no birth."""
+    """Whether the counts of bad values suffice to judge a call: nothing was born in it."""
     recording, plan = op.recording, plan_of(func) if func is not None else _unseen(op.name)
     reads = [recording.stats(s) for s in dict.fromkeys(op.inputs) if s in recording.bad]
     made = [recording.stats(row) for row in rows if row in recording.bad]
@@ -235,7 +235,7 @@ def _call(
     old: Tensor | None,
     nodes: dict[int, SavedValues],
 ) -> JudgedCall:
-    """The call as it was when it ran, to be judged."""
+    """The call in the form in which it is judged, as when it ran."""
     op = recording.at(call.position)
     plan = plan_of(call.func) if call.func is not None else _unseen(op.name)
     outputs = recording.outputs_of(call.position)
@@ -251,7 +251,7 @@ def _call(
 
 
 def _note_place(recording: Recording, segment: Segment, index: int, call: Call) -> None:
-    """Torch's own line that made a guilty call."""
+    """Record torch's own line that made a guilty call."""
     rows = range(call.position, call.position + recording.outputs_of(call.position))
     inside = segment.inside.get(index)
     guilty = (BORN, TURNED, CARRIED)
@@ -267,7 +267,8 @@ def _unseen(name: str) -> Plan:
 def _saved(
     segment: Segment, index: int, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> SavedValues | None:
-    """What a forward call's node had saved: it is called again, autograd on, on copies."""
+    """Tensors that a forward call's node had saved: the call runs again on copies, with
+    autograd."""
     if not call.grad or call.func is None:
         return None
     tracked = {id(ref): ref.tracked for ref in call.read}

@@ -23,7 +23,7 @@ BySegment = list[tuple[int, list[Made]]]  # segments, and calls of each
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What one call read and returned: a view, and what it showed."""
+    """The tensors that one call read and made, by view."""
 
     read: dict[Any, Tensor]
     made: dict[Any, Tensor]
@@ -94,7 +94,7 @@ class Values:
                     yield call
 
     def _collected(self, segment: int, refs: Any, made: Any) -> dict[Any, Tensor]:
-        """Copies of tensors by their views; one for all calls that see the same."""
+        """Copies of tensors by their views; calls that see the same values share one."""
         found: dict[Any, Tensor] = {}
         for view, tensor in _paired(refs, made):
             copy = self._copies.get((segment, view))
@@ -118,7 +118,7 @@ def operand_of(recording: Recording, position: int, slot: int) -> Tensor:
 
 
 class Results:
-    """What the calls of some lines read and returned."""
+    """The tensors that the calls of some lines read and made."""
 
     def __init__(self, shared: Values) -> None:
         self.shared = shared
@@ -137,7 +137,7 @@ class Results:
                 self._written |= {(segment, ref.storage) for ref in refs_in(call.out)}
 
     def value(self, segment: int, index: int, ref: Ref) -> Any:
-        """What a view showed when the call of that index began; None where nobody read it."""
+        """The value of a view when the call at an index began; None where nobody read it."""
         for at, seen in self._seen.get((segment, ref.view), ()):
             if at >= index:
                 return seen

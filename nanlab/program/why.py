@@ -61,7 +61,7 @@ class Origin(list[Element]):
 
 @dataclass
 class _Held:
-    """A call with its operands as they were, and its results."""
+    """A call with the values that its operands had, and its results."""
 
     call: Call
     args: tuple[Any, ...]
@@ -167,7 +167,8 @@ class _Calls:
         return known.results[op.output] if known and op.output < len(known.results) else None
 
     def made_of(self, position: int, number: int, value: float) -> list[_Made]:
-        """The operand elements of an element: of a bad one the bad ones, else the largest."""
+        """The operand elements that made an element: the bad ones of a bad one, else the
+        largest."""
         op = self.recording.at(position)
         known = self.held[op.call]
         tensors = [t for t in tree_flatten((known.args, known.kwargs))[0] if isinstance(t, Tensor)]
@@ -193,10 +194,10 @@ class _Calls:
     def _sources(
         self, position: int, tensors: Sequence[Tensor]
     ) -> dict[int, Callable[[int], _Place | None]]:
-        """By identity of an operand: the row and the element that one of its elements is.
+        """For each operand, by identity: a function from an element's number to the row and the
+        element that it shows.
 
-        The row is the one that wrote the storage; an operand that is a view of it has its elements
-        elsewhere.
+        The row is the last that wrote the storage; in it the element of a view has another number.
         """
         call = self.held[self.recording.at(position).call].call
         refs = [each for each in tree_flatten((call.args, call.kwargs))[0] if isinstance(each, Ref)]
@@ -229,7 +230,8 @@ class _Calls:
         shape: tuple[int, ...],
         parts: tuple[Element, ...] = (),
     ) -> Element:
-        """An element of the result of a row, or of what the step read; parts: what made it."""
+        """An element of a row's result, or of a tensor read from outside; parts: its own
+        operands."""
         op, source = self.recording.at(position), self.recording.sources.get(position)
         if source is not None:
             name = " ".join(part for part in (source.kind, source.name) if part)
@@ -287,7 +289,7 @@ class _Poisoned:
         self.held, self.floating, self.output, self.number = held, floating, output, number
 
     def reaches(self, chosen: Tensor) -> bool:
-        """Whether a NaN in any of these elements alone reaches the result's element."""
+        """Whether NaN in these operand elements alone makes the result's element NaN."""
         flat, spec = tree_flatten((self.held.args, self.held.kwargs))
         made: list[Any] = []
         start = 0

@@ -272,7 +272,7 @@ def _merged(recording: Recording, groups: list[tuple[int, ...]]) -> dict[str, Ar
 
 
 def _reading_bad(recording: Recording) -> set[int]:
-    """Nodes whose bad gradient only comes from a bad forward tensor."""
+    """Nodes whose bad gradient comes from a bad forward tensor alone."""
     carrying: set[int] = set()
     beginning: set[int] = set()
     for position, code in recording.status.items():
@@ -532,8 +532,8 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
 def _loss(recording: Recording, losses: list[Loss], steps: list[OptimizerStep]) -> float | None:
     """The last loss, plus earlier ones on the same line that it was accumulated with.
 
-    Of those that a closure gave to one optimizer step it is the first, which ``Optimizer.step``
-    returns: the one before the update.
+    Of the losses that a closure gave to one optimizer step, the first: ``Optimizer.step`` returns
+    that one, from before the update.
     """
     inside = [
         loss for loss in losses if any(s.position <= loss.position < s.end for s in steps[-1:])

@@ -119,7 +119,8 @@ def place_at(recording: Recording, position: int) -> Place | None:
 
 @dataclass(slots=True)
 class Flush:
-    """Non-zero operands whose result is all zero, and the cost; one per place and victim."""
+    """An operation with non-zero operands and an all-zero result, and its cost. One is kept for
+    each place and victim."""
 
     at: Place
     # value: of a result that the gradient came back through; part: some elements of one
@@ -199,7 +200,8 @@ class AbsorbedUpdate:
     standing: Drive = field(default_factory=Drive)  # of the present row without
 
     def count(self, position: int, still: bool, gradient: float = 0.0, rate: float = 0.0) -> None:
-        """One more update, at ``position``; gradient: its rms, rate: of learning; 0: unknown."""
+        """Count an update at ``position``. gradient: its rms; rate: the learning rate; 0:
+        unknown."""
         if still:
             self.first = self.first if self.still else position
             self.still += 1
@@ -212,7 +214,7 @@ class AbsorbedUpdate:
         self.moving.add(gradient, rate)
 
     def fell(self, what: Literal["gradient", "rate"]) -> float:
-        """Bits by which gradients or rates fell since updates are absorbed; 0: unknown."""
+        """Bits by which gradients or rates have fallen since updates are absorbed; 0: unknown."""
         if not self.moving.updates or not self.standing.updates:
             return 0.0
         before, now = getattr(self.moving, what), getattr(self.standing, what)

@@ -34,7 +34,7 @@ _hidden = _Hidden()
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """What is computed in here is none of the program's: no mode sees it, nor a watch's hooks."""
+    """Hide computations from the program's modes and from a watch's hooks."""
     _hidden.depth += 1
     try:
         with _disable_current_modes():
@@ -45,8 +45,7 @@ def hidden() -> Iterator[None]:
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """What nanlab computes in here, asked from inside of a watch, is none of the program's; from
-    elsewhere it may watch by itself."""
+    """Hide nanlab's own computations inside of a watch; outside of one they may be watched."""
     with hidden() if _get_current_dispatch_mode_stack() else nullcontext():
         yield
 
@@ -55,8 +54,8 @@ _C = TypeVar("_C")
 
 
 def apart(kind: type[_C]) -> type[_C]:
-    """A class of nanlab whose public methods and properties may be asked inside of a watch: what
-    they compute is none of the program's."""
+    """Make the public methods and properties of a class safe to call inside of a watch: a decorator
+    that hides what they compute."""
     for name, member in list(vars(kind).items()):
         if name.startswith("_"):
             continue

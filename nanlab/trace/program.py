@@ -17,13 +17,13 @@ MOST_BEFORE = 3  # steps that are run again before the one in which a fault show
 
 
 class Ref(tuple[Any, ...]):
-    """A tensor as a view of a numbered storage: ``(storage, offset, size, stride, dtype, tracked,
-    bits)``.
+    """A tensor as a view of a numbered storage:
+    ``(storage, offset, size, stride, dtype, tracked, bits)``.
 
-    ``tracked``: 0 where autograd did not follow the tensor, 1 where it did, 2 for a leaf of its
-    graph, 3 and above for a result of a custom Function, or one with a hook, that shows memory of
-    others, each result with a number of its own; None of a result, which autograd sees later.
-    ``bits``: 1 for a lazy conjugate, 2 for a lazy negation.
+    ``tracked``: 0 if autograd did not follow the tensor, 1 if it did, 2 for a leaf of its graph.
+    Each result of a custom Function or with a hook that shares memory with others has its own
+    number from 3 on. None in a result: known later. ``bits``: 1 for a lazy conjugate, 2 for a lazy
+    negation.
     """
 
     __slots__ = ()
@@ -65,7 +65,7 @@ class Call(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class View:
-    """What a tensor shows of its storage, whichever that is: a Ref without its number."""
+    """The part of a storage that a tensor shows: a Ref without the storage's number."""
 
     rest: tuple[Any, ...]  # of the Ref: offset, size, stride, dtype, tracked, bits
     nbytes: int  # of its elements
@@ -73,15 +73,15 @@ class View:
     dtype_number: int
 
     def of(self, storage: int) -> Ref:
-        """The view of this storage."""
+        """The Ref of this view on a storage."""
         return Ref((storage, *self.rest))
 
 
 class Calls(Sequence[Call]):
-    """Calls in their order. What is noted while the program runs becomes a Call when it is read.
+    """Calls in order. A call is noted while the program runs, and becomes a Call when it is read.
 
     A Call is ten objects, which Python's garbage collector walks again and again: a seventh of a
-    transformer's step. Noted, it is one at most: views are shared, and numbers no such objects.
+    transformer's step. A note is one at most: it shares views, and numbers are not tracked.
     """
 
     def __init__(self, made: Iterable[Call] = ()) -> None:
@@ -141,7 +141,7 @@ class Calls(Sequence[Call]):
 
 
 def _named(value: Any, numbers: Iterator[int]) -> Any:
-    """An argument with a Ref for each View, whose storages have these numbers."""
+    """The argument with a Ref for each View, by the numbers of the storages in order."""
     if value.__class__ is View:
         return value.of(next(numbers))
     if value.__class__ is tuple:
@@ -170,8 +170,8 @@ class EngineRun:
 
     @property
     def batched_at(self) -> int | None:
-        """The dimension of the gradients that came in for each of a batch of vectors, as ``jacrev``
-        makes them: one for each element of a result, those of vmaps around it left out."""
+        """The batch dimension of incoming gradients, as ``jacrev`` makes them: one gradient for
+        each element of a result. Dimensions of vmaps around it do not count."""
         pairs = zip(self.roots, self.gradients, strict=True)
         given = [(root.size, g.size) for root, g in pairs if root.__class__ is g.__class__ is Ref]
         if not given or any(len(g) != len(root) + 1 for root, g in given):
@@ -186,8 +186,8 @@ class EngineRun:
 
     @property
     def by_sample(self) -> tuple[bool, ...]:
-        """Of each input, whether its gradient has one dimension more than it and the roots: the
-        samples of ``vmap(grad(...))``."""
+        """For each input, whether its gradient has a dimension for samples, as in
+        ``vmap(grad(...))``."""
         pairs = [] if self.batched_at is not None else zip(self.inputs, self.results, strict=False)
         return tuple(
             x.__class__ is g.__class__ is Ref and len(g.size) > len(x.size) for x, g in pairs
@@ -195,7 +195,8 @@ class EngineRun:
 
     @property
     def unrolled(self) -> bool:
-        """Whether its calls are run one by one, as long as what comes before stays as it was."""
+        """Whether a replay makes the run's calls one by one while nothing before them has
+        changed."""
         return self.forward or any(self.by_sample)
 
 
@@ -336,7 +337,7 @@ class Program:
         self.forgotten = spans
 
     def runs(self) -> list[list[Segment]]:
-        """The segments in groups: in a group each goes on from what the one before left."""
+        """The segments in groups: each begins with what the segment before it in its group left."""
         found: list[list[Segment]] = []
         for segment in self.segments:
             if found and not self.lacks(found[-1][-1].end, segment.start):

@@ -480,17 +480,17 @@ class Recording:
         return tuple(chunk.meta[at * WIDTH : (at + 1) * WIDTH])
 
     def at(self, position: int) -> Op:
-        """The result at a position; for a source (negative), and where it was folded away, one that
-        is false and says nothing."""
+        """The result at a position; for a source (negative) or a folded row an object that is false
+        and has no facts."""
         row = self.row(position) if position >= 0 else None
         return Gone(self, position) if row is None else Op(self, position, row)
 
     def op(self, position: int) -> Op | None:
-        """The same, with None in the place of what is false."""
+        """The result at a position; None for a source or a folded row."""
         return self.at(position) or None
 
     def made_by(self, position: int) -> NodeInfo:
-        """The forward operation of a backward row's node; of any other row what it is itself."""
+        """The forward operation of a backward row's node; for any other row the row itself."""
         row = self.at(position)
         info = self.nodes.get(row.node) if row.backward else None
         if info is not None:
