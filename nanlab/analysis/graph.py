@@ -71,11 +71,8 @@ class GraphFlow:
         return at >= 0 and all(self.recording.at(p).without_grad for p in rows)
 
     def walk(self, root: int, follow: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
-        """(row or source, operations to the root) of what leads to it, where ``follow(parent,
-        child)``.
-
-        A parameter is the end of a way.
-        """
+        """(row or source, operations to the root) of each ancestor where ``follow(parent, child)``.
+        A parameter has no ancestors."""
         distance = {root: 0}
         waiting = [root]
         for position in waiting:

@@ -244,7 +244,7 @@ def by_zero(part: Slice) -> Iterator[tuple[int, int, Call]]:
 
 
 def divides(call: Call) -> bool:
-    """Whether it is a division."""
+    """Whether a call is a division."""
     return _name(call).rstrip("_") == "div"
 
 

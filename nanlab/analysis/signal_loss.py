@@ -126,11 +126,10 @@ def _twin(row: Op, stats: TensorStats) -> _Loss | None:
 
 
 def _counts(row: Op, stats: TensorStats) -> _Loss | None:
-    """More zeros than those of the operands account for.
+    """Zeros of a result that its operands' zeros do not explain.
 
-    A product of two values that are not zero is never zero but by underflow. A sum of products may
-    cancel; it counts only where half of its values lie at the lower end of the dtype, and where its
-    terms are small.
+    A product of non-zero values is 0 only by underflow. A sum of products may cancel: it counts
+    only where half of its values lie at the lower end of the dtype, and where its terms are small.
     """
     op, sources = row.name, list(dict.fromkeys(source for source, _ in row.operands))
     sources = sources[-1:] if op == "copy_" else sources

@@ -194,7 +194,7 @@ def stable_rate(recording: Recording, away: Runaway) -> tuple[float, float] | No
 
 
 def _by_hand(recording: Recording, position: int, owner: int = -1) -> Runaway | None:
-    """The same for updates by hand, from the series; owner: of this parameter alone."""
+    """The stable rate of updates by hand, from the series. owner: one parameter alone."""
     series = recording.training.series
     steps = [i for i, end in enumerate(series.steps) if end <= position]
     if len(steps) < 2 or not series.owners:

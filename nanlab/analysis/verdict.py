@@ -415,9 +415,8 @@ class Judge:
         return not others.isdisjoint(replay.looked_at)
 
     def _bad_number_read(self, replay: Replay) -> str:
-        """A remark where the replay goes on with a bad number that the program, or an optimizer's
-        closure, had read and computed with; "" where it does not. With the edits that number is
-        another."""
+        """A remark where the replay goes on with a bad number that the program, or an optimizer
+        with a closure, had read, and that the edits change; "" where it does not."""
         for look in self._looks():
             place = place_of(self.recording, look.place)
             number = isinstance(look.value, float) and not math.isfinite(look.value)

@@ -36,7 +36,7 @@ _letting_go = False
 
 
 def hold(seen: set[Any], start: Iterable[Any]) -> set[Any]:
-    """Hold the nodes ``seen``, and all others that can be reached from ``start``; the latter."""
+    """Hold the nodes ``seen`` and all nodes reachable from ``start``; returns the latter."""
     waiting, found, known = list(start), set(seen), set(_held)
     found.update(waiting)
     while waiting:
@@ -53,7 +53,7 @@ def hold(seen: set[Any], start: Iterable[Any]) -> set[Any]:
 
 
 def let_go() -> None:
-    """Free the nodes that nothing else holds, one by one."""
+    """Free the nodes held here alone, one by one."""
     global _letting_go
     if _letting_go or not _held:
         return
@@ -72,7 +72,7 @@ def let_go() -> None:
 
 
 def _collected(phase: str, info: dict[str, int]) -> None:
-    """Whenever garbage is collected: let go of graphs whose node nearest to the loss is free."""
+    """At each garbage collection: free graphs whose node nearest to the loss is held here alone."""
     if phase == "start" and _held and sys.getrefcount(_held[-1]) <= _ALONE:
         let_go()
 
@@ -217,7 +217,7 @@ class BackwardRecorder:
         return oldest, adding
 
     def _ask(self, inputs: Any) -> None:
-        """``torch.autograd.grad`` with respect to these: no gradient arrives at a leaf there."""
+        """Note leaves as inputs of ``torch.autograd.grad``: no gradient arrives at these."""
         for tensor in inputs if isinstance(inputs, (tuple, list)) else ():
             if isinstance(tensor, torch.Tensor) and tensor.is_leaf:
                 if (entry := self.ops.ledger.of(tensor)) is not None:
@@ -280,7 +280,7 @@ class BackwardRecorder:
         return edges, numbers, oldest, adding
 
     def _follow_leaf(self, node: Any, number: int, handles: list[Any]) -> bool:
-        """Hook the node that adds to a leaf's gradient; whether the leaf has one already."""
+        """Hook the node that adds to a leaf's gradient; returns whether the leaf has one yet."""
         leaf = getattr(node, "variable", None)
         if leaf is not None and self.ops.program is not None:
             for tensor in (leaf, leaf.grad):  # numbered now, under which it is written later
@@ -306,7 +306,7 @@ class BackwardRecorder:
     def _tell(
         self, told: Callable[[int, Any], None], node: int, gradients: Any, taken: Any = None
     ) -> None:
-        """A custom Function's backward is about to run with these gradients, or has made them."""
+        """Report the gradients that a custom Function's backward is about to read, or has made."""
         if not self.ops.off:
             with self.ops.harmless:
                 told(node, gradients)
@@ -419,7 +419,8 @@ class HookRecorder:
         return hook
 
     def of_leaf(self, leaf: torch.Tensor, undo: list[Any]) -> None:
-        """Wrap the hooks of a leaf that the engine is about to reach; ``undo`` puts them back."""
+        """Wrap the hooks of a leaf that the engine is about to reach; ``undo`` gets their
+        handles."""
         program = self.ops.program
         hooks: Any = leaf._backward_hooks
         added: Any = leaf._post_accumulate_grad_hooks
@@ -433,7 +434,7 @@ class HookRecorder:
 
 
 class Hook:
-    """A hook of the program, whose calls are told from others."""
+    """A hook of the program, wrapped so that calls in it are recorded as its own."""
 
     def __init__(self, recorder: HookRecorder, hook: Any, number: int, late: bool = False) -> None:
         self.recorder, self.hook, self.number, self.late = recorder, hook, number, late
@@ -451,7 +452,7 @@ class Hook:
 
 
 class _Unwrapping:
-    """Puts a hook back, as the handles of other hooks remove them."""
+    """A handle that puts the program's hook back in place of the wrapped one."""
 
     def __init__(self, hooks: Any, key: int, wrapped: Hook) -> None:
         self.hooks, self.key, self.wrapped = hooks, key, wrapped

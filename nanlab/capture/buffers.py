@@ -20,9 +20,9 @@ _SMALLEST, _LARGEST = 1 << 21, 1 << 26  # regions, each twice as large as the on
 
 
 class CopyBuffers:
-    """Storages that hold copies, and the memory of those that were given back.
+    """Copies of storages, and the memory of released copies for use again.
 
-    budget: bytes that the copies may take; by default a tenth of what is free.
+    budget: bytes that the copies may take; by default a tenth of the free memory.
     """
 
     def __init__(self, budget: int | None = None) -> None:

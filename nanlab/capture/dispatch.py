@@ -151,7 +151,7 @@ class OpRecorder(DispatchMode):
 
     @contextmanager
     def aside(self, flags: int) -> Iterator[None]:
-        """Rows of another call, written while one is running."""
+        """Set the running call's flags aside while rows of another call are written."""
         reader = self.reader
         before = self._flags, reader.grad, reader.vague, reader.lifting
         self.reset(flags)
@@ -248,7 +248,7 @@ class OpRecorder(DispatchMode):
         return out
 
     def stop_observing(self) -> bool:
-        """Let what is called run unobserved, until ``observe_again``; False where it does."""
+        """Let calls run unobserved until ``observe_again``; returns False if they already do."""
         if _get_current_dispatch_mode() is not self:
             return False
         _pop_mode()
@@ -266,7 +266,7 @@ class OpRecorder(DispatchMode):
             self.chunk.late()
 
     def _note_read_out(self, tensor: Tensor, value: Any, frame: FrameType | None) -> None:
-        """A tensor was read as a Python number: what is computed from that has no gradient."""
+        """Note a tensor read as a Python number: what is computed from it has no gradient."""
         with self.harmless:
             if self.flying:
                 self.collectives.before_read((tensor,))
@@ -286,7 +286,7 @@ class OpRecorder(DispatchMode):
                 escapes.add(ReadOut(self.recording.end, source, self.lines.here(frame)[0]))
 
     def take(self, plan: Plan, args: Any, kwargs: Any) -> tuple[list[int], Any]:
-        """What a call reads: sources of its operands; its arguments as the program keeps them."""
+        """The sources of a call's operands, and its arguments as the program record keeps them."""
         program = self.program
         if program is None:
             return self.read(plan, args, kwargs), None
@@ -358,7 +358,7 @@ class OpRecorder(DispatchMode):
         return sources, (arguments, kwargs, first)
 
     def _note_strange(self, plan: Plan, value: float, sources: list[int]) -> None:
-        """A Python number among the operands is NaN or infinite."""
+        """Note a Python number among the operands that is NaN or infinite."""
         origin = self.reader.number_read(value, plan.name in _COMPUTES)
         if origin is None:
             self._flags |= LITERAL
@@ -366,7 +366,7 @@ class OpRecorder(DispatchMode):
             sources.append(origin)
 
     def _before_write(self, plan: Plan, args: Any, kwargs: Any) -> Tensor | None:
-        """A copy of what an in-place operation overwrites, where it is evidence and small."""
+        """A copy of memory that an in-place operation overwrites, if it is small evidence."""
         if self.flying:
             self.collectives.before_write(targets_of(plan, args, kwargs, None)[0])
         wanted = plan.keeps(args, bool(self.where.in_optimizer))
@@ -463,7 +463,7 @@ class OpRecorder(DispatchMode):
         return call
 
     def _mark(self, plan: Plan, call: int, args: Any) -> None:
-        """Flags and numbers of a call that its operands do not tell."""
+        """Note flags and numbers of a call that its operands do not show."""
         if plan.uninitialised:
             self._flags |= UNINIT
         elif (
@@ -642,7 +642,7 @@ class OpRecorder(DispatchMode):
 
     @property
     def judges_now(self) -> bool:
-        """Whether it is known at once what is bad; else calls are judged when their step ends."""
+        """Whether bad values are known at once; else calls are judged when their step ends."""
         return not self.recording.puts_off and not self.recording.pending
 
     def put_off(self) -> None:
@@ -653,7 +653,7 @@ class OpRecorder(DispatchMode):
             self.program.segment.summarised = len(self.program.segment.calls)
 
     def _put_off(self, target: Tensor) -> int:
-        """Elements of a result not read now; 0 for one that is: small, or not replayable."""
+        """Elements of a result whose statistics are put off; 0: it is small, or not replayable."""
         program = self.program
         if program is None or program.segment.lost is not None:
             return 0
@@ -666,9 +666,9 @@ class OpRecorder(DispatchMode):
     def notice_owners(
         self, targets: list[Tensor], call: int, kwargs: Any, inside: bool = False
     ) -> None:
-        """Parameters and buffers that were written outside of the graph: an update by anybody.
+        """Note parameters and buffers written outside of the graph, by whatever code.
 
-        inside: by a module.
+        inside: the code is in a module.
         """
         for i, target in enumerate(targets):
             try:
@@ -689,7 +689,7 @@ class OpRecorder(DispatchMode):
                 self.wrote(entry, call + i, target)
 
     def _note_factor(self, position: int, kwargs: Any) -> None:
-        """Keep the number by which what an update by hand adds is multiplied."""
+        """Keep the factor by which an update by hand multiplies what it adds."""
         factor = kwargs.get("alpha", kwargs.get("value"))
         if factor.__class__ in (float, int):
             self.recording.history.factors[position] = float(factor)

@@ -37,7 +37,7 @@ UNHELD = "nothing of it could have been kept"
 
 
 def _floating(tensor: Tensor) -> bool:
-    """Whether it can hold a NaN to look for (isnan on a ZeroTensor crashes torch 2.13)."""
+    """Whether a tensor may hold a readable NaN (isnan on a ZeroTensor crashes torch 2.13)."""
     return (
         (tensor.is_floating_point() or tensor.is_complex())
         and not tensor._is_zerotensor()
@@ -60,14 +60,14 @@ def has_nonfinite(tensor: Tensor) -> bool:
 
 
 def is_telling(name: str, bad: int) -> bool:
-    """Whether an operation may be the first to compute with bad input, or chooses between
-    this many bad operands."""
+    """Whether operands decide what happened: the operation may be the first to compute with bad
+    input, or it chooses between several bad operands."""
     return name in SHOWS_BAD_INPUT or (name == "where" and bad > 1)
 
 
 def _operands(call: Call, target: Tensor) -> list[Tensor]:
-    """The tensors of a call; the first as it was before it was overwritten by the result, and its
-    views as well: ``x /= x[:, :1]``."""
+    """The operand tensors of a call as they were before its result overwrote the first one, views
+    of that included: ``x /= x[:, :1]``."""
     read = tensors_of(call.args)
     old = call.old
     if read and read[0] is target and old is not None:
@@ -82,12 +82,12 @@ def _operands(call: Call, target: Tensor) -> list[Tensor]:
 
 
 def _memory(tensor: Tensor) -> int:
-    """What tells memory apart, as long as the tensor lives."""
+    """An identity of a tensor's memory, valid as long as the tensor lives."""
     return tensor.untyped_storage()._cdata if has_storage(tensor) else id(tensor)
 
 
 def _takes_number(call: Call) -> bool:
-    """Whether a non-finite Python number that was read from a tensor is among its operands."""
+    """Whether an operand is a non-finite Python number that was read from a tensor."""
     return not call.flags & LITERAL and any(
         v.__class__ is float and v - v != 0.0 for v in (*call.args, *call.kwargs.values())
     )
@@ -133,7 +133,7 @@ class Evidence:
                 self._note(call)
 
     def _is_telling(self, call: Call, reads: list[int]) -> bool:
-        """Whether the operands of a call tell of bad ones; of the first few uses of a step."""
+        """Whether a call's operands help to judge it; only a step's first few uses count."""
         if call.lost or not is_telling(call.plan.name, len(reads)):
             return False
         self.uses += call.plan.name in SHOWS_BAD_INPUT
@@ -176,7 +176,7 @@ class Evidence:
         return known
 
     def _all_nan(self, number: int) -> bool:
-        """Whether a bad row or source is known to hold nothing else."""
+        """Whether every element of a bad row or source is known to be NaN."""
         nans, numel = self._nans(number)
         return 0 < numel == nans
 
@@ -186,7 +186,7 @@ class Evidence:
         return literal or self.recording.status.get(number) == INTENDED
 
     def _is_nan_alone(self, number: int) -> bool:
-        """Whether NaN is all that is bad in what was read: a result without NaN took none of it."""
+        """Whether an operand is bad by NaN alone: a result without NaN read none of it."""
         stats = self.recording.stats(number)
         return stats is not None and stats.nan == stats.nonfinite
 
@@ -204,7 +204,7 @@ class Evidence:
             return False
 
     def _turns(self, call: Call, position: int, reads: list[int]) -> bool:
-        """Whether an infinity became NaN at an element of its own, beside those that were NaN."""
+        """Whether an infinity became NaN at some element, apart from earlier NaN."""
         if not call.plan.pointwise or call.lost or any(self._all_nan(s) for s in reads):
             return False
         known = (stats for s in reads if (stats := self.recording.stats(s)) is not None)
@@ -224,7 +224,7 @@ class Evidence:
             return False
 
     def _meets_infinity(self, call: Call, target: Tensor) -> bool:
-        """Whether some NaN element was made from an infinite one."""
+        """Whether a NaN element was made from an infinite operand element."""
         try:
             made = torch.zeros(target.shape, dtype=torch.bool, device=target.device)
             for operand in filter(_floating, _operands(call, target)):
@@ -234,7 +234,7 @@ class Evidence:
             return True
 
     def _unseen_writes(self, call: Call) -> list[int]:
-        """Operands that turned non-finite unseen, as through memory shared with NumPy."""
+        """Operands in which bad values appeared unseen, as through memory shared with NumPy."""
         recording, found, args = self.recording, [], call.args
         operands = tensors_of((*args, *call.kwargs.values()))
         if call.plan.overwrites or len(operands) != len(call.sources):
@@ -286,7 +286,7 @@ class Evidence:
             self._copy(call, values, name)
 
     def _reference(self, value: Any) -> Any:
-        """A tensor as a Ref to memory that a replay has; a copy of other memory."""
+        """A tensor as a Ref where a replay has its memory, else a copy."""
         if isinstance(value, tuple):
             return tuple(self._reference(v) for v in value)
         if not isinstance(value, Tensor) or self.program is None:
@@ -328,7 +328,7 @@ class Evidence:
 
 
 def _saved(node: Any) -> tuple[dict[str, Any], tuple[str, ...], str]:
-    """What an autograd node had saved, what of it is behind a hook, and the node's name."""
+    """The tensors that an autograd node had saved, names of those behind hooks, its own name."""
     if node is None:
         return {}, (), ""
     if isinstance(node, SavedValues):

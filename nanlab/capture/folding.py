@@ -36,11 +36,8 @@ def shrink(recording: Recording) -> None:
 
 
 def packed(block: dict[str, Array]) -> dict[str, Array]:
-    """The same columns in a third of the memory: one number stands for a column of equal ones, one
-    array for equal columns.
-
-    The numbers of statistics are left out: these are gone.
-    """
+    """The columns in a third of the memory: one number for a column of equal values, one array for
+    equal columns. Numbers of statistics, which are gone, are left out."""
     kept: dict[str, Array] = {}
     for name, column in block.items():
         if name.endswith("_stat"):
@@ -65,7 +62,7 @@ def _bits(column: Array) -> Array:
 
 
 def _thin(recording: Recording) -> None:
-    """Drop every second step of the older half, but the first block and the first symptom's."""
+    """Drop every second step of the older half; keep the first block and the first symptom's."""
     blocks = recording.folded_parameters
     if THINNED not in recording.notes:
         recording.notes.append(THINNED)
@@ -96,12 +93,11 @@ MOST_READERS = 16  # that are followed at each depth
 def fold(
     recording: Recording, ledger: Ledger, evidence: Evidence, last: int, final: bool = False
 ) -> None:
-    """Fold the training steps up to number ``last``: while the program runs, whole chunks only;
-    ``final``: all of them.
+    """Fold the training steps up to number ``last``: whole chunks only, or all if ``final``.
 
-    What leads to a symptom, or to a bad value that is still in memory, stays: a poison may show
-    many steps later. So do the steps in which the first of these were born: a fault is judged by
-    what stands around it.
+    Rows on the way to a symptom stay, and to bad values still in memory, which may show many steps
+    later. So do the steps in which the first bad values were born: a fault is judged by the rows
+    around it.
     """
     if last < 0:
         return
@@ -138,7 +134,7 @@ def fold(
 
 
 def _ancestry(recording: Recording, ledger: Ledger) -> set[int]:
-    """Every bad row that leads to a sink, or to a storage that is still there."""
+    """Every bad row on the way to a sink, or to a storage that still lives."""
     if not recording.bad:
         return set()
     waiting = [s.position for s in recording.sinks[:MOST_SINKS]]
@@ -151,7 +147,7 @@ def _ancestry(recording: Recording, ledger: Ledger) -> set[int]:
 
 
 def _ancestors(recording: Recording, waiting: list[int]) -> set[int]:
-    """These rows, as far as they are bad, and every bad row that they came from."""
+    """The bad ones of these rows, and every bad row that they came from."""
     bad = recording.bad
     return set(
         walk(
@@ -166,8 +162,8 @@ def _births(recording: Recording, wanted: set[int]) -> list[int]:
 
 
 def _whole_steps(recording: Recording, wanted: set[int]) -> set[int]:
-    """The steps in which the first bad values behind a symptom were born or read, or in which a
-    quotient hid the first."""
+    """The steps in which the first bad values behind a symptom were born or read, or a quotient hid
+    a bad value for the first time."""
     led = _ancestors(recording, [s.position for s in recording.sinks[:MOST_SINKS]])
     read = [recording.sources[p].first for p in led if p in recording.sources]
     hidden = [f.first for f in recording.training.flushes.values() if f.cost == "part"]
@@ -188,7 +184,7 @@ def _rows_of(recording: Recording, steps: set[int]) -> set[int]:
 
 
 def _surroundings(recording: Recording, wanted: set[int]) -> set[int]:
-    """Around each birth: what made its operands, and the forward operation of its node."""
+    """The rows around each birth: makers of its operands, its node's forward operation, readers."""
     around = set(_births(recording, wanted)[:MOST_BIRTHS])
     nodes = [recording.nodes.get(recording.at(position).node) for position in around]
     around |= {info.position for info in nodes if info is not None}
@@ -197,7 +193,7 @@ def _surroundings(recording: Recording, wanted: set[int]) -> set[int]:
 
 
 def _with_operands(recording: Recording, rows: set[int]) -> tuple[set[int], set[int]]:
-    """(these rows and what they read, the good beside the bad; their autograd nodes)."""
+    """(these rows with all their operands, bad or good; their autograd nodes)."""
     wanted, nodes, at = set(rows), set[int](), np.array(sorted(rows), dtype=np.int64)
     for chunk in recording.chunks:
         low, high = np.searchsorted(at, (chunk.start, chunk.end))
@@ -244,11 +240,8 @@ def _forget(recording: Recording, limit: int, wanted: set[int], live: set[int]) 
 
 
 def _forget_sinks(recording: Recording, first: int, limit: int) -> None:
-    """Of the symptoms between two positions that are not looked into, keep the first of each kind
-    in each step.
-
-    A poisoned run has dozens in each.
-    """
+    """Drop symptoms between two positions that are not looked into, but the first of each kind in
+    each step. A poisoned run has dozens in each."""
     sinks, seen, kept = recording.sinks, set[tuple[str, int]](), []
     low = max(bisect_left(sinks, first, key=attrgetter("step_position")), MOST_SINKS)
     for sink in sinks[low:]:
@@ -260,7 +253,7 @@ def _forget_sinks(recording: Recording, first: int, limit: int) -> None:
 
 
 def _forget_nodes(recording: Recording, limit: int, wanted: set[int], nodes: set[int]) -> None:
-    """Forget nodes without a wanted row, and graphs before ``limit``, but of whole steps."""
+    """Forget nodes without a wanted row, and graphs before ``limit``; whole steps keep theirs."""
     whole = _passes_of(recording, recording.whole)
     recording.nodes.keep(
         lambda number, position: position >= limit or position in wanted or number in nodes
@@ -286,7 +279,7 @@ def _passes_of(recording: Recording, steps: set[int]) -> set[int]:
 
 
 def _references(recording: Recording, chunks: list[Chunk], live: set[int]) -> dict[int, set[int]]:
-    """Statistics that rows outside the folded chunks refer to, by chunk."""
+    """By chunk, the statistics to which rows outside of the folded chunks refer."""
     found: dict[int, set[int]] = {}
     for chunk in chunks:
         stats = chunk.columns().stat
@@ -304,7 +297,7 @@ def _references(recording: Recording, chunks: list[Chunk], live: set[int]) -> di
 
 
 def _release(folded: list[Chunk], chunks: list[Chunk], references: dict[int, set[int]]) -> None:
-    """Let go of rows in older chunks that were kept for rows that are folded now."""
+    """Drop rows of older chunks that only rows just folded had needed."""
     for chunk in chunks:
         for stat in np.unique(chunk.columns().stat).tolist():
             references.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""The numbers of an optimizer's step that ran unobserved, and what such a step depends on."""
+"""The numbers among the arguments of an unobserved optimizer step, and what its calls depend on."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _REGULAR: frozenset[Any] = frozenset(
 
 
 class Numbers(DispatchMode):
-    """The numbers among the arguments of a step that was not observed: found, when somebody reads
-    them, by a step on tensors without memory, scalars apart."""
+    """The numbers among the arguments of calls in an unobserved step. They are found when they are
+    read, by a step on tensors without memory; only scalars have values in it."""
 
     def __init__(
         self, ops: OpRecorder, known: list[tuple[Any, Any, bool, int]], kind: Any, start: int
@@ -42,7 +42,7 @@ class Numbers(DispatchMode):
         self._given: list[tuple[Any, Any]] = []
 
     def fill(self, noted: list[Any]) -> None:
-        """Put them into what was noted of the calls."""
+        """Insert the numbers into the noted calls."""
         try:
             with _disable_current_modes(), torch.no_grad():
                 self._step()
@@ -88,7 +88,7 @@ class Numbers(DispatchMode):
             getattr(step, "__wrapped__", step)(made)
 
     def _like(self, value: Any) -> Any:
-        """A single number as it was before the step; of other tensors shape and dtype."""
+        """A stand-in for a tensor: a scalar's value before the step; of others shape and dtype."""
         if value.__class__ is not Ref:
             return value
         if value.size:
@@ -107,8 +107,8 @@ class Numbers(DispatchMode):
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]] | None:
-    """The settings on which it depends what calls an optimizer makes; None where other code than
-    torch's may run in its step."""
+    """The settings that decide which calls an optimizer makes; None where code other than torch's
+    may run in its step."""
     if (
         type(optimizer) not in _REGULAR
         or optimizer._optimizer_step_pre_hooks

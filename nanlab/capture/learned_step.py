@@ -1,4 +1,4 @@
-"""A step that makes the calls of the last one: they are compared and noted, not worked out."""
+"""A step that repeats the calls of the last one: they are compared and noted, not worked out."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _node = torch._C._current_autograd_node
 
 
 def _gone() -> Any:
-    """Stands for the reference to a storage that is not known."""
+    """Replaces the reference to a storage that is not known."""
 
 
 class _Slots:
-    """What stands in the slots of a pattern in the step that runs."""
+    """The storages, in the running step, behind the slots of a pattern."""
 
     def __init__(self, ops: OpRecorder, pattern: Pattern) -> None:
         assert ops.program is not None
@@ -63,7 +63,8 @@ class _Slots:
         self.taken = set[int]()  # numbers of the leaves
 
     def meet(self, slot: int, value: Tensor, storage: Any) -> bool:
-        """Whether a leaf that is read for the first time in this step may be one of the last."""
+        """Whether a leaf that this step reads for the first time may be the last step's in a
+        slot."""
         ops, segment = self._ops, self._program.segment
         leaf, entry = self._leaves[slot], ops.ledger.entries.get(storage._cdata)
         if entry is None:
@@ -88,13 +89,13 @@ class _Slots:
         return True
 
     def take(self, slot: int, entry: Entry, source: int) -> None:
-        """The leaf that stands in a slot, and the row that tells what it holds."""
+        """Put a leaf into a slot, with the row that describes its contents."""
         self.numbers[slot], self.sources[slot] = entry.serial, source
         self.refs[slot] = entry.alive
         self.taken.add(entry.serial)
 
     def hold(self, slots: list[int], tensors: list[Tensor]) -> bool:
-        """Whether each of these tensors is what it was in the last step, and whole."""
+        """Whether each of these tensors is the one in its slot, and shows all of its storage."""
         entries, recording = self._ops.ledger.entries, self._ops.recording
         for slot, t in zip(slots, tensors, strict=True):
             storage = t.untyped_storage()
@@ -112,7 +113,7 @@ class _Slots:
         return True
 
     def entry(self, slot: int) -> Entry | None:
-        """What is known of the storage of a slot; None where it is gone."""
+        """The ledger's entry of a slot's storage; None where the storage is gone."""
         storage, ledger = self.refs[slot](), self._ops.ledger
         if storage is None:
             return None
@@ -124,7 +125,7 @@ class _Slots:
 
 
 class _ComingRows:
-    """The rows of the step that runs, which are written when somebody reads."""
+    """Rows of repeated calls, written only when somebody reads them."""
 
     def __init__(self, ops: OpRecorder, pattern: Pattern, slots: _Slots) -> None:
         assert ops.program is not None
@@ -144,7 +145,7 @@ class _ComingRows:
         self._rows[:, NODE] += pattern.has_node * self._base
 
     def flush(self, end: int) -> None:
-        """Write the rows of the calls that came, and what is known of the memory they wrote."""
+        """Write the rows of calls up to ``end``, and enter the memory that these wrote."""
         if self.written == end:
             return
         self._enter(self.write(end))
@@ -154,7 +155,8 @@ class _ComingRows:
             self._ops.notice_owners(targets, row, {}, inside=True)
 
     def write(self, end: int, told: bool = True) -> list[Known]:
-        """Write rows, edges, and the program's calls; the calls. told: with their numbers."""
+        """Write rows, edges and calls up to ``end``; returns the calls. told: with their
+        numbers."""
         pattern, first = self._pattern, self.written
         row, edge, number = pattern.end_of(end - 1)
         self.written, self.row = end, row
@@ -203,7 +205,7 @@ class _ComingRows:
             stats[at] = stats[row] if row >= 0 else recording.stat_of(sources[-1 - row])
 
     def _enter(self, known: list[Known]) -> None:
-        """Note which rows tell what memory holds now."""
+        """Enter in the ledger which rows describe the memory that calls wrote."""
         slots, start, segment = self._slots, self._start, self._segment
         bad, nodes = self._ops.recording.bad, self._ops.recording.nodes.rows
         for each in known:
@@ -226,13 +228,12 @@ class _ComingRows:
 
 
 class LearnedStep:
-    """Learns the calls of a step, and notes those that come again in the next.
+    """Learns the calls of a step, and only notes those that the next step repeats.
 
-    A call comes again where it is the same operator at the same line of the same module, with the
-    same numbers, on the same views of what are the same results and leaves. Its rows are written
-    when somebody reads, or another call comes. A run of the engine, or a step of an optimizer,
-    that begins as its last one runs unobserved while statistics are put off. Were its calls others
-    for all that, a replay would give other results than those that were read, and would say so.
+    A call repeats another if operator, line, module and numbers are the same, on the same views of
+    corresponding results and leaves. Rows are written when somebody reads them, or a call differs.
+    A run of the engine, or an optimizer's step, that begins like the last one runs unobserved while
+    statistics are put off. If its calls do differ, a replay gives other results, and says so.
     """
 
     _pattern: Pattern  # of the step that runs, while it is active
@@ -297,7 +298,7 @@ class LearnedStep:
         self.stop()
 
     def stop(self) -> None:
-        """The rest of the step is not known."""
+        """Stop comparing: the rest of the step is not known."""
         self._learned(cut=True)
         if not self._active:
             return
@@ -317,7 +318,7 @@ class LearnedStep:
             self.pattern = None
 
     def _learned(self, cut: bool) -> None:
-        """Keep what was learned of the step that ends, or of its beginning."""
+        """Keep the pattern of the step that ends, or of its first calls."""
         learner, self._learner, self.ops.noting = self._learner, None, None
         pattern = learner.learned(cut) if learner is not None else None
         old = self.pattern
@@ -331,7 +332,7 @@ class LearnedStep:
     # -- a call that comes again
 
     def expects(self, func: Any, args: Any, kwargs: Any) -> Known | None:
-        """The call of the last step that is about to come again; None where another one is."""
+        """The learned call that this call is about to repeat; None where it differs."""
         calls, at = self._pattern.calls, self._at
         known = calls[at] if at < len(calls) else None
         if known is None or known.func is not func or known.stretch != self._inside:
@@ -396,7 +397,7 @@ class LearnedStep:
         return self._about_to_run(known)
 
     def _comes_from_line(self, known: Known, frame: Any) -> bool:
-        """Whether the program makes a call at the same line of the same module."""
+        """Whether a call comes from the same line of the same module."""
         where, place = self.ops.where, self.ops.lines.here(frame)
         return (
             place == known.place
@@ -407,7 +408,7 @@ class LearnedStep:
         )
 
     def _comes_from_node(self, known: Known, frame: Any) -> bool:
-        """Whether the engine makes a call for the same node."""
+        """Whether a call comes from the same node in the backward pass."""
         node = _node()
         if node is None or frame is None or id(frame.f_code) not in self.ops.where.engine_codes:
             return False
@@ -416,7 +417,7 @@ class LearnedStep:
         return here == known.node and _sequence() == self.ops.where.sequence
 
     def _comes_from_optimizer(self, known: Known, frame: Any, kwargs: Any) -> bool:
-        """Whether an optimizer makes a call at the same line, whatever numbers it is given."""
+        """Whether a call comes from the same line of an optimizer; its numbers may differ."""
         ops = self.ops
         here = ops.where.step_place
         if not ops.where.in_optimizer or ops.where.in_backward or len(kwargs) != len(known.kwargs):
@@ -434,7 +435,7 @@ class LearnedStep:
         return True
 
     def _is_same_step(self, frame: Any, line: int) -> bool:
-        """Whether no step begins with the call on this line, outside of every module."""
+        """Whether a call on this line, outside of every module, begins no new step."""
         ops, segment = self.ops, self._segment
         if line not in ops.clock.checked:
             if line in ops.clock.openers:
@@ -444,7 +445,7 @@ class LearnedStep:
         return ops.program is not None and segment is ops.program.segment and self._active
 
     def _about_to_run(self, known: Known) -> bool:
-        """Copy what it writes, and keep what it draws from; whether there was room."""
+        """Copy memory that a call will write, and generator states; whether there was room."""
         program, segment = self.ops.program, self._segment
         assert program is not None
         for slot in known.saves:
@@ -483,7 +484,7 @@ class LearnedStep:
             self._summarise(known, args, kwargs, out)
 
     def _summarise(self, known: Known, args: Any, kwargs: Any, out: Any) -> None:
-        """Make the statistics of its results; from a bad one on calls are worked out."""
+        """Make the statistics of its results; after a bad one, calls are worked out."""
         chunk, recording = self._chunk, self.ops.recording
         stats, bad = chunk.stats, False
         for at, row in known.own:
@@ -522,7 +523,7 @@ class LearnedStep:
     def noted(
         self, call: int, place: tuple[int, ...], args: Any, kwargs: Any, out: Any, frame: Any
     ) -> None:
-        """A call was worked out: learn it, or compare it with that of the last step."""
+        """Learn a call that was worked out, or compare it with the last step's."""
         ops, calls = self.ops, self._segment.calls
         effects, ops.effects = ops.effects, []
         tensors = [*of_kind((args, *kwargs.values(), out), Tensor)]
@@ -593,7 +594,7 @@ class LearnedStep:
     # -- runs of the engine
 
     def engine_begins(self, run: EngineRun, place: tuple[int, int]) -> Engine | None:
-        """The engine is about to run; its last run where its calls will come again."""
+        """Begin a run of the engine; returns the last step's run if its calls are to repeat."""
         ops, program = self.ops, self.ops.program
         ops.where.ran_python = False
         self.arrivals.clear()
@@ -636,7 +637,8 @@ class LearnedStep:
         return stretch.graph_from(self._base)
 
     def _due(self, kind: Any) -> Any:
-        """The stretch that begins with the next call; None where there is none."""
+        """The learned engine run or optimizer step that the next call begins; None: there is
+        none."""
         stretches = self._pattern.stretches
         if self._inside < 0 and self._next < len(stretches):
             stretch = stretches[self._next]
@@ -645,7 +647,7 @@ class LearnedStep:
         return None
 
     def engine_ended(self, run: EngineRun, stretch: Engine | None, failed: bool) -> None:
-        """The engine has run: note its calls, or learn them."""
+        """End a run of the engine: note its calls, or learn them."""
         if stretch is None:
             if self._learner is not None and not (failed or self.ops.where.ran_python):
                 self._learner.engine_ended(run, self.arrivals)
@@ -661,7 +663,7 @@ class LearnedStep:
                 self._inside = -1
 
     def _was_silent(self, stretch: Engine) -> bool:
-        """Note the calls of a run that was not observed; whether it gave what it had given."""
+        """Note the calls of an unobserved run; whether it left the gradients it did before."""
         ops, chunk = self.ops, self._chunk
         assert ops.program is not None
         for g in stretch.gradients:
@@ -681,7 +683,7 @@ class LearnedStep:
         return True
 
     def _note_gradients(self, stretch: Engine) -> None:
-        """Note the gradients that came, and the nodes that ran."""
+        """Note the gradients that arrived, and the nodes that ran."""
         ops, start, sources = self.ops, self._start, self._slots.sources
         program, recording, number = ops.program, ops.recording, ops.where.backward_pass
         assert program is not None
@@ -805,7 +807,7 @@ class LearnedStep:
                     self.ops.notice_owners([tensor], self._start + row, {}, inside=True)
 
     def interrupted(self) -> None:
-        """The program runs on, or ends, though no step was seen to end."""
+        """Forget an unobserved step that was not seen to end: an exception left it."""
         if self._unobserved is not None:
             self._unobserved = None
             self.ops.observe_again()

@@ -1,4 +1,4 @@
-"""Who wrote what: the latest writers of each storage, statistics known of them, and views."""
+"""Who wrote what: the latest writers of each storage, known statistics, and views."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Entry:
     odd: bool = False
 
     def show(self, key: ViewKey, row: int) -> None:
-        """A row tells what a part of it holds."""
+        """Note that a row describes a part of the storage."""
         if self.views is None:
             self.views = {}
         self.views[key] = row
 
     def write(self, row: int, bad: int, whole: bool, uninit: bool) -> None:
-        """A row tells what was written to it, or to a part of it."""
+        """Note that a row wrote the storage, or a part of it."""
         self.views = None
         if whole:
             self.last, self.bad, self.uninit = row, bad, uninit
@@ -70,17 +70,17 @@ class Entry:
 
 
 class _Alive(ref[torch.UntypedStorage]):
-    """A weak reference to a storage, which knows its address."""
+    """A weak reference to a storage, with the storage's address."""
 
     __slots__ = ("address",)
     address: int
 
 
 class Ledger:
-    """The storages that live, by the address of their ``StorageImpl``.
+    """The living storages, by the address of their ``StorageImpl``.
 
-    An entry goes with its storage: a weak reference of torch's own would keep the small object of
-    the address, and that the holes around it from the next large block. The Python object of a
+    An entry goes with its storage. A weak reference of torch's own would keep the small object at
+    the address, and so keep its surroundings from the next large block. The Python object of a
     storage lives as long as the storage (torch 2.1 to 2.13).
     """
 
@@ -116,7 +116,7 @@ class Ledger:
         return self.last
 
     def number(self, count: int) -> int:
-        """The first of so many serial numbers that no storage has had."""
+        """The first of ``count`` new serial numbers."""
         first = self.last + 1
         self.last += count
         return first
@@ -156,14 +156,14 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def view_key(tensor: torch.Tensor) -> ViewKey:
-    """Which part of its storage a tensor shows."""
+    """The part of its storage that a tensor shows."""
     if tensor.layout is not torch.strided:
         return (0, tuple(tensor.shape), ())
     return (int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride()))
 
 
 def shows_all(tensor: torch.Tensor, nbytes: int) -> bool:
-    """Whether a tensor shows each byte of a storage of this size, and each once."""
+    """Whether a tensor shows each byte of a storage of this size exactly once."""
     if tensor.numel() * tensor.itemsize != nbytes:
         return False
     return (
@@ -199,11 +199,11 @@ def known_stat(
     whole: bool,
     sources: list[int],
 ) -> int:
-    """The statistics that hold for a result too, as it has the elements of its first operand; -1 if
+    """The statistics of an operand that hold for the result, which has the same elements; -1 if
     there are none.
 
-    entry: what the result is a view of, or None.
-    whole: whether it shows all of that.
+    entry: of the storage that the result is a view of, or None. whole: whether it shows all of
+    that.
     """
     if not sources:
         return -1
@@ -221,11 +221,10 @@ def known_stat(
 
 
 def _stat_of(recording: Recording, source: int, target: Tensor) -> int:
-    """The statistics of a row (or source), if a tensor on its memory shows the same numbers, each
-    as often; else -1.
+    """The statistics of a row (or source) if they hold for a tensor on its memory; else -1.
 
-    It does not where ``view`` takes the memory for another dtype, where torch negates or conjugates
-    as it reads, or where the row is that of an expanded or sparse tensor.
+    They do not where ``view`` changes the dtype, where torch negates or conjugates as it reads, or
+    where the row is that of an expanded or sparse tensor.
     """
     if target.is_neg() or target.is_conj():
         return -1
@@ -274,7 +273,7 @@ class TensorViews:
         self.odd = False
 
     def turn_odd(self) -> None:
-        """From now on ask each tensor whether it is more than a view of memory."""
+        """From now on check each tensor for more than a view of memory."""
         if not self.odd:
             self.odd = True
             self.known.clear()

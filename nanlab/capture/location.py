@@ -45,7 +45,7 @@ class Locator:
         self.step_began: Callable[[int], None] = lambda position: None
 
     def place(self, frame: FrameType | None) -> Place:
-        """Of the operation that is about to run. A new training step may begin with it."""
+        """The place of the operation about to run; it may begin a new training step."""
         if self.in_backward:
             return self._backward_place(frame)
         grad = torch.is_grad_enabled()
@@ -65,7 +65,7 @@ class Locator:
         return FORWARD, node, line, site, self.module
 
     def notice_loop(self, frame: FrameType | None, line: int = 0) -> None:
-        """Begin a new training step if the program's loop came round."""
+        """Begin a new training step if the program's loop has begun a new iteration."""
         position = self.recording.end
         opened = frame if not self.recording.passes else None
         while opened is not None:
@@ -77,11 +77,11 @@ class Locator:
             self.step_began(position)
 
     def training_began(self, frame: FrameType | None, oldest: int) -> int:
-        """Where building the program ends and training begins, told at the first backward.
+        """Position at which training begins, as judged at the first backward.
 
-        That is with the function that calls backward, the first call of a module, or the first
-        operation of the graph, whichever came first. In a cell or script that does all in one place
-        the function tells nothing.
+        It is where the function began that calls backward, the first call of a module, or the first
+        operation of the graph, whichever came first. A cell or script that does all in one place
+        shows only the latter two.
         """
         node = self.recording.nodes.get(oldest)
         found = [self.recording.end, self.first_call]
@@ -96,7 +96,7 @@ class Locator:
     def _new_nodes(
         self, now: int, grad: bool, frame: FrameType | None, line: int, site: int
     ) -> int:
-        """Tie the autograd nodes made since the last operation to it; its own node, or -1."""
+        """Tie autograd nodes made since the last operation to it; its own node, or -1."""
         own = now - 1 if grad else -1
         if own == self.sequence:  # no other was made
             self.sequence = now
@@ -170,7 +170,7 @@ class Locator:
         return found
 
     def _line_in_function(self, frame: FrameType | None) -> tuple[int, int] | None:
-        """The user's line in the backward of the running Function; None where it is a library's."""
+        """The user's line in the running Function's backward; None in a library's."""
         if self.lines.forced is not None:  # that of the recorded call
             return self.lines.forced
         caller = frame

@@ -39,7 +39,7 @@ _STDLIB = tuple(
 
 
 def _kind(code: CodeType, names: dict[str, Any]) -> int:
-    """Who wrote code with these globals: torch (or nanlab), an installed package, the user."""
+    """Author of code with these globals: torch (or nanlab), an installed package, or the user."""
     name = code.co_filename
     if name.startswith("<"):
         known = name.startswith(("<stdin", "<ipython", "<timed"))
@@ -55,8 +55,8 @@ def _kind(code: CodeType, names: dict[str, Any]) -> int:
 
 
 def _is_generated(names: dict[str, Any]) -> bool:
-    """Whether a module, by its globals, is of an installed package although its file is elsewhere:
-    the package wrote it, as torch_geometric writes the ``propagate`` of each class."""
+    """Whether a package generated a module in a file elsewhere, as torch_geometric does for the
+    ``propagate`` of each class; told by its globals."""
     root = str(names.get("__name__", "")).partition(".")[0]
     # a package may run the program, as ``python -m pytest`` does
     package = sys.modules.get(root) if root != "__main__" else None
@@ -99,7 +99,7 @@ def in_loader(frame: FrameType | None) -> bool:
 
 
 def torch_caller(frame: FrameType | None) -> tuple[CodeType, int] | None:
-    """Code and instruction of the frame that ``torch_frame`` tells of, at the cost of a look-up."""
+    """Code and instruction of the frame that ``torch_frame`` describes, by a look-up alone."""
     while frame is not None:
         code = frame.f_code
         kind, _ = _KINDS.get(id(code)) or _learned(code)
@@ -112,7 +112,7 @@ def torch_caller(frame: FrameType | None) -> tuple[CodeType, int] | None:
 
 
 def frame_of(code: CodeType, instruction: int) -> tuple[str, int, str]:
-    """(file, line, function) of what ``torch_caller`` returned."""
+    """(file, line, function) of an instruction, as ``torch_caller`` returns it."""
     line = next((n for a, b, n in code.co_lines() if a <= instruction < b and n is not None), 0)
     return os.path.abspath(code.co_filename), line, code.co_qualname
 
@@ -136,7 +136,7 @@ def _kind_of(code: CodeType) -> int:
 
 
 def functions_given(frame: FrameType | None) -> tuple[tuple[str, int, int], ...]:
-    """(file, first, last line) of the user's functions that libraries above a frame hold."""
+    """(file, first, last line) of the user's functions in the variables of library frames above."""
     found: dict[tuple[str, int, int], None] = {}
     while frame is not None and (kind := _kind(frame.f_code, frame.f_globals)) != _USER:
         for value in frame.f_locals.values() if kind == _LIBRARY else ():

@@ -55,7 +55,7 @@ class IndexOutOfRangeError(NanlabError, IndexError):
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What one tensor of indices may hold: ``low <= index < high``, or ``ignored``."""
+    """The range that one tensor of indices may hold: ``low <= index < high``, or ``ignored``."""
 
     argument: str
     indices: Tensor
@@ -64,12 +64,12 @@ class Allowed:
     ignored: int | None = None
 
     def broken_by(self, low: float, high: float) -> bool:
-        """Whether indices between these, the least and the greatest, may be outside."""
+        """Whether indices between a least and a greatest value may be out of range."""
         return high >= self.high or (low < self.low and low != self.ignored)
 
 
 def allowed(op: str, args: Any) -> Iterator[Allowed]:
-    """The indices that a call of an indexing operation takes, and their range."""
+    """The tensors of indices in a call, each with its range."""
     if op in _EMBEDDINGS:
         yield Allowed("indices", args[1], 0, args[0].shape[0])
     elif op in _ALONG_A_DIMENSION:
@@ -85,7 +85,7 @@ def allowed(op: str, args: Any) -> Iterator[Allowed]:
 
 
 def _subscripts(target: Tensor, subscripts: Any) -> Iterator[Allowed]:
-    """A negative subscript counts from the end; a mask takes as many dimensions as it has."""
+    """The range of each subscript: negative ones count from the end, masks span dimensions."""
     dimension = 0
     for i, index in enumerate(subscripts):
         if index is None:
@@ -108,7 +108,7 @@ def bad_indices(op: str, args: Any) -> BadIndices | None:
 
 
 def examine(op: str, indices: Tensor, limits: Allowed) -> BadIndices | None:
-    """Which of ``indices`` are outside of ``limits``."""
+    """The elements of ``indices`` that are outside of ``limits``; None where there are none."""
     if indices.dtype not in _INTEGERS or not indices.numel():
         return None
     wrong = (indices < limits.low) | (indices >= limits.high)
@@ -399,7 +399,7 @@ _DEADLY = {torch.ops.aten.mul.Scalar, torch.ops.aten.add.Scalar}
 
 
 def _with_zeros(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator, given zeros in memory in the place of those without."""
+    """The operator with allocated zeros in place of a tensor without memory."""
 
     def run(first: Tensor, *others: Any, **kwargs: Any) -> Any:
         if first._is_zerotensor():
@@ -411,7 +411,7 @@ def _with_zeros(op: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def plan_of(func: Any) -> Plan:
-    """The plan of an overload, whichever recording it is asked for."""
+    """The plan of an overload, apart from any recording."""
     return plan_for(func)
 
 
@@ -423,7 +423,7 @@ LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
 
 @dataclass(slots=True)
 class SavedValues:
-    """Stands for an autograd node that has let go of its tensors since."""
+    """The tensors that an autograd node had saved, after it has freed them."""
 
     label: str
     values: dict[str, Any]
@@ -464,9 +464,9 @@ def saved_names(node: Any) -> list[str]:
 
 
 def saved_values(node: Any, names: list[str], copied: bool = False) -> dict[str, Any]:
-    """What a node has saved, by name, not copied; without what must not or cannot be read.
+    """Tensors that a node has saved, by name, uncopied; without those not to be read.
 
-    copied: with what ``save_on_cpu`` keeps, which is copied back to its device.
+    copied: include what ``save_on_cpu`` keeps, copied back to its device.
     """
     found: dict[str, Any] = {}
     for name in names:
@@ -492,7 +492,7 @@ def saved_values(node: Any, names: list[str], copied: bool = False) -> dict[str,
 def told_and_hidden(
     names: list[str], values: dict[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The values that were read, and the names of those that were not."""
+    """The saved values that were read, and the names of the others."""
     short = (name.removeprefix("_saved_") for name in names)
     return values, tuple(name for name in short if name not in values)
 
@@ -524,7 +524,7 @@ def _copies(hook: Any) -> bool:
 
 
 def read_by_derivative(node: str, func: Any, args: Any) -> dict[str, Any]:
-    """What a node had saved, by what its formula reads: for nodes that do not show it."""
+    """The saved tensors of a node that hides them, from the arguments that its formula reads."""
     first = args[0] if args and isinstance(args[0], Tensor) else None
     name = func.overloadpacket.__name__ if func is not None else ""
     if first is None or first.is_complex():
@@ -539,7 +539,7 @@ def read_by_derivative(node: str, func: Any, args: Any) -> dict[str, Any]:
 
 
 def unwrapped(tensor: Tensor) -> Tensor:
-    """The tensor that a transform of torch.func works on, for its memory. As in torch 2.13."""
+    """The tensor inside of torch.func's wrappers, which has memory. As in torch 2.13."""
     functorch = torch._C._functorch
     if functorch.is_legacy_batchedtensor(tensor):  # of autograd's own vmap, which does not nest
         tensor = torch._remove_batch_dim(tensor, 1, 1, 0)
@@ -549,7 +549,7 @@ def unwrapped(tensor: Tensor) -> Tensor:
 
 
 def local_parts(value: Any) -> Any:
-    """Arguments with what this process holds in the place of distributed tensors."""
+    """The arguments with the local part in place of each distributed tensor."""
     if isinstance(value, Tensor):
         return local_part(value)
     if type(value) in (list, tuple):

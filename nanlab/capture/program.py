@@ -1,4 +1,4 @@
-"""The running program written down as calls over numbered storages, so that it can be run again."""
+"""The record of the running program as calls over numbered storages, to be run again."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ _DETACH = torch.ops.aten.detach.default
 
 
 class ProgramRecorder:
-    """Writes down each call, and copies a leaf at the moment when a call is about to write it.
+    """Records each call, and copies a leaf just before a call writes it.
 
-    budget: bytes of copies; what does not fit makes the step not replayable from there on.
+    budget: bytes of copies; a step that needs more is not replayable from there on.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ProgramRecorder:
         self.segment = Segment(0, threads=torch.get_num_threads())
 
     def begin(self, position: int) -> None:
-        """Begin a segment at a position; an empty one is replaced."""
+        """Begin a segment at a position, instead of one that is empty."""
         if (
             self.program.segments
             and not self.segment.calls
@@ -98,7 +98,7 @@ class ProgramRecorder:
     # -- a call
 
     def before(self, plan: Plan, args: Any, kwargs: Any) -> tuple[Any, Any, int]:
-        """The arguments, views for tensors; first storage number. Leaves it writes are copied."""
+        """The arguments as views, and the first storage's number; leaves it writes are copied."""
         self.about_to_run(plan, args, kwargs)
         pack, first = self.pack, len(self.segment.calls.numbers)
         if plan.overwrites:  # what memory held before is not read
@@ -136,7 +136,7 @@ class ProgramRecorder:
                 del promised[address]
 
     def unobserved(self, results: list[Tensor], position: int) -> None:
-        """What an autograd node gave whose calls were not seen: leaves from here on."""
+        """Record the results of an autograd node whose calls were not seen, as leaves."""
         segment = self.segment
         out = tuple([self._made(t) for t in results])
         self._keep_results(len(segment.calls), tuple(results), "its calls were not seen")
@@ -146,7 +146,7 @@ class ProgramRecorder:
         self.segment.looks.append(Look(len(self.segment.calls), self.ref(tensor), value, place))
 
     def holds(self, results: list[Tensor]) -> bool:
-        """Whether the running call, which made these, can be run again."""
+        """Whether a replay can make these results of the running call."""
         return self.segment.lost is None and all(t.device.type in _COPIED for t in results)
 
     def lose(self, reason: str) -> None:
@@ -184,7 +184,7 @@ class ProgramRecorder:
         return out
 
     def ref(self, t: Tensor) -> Any:
-        """A tensor that is read."""
+        """The reference to an operand."""
         found = self._find(t, True)
         return _held(t) if found is None else found[1].of(found[0])
 
@@ -197,14 +197,14 @@ class ProgramRecorder:
         return x
 
     def _made(self, t: Tensor | None) -> Any:
-        """A tensor that was made."""
+        """The reference to a result."""
         if t is None:
             return None
         found = self._find(t, False)
         return Held(t) if found is None else found[1].of(found[0])
 
     def _find(self, t: Tensor, operand: bool, read: bool = True) -> tuple[int, View] | None:
-        """A tensor's storage number and view (None: not plain); a leaf unless a call made it."""
+        """A tensor's storage number and view (None: not plain); notes a leaf that no call made."""
         # torch asks a ragged one for its sizes while it holds the lock that `is_leaf` waits for
         if t.__class__ not in PLAIN:
             return None
@@ -241,7 +241,7 @@ class ProgramRecorder:
             waiting.append(segment)
 
     def _load(self, number: int, storage: Any) -> None:
-        """Load memory that is read but was never written whole, where its storage is made."""
+        """Keep memory that is read but was never written whole, to load it where it is made."""
         segment = self.segment
         if (
             len(segment.loads) < _MOST_LOADS
@@ -254,7 +254,7 @@ class ProgramRecorder:
             segment.loads[at] = number, self.copies.copy(storage)
 
     def _after_making(self, number: int) -> int:
-        """The index after the call that made a storage; that of the running one if it is far."""
+        """The index after the call that made a storage; the running call's if that is far back."""
         calls = self.segment.calls
         for index in range(len(calls) - 1, max(len(calls) - _FAR, 0) - 1, -1):
             call = calls[index]
@@ -274,7 +274,7 @@ class ProgramRecorder:
                 self._save(args[i], False)
 
     def _save(self, t: Tensor, overwrites: bool, read: Sequence[Any] = ()) -> None:
-        """Copy what a call writes; overwrites: unread, but for what it ``read`` beside."""
+        """Copy what a call writes. overwrites: the target is not read, unless ``read`` holds it."""
         try:
             storage = t.untyped_storage()
             entry = self.ledger.entries.get(storage._cdata)
@@ -314,7 +314,7 @@ class ProgramRecorder:
             each.saved[number] = copy
 
     def _overwrite(self, segments: list[Segment], number: int, reason: str) -> None:
-        """Give up a leaf that is about to be written: what came from it cannot be replayed."""
+        """Give up a leaf that is about to be written: calls that read it cannot be replayed."""
         self.losing()
         for each in segments:
             first = next(
@@ -329,7 +329,7 @@ class ProgramRecorder:
                 each.lost = first, reason
 
     def will_save(self, t: Tensor, room: int) -> bool:
-        """Whether a tensor's memory is copied before this segment writes it: budget permitting."""
+        """Whether a tensor's memory will be copied before this segment writes it."""
         segment = self.segment
         number = self._number(t)
         return (
@@ -341,7 +341,7 @@ class ProgramRecorder:
         )
 
     def saved_value(self, t: Tensor) -> Tensor | None:
-        """What a tensor held before this segment wrote it, or None; ``unobserved()`` only."""
+        """The value of a tensor before this segment wrote it, or None; ``unobserved()`` only."""
         saved = self.segment.saved.get(self._number(t))
         if saved is None or saved.nbytes() != t.untyped_storage().nbytes():
             return None
@@ -355,7 +355,7 @@ class ProgramRecorder:
         return -1 if entry is None else entry.serial
 
     def _about_to_draw(self, args: Any, kwargs: Any) -> None:
-        """The generator's state before each call that draws: the program may seed it any time."""
+        """Keep the generator's state at each call that draws: the program may seed it."""
         segment = self.segment
         own = next((x for x in (*args, *kwargs.values()) if x.__class__ is torch.Generator), None)
         if own is None:
@@ -372,7 +372,7 @@ class ProgramRecorder:
         )
 
     def _keep_results(self, index: int, out: Any, reason: str) -> None:
-        """Copies of results that no call can make again."""
+        """Copy results that no call can make again."""
         tensors = tensors_of((out,))
         size = sum(t.numel() * t.itemsize for t in tensors if t.layout is torch.strided)
         if not self.copies.afford(size):
@@ -400,7 +400,7 @@ class ProgramRecorder:
         return run
 
     def leaf(self, leaf: Tensor) -> None:
-        """A leaf that the engine's run may reach, with the gradient that it has."""
+        """Note the gradient that a leaf has before the engine's run, which may reach it."""
         if self._running and leaf.grad is not None:
             self._running[-1].before[self.ref(leaf)] = self.refs(leaf.grad)
 
@@ -422,10 +422,10 @@ class ProgramRecorder:
     def function_begins(
         self, args: tuple[Any, ...], meet: Callable[[Tensor], Any]
     ) -> tuple[Segment, FunctionUse] | None:
-        """A custom Function is about to be applied to these, in a segment; None where autograd will
-        not follow it.
+        """Begin the use of a custom Function, with its segment; None where autograd will not follow
+        it.
 
-        meet: gives a tensor that no call has read yet its place in the ledger.
+        meet: enters a tensor that no call has read yet in the ledger.
         """
         if not torch.is_grad_enabled():
             return None
@@ -443,7 +443,7 @@ class ProgramRecorder:
     def function_ended(
         self, begun: tuple[Segment, FunctionUse], args: tuple[Any, ...], results: Any
     ) -> None:
-        """It was applied, and returned these."""
+        """End the use of a custom Function, with what it returned."""
         segment, use = begun
         if segment is not self.segment:  # a step began in its forward
             use.first = 0
@@ -470,7 +470,7 @@ class ProgramRecorder:
             self.segment.functions.append(use)
 
     def _last_of_forward(self, use: FunctionUse) -> int:
-        """Index after the last forward call; a result saved for the backward is detached then."""
+        """Index after the last forward call; detaching a result to save it for backward is none."""
         calls, last = self.segment.calls, len(self.segment.calls)
         views = [ref.view for ref in use.outputs.values() if ref.__class__ is Ref]
         while last > use.first:
@@ -483,14 +483,14 @@ class ProgramRecorder:
         return last
 
     def _mark(self, ref: Ref, node: Any, output: int) -> Ref:
-        """A reference that tells this result of a node from others that show the same memory."""
+        """A reference with a mark of its own, for a result that shares memory with others."""
         self.shared.add(ref.storage)
         self._marked += 1
         self._marks[node._sequence_nr(), output] = self._marked
         return Ref((*ref[:5], self._marked, ref[6]))
 
     def _result_of(self, t: Tensor, tracked: int) -> int:
-        """What tells a result from others that show the same memory."""
+        """The mark of a result that shares memory with others; else how autograd tracks it."""
         # without gradients no one has asked for the node yet, and asking may make it
         if tracked != 1 or not torch.is_grad_enabled():
             return tracked
@@ -498,7 +498,7 @@ class ProgramRecorder:
         return self._marks.get((node._sequence_nr(), t.output_nr), tracked)
 
     def hook_registered(self, tensor: Tensor, late: bool = False) -> int:
-        """A hook may give this tensor another gradient; the number of the hook."""
+        """Note a hook that may change a tensor's gradient; returns the hook's number."""
         self._hooks -= 1
         ref = self.ref(tensor)
         if ref.__class__ is Ref and ref.tracked == 1 and tensor._is_view():
@@ -507,12 +507,12 @@ class ProgramRecorder:
         return self._hooks
 
     def function_runs(self, number: int, arrived: Any) -> None:
-        """The backward of a custom Function, or a hook, is about to run, with these gradients."""
+        """Begin a run of a custom Function's backward, or of a hook, with these gradients."""
         came = tuple([None if g is None else self._made(g) for g in arrived])
         self._returning.append(FunctionRun(number, len(self.segment.calls), -1, came, ()))
 
     def function_ran(self, number: int, left: Any) -> None:
-        """The backward that began last is over, and returned these."""
+        """End the run of a backward or a hook that began last, with what it returned."""
         run = self._returning.pop()
         if run.number == number:
             run.last = len(self.segment.calls)
@@ -556,9 +556,9 @@ class OptimizerRuns:
         grad: bool,
         meet: Callable[[Tensor], Any],
     ) -> None:
-        """An optimizer is about to step: its settings, and what it reads.
+        """Begin an optimizer's step: keep its settings, and what it reads.
 
-        meet: gives a tensor that no call has read yet its place in the ledger.
+        meet: enters a tensor that no call has read yet in the ledger.
         """
         recorder, kind = self._recorder, _rule_of(optimizer)
         segment, pack = recorder.segment, recorder.refs
@@ -639,7 +639,7 @@ _PLAIN = (bool, int, float, str)  # settings that a class keeps beside its group
 
 
 def _rule_of(optimizer: torch.optim.Optimizer) -> str:
-    """The ``step`` that an optimizer runs: torch's or a package's class; "" if the user's."""
+    """Name of the class whose ``step`` an optimizer runs, torch's or a package's; or ""."""
     kind = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
     if getattr(torch.optim, kind.__name__, None) is kind:
         return str(kind.__name__)
@@ -651,7 +651,7 @@ def _rule_of(optimizer: torch.optim.Optimizer) -> str:
 
 
 class KeptSegments:
-    """Which segments are kept, by what they hold and who may still need them."""
+    """Decides which segments are kept, by the memory they hold and by who may need them."""
 
     def __init__(
         self, program: Program, copies: CopyBuffers, unsaved: dict[int, list[Segment]]
@@ -669,13 +669,14 @@ class KeptSegments:
             self._trained.append(segment.start)
 
     def forget(self, keep: int, recent: int, sure: int, held: Sequence[tuple[int, int]]) -> int:
-        """Drop the segments of all but the last steps, and use their buffers again; the position
-        from which the last are kept. Turns of a loop that nothing can be differentiated in go, too.
+        """Drop the segments before the last steps, and use their buffers again; returns the
+        position from which segments are kept. Iterations of a loop without gradients are dropped,
+        too.
 
-        keep: how many steps that an optimizer, else a backward pass, has ended. recent: where the
-        last boundaries begin. sure: the same without those that may be taken back, whose segments
-        go on being kept unless they hold more than the budget. held: (begin, end) of earlier steps
-        that are kept, the first in any case, the others within the budget.
+        keep: how many steps, each ended by an optimizer or else by a backward pass. recent: where
+        the last boundaries begin. sure: the same without tentative ones, whose segments are kept
+        while the budget allows. held: (begin, end) of earlier steps to keep: the first always, the
+        others within the budget.
         """
         segments = self.program.segments
         if self._trained:
@@ -701,7 +702,7 @@ class KeptSegments:
         return sure
 
     def _weigh(self, segment: Segment, sign: int = 1) -> None:
-        """Count what a segment keeps alive, which is no parameter; or count it no longer."""
+        """Add the memory that a segment keeps alive, parameters aside, or subtract it."""
         names = self.program.names
         self._weight += sign * sum(
             storage.nbytes() for number, storage in segment.leaves.items() if number not in names
@@ -727,13 +728,13 @@ class KeptSegments:
 
 
 def _reaches_into(spans: Sequence[tuple[int, int]], segment: Segment) -> bool:
-    """Whether a segment does, of spans in their order."""
+    """Whether a segment reaches into one of the spans, which are in order."""
     before = bisect_left(spans, segment.end, key=itemgetter(0))
     return before > 0 and spans[before - 1][1] > segment.start
 
 
 def _held(t: Tensor) -> Held:
-    """An operand as it is; a lazy parameter becomes an initialised one in place."""
+    """An operand as it is; of a lazy parameter its data, for it is initialised in place."""
     return Held(t.data if is_lazy(t) else t)
 
 

@@ -118,7 +118,7 @@ class Agreement:
     # -- whether to stop
 
     def diagnosing(self, begins: bool) -> None:
-        """Say that this process works out what it found, so that the others wait for it."""
+        """Tell the other processes that this one diagnoses its fault, so that they wait."""
         if self._store is not None:
             self._guarded(lambda: self._store.add("diagnosing", 1 if begins else -1))
 
@@ -147,7 +147,7 @@ class Agreement:
         return "stop" if self.all_stop else "go"
 
     def _next(self, kind: Kind) -> str:
-        """The name of the next vote, by optimizer steps: processes need not judge equally often."""
+        """The name of the next vote, by optimizer steps: ranks need not judge equally often."""
         if kind == "optimizer":
             self._updates, self._turns = self._updates + 1, 0
         else:
@@ -155,7 +155,7 @@ class Agreement:
         return f"{self._updates}.{self._turns}"
 
     def _heard(self, key: str, kind: Kind) -> bool:
-        """Whether all came to this vote while it was waited for."""
+        """Whether all processes came to a vote while this one waited."""
         store, began, seconds = self._store, time.monotonic(), self._patience.get(kind, PATIENCE)
         while not self._wait(f"{key}/done", seconds):
             waited = time.monotonic() - began
@@ -172,7 +172,7 @@ class Agreement:
         return True
 
     def _forget(self) -> None:
-        """Delete the vote before the last one: all have heard of it."""
+        """Delete the vote before the last: all have read its outcome."""
         if self._decided:
             for key in (self._decided, f"{self._decided}/done"):
                 self._store.delete_key(key)
@@ -180,11 +180,11 @@ class Agreement:
     # -- where it began
 
     def tell(self, culprit: dict[str, Any] | None, struck: Any, wait: bool) -> Ranks | None:
-        """Tell the others of the culprit that began here, and hear of theirs; None where there are
-        no others.
+        """Send this rank's culprit to the other ranks and receive theirs; None where there are no
+        others.
 
-        struck: what is to be said of something bad that came from another rank; None if nothing.
-        wait: for those that have not told, for a short while.
+        struck: what to report of a bad value that came from another rank; None if nothing. wait:
+        wait a short while for ranks that have not reported.
         """
         if self._store is None:
             return None
@@ -210,13 +210,13 @@ class Agreement:
         return ranks
 
     def _said(self, kind: str, most: int) -> list[dict[str, Any]]:
-        """What the processes have said of this kind."""
+        """The messages of one kind that the processes have sent."""
         numbers = range(1, min(self._store.add(kind, 0), most) + 1)
         keys = [f"{kind}/{number}" for number in numbers]
         return [json.loads(self._store.get(key)) for key in keys if self._wait(key, PATIENCE)]
 
     def _is_one_at_work(self) -> bool:
-        """Whether a process is still to tell: at work, or on its way after an agreed stop."""
+        """Whether a process is still to report: it diagnoses, or it stops by agreement."""
         store = self._store
         return bool(store.add("diagnosing", 0) > 0 or (self.all_stop and not store.add("left", 0)))
 
@@ -226,7 +226,7 @@ class Agreement:
             self._guarded(lambda: self._store.add("left", 1))
 
     def _guarded(self, act: Any) -> Any:
-        """What a call to the store returns; None, and no other call, where the store is gone."""
+        """The result of a call to the store; None where the store is gone, now or before."""
         try:
             return act()
         except Exception:
@@ -253,7 +253,7 @@ Tensor = torch.Tensor
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """What a collective brings into one storage, perhaps later, while the program goes on."""
+    """The results that a collective brings into one storage, perhaps while the program goes on."""
 
     func: Any
     plan: Plan
@@ -266,11 +266,11 @@ class Arrival:
 
 
 class Collectives:
-    """Writes the rows of collectives when what they brought is first read; by then the program has
-    waited for it.
+    """Writes the rows of collectives when their results are first read. By then the program has
+    waited for them.
 
-    A collective returns before it has written its results, and to wait for it here could make
-    processes wait for each other that otherwise would not.
+    A collective returns before it has written its results. To wait for them here could block
+    processes on each other that otherwise would not wait.
     """
 
     def __init__(self, ops: OpRecorder) -> None:
@@ -308,7 +308,7 @@ class Collectives:
         return out
 
     def _enter(self, arrival: Arrival) -> None:
-        """Note which memory it writes."""
+        """Note the memory that a collective will write."""
         recording, ledger, target = self._ops.recording, self._ops.ledger, arrival.targets[0]
         storage = storage_of(target)
         if storage is None:
@@ -322,7 +322,7 @@ class Collectives:
     # -- landing
 
     def before_read(self, args: Any) -> None:
-        """An operation computes with these: wait for what has not arrived, as it would."""
+        """Wait, as the operation would, for results that it reads and that are under way."""
         tensors = tensors_of(args)
         for tensor in tensors:
             if type(tensor).__name__ == "AsyncCollectiveTensor":
@@ -330,13 +330,14 @@ class Collectives:
         self._land(tensors)
 
     def before_write(self, targets: list[Tensor]) -> None:
-        """An operation writes to these: part of a collective that is not complete."""
+        """Write the rows of completed collectives before an operation writes their memory."""
         for arrival in self._flying_to(targets):
             if is_complete(arrival.work):
                 self._arrived(arrival)
 
     def after_write(self, targets: list[Tensor]) -> None:
-        """An operation has written to these as part of a collective: some copy when waited for."""
+        """Count memory that was written as part of a collective: some results are copied when
+        waited for."""
         for target in targets:
             for arrival in self._flying_to([target]):
                 arrival.left -= target.numel() * target.itemsize
@@ -344,7 +345,8 @@ class Collectives:
                     self._arrived(arrival)
 
     def settle(self, until: int | None = None) -> None:
-        """Write the rows of those that are complete, or were called before a position."""
+        """Write the rows of collectives that are complete, or that were called before a
+        position."""
         for arrival in list(self.flying.values()):
             if until is None or arrival.since < until or is_complete(arrival.work):
                 self._arrived(arrival)
@@ -359,7 +361,7 @@ class Collectives:
         return [arrival for arrival in dict.fromkeys(found) if arrival is not None]
 
     def _arrived(self, arrival: Arrival) -> None:
-        """Write the rows of a collective, as its results are now."""
+        """Write the rows of a collective, with its results as they are now."""
         ops, recording = self._ops, self._ops.recording
         self.flying.pop(next(key for key, other in self.flying.items() if other is arrival))
         targets = [t for t in arrival.targets if has_memory(t)]
@@ -380,13 +382,13 @@ class Collectives:
                 ops.evidence.judge(Call(arrival.func, plan, *rows, (), {}, None, 0, None, UNHELD))
 
     def _forget_parts(self, targets: list[Tensor]) -> None:
-        """Results that fill a whole storage piece by piece leave nothing of what was in it."""
+        """Forget what a storage held before results that fill it piece by piece."""
         entry, size = self._ops.ledger.of(targets[0]), sum(t.numel() * t.itemsize for t in targets)
         if entry is not None and size >= entry.nbytes:
             entry.parts, entry.bad, entry.uninit, entry.views = (), 0, False, None
 
     def _note_sink(self, target: Tensor, position: int) -> None:
-        """A parameter came in bad."""
+        """Note a parameter that arrived bad as a sink."""
         recording, entry = self._ops.recording, self._ops.ledger.of(target)
         owner = -1 if entry is None else entry.owner
         if owner >= 0 and recording.parameter_kinds[owner] == "parameter":
@@ -395,7 +397,7 @@ class Collectives:
 
 
 def _by_storage(tensors: list[Tensor]) -> list[list[Tensor]]:
-    """Tensors that share memory, together."""
+    """The tensors in groups that share memory."""
     groups: dict[int, list[Tensor]] = {}
     for tensor in tensors:
         storage = storage_of(tensor)
@@ -405,11 +407,10 @@ def _by_storage(tensors: list[Tensor]) -> list[list[Tensor]]:
 
 
 def operands_of(func: Any, args: Any, kwargs: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """The tensors that a collective reads and those that it writes; it may be called with its own
-    operands only.
+    """The tensors that a collective reads, and those that it writes.
 
-    c10d's schemas do not say what is written; their names do: ``output...``, ``input...``, and
-    ``tensors`` for both.
+    c10d's schemas do not say what is written, but the names of arguments do: ``output...``,
+    ``input...``, and ``tensors`` for both. A collective may be called with its own operands only.
     """
     given: list[Tensor] = []
     written: list[Tensor] = []
@@ -456,7 +457,7 @@ def work_of(out: Any) -> Any:
 
 
 def is_complete(work: Any) -> bool:
-    """Whether a collective is known to have written its results; a handle need not know."""
+    """Whether a collective surely has written its results; not every handle can tell."""
     try:
         return work is not None and bool(work.is_completed())
     except Exception:

@@ -1,4 +1,4 @@
-"""The row behind each tensor that is read: what was written last to the memory that it shows."""
+"""The row behind each tensor read: the last one that wrote the memory it shows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ Tensor = torch.Tensor
 
 
 class Reader:
-    """Finds the row (or source, negative) that tells what a tensor holds.
-
-    Statistics of what nobody was seen to write are added to the latest chunk.
-    """
+    """Finds the row (or source, negative) that describes a tensor's contents. Statistics of
+    contents written unseen are added to the latest chunk."""
 
     def __init__(self, recording: Recording, ledger: Ledger) -> None:
         self.recording, self.ledger = recording, ledger
@@ -34,7 +32,8 @@ class Reader:
         self._read_out: dict[str, int] = {}
 
     def take(self, value: Any, sources: list[int]) -> float:
-        """Add the sources of an argument that is no plain tensor; a bad number in it, else 0."""
+        """Add the sources of an argument that is no plain tensor; returns a bad number in it, else
+        0."""
         strange = 0.0
         if isinstance(value, Tensor):
             sources.append(self.source(value))
@@ -57,11 +56,11 @@ class Reader:
                 self._read_out[str(value)] = source
 
     def number_read(self, value: float, computes: bool) -> int | None:
-        """The row that a non-finite Python number among the operands was read from, as far as can
-        be told.
+        """The row from which a non-finite Python number among the operands was probably read.
 
-        Python keeps no trace of it, so this is the last that was read: a NaN from any, for Python
-        makes NaN of infinities too; an infinity from one of its kind, and only to compute with.
+        Python keeps no trace of it, so this is the last row read with such a value. A NaN may come
+        from any bad number, as Python makes NaN of infinities; an infinity comes from one of its
+        sign, and only an operation that computes can read it.
         """
         if not self._read_out or (value == value and not computes):
             return None
@@ -153,8 +152,8 @@ class Reader:
         return number
 
     def _is_made_by(self, position: int, tensor: Tensor) -> bool:
-        """Whether it is the result at a position, which has more memory than elements: a loss that
-        was computed in the place of all its terms."""
+        """Whether a tensor is the result at a position although its memory is larger: a loss
+        computed in place of all its terms."""
         if tensor.layout is not torch.strided or tensor.storage_offset():
             return False
         row = self.recording.op(position)
@@ -162,7 +161,8 @@ class Reader:
         return same and tensor.is_contiguous()
 
     def _snapshot(self, entry: Entry, tensor: Tensor, whole: bool) -> int:
-        """What a tensor holds now, if its storage was written in parts and may be bad."""
+        """The source for a tensor's present contents, if its storage was written in parts and may
+        be bad."""
         parents = (entry.last, *entry.parts)
         # else they are chosen when it is known which are bad
         if not self.recording.pending and not self.recording.puts_off:
@@ -211,7 +211,7 @@ class Reader:
             entry.grad = True
 
     def know(self, number: int, tensor: Tensor) -> int:
-        """The same row, with its statistics made now from ``tensor`` if they were put off."""
+        """The row, with statistics made now from ``tensor`` if they were put off."""
         recording = self.recording
         if not recording.puts_off or number < 0:
             return number
@@ -224,7 +224,7 @@ class Reader:
         return number
 
     def await_device(self, call: int) -> None:
-        """Note that from this call on statistics are still on a device."""
+        """Note that the statistics of this and later calls are still on a device."""
         recording = self.recording
         if not recording.pending:
             recording.pending, recording.pending_from = True, call

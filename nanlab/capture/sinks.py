@@ -36,7 +36,7 @@ class ForwardSinks:
         self._parameters: dict[str, Sink] = {}
 
     def returned(self, output: Any) -> None:
-        """An outermost module returned."""
+        """Note the bad outputs of an outermost module that returned."""
         if self._recording.passes or len(self._outputs) >= MOST_SINKS:
             return
         several = output.values() if isinstance(output, dict) else output
@@ -47,7 +47,7 @@ class ForwardSinks:
                 self._outputs.append(row)
 
     def step_ended(self) -> None:
-        """A parameter that is given new memory (``p.data = ...``) is no operation: look at each."""
+        """Check each parameter: to give it new memory (``p.data = ...``) is no operation."""
         recording = self._recording
         if self._model is None or recording.passes or not recording.end:
             return
@@ -58,7 +58,7 @@ class ForwardSinks:
                     self._parameters[name] = Sink("parameter", row, recording.end - 1, name)
 
     def sinks(self, idle: bool) -> list[Sink]:
-        """All of them, in order of time. idle: no module was called either."""
+        """All sinks in order of time. idle: no module was called either."""
         found = [Sink("output", position, position) for position in self._outputs]
         found += [
             sink for sink in self._parameters.values() if sink.position in self._recording.bad
@@ -69,7 +69,7 @@ class ForwardSinks:
 
 
 def _carried_nan(recording: Recording) -> list[Sink]:
-    """Where a NaN that goes on from step to step without gradients was first carried over."""
+    """The sink where a NaN was first carried over to a later step, without gradients."""
     for position in sorted(position for position in recording.bad if position >= 0):
         if _has_nan(recording, position) and any(
             _has_nan(recording, s) for s in _brought(recording, position)
@@ -79,8 +79,8 @@ def _carried_nan(recording: Recording) -> list[Sink]:
 
 
 def stalled(recording: Recording) -> list[Sink]:
-    """Where a NaN was first carried over, if the program builds its graphs of it ever since, and
-    goes backward no more: it leaves out each batch whose loss is bad, and so all of them."""
+    """The sink where a NaN was first carried over, if the program never goes backward again: it
+    leaves out each batch with a bad loss, and by then every loss is bad."""
     last = recording.passes[-1].position
     if recording.step_of(recording.end - 1) - recording.step_of(last) < STALLED:
         return []
@@ -90,7 +90,7 @@ def stalled(recording: Recording) -> list[Sink]:
 
 
 def _brought(recording: Recording, position: int) -> list[int]:
-    """The bad operands that an earlier step left."""
+    """The bad operands that stem from an earlier step."""
     start = recording.starts[recording.step_of(position)]
     return [
         source
@@ -100,7 +100,7 @@ def _brought(recording: Recording, position: int) -> list[int]:
 
 
 def _first_brought(recording: Recording, position: int) -> Sink:
-    """The first row on the way to this one that read what an earlier step had left bad."""
+    """The first row behind this one that read a bad value of an earlier step, as a sink."""
     bad = walk(
         [position], lambda at: (p for p in recording.parents(at) if p >= 0 and p in recording.bad)
     )
@@ -145,7 +145,7 @@ def note_rejected_value(
 
 
 def _interrupted_gradient(recording: Recording, error: BaseException) -> bool:
-    """The last bad row, the symptom where anomaly detection stops before a parameter."""
+    """Note the last bad row as the symptom, where anomaly detection stopped before a parameter."""
     if "nan values in its" not in str(error):
         return False
     bad = [
@@ -179,10 +179,10 @@ def _operand(recording: Recording, error: BaseException, failure: Failure | None
 
 
 def _looked_at(recording: Recording, said: bool) -> int | None:
-    """What was bad of the values that the program looked at last, in the step that was running.
+    """The bad row among those that the program looked at last, in the running step.
 
-    said: the message speaks of it. Else the look must be the last thing that the program did: it
-    read a number, or made a test.
+    said: the exception's message speaks of a value. Otherwise the look, a number or a test, must be
+    the last thing that the program did.
     """
     first = max(recording.starts[-1], recording.end - (FAR if said else NEAR))
     at, read = recording.escapes.last_read
@@ -203,7 +203,7 @@ def _looked_at(recording: Recording, said: bool) -> int | None:
 
 
 def updates_apart(recording: Recording) -> bool:
-    """Whether the last graph reads what came of the gradients before: then turns are steps."""
+    """Whether the last graph reads results of the gradients before: then iterations are steps."""
     if len(recording.passes) < 2:
         return False
     before, now = (run.position for run in recording.passes[-2:])

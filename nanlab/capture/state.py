@@ -87,7 +87,7 @@ def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Raise an interrupt (Ctrl-C, the stop button) that comes in the block at its end."""
+    """Delay an interrupt (Ctrl-C, the stop button) in the block until its end."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
@@ -262,8 +262,8 @@ class Tensors:
 
 
 class PythonState:
-    """Attributes of objects, short containers, variables of closures, and which parameters are
-    frozen and which modules train."""
+    """The Python state that a step may change: attributes, short containers, variables of closures,
+    and which parameters are frozen and which modules train."""
 
     def __init__(
         self,
@@ -321,7 +321,7 @@ def _fill(cell: types.CellType, content: Any) -> None:
 
 
 class Reached:
-    """All of it: what can be reached from some values, and its state at the head of a turn."""
+    """All that can be reached from some values, and its state before an iteration."""
 
     def __init__(
         self, values: Iterable[Any], owned: Callable[[], Iterable[Tensor]] = lambda: ()
@@ -373,7 +373,7 @@ class Reached:
             self._walk(part, depth + 1)
 
     def _parts(self, value: Any) -> Iterable[Any]:
-        """What is to be walked through next; the value itself is put where it belongs."""
+        """The values to visit next; notes the value itself by its kind."""
         numpy = sys.modules.get("numpy.random")
         if isinstance(value, Tensor):
             self.loose.append(value)
@@ -463,7 +463,7 @@ class Rewind:
 
 
 def all_names(code: types.CodeType) -> set[str]:
-    """Globals and attributes that a function names, those of functions inside of it too."""
+    """The globals and attributes that a function names, inner functions included."""
     return set().union(*(each.co_names for each in codes_in(code)))
 
 
@@ -476,8 +476,8 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def is_put_back(value: Any) -> bool:
-    """Whether a replay leaves no trace in it: a short container, torch's own, an object of a class
-    of the program."""
+    """Whether a replay restores a value: a short container, torch's own, or an object of a class of
+    the program."""
     if isinstance(value, _CONTAINERS):
         return len(value) < MOST_ITEMS
     if value is None or isinstance(value, (Tensor, nn.Module)):

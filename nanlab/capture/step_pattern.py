@@ -1,4 +1,4 @@
-"""The calls of a training step as they are learned, to be known again in the next."""
+"""The calls of a training step in a form in which the next step's calls are recognised."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _row_of = attrgetter("row")
 
 
 class _Unlike(Exception):
-    """A run of the engine does more than to compute gradients of leaves that have none."""
+    """A run of the engine does more than give leaves a first gradient."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Leaf:
 
 @dataclass(slots=True)
 class Row:
-    """A result of a call, or what it wrote."""
+    """A result of a call, or an argument that it wrote."""
 
     result: int  # index among the results, -1 for the only one; of what was written: -2
     argument: int  # index of what was written
@@ -59,7 +59,7 @@ class Row:
     grad: bool  # whether it holds what was computed from gradients
 
     def of(self, args: Any, out: Any) -> Tensor:
-        """The tensor that it tells of."""
+        """The tensor that the row describes."""
         if self.result == -2:
             return args[self.argument]  # type: ignore[no-any-return]
         return out if self.result < 0 else out[self.result]  # type: ignore[no-any-return]
@@ -67,7 +67,7 @@ class Row:
 
 @dataclass(slots=True)
 class Known:
-    """One call; tensors are told by the slot of their storage."""
+    """A learned call, with tensors given as slots of their storages."""
 
     func: Any
     plan: Plan
@@ -116,7 +116,7 @@ class Gradient:
 
 @dataclass(slots=True)
 class Engine:
-    """A run of the autograd engine."""
+    """A learned run of the autograd engine."""
 
     first: int  # its calls
     end: int
@@ -131,9 +131,9 @@ class Engine:
     needs: set[int]  # slots that it reads and did not make
 
     def leads_to(self, run: EngineRun, slots: dict[int, int], numbers: Sequence[int]) -> bool:
-        """Whether a run begins from the same results, and its leaves have no gradient.
+        """Whether a run begins from the same results, with leaves that have no gradient.
 
-        slots: by number of the storage when it was learned; numbers: of those of this step.
+        slots: by storage number, when learned; numbers: of the slots' storages in this step.
         """
 
         def is_same(old: Any, new: Any) -> bool:
@@ -155,8 +155,8 @@ class Engine:
         )
 
     def graph_from(self, base: int) -> tuple[list[tuple[int, int]], set[int], int, bool]:
-        """Edges of the graph, its nodes, the oldest of them, and that no gradients are there; the
-        first node of the step bears the number ``base``."""
+        """Edges of the graph, its nodes, the oldest of them, and False for gradients present;
+        ``base`` is the number of the step's first node."""
         edges = list(map(tuple, (self.graph + base).tolist()))
         nodes = {n + base if n >= 0 else n for n in self.nodes}
         return edges, nodes, self.oldest + base, False
@@ -209,14 +209,14 @@ class Pattern:
     stats: dict[int, int] = field(default_factory=dict)  # statistics -> row, or -1 - slot
 
     def end_of(self, at: int) -> tuple[int, int, int]:
-        """Where the rows, edges and numbers of a call end."""
+        """The ends of a call's rows, edges and storage numbers."""
         if at + 1 < len(self.calls):
             after = self.calls[at + 1]
             return after.row, after.edge, after.number
         return len(self.rows), len(self.edges), len(self.order)
 
     def add(self, stretch: Engine | Optimizer) -> None:
-        """A run that these calls belong to is over."""
+        """Add a run that is over, and mark its calls as its own."""
         self.stretches.append(stretch)
         for known in self.calls[stretch.first : stretch.end]:
             known.stretch = len(self.stretches) - 1
@@ -236,7 +236,7 @@ class Worked:
 
 
 class _Counts:
-    """How much was noted when a run of the engine began."""
+    """The counts of calls, rows and slots when a run of the engine began."""
 
     def __init__(self, ops: OpRecorder, pattern: Pattern) -> None:
         program, recording = ops.program, ops.recording
@@ -324,7 +324,7 @@ class StepLearner:
                 pattern.stats.setdefault(stat, at)
 
     def _learn_rows(self, known: Known, worked: Worked, rows: Any) -> bool:
-        """What a call made and wrote; whether it is known by its rows."""
+        """Learn what a call made and wrote; returns whether its rows show all of that."""
         pattern, plan, args, out = self.pattern, known.plan, worked.args, worked.out
         where: list[tuple[int, int]] = []
         if plan.plain or plan.fresh or not plan.writes:
@@ -372,18 +372,18 @@ class StepLearner:
         return True
 
     def _is_buffer(self, entry: Entry) -> bool:
-        """Whether what a call wrote is a buffer, or nothing that a module holds."""
+        """Whether the memory that a call wrote is a buffer's, or no module's."""
         kinds, ops = self.ops.recording.parameter_kinds, self.ops
         if entry.owner < 0:
             return not entry.asked
         return kinds[entry.owner] == "buffer" and bool(ops.where.depth)
 
     def _is_own(self, stat: int) -> bool:
-        """Whether the step made the statistics."""
+        """Whether the statistics were made in this step."""
         return stat >> 32 == self._chunk.number and stat & 0xFFFFFFFF >= self._first_stat
 
     def learned(self, cut: bool) -> Pattern | None:
-        """The calls of the step, or the first of them; None where there are none."""
+        """The pattern of the step, or of its first calls; None where there are none."""
         pattern, ops, start, chunk = self.pattern, self.ops, self._start, self._chunk
         if not pattern.calls or ops.program is None or chunk.positions is not None:
             return None
@@ -440,7 +440,7 @@ class StepLearner:
     def _engine(
         self, run: EngineRun, begun: _Counts, arrivals: list[tuple[Tensor, int, int]]
     ) -> Engine:
-        """The run that is over, as it may come again."""
+        """The engine run that is over, in the form in which it may repeat."""
         ops, chunk, start, recording = self.ops, self._chunk, self._start, self.ops.recording
         pattern = self.pattern
         now, first = _Counts(ops, pattern), begun.position - chunk.start
@@ -594,14 +594,14 @@ class StepLearner:
 
 
 def which_bad(recording: Recording, call: int, reads: list[int], rows: int) -> tuple[bool, ...]:
-    """Of what a call reads and makes, whether it is bad; () where nothing is."""
+    """Whether each operand and result of a call is bad; () where none is."""
     bad = recording.bad
     told = tuple([at in bad for at in (*reads, *range(call, call + rows))]) if bad else ()
     return told if any(told) else ()
 
 
 def _learn_arguments(known: Known, args: Any, packed: Any, named: Any, slots: list[int]) -> bool:
-    """What there is to compare of the arguments; whether no more is."""
+    """Learn what to compare of the arguments; returns whether that is all."""
     known.count, known.kwargs = len(args), named
     following, floats = iter(slots), []
     for i, (value, kept) in enumerate(zip(args, packed, strict=True)):
@@ -625,7 +625,7 @@ def _learn_arguments(known: Known, args: Any, packed: Any, named: Any, slots: li
 
 
 def _may_come_again(plan: Plan, func: Any) -> bool:
-    """Whether what a call does follows from its arguments, and is told by its rows."""
+    """Whether a call's effects follow from its arguments, and its rows show them."""
     return not (
         (plan.rare and not (plan.copies or plan.uninitialised or plan.blind))
         or plan.fills
@@ -649,7 +649,7 @@ def _is_of_numbers(value: Any) -> bool:
 
 
 def is_alike(old: Any, new: Any) -> bool:
-    """Whether arguments are the same, but for numbers that are no integers."""
+    """Whether arguments are equal; floats may differ."""
     if old is new or old.__class__ is not new.__class__:
         return old is new
     if old.__class__ is tuple or old.__class__ is list:
@@ -665,7 +665,7 @@ def _is_held(value: Any) -> bool:
 
 
 def of_kind(value: Any, kind: Any) -> Iterator[Any]:
-    """What is of a kind among arguments or results, in their order."""
+    """The values of a kind among arguments or results, in order."""
     if isinstance(value, kind):
         yield value
     elif value.__class__ is tuple or value.__class__ is list:

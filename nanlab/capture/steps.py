@@ -19,7 +19,7 @@ from nanlab.capture.places import Path, call_path, is_user, shares_step
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop in a function that was called in a certain way."""
+    """A loop in one call of a function, known by the calls around it."""
 
     outer: tuple[tuple[int, int, str], ...]  # the calls around it
     code: int
@@ -27,7 +27,7 @@ class Loop:
     last: int
 
     def holds(self, path: Path) -> bool:
-        """Whether the program stands in it."""
+        """Whether the program stands in the loop."""
         level = len(self.outer)
         if len(path) <= level or tuple(path[:level]) != self.outer:
             return False
@@ -40,7 +40,7 @@ class Loop:
 
 
 class Loops:
-    """The loops of the functions that were asked about."""
+    """The loops in the code of functions, found once for each."""
 
     def __init__(self) -> None:
         # the code is kept, so that its id() stays its own
@@ -65,7 +65,7 @@ class Loops:
         return None
 
     def entered(self, before: Path, frame: FrameType | None) -> bool:
-        """Whether the program has come into a loop of the function that stood before it."""
+        """Whether the program has entered a loop of a function that it stood in before."""
         now, codes = call_path(frame), _codes(frame)
         for (code, at, _), (code_now, at_now, _), own in zip(before, now, codes, strict=False):
             if (code, at) != (code_now, at_now):
@@ -103,7 +103,7 @@ _NAME = re.compile(
 
 
 class _Mark:
-    """Put into a frame's ``f_trace`` to know the call again: only debuggers look there."""
+    """Marks a frame in its ``f_trace``, where only debuggers look, to recognise the call again."""
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> None:
         return None
@@ -141,7 +141,7 @@ class StepCalls:
         self.functions: list[StepFunction] = []
 
     def start(self, frame: FrameType | None) -> None:
-        """The calls that are running already are no steps of what is watched."""
+        """Note calls running already, which are no steps of what is watched."""
         while frame is not None:
             if _NAME.fullmatch(frame.f_code.co_name) and (
                 frame.f_trace is None or isinstance(frame.f_trace, _Mark)
@@ -296,7 +296,7 @@ class StepClock:
         self.checked.clear()
 
     def drop_last(self) -> None:
-        """The step before goes on: what has run since belongs to it."""
+        """Join the last step to the one before."""
         gone = self._recent.pop()
         self.starts.pop()
         if self._tentative and self._tentative[-1] is gone:
@@ -311,7 +311,7 @@ class StepClock:
         self._settle()
 
     def _settle(self) -> None:
-        """The boundaries stand as they are."""
+        """Confirm all tentative boundaries."""
         self._tentative.clear()
         self._newest, self._stepped = None, frozenset()
 
@@ -321,7 +321,7 @@ class StepClock:
         return self.starts[-1 - len(self._tentative)]
 
     def begins(self, last: int) -> int:
-        """Where so many of the last steps begin, though boundaries since are taken back."""
+        """Where the last so many steps begin, not counting tentative boundaries."""
         return self.starts[max(len(self.starts) - len(self._tentative) - last, 0)]
 
     def doubtful(self) -> int:
@@ -340,7 +340,7 @@ class StepClock:
     # -- the end
 
     def stopped(self) -> None:
-        """The program is stopped: what is doubtful was a turn of a loop within the step."""
+        """Take back doubtful boundaries, as the program is stopped: they were inner iterations."""
         self._drop_idle_end()
         for _ in range(self.doubtful()):
             self.drop_last()
@@ -357,7 +357,7 @@ class StepClock:
                 self._choose(function)
 
     def _drop_idle_end(self) -> None:
-        """What came after a loop was no step: an evaluation."""
+        """Take back a step after a loop in which nothing trained, such as an evaluation."""
         if self._last.kind == "left" and not self._last.trained:
             self.drop_last()
 
@@ -428,7 +428,8 @@ class StepClock:
             self.checked.clear()
 
     def differentiated(self, frame: FrameType | None, oldest: int) -> bool:
-        """Gradients were asked for; whether of what a step function computed, in its call."""
+        """Note that gradients were asked for; returns whether a step function's call computed their
+        root."""
         self.idle = False
         # all that this program may ever ask for
         if not self.backward_seen and not self.optimizer_seen:
@@ -442,11 +443,12 @@ class StepClock:
         return True
 
     def makes_new_parameters(self) -> bool:
-        """Whether each turn computes with new parameters that the last one made of gradients."""
+        """Whether each iteration computes with new parameters, made from gradients in the last
+        one."""
         return self._grad_requested and self._updated < 0 and self.updates_apart()
 
     def _first_since_update(self) -> Boundary | None:
-        """Where the step after the last update by hand began, though gradients add up."""
+        """The boundary after the last update by hand, though gradients accumulate."""
         if self._updated < 0 or self.optimizer_seen:
             return None
         return next((b for b in self._tentative if b.position > self._updated), None)
@@ -457,11 +459,12 @@ class StepClock:
             self.drop_last()
 
     def _drop_inner(self, now: Path) -> None:
-        """Training goes on: turns of a loop that was left before only computed for it."""
+        """Take back steps in a loop left before training went on: it only computed for the
+        training."""
         self._take_back(lambda b: b.computing is not None and not b.computing.holds(now))
 
     def _drop_sampling(self, now: Path) -> None:
-        """The first optimizer steps: a loop that was left and wrote no parameter made samples."""
+        """Take back steps of a loop left before the first optimizer step: it made samples only."""
         while self._tentative:
             loop = self._last.sampling
             if loop is None or loop.holds(now) or self._last.position <= self._updated:
@@ -562,7 +565,7 @@ class StepClock:
         return True
 
     def _leaves(self, now: Path) -> bool:
-        """Whether the program has left the loop whose turns are steps."""
+        """Whether the program has left the loop whose iterations are steps."""
         last = self._last
         return (
             self.optimizer_seen
@@ -572,7 +575,7 @@ class StepClock:
         )
 
     def _join_inner(self, loop: Loop | None) -> None:
-        """A loop came round: what an inner loop took for steps is part of its turn."""
+        """Join the steps of an inner loop to the iteration of the outer loop, which came round."""
         after = self._last
         if loop is None or after.kind != "left" or not after.optimizers:
             return
@@ -595,7 +598,7 @@ class StepClock:
     # -- functions that are named like a training step
 
     def _call_began(self, function: StepFunction, position: int, sequence: int) -> bool:
-        """A step function was called; whether its turn of the loop has begun no step yet."""
+        """Note a call of a step function; returns whether its iteration has begun no step yet."""
         function.calls += 1
         if function.calls == 1:
             function.first = position
@@ -611,7 +614,7 @@ class StepClock:
         return own
 
     def _call_is_step(self, caller: FrameType | None, position: int) -> bool:
-        """A call begins a step; from a later line of the turn it may share another network's."""
+        """Begin a step with a call; one from a later line may share the step of another network."""
         later, stepped = False, self._stepped
         if self._complete is not None and self.optimizer_seen:
             now = call_path(caller)
@@ -638,7 +641,7 @@ class StepClock:
         self._replace(kept.union(function.began))
 
     def _refuse(self, which: Callable[[StepFunction], bool]) -> None:
-        """Training goes on outside of these functions."""
+        """Stop taking calls of these functions for steps: training also runs outside of them."""
         for function in self.calls.functions:
             if function.calls and not function.refused and which(function):
                 function.refused = True

@@ -108,14 +108,14 @@ def with_closure(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of the parameters and buffers in a step; each by its number."""
+    """The gradients and writes of parameters and buffers in a step, by their numbers."""
 
     gradients: dict[int, int]  # row of the gradient
     by_hand: list[tuple[int, int]]  # (number, row) of each write outside of an optimizer
     all: list[tuple[int, int]]  # and of each write
 
     def then(self, later: Written) -> Written:
-        """What became of them in this part of a step and in the next."""
+        """The gradients and writes of this part of a step and of a later part together."""
         return Written(
             self.gradients | later.gradients,
             [*self.by_hand, *later.by_hand],
@@ -157,7 +157,8 @@ class StepChecks:
         return bool(segments) and all(s.summarised >= len(s.calls) for s in segments)
 
     def _wait(self, start: int, end: int, written: Written) -> None:
-        """Look on later. A step that seemed to end, and then went on, is one with its rest."""
+        """Let a step wait for its checks, joined with the rest of a step that seemed to have
+        ended."""
         began = next((s for s in reversed(self._recording.starts) if s < end), 0)
         while self._waiting and self._waiting[-1][0] >= began:
             start, _, before, _ = self._waiting.pop()
@@ -313,7 +314,7 @@ class TrainingRecorder:
     # -- events
 
     def loss_seen(self, source: int, adds: bool) -> None:
-        """Backward is about to run from this row's tensor; ``adds``: to present gradients."""
+        """Note the loss from which backward is about to run; ``adds``: to present gradients."""
         scaled = self._scaled is not None and self._scaled[1] == source
         unscaled = self._scaled[0] if scaled and self._scaled else source
         recording = self.ops.recording
@@ -362,7 +363,7 @@ class TrainingRecorder:
                 self.kept.append(Sink("buffer", before, before, name))
 
     def left_bad(self) -> list[Sink]:
-        """Buffers that went bad, and on from their own value: the next step would find them so."""
+        """Sinks for buffers that went bad and were computed from their own value: they stay bad."""
         recording = self.ops.recording
         sinks = []
         for owner, position in self._bad_buffers.items():
@@ -427,7 +428,8 @@ class TrainingRecorder:
         return with_closure(args, kwargs, self._judged(optimizer, closure))
 
     def _judged(self, optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """A closure: a harmful fault then stops the program, parameters as before the step."""
+        """A closure after which a harmful fault stops the program, with the parameters before the
+        step."""
         before: list[OptimizerCopy] = []
 
         def closed(*args: Any, **kwargs: Any) -> Any:
@@ -453,7 +455,7 @@ class TrainingRecorder:
             raise
 
     def _note_arrived(self, parameters: list[torch.Tensor], used: list[int | None]) -> None:
-        """Gradients that turned bad after backward: in other processes, or by hand."""
+        """Note gradients that turned bad after backward: in other processes, or by hand."""
         recording = self.ops.recording
         if not (self.ops.collectives.seen or self.notes_used):
             return
@@ -467,7 +469,7 @@ class TrainingRecorder:
                 )
 
     def _came(self, owners: list[int], used: list[int | None]) -> int:
-        """Position to which a step that takes these gradients reaches back; -1: unknown."""
+        """The position to which a step with these gradients reaches back; -1: unknown."""
         arrived = max((self._arrived.get(owner, -1) for owner in owners), default=-1)
         # the program made them itself
         if arrived < 0 and self.clock.certain < self.clock.starts[-1]:
@@ -579,7 +581,8 @@ class TrainingRecorder:
         used: list[int | None],
         copied: bool,
     ) -> list[torch.Tensor | None]:
-        """What each parameter held before the step, remembered or kept by the program; or None."""
+        """The value of each parameter before the step, from copies or from the program record; or
+        None."""
         program, found = self.ops.program, []
         with unobserved():
             for parameter, owner, gradient in zip(parameters, owners, used, strict=True):
@@ -594,8 +597,8 @@ class TrainingRecorder:
         return found
 
     def _forget_untouched(self, now: set[str]) -> None:
-        """Drop the rows of gradients that no optimizer had taken when this step seemed to end, if
-        it went on and they have come again.
+        """Drop the rows of gradients that no optimizer took before this step seemed to end, if the
+        step went on and the gradients have come again.
 
         now: names of the parameters whose gradient has come or been used since.
         """
@@ -640,7 +643,7 @@ class TrainingRecorder:
 
 
 def _key(owner: int, parameter: torch.Tensor) -> tuple[int, int]:
-    """Tells apart parameters that share a storage: its owner, and where in it each begins."""
+    """A key for a parameter, distinct among those that share a storage."""
     return owner, int(parameter.storage_offset()) if parameter.layout is torch.strided else -1
 
 
@@ -684,7 +687,7 @@ def bad_moments(
 def adds_to_last(
     recording: Recording, used: Sequence[int | None], last: Sequence[int | None]
 ) -> bool:
-    """Whether the gradients of a step (rows) were added to those of the last: never cleared."""
+    """Whether a step's gradients (rows) were added to those of the last step: never cleared."""
     for now, before in zip(used, last, strict=False):
         row = recording.op(now) if now is not None and now >= 0 and before is not None else None
         if row is not None and row.name in ("add", "add_"):
@@ -695,7 +698,7 @@ def adds_to_last(
 def earliest_of(
     recording: Recording, used: Sequence[int | None], start: int, written: set[int]
 ) -> int:
-    """The first row from ``start`` that gradients come from, not through ``written``; or -1."""
+    """The first row from ``start`` behind gradients, by a way without ``written`` rows; or -1."""
     own = [row for row in used if row is not None and row >= start]
     made = walk(
         own,

@@ -1,4 +1,4 @@
-"""A fault that ended a program which nobody looks at: a few lines on stderr, and a failed test."""
+"""Reports of faults that nobody looks at: a few lines on stderr, and a failed test."""
 
 from __future__ import annotations
 
@@ -381,7 +381,7 @@ class watch:
             recording.sinks.extend(self._training.kept or stalled(recording))
 
     def _close_ranks(self, error: BaseException | None) -> None:
-        """Hear of what the other processes found, and vote no more."""
+        """Receive the other processes' findings, and vote no more."""
         recording = self.recording
         shared = self._ops.collectives.seen or self.is_shared
         # a program without training steps has had no vote
@@ -392,7 +392,7 @@ class watch:
         self._agreement.leave()
 
     def _share(self, wait: bool) -> None:
-        """Tell the other processes what was found here, and hear of what they found."""
+        """Send this process's findings to the others, and receive theirs."""
         recording, agreement = self.recording, self._agreement
         agreement.diagnosing(True)
         try:
@@ -511,9 +511,9 @@ class watch:
             self._looked = len(recording.sinks)
 
     def _held(self) -> list[tuple[int, int]]:
-        """Begin and end of the steps that faults need: in which the first bad values behind a
-        symptom were born or used, the few behind the first, in which it may show, and of those not
-        judged yet each in which one was."""
+        """Begin and end of each step that a diagnosis needs: the steps in which the first bad
+        values behind a symptom were born or used, a few after the first, and those of unjudged
+        guilty calls."""
         recording, last = self.recording, len(self.recording.starts) - 1
         born = (p for p, status in recording.status.items() if status in (BORN, TURNED))
         steps = {recording.step_of(p) for p in (*recording.guilty, *born) if p >= 0}

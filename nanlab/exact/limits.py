@@ -824,9 +824,9 @@ class _Problem:
     ) -> list[list[_Path]]:
         """The course of each tensor along several directions.
 
-        told: the known limits. Where the nearest place of a direction tells nothing new, the others
-        are not computed; in float64, which cancels there, the farthest and a middle place must
-        agree.
+        told: the known limits. Where the nearest place of a direction tells nothing new, no others
+        are computed; in float64, which cancels there, the farthest and a middle place decide as
+        well.
         """
         probed = (-1,) if arithmetic.digits else (-1, len(distances) // 2, 0)
         paths = []

@@ -697,7 +697,7 @@ def _statement_at(
 
 
 def _is_in_place(node: ast.Call) -> bool:
-    """Whether it calls a method that writes into its tensor."""
+    """Whether a call is of a method that writes into its tensor."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     return name.endswith("_") and not name.endswith("__")
 

@@ -519,7 +519,7 @@ def numbers(dtype: torch.dtype, least: float | None = None, terms: int = 1) -> d
     """The numbers in the examples, for a dtype.
 
     least: magnitude of the smallest healthy operand; an epsilon stays below it. terms: how many
-    elements each element of the result sums up.
+    elements each element of the result is made of.
     """
     info = torch.finfo(dtype)
     default = {2: 1e-3, 8: 1e-12}.get(dtype.itemsize, 1e-6)

@@ -88,7 +88,7 @@ class Scope:
 
     @classmethod
     def within_code(cls, text: str, tree: ast.Module, line: int, most: int) -> tuple[Scope, ...]:
-        """The same of code that may be changed."""
+        """The scopes around a line in parsed code, which may be changed."""
         nodes = nodes_of(tree) if tree is parsed(text) else (*ast.walk(tree),)
         functions = [n for n in nodes if isinstance(n, Function)]
         holding = [n for n in functions if line in lines_of(n)]
@@ -402,7 +402,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def _is_shape(value: ast.expr) -> bool:
-    """Whether it is ``x.shape`` or ``x.size()``."""
+    """Whether an expression is ``x.shape`` or ``x.size()``."""
     if isinstance(value, ast.Call):
         return last_name(value.func) == "size" and not value.args
     return isinstance(value, ast.Attribute) and value.attr == "shape"
@@ -413,8 +413,8 @@ def _start(statement: ast.stmt) -> tuple[int, int]:
 
 
 def _functions(nodes: Sequence[ast.AST], line: int) -> dict[str, Function]:
-    """Functions of the file by the names that calls have; of what holds the line those in a
-    function, and ``self.f`` of a class."""
+    """Functions of the file by the names in calls; those in the same function as the line, and
+    ``self.f`` of its class."""
     tree = cast(ast.Module, nodes[0])
     found = {s.name: s for s in tree.body if isinstance(s, Function)}
     for s in nodes:

@@ -46,7 +46,7 @@ class Removable:
 
     @property
     def numbers(self) -> set[float]:
-        """Those written in the expression, but 0."""
+        """The numbers in the expression other than 0."""
         nodes = ast.walk(ast.parse(self.expression))
         values = (n.value for n in nodes if isinstance(n, ast.Constant))
         return {abs(float(v)) for v in values if isinstance(v, int | float) and v}
@@ -265,7 +265,7 @@ def _splits_or_sums(t: Term) -> bool:
 
 
 def is_spread(node: ast.expr | None) -> bool:
-    """Whether it is ``x[:, None]``: x with more dimensions."""
+    """Whether an expression is ``x[:, None]``: x with more dimensions."""
     if not isinstance(node, ast.Subscript):
         return False
     taken = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -285,7 +285,7 @@ def _variables(t: Term, splits: Splits) -> Iterator[Term]:
 
 
 def _is_combined(t: Term) -> bool:
-    """Whether it is made of leaves by sums, products and quotients of them."""
+    """Whether a term is made of leaves by sums, products and quotients alone."""
     if t.kind == "product" and not any(m == 1 and p.kind != "number" for m, p in t.items):
         return False
     combines = t.kind in ("sum", "product", "leaf", "number")
@@ -357,7 +357,7 @@ class SeriesText:
 
     @property
     def code(self) -> str:
-        """All of it, the expression last."""
+        """All lines, the expression last."""
         return "\n".join((*self.lines, self.expression))
 
 
@@ -421,7 +421,7 @@ def _substituted(expression: str, variable: str, name: str) -> str:
 
 
 def _cleaned(power_series: Series) -> Tensor:
-    """The coefficients, those of them 0 that are rounding noise."""
+    """The coefficients, with rounding noise set to 0."""
     c = power_series.coefficients.detach()
     powers = power_series.radius ** torch.arange(len(c), dtype=torch.float64)
     size = c.abs() * powers

@@ -72,7 +72,7 @@ class Term:
 
     @property
     def items(self) -> list[tuple[int, Term]]:
-        """The parts of a sum with their signs, those of a product with their powers."""
+        """The parts with their marks: signs in a sum, powers in a product."""
         return [(int(m), p) for m, p in zip(self.marks, self.parts, strict=True)]
 
     @property

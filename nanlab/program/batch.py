@@ -62,7 +62,7 @@ class Batch:
         raise NotReplayable("a part of the batch is read that is not made of whole rows")
 
     def enter(self, get: Get, rebind: Callable[[Ref, Any], None]) -> None:
-        """Leave the rows out of what is known under names."""
+        """Leave the rows out of the tensors known by names."""
         for ref in self.entering:
             rebind(ref, get(ref).index_select(0, self.kept))
             self._reached.add(ref.storage)
@@ -159,7 +159,7 @@ class Batch:
         return made.index_select(places[0], self.kept)
 
     def _drawn(self, segment: Segment, index: int, call: Call, args: Any, kwargs: Any) -> Any:
-        """Random numbers: those of the recorded rows, without the rows that are left out."""
+        """The recorded random numbers, without the rows that are left out."""
         name = getattr(call.func, "_opname", "")
         if name == "randperm":
             raise NotReplayable("the step draws an order of the rows")

@@ -150,7 +150,7 @@ def first_line(node: ast.AST) -> int:
 
 
 def last_name(path: ast.expr) -> str:
-    """The last name of a dotted one, as of what a call calls; "" of other code."""
+    """The last name of a dotted name, such as the function that a call calls; "" of other code."""
     return str(getattr(path, "id", getattr(path, "attr", "")))
 
 

@@ -99,8 +99,8 @@ class Functions:
         return cls(text)
 
     def callees(self, call: ast.Call, around: ast.AST) -> list[ast.FunctionDef] | None:
-        """The file's functions that a function may call; None where it calls an unknown one.
-        Functions of torch and Python and methods of tensors do not count."""
+        """The file's functions that a call may run, none for one of torch's, of a tensor or of
+        Python; None where it may run an unknown one."""
         name, root = last_name(call.func), root_of(call.func)
         if root in self.imported:
             return []
@@ -116,8 +116,7 @@ class Functions:
 
     @cached_property
     def _called(self) -> list[tuple[ast.FunctionDef, set[ast.FunctionDef], bool]]:
-        """(function, called names, whether it calls an unknown one) of each function but
-        ``__init__``."""
+        """(function, functions it calls, whether it calls an unknown one) of each but __init__."""
         found = []
         for function in (f for f in self.all if f.name != "__init__"):
             each = [self.callees(call, function) for call in self.calls[function]]

@@ -218,8 +218,8 @@ def _turns(values: Values, at: int, look: Look, own: dict[int, Call]) -> bool:
 
 
 def _unread(segment: Segment, own: dict[int, Call], made: Collection[int], part: Slice) -> set[int]:
-    """Calls of a function that read replaced results, and whose own results nobody outside reads.
-    Raises NotReplayable where somebody does."""
+    """Calls of a function that read results no longer made, and whose own results nobody outside
+    reads. Raises NotReplayable where somebody does."""
     read_outside = {ref.view for _, ref in handed_on(segment, own)}
     known = {ref.view for ref in part.targets}
     gone = {ref.view for i in made for ref in refs_in(own[i].out)} - known

@@ -80,7 +80,7 @@ class Readings:
         self.named: dict[str, tuple[ast.expr, int]] = {}  # parts that edits name, and their lines
 
     def beside(self, file: str, statement: ast.stmt) -> Readings:
-        """The same step, read from a statement elsewhere."""
+        """The readings of the same step from another statement."""
         there = Readings(self.recording, self.shared, file, statement.lineno)
         there.statements, there.results = [statement], self.results
         return there
@@ -497,7 +497,7 @@ def _behind(segment: Segment, index: int, calls: Collection[int]) -> set[int]:
 
 @lru_cache(maxsize=16)
 def _calls_in(tree: ast.Module) -> dict[str, list[ast.Call]]:
-    """The calls of a file, the inner ones first, by the last name of what they call."""
+    """The calls of a file by the last name of the function called, inner calls first."""
     found: dict[str, list[ast.Call]] = {}
     for node in postorder(tree):
         if isinstance(node, ast.Call):

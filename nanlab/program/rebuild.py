@@ -339,7 +339,7 @@ class Graph:
 
 
 def _address(t: Tensor) -> int:
-    """Of a tensor's memory; -1 of numbers that are kept elsewhere, as exact ones."""
+    """The address of a tensor's memory; -1 without one, as for exact numbers."""
     try:
         return t.untyped_storage().data_ptr()
     except RuntimeError:
@@ -427,13 +427,12 @@ class Beginning:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what it made."""
+        """Bytes of all tensors made."""
         bases = self.building.graph.bases.values()
         return sum(base.tensor.untyped_storage().nbytes() for base in bases)
 
     def reaches(self, call: tuple[int, int]) -> int | None:
-        """The index from which a run below autograd has to begin to make a call; None: from the
-        start."""
+        """The index from which a run below autograd begins to make a call; None: from the start."""
         begin = self.index if call[0] else min(call[1], self.index)
         between = range(begin, self.index)
         free = not any(True for i in between for _ in _written_at(self.segments[0], i))
@@ -681,7 +680,7 @@ class _Function(torch.autograd.Function):
 
 @cache
 def _function(node: str) -> type[_Function]:
-    """That class by the name of the program's own, which its node has too."""
+    """A class with the name of the program's custom Function, which its node bears too."""
     return type(node.removesuffix("Backward"), (_Function,), {})
 
 

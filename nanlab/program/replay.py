@@ -603,7 +603,7 @@ def _rows(without: Any) -> tuple[int, ...]:
 
 
 def _each(fix: Any) -> list[Any]:
-    """A fix or a cure alone, or those of a list."""
+    """The items of a list of fixes or cures; a single one is a list of one."""
     if isinstance(fix, list | tuple):
         return [one for each in fix for one in _each(each)]
     return [] if fix is None else [fix]

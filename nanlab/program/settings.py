@@ -31,7 +31,7 @@ _NEAR = 1e-6  # relative: a factor and what it is divided out by are one number,
 class _Optimizers:
     """Optimizers of torch that step on the tensors of a replay.
 
-    hooked: with the hooks that are registered for all optimizers, as those of a watch are.
+    hooked: with the hooks registered for all optimizers, such as a watch's.
     """
 
     def __init__(self, hooked: bool = False) -> None:
@@ -113,11 +113,8 @@ def _like(old: Any, new: Any) -> Any:
 
 
 def other_settings(where: Window, segments: Sequence[Segment], changed: Mapping[str, Any]) -> Steps:
-    """What to run in the place of the optimizers' calls of these segments, which are those of the
-    window with changes.
-
-    Raises NotReplayable.
-    """
+    """What to run in place of the optimizers' calls, for changed settings. The segments are the
+    window's, with other changes applied. Raises NotReplayable."""
     runs = _runs(where)
     if not runs:
         asked = " and ".join(map(_named, changed))
@@ -134,7 +131,7 @@ def other_settings(where: Window, segments: Sequence[Segment], changed: Mapping[
 
 
 def watched_steps(where: Window, segments: Sequence[Segment], changed: Mapping[str, Any]) -> Steps:
-    """The same under a watch, with real optimizers; none where they step otherwise."""
+    """The same steps for a run under a watch, with real optimizers, where these can step."""
     try:
         runs = _runs(where)
         _check(where, runs)

@@ -105,8 +105,8 @@ class Values:
 
 
 def operand_of(recording: Recording, position: int, slot: int) -> Tensor:
-    """A tensor that a call read, as it was then; slot: its number among those of the call. Raises
-    NotReplayable."""
+    """The value that an operand had when a call read it. slot: its number among the call's
+    operands. Raises NotReplayable."""
     where = window(recording, recording.step_of(position))
     at, index, _ = where.find(position)
     call = where.segments[at].calls[index]

@@ -552,7 +552,7 @@ class Recording:
         return stats.mean  # type: ignore[no-any-return]
 
     def operands(self, position: int) -> list[tuple[int, int]]:
-        """(source, slot) of what a row's call read; in-place targets first, as in arguments."""
+        """(source, slot) of each operand of a row's call, in-place targets first."""
         row = self.row(position)
         if row is None:
             return []
