@@ -54,8 +54,8 @@ def at_scale(
 
     A gradient is what the step computes at that scale. A loss scale reaches no forward result:
     there only the shares are those of its values times 2**log2_scale. In the result's own dtype the
-    shares come from its float32 twin, in other formats from a cast of the result. Raises
-    NotReplayable.
+    shares count what became of its float32 twin, in other formats what a cast makes of the twin.
+    Raises NotReplayable.
     """
     op = trace.recording.op(position)
     scaled = op is not None and op.phase == BACKWARD

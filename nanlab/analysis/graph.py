@@ -71,8 +71,8 @@ class GraphFlow:
         return at >= 0 and all(self.recording.at(p).without_grad for p in rows)
 
     def walk(self, root: int, follow: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
-        """(row or source, operations to the root) of each ancestor where ``follow(parent, child)``.
-        A parameter has no ancestors."""
+        """(row or source, operations to the root) of the root, and of each ancestor where
+        ``follow(parent, child)``. The walk goes no further than a parameter."""
         distance = {root: 0}
         waiting = [root]
         for position in waiting:

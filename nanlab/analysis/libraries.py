@@ -447,7 +447,7 @@ def _fed(
 
 def _made_of(calls: Sequence[ast.Call], text: str, cause: str) -> list[ast.Call]:
     """The calls that make the objects called here; none where data is outside of a distribution's
-    support, as then no parameter is at fault."""
+    support, which says nothing of its parameters."""
     known = (local_makers(call, text).values() for call in calls if cause != UNLIKELY)
     return list({span_of(maker): maker for each in known for maker in each}.values())
 

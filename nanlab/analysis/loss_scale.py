@@ -77,8 +77,8 @@ def skips(recording: Recording) -> list[Skip]:
 
 
 def _settled(recording: Recording, entries: list[Skip]) -> list[Skip]:
-    """The skips; ``finite_at`` is lowered where a step right after a skip was skipped at that scale
-    too.
+    """The skips, none of them said to be finite at a scale at which one of those right after it was
+    skipped again.
 
     A replay runs only the operation that overflowed: a later one might have overflowed next.
     """

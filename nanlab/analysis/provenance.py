@@ -386,8 +386,8 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
 
 
 def _exhausted(recording: Recording, position: int) -> int:
-    """The maximum over fully masked values that brought an intended infinity to the row that made
-    NaN of it; that row itself where there is none, or where a 0 was to remove the infinity."""
+    """The maximum over fully masked values by which alone an intended infinity came to the row that
+    made NaN of it; that row itself where there is none, or where a 0 was to remove the infinity."""
     turned = recording.at(position)
     if turned.base_name in having("pairs"):
         return position

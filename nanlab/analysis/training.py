@@ -194,7 +194,8 @@ def stable_rate(recording: Recording, away: Runaway) -> tuple[float, float] | No
 
 
 def _by_hand(recording: Recording, position: int, owner: int = -1) -> Runaway | None:
-    """The stable rate of updates by hand, from the series. owner: one parameter alone."""
+    """The parameter that updates by hand enlarged most, from the series; None if none grew large.
+    owner: consider this parameter alone."""
     series = recording.training.series
     steps = [i for i, end in enumerate(series.steps) if end <= position]
     if len(steps) < 2 or not series.owners:

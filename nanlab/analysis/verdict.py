@@ -304,7 +304,7 @@ class Judge:
         return patched(self.where, edited, gate)
 
     def _size(self, begin: int = 0, ended: bool = False) -> tuple[int, int]:
-        """Work of the step: five times its calls, for what a graph takes, plus the elements made.
+        """Work of the step: five times its calls, for what a graph takes; and the elements made.
 
         ended: count up to the first bad gradient only.
         """
@@ -367,8 +367,8 @@ class Judge:
         return found
 
     def _at_lower_scales(self, edited: Edited) -> str:
-        """A lower loss scale at which a step is finite only with the edits, and to which a
-        GradScaler that calibrates would come down; "" if none. Raises NotReplayable."""
+        """A remark on a lower loss scale at which a step is finite only with the edits, and to
+        which a GradScaler that calibrates would come down; "" if none. Raises NotReplayable."""
         scale = scaler_scale(self.where) or 0.0
         for halvings in LOWER_SCALES:
             if (lower := scale / 2**halvings) < 1.0:

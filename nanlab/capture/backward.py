@@ -36,7 +36,7 @@ _letting_go = False
 
 
 def hold(seen: set[Any], start: Iterable[Any]) -> set[Any]:
-    """Hold the nodes ``seen`` and all nodes reachable from ``start``; returns the latter."""
+    """Hold the nodes ``seen`` and all others reachable from ``start``; returns the latter."""
     waiting, found, known = list(start), set(seen), set(_held)
     found.update(waiting)
     while waiting:
@@ -217,7 +217,7 @@ class BackwardRecorder:
         return oldest, adding
 
     def _ask(self, inputs: Any) -> None:
-        """Note leaves as inputs of ``torch.autograd.grad``: no gradient arrives at these."""
+        """Note leaves as inputs of ``torch.autograd.grad``: no gradient arrives at a leaf there."""
         for tensor in inputs if isinstance(inputs, (tuple, list)) else ():
             if isinstance(tensor, torch.Tensor) and tensor.is_leaf:
                 if (entry := self.ops.ledger.of(tensor)) is not None:
@@ -280,7 +280,8 @@ class BackwardRecorder:
         return edges, numbers, oldest, adding
 
     def _follow_leaf(self, node: Any, number: int, handles: list[Any]) -> bool:
-        """Hook the node that adds to a leaf's gradient; returns whether the leaf has one yet."""
+        """Hook the node that adds to a leaf's gradient; returns whether the leaf has one
+        already."""
         leaf = getattr(node, "variable", None)
         if leaf is not None and self.ops.program is not None:
             for tensor in (leaf, leaf.grad):  # numbered now, under which it is written later
@@ -419,8 +420,8 @@ class HookRecorder:
         return hook
 
     def of_leaf(self, leaf: torch.Tensor, undo: list[Any]) -> None:
-        """Wrap the hooks of a leaf that the engine is about to reach; ``undo`` gets their
-        handles."""
+        """Wrap the hooks of a leaf that the engine is about to reach; ``undo`` gets handles that
+        put them back."""
         program = self.ops.program
         hooks: Any = leaf._backward_hooks
         added: Any = leaf._post_accumulate_grad_hooks

@@ -366,7 +366,7 @@ class OpRecorder(DispatchMode):
             sources.append(origin)
 
     def _before_write(self, plan: Plan, args: Any, kwargs: Any) -> Tensor | None:
-        """A copy of memory that an in-place operation overwrites, if it is small evidence."""
+        """A copy of what an in-place operation overwrites, where it is evidence and small."""
         if self.flying:
             self.collectives.before_write(targets_of(plan, args, kwargs, None)[0])
         wanted = plan.keeps(args, bool(self.where.in_optimizer))

@@ -328,7 +328,7 @@ class Evidence:
 
 
 def _saved(node: Any) -> tuple[dict[str, Any], tuple[str, ...], str]:
-    """The tensors that an autograd node had saved, names of those behind hooks, its own name."""
+    """The values that an autograd node had saved, names of those behind hooks, its own name."""
     if node is None:
         return {}, (), ""
     if isinstance(node, SavedValues):

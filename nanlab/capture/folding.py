@@ -95,9 +95,9 @@ def fold(
 ) -> None:
     """Fold the training steps up to number ``last``: whole chunks only, or all if ``final``.
 
-    Rows on the way to a symptom stay, and to bad values still in memory, which may show many steps
-    later. So do the steps in which the first bad values were born: a fault is judged by the rows
-    around it.
+    Rows on the way to a symptom, or to a bad value still in memory, stay: a bad value may show many
+    steps later. So do the steps in which the first bad values were born: a fault is judged by the
+    rows around it.
     """
     if last < 0:
         return

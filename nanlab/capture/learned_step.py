@@ -63,8 +63,8 @@ class _Slots:
         self.taken = set[int]()  # numbers of the leaves
 
     def meet(self, slot: int, value: Tensor, storage: Any) -> bool:
-        """Whether a leaf that this step reads for the first time may be the last step's in a
-        slot."""
+        """Whether a leaf that this step reads for the first time may take the place of the last
+        step's leaf in a slot."""
         ops, segment = self._ops, self._program.segment
         leaf, entry = self._leaves[slot], ops.ledger.entries.get(storage._cdata)
         if entry is None:
@@ -95,7 +95,8 @@ class _Slots:
         self.taken.add(entry.serial)
 
     def hold(self, slots: list[int], tensors: list[Tensor]) -> bool:
-        """Whether each of these tensors is the one in its slot, and shows all of its storage."""
+        """Whether each of these tensors is the one in its slot, and its storage was last written
+        whole."""
         entries, recording = self._ops.ledger.entries, self._ops.recording
         for slot, t in zip(slots, tensors, strict=True):
             storage = t.untyped_storage()

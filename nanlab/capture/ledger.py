@@ -199,8 +199,8 @@ def known_stat(
     whole: bool,
     sources: list[int],
 ) -> int:
-    """The statistics of an operand that hold for the result, which has the same elements; -1 if
-    there are none.
+    """The statistics of the first operand that hold for the result, which has the same elements; -1
+    if there are none.
 
     entry: of the storage that the result is a view of, or None. whole: whether it shows all of
     that.

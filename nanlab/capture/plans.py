@@ -423,7 +423,7 @@ LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
 
 @dataclass(slots=True)
 class SavedValues:
-    """The tensors that an autograd node had saved, after it has freed them."""
+    """The values that an autograd node had saved, after it has freed its tensors."""
 
     label: str
     values: dict[str, Any]
@@ -464,7 +464,8 @@ def saved_names(node: Any) -> list[str]:
 
 
 def saved_values(node: Any, names: list[str], copied: bool = False) -> dict[str, Any]:
-    """Tensors that a node has saved, by name, uncopied; without those not to be read.
+    """Values that a node has saved, by name, uncopied; without those that must not or cannot be
+    read.
 
     copied: include what ``save_on_cpu`` keeps, copied back to its device.
     """

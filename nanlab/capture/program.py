@@ -76,7 +76,7 @@ class ProgramRecorder:
         self.segment = Segment(0, threads=torch.get_num_threads())
 
     def begin(self, position: int) -> None:
-        """Begin a segment at a position, instead of one that is empty."""
+        """Begin a segment at a position; an empty one is replaced."""
         if (
             self.program.segments
             and not self.segment.calls
@@ -98,7 +98,8 @@ class ProgramRecorder:
     # -- a call
 
     def before(self, plan: Plan, args: Any, kwargs: Any) -> tuple[Any, Any, int]:
-        """The arguments as views, and the first storage's number; leaves it writes are copied."""
+        """The arguments, with views for tensors, and the index of their first storage number;
+        leaves that the call writes are copied."""
         self.about_to_run(plan, args, kwargs)
         pack, first = self.pack, len(self.segment.calls.numbers)
         if plan.overwrites:  # what memory held before is not read
@@ -329,7 +330,8 @@ class ProgramRecorder:
                 each.lost = first, reason
 
     def will_save(self, t: Tensor, room: int) -> bool:
-        """Whether a tensor's memory will be copied before this segment writes it."""
+        """Whether a tensor's memory will be copied before this segment writes it, if the copy fits
+        into ``room`` bytes."""
         segment = self.segment
         number = self._number(t)
         return (
@@ -639,7 +641,8 @@ _PLAIN = (bool, int, float, str)  # settings that a class keeps beside its group
 
 
 def _rule_of(optimizer: torch.optim.Optimizer) -> str:
-    """Name of the class whose ``step`` an optimizer runs, torch's or a package's; or ""."""
+    """Name of the class whose ``step`` an optimizer runs, torch's or a package's; "" if it is the
+    user's."""
     kind = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
     if getattr(torch.optim, kind.__name__, None) is kind:
         return str(kind.__name__)

@@ -79,8 +79,9 @@ def _carried_nan(recording: Recording) -> list[Sink]:
 
 
 def stalled(recording: Recording) -> list[Sink]:
-    """The sink where a NaN was first carried over, if the program never goes backward again: it
-    leaves out each batch with a bad loss, and by then every loss is bad."""
+    """The sink where a NaN was first carried over, if the program still builds graphs of it but
+    goes backward no more: it leaves out each batch with a bad loss, and by then every loss is
+    bad."""
     last = recording.passes[-1].position
     if recording.step_of(recording.end - 1) - recording.step_of(last) < STALLED:
         return []
@@ -198,8 +199,8 @@ def _looked_at(recording: Recording, said: bool) -> int | None:
     return None
 
 
-# Updates that write to no parameter: new tensors are made of the gradients, and the next turn
-# computes with them.
+# Updates that write to no parameter: new tensors are made of the gradients, and the next
+# iteration computes with them.
 
 
 def updates_apart(recording: Recording) -> bool:

@@ -1,4 +1,4 @@
-"""What a turn begins with besides its batch: random states, buffers, Python state."""
+"""What an iteration begins with besides its batch: random states, buffers, Python state."""
 
 from __future__ import annotations
 
@@ -102,14 +102,14 @@ def held() -> Iterator[None]:
         before(*came[-1])
 
 
-# What a turn of a loop begins with, besides its batch: random states, buffers, and the Python
-# state that its body reaches.
+# What an iteration of a loop begins with, besides its batch: random states, buffers, and the
+# Python state that its body reaches.
 
 MOST_ITEMS = 64  # of a container that is kept; a longer one is a log
 MOST_OBJECTS = 2000  # that are walked through from the names of a loop's body
-MOST_KEPT = 200  # objects and containers that are copied each turn
+MOST_KEPT = 200  # objects and containers that are copied each iteration
 DEPTH = 6
-# turns between two looks at whether the body draws from Python's or NumPy's generator
+# iterations between two looks at whether the body draws from Python's or NumPy's generator
 LOOK_EVERY = 256
 _PLAIN = (
     type(None),
@@ -427,7 +427,7 @@ class Reached:
         return [*inside, *(function.__globals__[n] for n in names if n in function.__globals__)]
 
     def take(self) -> tuple[Any, ...]:
-        """The state at the head of a step's first turn; random states are taken every turn."""
+        """The state before a step's first iteration; random states are taken every iteration."""
         self.tensors.take()
         return self.python.take()
 

@@ -324,7 +324,8 @@ class StepLearner:
                 pattern.stats.setdefault(stat, at)
 
     def _learn_rows(self, known: Known, worked: Worked, rows: Any) -> bool:
-        """Learn what a call made and wrote; returns whether its rows show all of that."""
+        """Learn what a call made and wrote; returns whether the call can be recognised by its
+        rows."""
         pattern, plan, args, out = self.pattern, known.plan, worked.args, worked.out
         where: list[tuple[int, int]] = []
         if plan.plain or plan.fresh or not plan.writes:

@@ -65,7 +65,8 @@ class Loops:
         return None
 
     def entered(self, before: Path, frame: FrameType | None) -> bool:
-        """Whether the program has entered a loop of a function that it stood in before."""
+        """Whether the program has entered a loop, in a function in which it stood before the
+        loop."""
         now, codes = call_path(frame), _codes(frame)
         for (code, at, _), (code_now, at_now, _), own in zip(before, now, codes, strict=False):
             if (code, at) != (code_now, at_now):
@@ -94,7 +95,7 @@ def _codes(frame: FrameType | None) -> list[CodeType]:
     return found[::-1]
 
 
-MOST_TURNS = 32  # an inner loop of more turns is an epoch, whose turns are steps
+MOST_TURNS = 32  # an inner loop of more iterations is an epoch, whose iterations are steps
 
 _NAME = re.compile(
     r"_*(?:(?:run|do|one|single|perform)_)?"
@@ -225,10 +226,10 @@ class StepClock:
     and when an optimizer takes gradients that all came before it (replicas that go backward in
     turn, and are stepped together) or has not had its turn before.
 
-    Where a loop whose turns were steps is left and another optimizer steps, the next step began
-    there; but if the loop around both comes round, its turn was the step (a critic's turns belong
-    to the generator's). If it does not, these were two phases of training. The turns of a loop that
-    only computed something for the update after it are no steps.
+    Where a loop whose iterations were steps is left and another optimizer steps, the next step
+    began there; but if the loop around both comes round, its iteration was the step (a critic's
+    iterations belong to the generator's). If it does not, these were two phases of training. The
+    iterations of a loop that only computed something for the update after it are no steps.
 
     Of a program that has a function for its training step, such as ``train_step``, the calls of it
     are the steps. A name alone proves nothing: an environment and a schedule have a ``step`` too.
@@ -251,20 +252,20 @@ class StepClock:
         # boundaries that a loop made inside of a step function
         self._inside: dict[int, StepFunction] = {}
         self._loops = Loops()
-        self._inner: set[Loop] = set()  # loops whose turns are part of a step
+        self._inner: set[Loop] = set()  # loops whose iterations are part of a step
         # lines that were found to stand later in the loop than the last event
         self.checked: set[int] = set()
         self.idle = True  # no module was called yet and no gradient asked for
         self.optimizer_seen = self.backward_seen = False
         # where the program stood when the current step was completed
         self._complete: Path | None = None
-        # where it stood when it had left the loop whose turns are steps
+        # where it stood when it had left the loop whose iterations are steps
         self._outside: Path | None = None
         self._called: Path | None = None  # where the outermost module was last called
         self._without_grad = False  # whether that was under no_grad
         self._module: Callable[[], object] = lambda: None  # that was
         self._took_back = False  # whether a boundary was ever taken back
-        # whether turns without an update compute with the last one's
+        # whether iterations without an update compute with the last one's
         self.updates_apart: Callable[[], bool] = lambda: False
         self._updated = -1  # position at which a parameter was last written by hand
         # lowest sequence number of the last backward whose gradients were added to no others
@@ -321,7 +322,7 @@ class StepClock:
         return self.starts[-1 - len(self._tentative)]
 
     def begins(self, last: int) -> int:
-        """Where the last so many steps begin, not counting tentative boundaries."""
+        """Where so many of the last steps begin; tentative boundaries do not count."""
         return self.starts[max(len(self.starts) - len(self._tentative) - last, 0)]
 
     def doubtful(self) -> int:
@@ -428,8 +429,8 @@ class StepClock:
             self.checked.clear()
 
     def differentiated(self, frame: FrameType | None, oldest: int) -> bool:
-        """Note that gradients were asked for; returns whether a step function's call computed their
-        root."""
+        """Note that gradients were asked for; returns whether they are of what a step function
+        computed in its call."""
         self.idle = False
         # all that this program may ever ask for
         if not self.backward_seen and not self.optimizer_seen:
@@ -464,7 +465,8 @@ class StepClock:
         self._take_back(lambda b: b.computing is not None and not b.computing.holds(now))
 
     def _drop_sampling(self, now: Path) -> None:
-        """Take back steps of a loop left before the first optimizer step: it made samples only."""
+        """Take back steps of a loop left before the first optimizer steps, if it wrote no
+        parameter: it made samples."""
         while self._tentative:
             loop = self._last.sampling
             if loop is None or loop.holds(now) or self._last.position <= self._updated:
@@ -476,7 +478,8 @@ class StepClock:
     # -- modules and operations
 
     def called(self, frame: FrameType | None, module: object, position: int, sequence: int) -> bool:
-        """An outermost module was called; True if a step begins: its loop's first turn is over."""
+        """An outermost module was called; True if a step begins: its loop's first iteration is
+        over."""
         self.idle = False
         if (function := self.calls.seen(frame)) is not None:
             function.module = True
@@ -575,7 +578,8 @@ class StepClock:
         )
 
     def _join_inner(self, loop: Loop | None) -> None:
-        """Join the steps of an inner loop to the iteration of the outer loop, which came round."""
+        """Join the steps of an inner loop to the outer loop's iteration, as the outer loop came
+        round."""
         after = self._last
         if loop is None or after.kind != "left" or not after.optimizers:
             return
@@ -614,7 +618,8 @@ class StepClock:
         return own
 
     def _call_is_step(self, caller: FrameType | None, position: int) -> bool:
-        """Begin a step with a call; one from a later line may share the step of another network."""
+        """Begin a step with a call; one from a later line of the iteration may share the step of
+        another network."""
         later, stepped = False, self._stepped
         if self._complete is not None and self.optimizer_seen:
             now = call_path(caller)

@@ -428,8 +428,8 @@ class TrainingRecorder:
         return with_closure(args, kwargs, self._judged(optimizer, closure))
 
     def _judged(self, optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """A closure after which a harmful fault stops the program, with the parameters before the
-        step."""
+        """A closure after which a harmful fault stops the program, with the parameters as before
+        the step."""
         before: list[OptimizerCopy] = []
 
         def closed(*args: Any, **kwargs: Any) -> Any:

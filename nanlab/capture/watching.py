@@ -1,4 +1,4 @@
-"""Reports of faults that nobody looks at: a few lines on stderr, and a failed test."""
+"""A fault that ended a program which nobody looks at: a few lines on stderr, and a failed test."""
 
 from __future__ import annotations
 
@@ -512,8 +512,8 @@ class watch:
 
     def _held(self) -> list[tuple[int, int]]:
         """Begin and end of each step that a diagnosis needs: the steps in which the first bad
-        values behind a symptom were born or used, a few after the first, and those of unjudged
-        guilty calls."""
+        values behind a symptom were born or used, the few after the first, in which it may show,
+        and, of steps not folded yet, each with a guilty call or a birth."""
         recording, last = self.recording, len(self.recording.starts) - 1
         born = (p for p, status in recording.status.items() if status in (BORN, TURNED))
         steps = {recording.step_of(p) for p in (*recording.guilty, *born) if p >= 0}

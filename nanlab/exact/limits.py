@@ -137,8 +137,8 @@ SIGNS = (torch.ops.aten.sgn.default, torch.ops.aten.sign.default)
 class Wide(DispatchMode):
     """Casts to narrower dtypes, and tensors made in them, stay float64 or complex128.
 
-    Each operator is counted as work. The sign of NaN is NaN. In the backward part every result of a
-    NaN is NaN too: torch would give a clamp of NaN the gradient 0, as NaN fails every comparison.
+    Each operator is counted as work. The sign of NaN is NaN. In the backward part what depends on a
+    NaN is NaN too: torch would pass no gradient to a clamp's NaN, as NaN fails every comparison.
     comparisons: those of the forward part.
     """
 
@@ -178,8 +178,8 @@ class Wide(DispatchMode):
 def _with_undecided(
     undecided: Undecided, name: str, made: Tensor, args: Sequence[Any], backward: bool
 ) -> Tensor:
-    """The result, with NaN where an undecided mask chose an element. In the backward part an
-    element is also NaN where an operand of the same shape is."""
+    """The result, with NaN where an undecided mask chose an element. In the backward part, where
+    all operands have the result's shape, also where one after the first is NaN."""
     read = [x for x in args if _is_real(x)]
     nowhere = undecided.chosen(made, args)
     if made.dtype == torch.bool:
@@ -290,8 +290,8 @@ def truth(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Pause the garbage collector. Exact numbers are very many objects, none of them garbage, and
-    each collection would walk every object of the process."""
+    """Pause the garbage collector. Exact numbers are very many objects, none of which it would find
+    to free, and each collection would walk every object of the process."""
     runs = gc.isenabled()
     gc.disable()
     try:
@@ -612,7 +612,8 @@ class _Problem:
         beside: list[int],
         limits: list[Limit],
     ) -> list[Limit] | None:
-        """The limits that moving each of the other results gives, too; None where none is left."""
+        """The limits that moving each of the other results gives, too; None where one of the moves
+        makes nothing finite."""
         for each in beside:
             if found is None or not any(bool(limit.exists.any()) for limit in found):
                 break
@@ -642,7 +643,8 @@ class _Problem:
         return found
 
     def _has_values(self, limits: list[Limit], found: list[Limit]) -> bool:
-        """Whether a move makes a missing value finite; finite gradients alone do not count."""
+        """Whether a move gives a value to what lacks one, or no value is missing: limits of
+        gradients do not count while values are missing."""
         count = len(limits) - sum(self.wanted)
         values = list(zip(limits[:count], found, strict=False))
         lacking = any(bool(old.unknown.any()) for old, _ in values)
@@ -678,8 +680,8 @@ class _Problem:
         return [_agreed(list(along)) for along in zip(*paths, strict=True)]
 
     def _beside(self, place: int) -> list[int] | None:
-        """Other results by which differentiated operands reach the same singular point, each to be
-        moved alone. None where there are further ways to that point."""
+        """Other results by which differentiated operands reach the same singular point: each, moved
+        alone, must give the same limit. None where there are further ways to that point."""
         mode = self.mode
         assert mode is not None
         real = [i for i, x in enumerate(self.operands) if isinstance(x, Tensor) and _is_real(x)]
@@ -844,8 +846,8 @@ class _Problem:
         return paths
 
     def _stays(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Tensor]:
-        """Where a value is that of close neighbours of the operands; next to tiny operands none
-        is."""
+        """Where a value is that of close neighbours, a thousandth of the operands' own size away:
+        for tiny operands other neighbours are far."""
         stays = [limit.value.isfinite() for limit in limits]
         held = self.operands
         try:
@@ -1081,10 +1083,10 @@ def agrees(
     """Compare ``fix`` with the truth of ``fn`` where ``fn`` itself gives no finite value or
     gradient.
 
-    operands: in the program's dtypes. The fix must have a limit that exists, within 1 %. Where the
-    value diverges, the fix must stay finite and keep the sign. Where there is no limit, the fix
-    must stay finite, and no larger than along any direction. known: the truth, from an earlier call
-    of :func:`truth`. old: ``fn`` at the operands.
+    operands: in the program's dtypes. Where a limit exists, the fix must have it, within 1 %. Where
+    the limit is infinite, the fix must stay finite and keep the sign. Where there is no limit, the
+    fix must stay finite, and no larger than along any direction. known: the truth, from an earlier
+    call of :func:`truth`. old: ``fn`` at the operands.
     """
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
     try:
@@ -1132,7 +1134,8 @@ def _is_rounding(
 
 
 def compared(new: Evaluation, old: Evaluation, true: Truth, size: float = 0.0) -> Agreement:
-    """The agreement of two evaluations, as of :func:`agrees`. size: of gradients' summands."""
+    """The agreement of two evaluations, as of :func:`agrees`. size: at least that of gradients'
+    summands."""
     if len(new.values) != len(old.values) or any(
         a.shape != b.shape for a, b in zip(new.tensors, old.tensors, strict=False)
     ):

@@ -262,7 +262,7 @@ class Undecided:
             self._masks[id(mask)] = mask, nowhere
 
     def chosen(self, made: Tensor, args: Sequence[Any]) -> Tensor | None:
-        """Where an undecided mask chooses an element of the result; None: nowhere."""
+        """Where an undecided mask of the result's shape chooses an element; None: nowhere."""
         if not self._masks:
             return None
         found = [self._masks[id(x)][1] for x in args if id(x) in self._masks]
@@ -354,8 +354,9 @@ class AllExact(_Directly):
         return made
 
     def _counted(self, made: Exact, is_view: bool, args: Any, kwargs: Any) -> Exact:
-        """Count a result of the forward part, and move it if it is the chosen one. A view is not
-        counted: it belongs to the results that it shows."""
+        """Count a result of the forward part, and move it if it is the chosen one. Of views only
+        those of operands count: others, and what is written in place, belong to the results that
+        they show."""
         read = _exact_in((*args, *(kwargs or {}).values()))
         behind = set[int]().union(*(self._places.get(id(x), (x, set()))[1] for x in read))
         own = any(made is x for x in read)  # written in place
@@ -471,7 +472,7 @@ class Tape:
         return value
 
     def _written(self, made: Any) -> Any:
-        """The result with a new slot for each tensor."""
+        """The result with a slot for each tensor."""
         if isinstance(made, list | tuple):
             return tuple(map(self._written, made))
         if not isinstance(made, Tensor):
@@ -536,7 +537,8 @@ def plain(x: Tensor) -> np.ndarray:
 
 
 def _constant(x: float) -> Any:
-    """An exact constant: 0.3 for the nearest float64, likewise 1 / 3, pi / 2 and the root of 2."""
+    """The constant that a float64 rounds: 0.3, 1 / 3, pi / 2 or the root of 2; else the number
+    itself."""
     above, below, unit, root = _meant(x)
     if not below:
         return mpf(x)

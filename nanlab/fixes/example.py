@@ -95,7 +95,7 @@ def _common(name: str) -> str:
 
 
 def _is_own(node: ast.expr) -> bool:
-    """Whether a call is of a layer of the program's own, as ``self.norm``."""
+    """Whether a called expression is a layer of the program's own, as ``self.norm``."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return _is_module(node)
@@ -414,7 +414,8 @@ def renamed_behind(
 
 
 def _is_whole(exponent: object) -> bool:
-    """Whether a power has a derivative everywhere: its exponent is a whole number in the source."""
+    """Whether a power has a derivative everywhere: its exponent is a whole number from 1 on,
+    written in the source."""
     number = exponent.value if isinstance(exponent, ast.Constant) else None
     return isinstance(number, int | float) and number >= 1 and number % 1 == 0
 
@@ -538,8 +539,8 @@ class _Page:
         return Spelled(self.place.ran, tuple(node.args), tuple(given))
 
     def writes(self, node: ast.expr) -> bool | None:
-        """Whether an in-place method writes memory that others may see: None if so. Otherwise
-        whether the method call is a whole statement."""
+        """Whether an in-place method is a whole statement; None if others may see what it
+        writes."""
         if not isinstance(node, ast.Call) or not _is_in_place(node):
             return False
         alone = getattr(self.statement, "value", None) is node

@@ -1,4 +1,4 @@
-"""The logarithm of an expression, taken inside of it: it stays in range where the other leaves
+"""The logarithm of an expression, taken inside of it: it stays in range where the expression leaves
 it."""
 
 from __future__ import annotations
@@ -285,7 +285,8 @@ def _of_interval(up: Term, less: Term) -> Term:
 
 
 def _complement(t: Term) -> Term | None:
-    """1 minus a probability, written without that subtraction; for a softmax, class by class."""
+    """1 minus a probability, written without that subtraction; of a softmax, 1 minus each class's.
+    None of other terms."""
     if t.name in ("sigmoid", "ndtr"):
         return called(t.name, [("input", negated(t.parts[0]))])
     if t.name == "softmax":

@@ -258,7 +258,7 @@ def _is_number(statement: ast.stmt) -> bool:
 
 
 def _written(statement: ast.stmt) -> str:
-    """The name that a statement assigns, or the tensor that it assigns a part of."""
+    """The name that a statement assigns, or the part of a tensor, as ``x[0]``."""
     match statement:
         case ast.Assign(targets=[ast.Subscript(value=ast.Name()) as part]):
             return ast.unparse(part)

@@ -215,7 +215,7 @@ class Scope:
                 yield node
 
     def _is_fresh(self, statement: ast.stmt) -> bool:
-        """Whether an augmented assignment writes a tensor that no other name shows."""
+        """Whether an augmented assignment writes a tensor that nothing else shows."""
         made = self.assignment(_written_name(statement), statement)
         if made is None or not isinstance(made[1], ast.BinOp | ast.Call) or not is_pure(made[1]):
             return False
@@ -289,7 +289,8 @@ class Scope:
     def unchanged(
         self, node: ast.AST, since: ast.stmt, until: ast.stmt, after: bool = False
     ) -> bool:
-        """Whether an expression has the same value at two statements; after: behind the second."""
+        """Whether an expression has the same value at two statements; after: behind the first and
+        at the second."""
         if since is until:
             return True
         read = names_in(node)
@@ -337,7 +338,7 @@ _GROUPS = re.compile(
 
 @lru_cache(4096)
 def _identifiers(node: ast.AST) -> frozenset[str]:
-    """The names and attributes in a piece of code; of a compound statement, those in its head."""
+    """The names and attributes in a piece of code; of a loop or an ``if``, those in its head."""
     inside = [node]
     if isinstance(node, ast.For | ast.AsyncFor):
         inside = [node.iter]
@@ -348,8 +349,8 @@ def _identifiers(node: ast.AST) -> frozenset[str]:
 
 
 def _saved(scope: Scope, backward: Function) -> dict[str, Term]:
-    """Terms for the names of a custom Function's backward, by those names: the tensors that its
-    forward saved, in terms of its arguments."""
+    """Terms of the tensors that a custom Function's forward computed and saved, by their names in
+    its backward: in terms of the arguments that it saved too, under their names there."""
     owners = (c for c in scope.classes.values() if backward in c.body)
     for function, kept in filter(None, (kept_for_backward(c, backward) for c in owners)):
         own = {a.arg for a in function.args.args}
@@ -834,7 +835,8 @@ def _of_statement(
     scope: Scope, statement: ast.stmt, rules: Sequence[Rule], by_names: bool, out: bool
 ) -> Iterator[Rewriting]:
     """Rewritings of one expression of the statement, and of all together; where there is none, of
-    names followed. out: rewrite calls of the file's functions, with what these return."""
+    names by what they stand for. out: rewrite calls of the file's functions alone, with what these
+    return."""
     nodes = scope.own_calls(statement) if out else scope.expressions(statement)
     places = [p for n in nodes if (p := _place(scope, statement, n, rules))]
     places = [p for p in places if not _is_undone(statement, p)]
@@ -919,7 +921,8 @@ def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[st
 
 def _better_form(t: Term, rules: Sequence[Rule]) -> Term | None:
     """A better form than the rules give: a logarithm taken inside; a quotient with none in its
-    divisor; a long product or a quotient as the exponential of logarithms."""
+    divisor; the exponential of logarithms for a long product, and with other rules than the
+    catalogue's for a quotient."""
     first = rules is CATALOGUE
     if t.name in having("log") and (first or "matmul" in calls_in(t)):
         t = products_summed(t, vector=first)

@@ -182,8 +182,9 @@ def carried(
 
 
 def _last_layer(recording: Recording, last: Op) -> tuple[str, tuple[Any, ...] | None, bool]:
-    """An operation's name, its numbers beside the operand, and whether its call, that of a
-    Sequential, makes the operand too. The numbers are None where they are not known."""
+    """An operation's name, its numbers beside the operand, and whether its call makes the operand
+    too. The numbers are None where they are unknown, or where such a call is not that of a
+    Sequential."""
     name, several = last.base_name.lstrip("_"), False
     call = recording.program.call_at(last.position)
     numbers = None if call is None else () if name in having("unary") else call.args[1:2]
@@ -332,8 +333,9 @@ def _divisor(recording: Recording, op: Op) -> tuple[Literal["", "number", "tenso
 
 
 def _is_masked(recording: Recording, op: Op) -> bool:
-    """Whether the result of an operation is multiplied by masks of zeros and ones only. Another
-    weight may be 0 by chance, as a count may: then nobody meant to leave the element out."""
+    """Whether what multiplies the result of an operation, if anything, is masks of zeros and ones
+    only. Another weight may be 0 by chance, as a count may: then nobody meant to leave the element
+    out."""
     rows = {op.position}
     for _ in range(MOST_HOPS):
         readers = {p for at in rows for p in recording.readers(at) if not recording.at(p).backward}

@@ -344,7 +344,8 @@ class Batch:
         return min(1, len(ref.size) - 1) if ref is not None else -1
 
     def _counted(self, name: str, call: Call, args: Any) -> Any:
-        """The arguments of a sum's division by the count of its rows, with the new count."""
+        """The arguments of a call that divides a sum over the batch, with the new count where the
+        number is the count of its rows. Raises NotReplayable where it only may be."""
         if name.rstrip("_") not in ("div", "mul") or len(args) < 2:
             return args
         number, divided = args[1], call.args[0]
@@ -387,7 +388,8 @@ def _dimension(call: Call, args: Any, count: int) -> int:
 
 
 def _named_dim(call: Call, args: Any) -> int | None:
-    """The value of a call's ``dim`` argument, by default too; None where it has none."""
+    """The value of a call's ``dim`` argument, by default too; None where that is no integer, or
+    there is none."""
     for i, argument in enumerate(call.func._schema.arguments):
         if argument.name == "dim":
             usual = call.kwargs.get("dim", argument.default_value)
@@ -503,7 +505,7 @@ def readers_of(where: Window, refs: Sequence[Ref]) -> Iterator[tuple[int, int, C
 
 
 def data_of(where: Window) -> set[int]:
-    """The storages of a step that are computed from data alone, without parameters."""
+    """The storages of a step that hold data, or what is computed from data without parameters."""
     found: set[int] = set()
     for call, data in _data_calls(where, where.recording.program.names):
         found |= {r.storage for r in (*call.read, *refs_in(call.out)) if r.storage in data}
@@ -512,7 +514,7 @@ def data_of(where: Window) -> set[int]:
 
 
 def _rows_entering(where: Window, parameters: Container[int]) -> dict[int, None]:
-    """The leading sizes of data where calls first combine it with parameters, in order."""
+    """The leading sizes of data that calls combine with parameters, in their order."""
     found: dict[int, None] = {}
     for call, data in _data_calls(where, parameters):
         if call.out.__class__ is not Ref or call.out.storage not in data:
@@ -533,7 +535,8 @@ def _makers(where: Window, parameters: Container[int], rows: int) -> frozenset[i
 
 
 def _data_calls(where: Window, parameters: Container[int]) -> Iterator[tuple[Call, Container[int]]]:
-    """Each call of the forward pass, with the storages computed from data alone up to there."""
+    """Each call of the forward pass, with the storages computed from data alone up to there, those
+    of the call among them."""
     data: set[int] = set()
     for segment in where.segments:
         end = min((run.first for run in segment.engine), default=len(segment.calls))

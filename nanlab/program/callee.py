@@ -227,8 +227,8 @@ def _attributes(held: Any) -> Iterator[tuple[str, Any]]:
 def _parts(
     node: ast.expr, text: str, packages: frozenset[str], spans: set[Span]
 ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-    """(plain values that each part of a call may have, by key; objects that it may call, by
-    key)."""
+    """(plain values that each part of a call may have, by key, none for a tensor; objects that it
+    may call, by key)."""
     names = known_in(text)
     leaves: dict[str, list[Any]] = {}
     objects: dict[str, list[Any]] = {}

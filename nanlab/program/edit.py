@@ -311,7 +311,7 @@ class _Rewrite:
         return found or self._set(was, old, new) or self._made_of(was, now)
 
     def _code(self, new: ast.expr, used: Iterable[str], computed: Collection[str] = ()) -> Code:
-        """New code inside of all statements and contexts that the edit adds."""
+        """New code with all statements before it and contexts around it that the edit adds."""
         return Code(new, used, self.readings.names, self.before, self.contexts, computed)
 
     def _regions(self, made: BySegment, old: ast.expr, new: ast.expr) -> Iterator[_Found]:
@@ -561,8 +561,8 @@ class _Rewrite:
         return [(region, replace(patch, run=partial(run, patch.run))) for region, patch in found]
 
     def _given_anew(self, old: ast.stmt) -> list[_Found]:
-        """Patches for a name that gets another value before a statement, and that a library's calls
-        read; nothing where that is unclear."""
+        """Patches for a name that gets another value from a statement on, to the end of its
+        function, and that a library's calls read; nothing where that is unclear."""
         match self.before:
             case [ast.Assign(targets=[ast.Name(id=given)], value=value)]:
                 name = ast.Name(given, ast.Load())
@@ -1027,8 +1027,8 @@ def is_sum(call: Call) -> bool:
 
 
 def _outermost(index: int, out: Any, span: Span, around: Sequence[Made]) -> tuple[int, Any]:
-    """The last call on the line that the expression's result flows into before a sum, and its
-    result. index, out: the expression's own."""
+    """The last call on the line, in this run, that the expression's result flows into before a sum,
+    and its result. index, out: the expression's own."""
     reached, last = {ref.storage for ref in refs_in(out)}, index
     for each in around:
         if each.index <= last:

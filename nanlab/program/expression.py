@@ -687,7 +687,8 @@ class Code:
 
 
 class _Given(dict[str, Any]):
-    """The variables of code, which notes the keys of those that are read."""
+    """The variables of code, with the keys of those that it has read; what it assigns is its
+    own."""
 
     def __init__(self, keys: dict[str, str], given: dict[str, Any]) -> None:
         super().__init__()
@@ -913,7 +914,7 @@ def _choices(
     """Combinations of values for the leaves: first what the calls that compute with a leaf read,
     then any value.
 
-    numbers: keys of leaves that are plain numbers. lists: names of lists that are added up, and
+    numbers: keys of leaves that are plain numbers. lists: keys of lists that are added up, and
     where.
     """
     kinds = expression.kinds

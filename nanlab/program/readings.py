@@ -337,8 +337,8 @@ class Readings:
                         yield file, callee
 
     def _iterated(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
-        """A list or tuple that a comprehension iterates over: of the values that its turns read and
-        that the reader depends on."""
+        """A list or tuple that a comprehension iterates over: of the values that its iterations
+        read and that the reader depends on."""
         key = key_of(path)
         for statement in readers_of(key, self.text, self.statements[0]):
             for node in ast.walk(statement):
@@ -446,7 +446,8 @@ class Readings:
         return [*found.values()] or None
 
     def _kept(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
-        """The tensor that a custom Function's forward saved under a name of its backward."""
+        """The value that a custom Function's forward saved for the run of its backward that reads
+        it."""
         backward, segment = function_around(self.text, self.line), self.segments[at]
         run = next((r for r in segment.function_runs if r.first <= reader[0] < r.last), None)
         use = next((u for u in segment.functions if run and u.number == run.number), None)

@@ -432,15 +432,15 @@ class Beginning:
         return sum(base.tensor.untyped_storage().nbytes() for base in bases)
 
     def reaches(self, call: tuple[int, int]) -> int | None:
-        """The index from which a run below autograd begins to make a call; None: from the start."""
+        """The index at which a run below autograd that makes a call can begin; None: at the
+        start."""
         begin = self.index if call[0] else min(call[1], self.index)
         between = range(begin, self.index)
         free = not any(True for i in between for _ in _written_at(self.segments[0], i))
         return begin if free else None
 
     def memory(self, later: Iterable[Call]) -> Memory:
-        """Copies of its storages that these later calls write, and the other storages, as a
-        memory."""
+        """A memory of its storages, with copies of those that these later calls write."""
         graph, found = self.building.graph, Memory()
         found.storages = dict(graph.memory.storages)
         for base in graph.bases.values():
@@ -501,7 +501,8 @@ def _done_after_backward(
 
 
 def is_skipped(use: FunctionUse, skipped: Collection[int], written: Collection[int]) -> bool:
-    """Whether a Function's calls are all replaced, so that new code calls the Function."""
+    """Whether all calls of a Function's forward are skipped, and none written anew: new code calls
+    it."""
     calls = range(use.first, use.last)
     return bool(calls) and all(i in skipped and i not in written for i in calls)
 

@@ -161,7 +161,7 @@ def gradient_runs(where: Window) -> list[tuple[int, EngineRun]]:
 
 
 def _goes_on(where: Window, at: int, run: EngineRun) -> bool:
-    """Whether a later run of the engine begins from results of this run."""
+    """Whether a later run of the engine begins from what came of this run's results."""
     reached = {ref.storage for ref in refs_in(run.results)}
     for number, segment in enumerate(where.segments[at:], at):
         begin = run.last if number == at else 0
@@ -720,7 +720,8 @@ def _retype(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
-    """The segment with another dtype in place of half precision, and with its leaves in it."""
+    """The segment with another dtype in place of half precision, its leaves converted to that
+    dtype."""
     half: dict[int, torch.dtype] = {}
     for call in segment.calls:
         for ref in call.read:

@@ -599,8 +599,8 @@ class Window:
 
 def step_that_shows(recording: Recording, step: int, finding: Any) -> int:
     """The step to run again for a finding in a step: that step, or -1 for the last one. The last
-    one serves where that step is not kept and each step shows it: a lost signal, a misused
-    scaler."""
+    one serves where that step is not kept and each step shows it: a lost signal, or a scaler
+    misused at the same line."""
     silent = finding.symptom.startswith("silent-")
     if not silent or not 0 <= step < len(recording.starts):
         return step

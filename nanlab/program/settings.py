@@ -131,7 +131,8 @@ def other_settings(where: Window, segments: Sequence[Segment], changed: Mapping[
 
 
 def watched_steps(where: Window, segments: Sequence[Segment], changed: Mapping[str, Any]) -> Steps:
-    """The same steps for a run under a watch, with real optimizers, where these can step."""
+    """The same steps for a run under a watch, with real optimizers; none where they step
+    otherwise."""
     try:
         runs = _runs(where)
         _check(where, runs)
@@ -422,7 +423,7 @@ def _undoing(
 
 
 def with_references(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A record of calls, or a part of one, with each reference changed."""
+    """A record of what ran, or a part of one, with each reference changed."""
     if is_dataclass(value) and not isinstance(value, type):
         parts = {f.name: with_references(getattr(value, f.name), change) for f in fields(value)}
         return replace(value, **parts)

@@ -267,7 +267,7 @@ def _unseen(name: str) -> Plan:
 def _saved(
     segment: Segment, index: int, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> SavedValues | None:
-    """Tensors that a forward call's node had saved: the call runs again on copies, with
+    """The values that a forward call's node had saved: the call runs again on copies, with
     autograd."""
     if not call.grad or call.func is None:
         return None

@@ -230,8 +230,8 @@ class _Calls:
         shape: tuple[int, ...],
         parts: tuple[Element, ...] = (),
     ) -> Element:
-        """An element of a row's result, or of a tensor read from outside; parts: its own
-        operands."""
+        """An element of a row's result, or of a tensor read from outside; parts: the elements that
+        made it."""
         op, source = self.recording.at(position), self.recording.sources.get(position)
         if source is not None:
             name = " ".join(part for part in (source.kind, source.name) if part)

@@ -81,7 +81,7 @@ class Calls(Sequence[Call]):
     """Calls in order. A call is noted while the program runs, and becomes a Call when it is read.
 
     A Call is ten objects, which Python's garbage collector walks again and again: a seventh of a
-    transformer's step. A note is one at most: it shares views, and numbers are not tracked.
+    transformer's step. A note is one at most: it shares views, and the collector walks no numbers.
     """
 
     def __init__(self, made: Iterable[Call] = ()) -> None:
