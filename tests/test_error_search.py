@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import linecache
+import sys
 import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -1975,3 +1977,74 @@ def test_number_that_is_lacking_is_no_module_of_the_program(text: str, tmp_path:
     assert told is not None and not any(fix.edits for fix in told.fixes)
     told = nanlab.explain(failed(tmp_path / "program.py", f"{before}count = 5\n{text}\n"))
     assert told is not None and "count)" in told.fixes[0].edits[0].text
+
+
+def test_objects_whose_attributes_raise_are_left_alone(tmp_path: Path) -> None:
+    text = """
+from refusing import *
+
+net = nn.Linear(3, 2)
+mask = torch.ones(2, 5)
+loss = net(torch.randn(4, 5)).sum()
+"""
+    refusing = ModuleType("refusing")
+    exec(
+        "class Refuses(type):\n"
+        "    def __getattribute__(cls, name):\n"
+        "        raise ImportError(name)\n"
+        "class Placeholder(metaclass=Refuses):\n"
+        "    pass\n",
+        vars(refusing),
+    )
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setitem(sys.modules, "refusing", refusing)
+        warnings.simplefilter("error")
+        told = nanlab.explain(failed(tmp_path / "program.py", text))
+    assert told is not None and told.fixes[0].edits[0].text == "net = nn.Linear(5, 2)"
+
+
+def test_properties_of_the_programs_modules_are_not_read(tmp_path: Path) -> None:
+    text = """
+class Net(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.layer = nn.Linear(width, 2)
+
+    @property
+    def mode(self):
+        raise SystemExit("read")
+
+    def forward(self, x):
+        return self.layer(x)
+
+net = Net()
+y = net(torch.randn(4, 6))
+"""
+    told = nanlab.explain(failed(tmp_path / "program.py", text))
+    assert told is not None and "width=6" in told.fixes[0].edits[0].text
+
+
+def test_program_that_asks_what_its_exceptions_mean_is_run_again_up_to_the_one(
+    tmp_path: Path,
+) -> None:
+    text = """
+import nanlab
+
+def first():
+    return nn.Linear(4, 3)(torch.randn(2, 5))
+
+def second():
+    net = nn.Sequential(nn.Linear(4, 8), nn.Linear(9, 2))
+    return net(torch.randn(2, 4))
+
+answers = []
+for function in (first, second):
+    try:
+        function()
+    except RuntimeError as error:
+        answers.append(nanlab.explain(error))
+"""
+    answers = run(tmp_path / "program.py", text)["answers"]
+    edits = [told.fixes[0].edits[0] for told in answers]
+    assert [edit.first for edit in edits] == [5, 8]
+    assert "nn.Linear(5, 3)" in edits[0].text and "nn.Linear(8, 2)" in edits[1].text

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -1084,3 +1085,46 @@ def test_mask_is_put_where_its_size_is(rows: int, code: str) -> None:
         return table[:, kept] if rows == 6 else table[kept]
 
     assert explained(program).fixes[-1].code == code
+
+
+class Positions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pos_emb = nn.Embedding(8, 4)
+        self.pos = nn.Parameter(torch.zeros(1, 8, 4))
+
+    def forward(self, x: torch.Tensor, table: bool) -> torch.Tensor:
+        return x + (self.pos_emb(torch.arange(x.shape[1])) if table else self.pos[:, : x.shape[1]])
+
+
+@pytest.mark.parametrize("table", [True, False])
+def test_sequence_longer_than_the_positions_is_said_to_be(table: bool) -> None:
+    with pytest.raises((IndexError, RuntimeError)) as caught:
+        Positions()(torch.randn(2, 12, 4), table)
+    told = nanlab.explain(caught.value)
+    assert told is not None and "position" in told.title
+    assert any("[:, :8]" in fix.code for fix in told.fixes)
+    assert not any("resize_token_embeddings" in fix.code for fix in told.fixes)
+
+
+def test_field_that_cannot_be_joined_is_named() -> None:
+    samples: Any = [{"x": torch.ones(2), "label": None} for _ in range(3)]
+    with pytest.raises(TypeError) as caught:
+        next(iter(torch.utils.data.DataLoader(samples, 3)))
+    told = nanlab.explain(caught.value)
+    assert told is not None and "`label` of a sample is None" in told.title
+
+
+def test_class_numbers_in_the_place_of_one_for_each_class_are_named() -> None:
+    with pytest.raises(ValueError, match="must be the same as") as caught:
+        nn.BCEWithLogitsLoss()(torch.randn(3, 4), torch.tensor([0.0, 1.0, 2.0]))
+    told = nanlab.explain(caught.value)
+    assert told is not None and "target.long()" in told.fixes[0].code
+
+
+def test_one_hot_labels_of_a_loss_of_class_numbers_are_named() -> None:
+    labels = torch.eye(4, dtype=torch.int64).view(-1)
+    with pytest.raises(ValueError, match="to match target batch_size") as caught:
+        F.cross_entropy(torch.randn(4, 4), labels)
+    told = nanlab.explain(caught.value)
+    assert told is not None and "target.argmax(1)" in told.fixes[0].code

@@ -40,6 +40,7 @@ _SIZES = (
     " normalized_shape num_features input_size hidden_size embed_dim kernel_size padding_idx"
     " ignore_index"
 ).split()
+POSITIONS = re.compile(r"(?i)(^|_)(w?pe|pos|posit\w*)(_|$)")  # names of tables of positions
 _AFTER_DEATH = re.compile(
     r"device-side assert|CUBLAS_STATUS|CUDA error|illegal memory access|CUDNN_STATUS"
 )
@@ -221,6 +222,11 @@ def _facts(steps: list[Step], modules: list[nn.Module], guard: IndexGuard | None
     facts: dict[str, Any] = {}
     if modules:
         facts |= {name: getattr(modules[-1], name) for name in _SIZES if hasattr(modules[-1], name)}
+        tables = [m for n, m in modules[-1].named_children() if POSITIONS.search(n)]
+        rows = [m.num_embeddings for m in tables if isinstance(m, nn.Embedding)]
+        named = modules[-1].named_parameters(recurse=False)
+        rows += [p.shape[-2] for n, p in named if p.dim() > 1 and POSITIONS.search(n)]
+        facts |= {"positions": rows[0]} if rows else {}
         if own := list(modules[-1].parameters(recurse=False)):
             dtypes = {str(p.dtype).removeprefix("torch.") for p in own}
             facts["parameter_devices"] = sorted({str(p.device) for p in own})
@@ -240,6 +246,9 @@ def _facts(steps: list[Step], modules: list[nn.Module], guard: IndexGuard | None
         if frame.f_code.co_name == "persistent_load" and isinstance(local.get("location"), str):
             facts["saved_from"] = local["location"]
         batch = local.get("batch")
+        if isinstance(batch, list) and batch and isinstance(batch[0], (dict, tuple, list)):
+            pairs = batch[0].items() if isinstance(batch[0], dict) else enumerate(batch[0])
+            facts.setdefault("sample", {name: type(value).__name__ for name, value in pairs})
         if (
             isinstance(batch, (list, tuple))
             and batch

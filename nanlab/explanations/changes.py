@@ -37,7 +37,10 @@ def with_change(
     title = f"change {lines}" if text else f"leave out {lines}"
     fixes.insert(0, Fix(title, text, edits=edits))
     old = edits[0].old.split("\n")
-    same = [a == b for a, b in zip(old, edits[0].rows(), strict=False)]
+    new = [row.strip() for row in edits[0].rows()]
+    same = [a.strip() in new for a in old]
+    if all(same):  # it moved
+        same = [a == b for a, b in zip(old, edits[0].rows(), strict=False)]
     at = min(same.index(False) if False in same else len(same), len(old) - 1)
     change = (edits[0].file, edits[0].first + at, old[at].strip())
     return replace(explanation, change=change, fixes=fixes)

@@ -60,6 +60,30 @@ def unequal_sizes(case: Case) -> Explanation | None:
     return _unequal(case, title, loading, frame)
 
 
+@means(r"default_collate: batch must contain .*; found <class '([\w.]+)'>")
+def not_collated(case: Case) -> Explanation | None:
+    """The samples of a batch hold something that is no number and no text."""
+    kind = case.match[1].rpartition(".")[2]
+    found = [name for name, type_ in case.failure.facts.get("sample", {}).items() if type_ == kind]
+    where = f"`{found[0]}` of a sample" if found else "a part of a sample"
+    what = "None" if kind == "NoneType" else f"a {kind}"
+    key = repr(found[0]) if found else "key"
+    none = (
+        "leave the field out, or return a number for it",
+        f"sample.pop({key})  # in __getitem__, where it is None",
+    )
+    other = (
+        "make a tensor of it, or join the samples by a function of your own",
+        f"sample[{key}] = torch.as_tensor(...)  # in __getitem__, or DataLoader(collate_fn=...)",
+    )
+    return case.explain(
+        "wrong-argument",
+        f"{where} is {what}: the DataLoader cannot join it to a batch",
+        "The default collate function joins tensors, arrays, numbers and texts.",
+        fixes=advice(none if kind == "NoneType" else other),
+    )
+
+
 @means("Trying to resize storage that is not resizable")
 def unequal_in_worker(case: Case) -> Explanation | None:
     """The same in a worker, which joins the samples in shared memory."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from nanlab.capture.exception_frames import POSITIONS
 from nanlab.explanations.explanation import (
     Case,
     Explanation,
@@ -57,6 +58,10 @@ def out_of_range(case: Case) -> Explanation | None:
 def with_evidence(case: Case, bad: BadIndices, after: str = "") -> Explanation:
     """The indices themselves, where they stand, and what would have been allowed."""
     kind = _kind_of(bad.op, case.failure.module_type)
+    remedies = _remedies(bad.op, bad.high)
+    if POSITIONS.search(case.failure.module.rpartition(".")[2]):
+        reason = "The sequence is longer than the model has positions for."
+        kind, remedies = ("position", "rows of the position table", reason), _positions(bad.high)
     samples = sorted({place[0] for place in bad.places if place})
     first = bad.values[0]
     at = f" at position {list(bad.places[0])}" if bad.places[0] else ""
@@ -78,7 +83,7 @@ def with_evidence(case: Case, bad: BadIndices, after: str = "") -> Explanation:
         f" {verb(bad.count, 'is', 'are')} outside of {bad.low} to "
         f"{bad.high - 1}{ignored}.{sample} {kind[2]}{after}",
         evidence=frame,
-        fixes=advice(*_remedies(bad.op, bad.high)),
+        fixes=advice(*remedies),
     )
 
 
@@ -402,6 +407,9 @@ def _linear(case: Case) -> Explanation:
 def broadcast_mismatch(case: Case) -> Explanation | None:
     """Two shapes that do not broadcast."""
     a, b, dimension = [g for g in case.match.groups() if g]
+    places = case.failure.facts.get("positions")
+    if places is not None and places == min(int(a), int(b)):
+        return _too_long(case, max(int(a), int(b)), places)
     shapes = " and ".join(shape_text(o.shape) for o in case.failure.operands[:2])
     return case.explain(
         "shape-mismatch",
@@ -416,6 +424,24 @@ def broadcast_mismatch(case: Case) -> Explanation | None:
             )
         ),
     )
+
+
+def _too_long(case: Case, length: int, places: int) -> Explanation:
+    """A sequence that is longer than the table of positions."""
+    return case.explain(
+        "shape-mismatch",
+        f"the sequence has {length} elements, the model has positions for {places}{case.inside}",
+        "Each position has a row of its own in a table, and the table ends before the sequence.",
+        evidence=operands_frame(case.failure.operands),
+        fixes=advice(*_positions(places)),
+    )
+
+
+def _positions(size: int) -> list[tuple[str, str]]:
+    return [
+        ("cut longer sequences off", f"input_ids = input_ids[:, :{size}]  # or truncation=True"),
+        ("or build the model for longer ones", "max_position_embeddings=...  # or n_positions=..."),
+    ]
 
 
 @means(r"expected input\[([\d, ]+)\] to have (\d+) channels, but got (\d+) channels instead")
@@ -570,17 +596,40 @@ def mask_of_another_shape(case: Case) -> Explanation | None:
 def target_of_another_size(case: Case) -> Explanation | None:
     """binary_cross_entropy of predictions and targets of different shapes."""
     target, scores = case.match.groups()
+    *samples, classes = scores.split(", ")
+    why = "They are compared element by element and are not broadcast."
+    fix = "give both one shape, in the target's dtype", "loss_fn(scores.squeeze(1), target.float())"
+    if target == ", ".join(samples) and classes != "1":
+        why += f" The predictions have {classes} classes, the target one class number for each."
+        fix = (
+            "cross entropy takes class numbers, as int64",
+            "F.cross_entropy(scores, target.long())",
+        )
     return case.explain(
         "shape-mismatch",
         f"the target has shape ({target}), the predictions have ({scores}){case.inside}",
-        "They are compared element by element and are not broadcast.",
+        why,
         evidence=operands_frame(case.failure.operands),
-        fixes=advice(
-            (
-                "give both one shape, in the target's dtype",
-                "loss_fn(scores.squeeze(1), target.float())",
-            )
-        ),
+        fixes=advice(fix),
+    )
+
+
+@means(r"Expected input batch_size \((\d+)\) to match target batch_size \((\d+)\)")
+def target_of_more_samples(case: Case) -> Explanation | None:
+    """cross_entropy of predictions and class numbers of different counts."""
+    samples, targets = map(int, case.match.groups())
+    classes = next((o.shape[-1] for o in case.failure.operands if len(o.shape) == 2), 0)
+    why = "cross_entropy takes one class number for each row of the predictions."
+    fix = "rows of predictions as labels", "F.cross_entropy(scores.flatten(0, 1), target.flatten())"
+    if targets == samples * classes:
+        why += f" The target has {classes} numbers for each, as one-hot labels have."
+        fix = "class numbers of one-hot labels", "F.cross_entropy(scores, target.argmax(1))"
+    return case.explain(
+        "shape-mismatch",
+        f"{samples} rows of predictions meet {targets} class numbers{case.inside}",
+        why,
+        evidence=operands_frame(case.failure.operands),
+        fixes=advice(fix),
     )
 
 

@@ -37,6 +37,7 @@ from nanlab.explanations.edits import (
     names,
     optimizers,
     orders,
+    outputs,
     parametrizations,
     products,
     records,
@@ -99,6 +100,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("raising", (sizes.left_open, sizes.as_another_argument)),
     ("at_error", (sizes.all_dimensions, sizes.no_more_than_there_are)),
     ("at_error", (optimizers.that_have_one,)),
+    ("bindings", (optimizers.listed_once,)),
     ("raising", (sizes.rest_of_parts,)),
     ("places", (statements.joined_lists, statements.unpacked)),
     ("bindings", (statements.exchanged_names,)),
@@ -138,7 +140,19 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
 _FILES = [batches, arguments, functions, calls, names, sharing, statements, values, sizes]
 _FILES += [gradients, optimizers, distributions, devices, texts, writes]
 _FILES += [indices, labels, layouts, parametrizations, documents, solvers, orders]
-_FILES += [columns, counts, defaults, products, records, saved, sequences, spectra, tables, hooks]
+_FILES += [
+    columns,
+    counts,
+    defaults,
+    outputs,
+    products,
+    records,
+    saved,
+    sequences,
+    spectra,
+    tables,
+    hooks,
+]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}
 _OF_PROGRAM = [

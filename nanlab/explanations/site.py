@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from nanlab.explanations.trial import Program, Source, Step, program_of
+from nanlab.explanations.trial import Frame, Program, Source, Step, program_of
 from nanlab.findings.rule import Edit
 
 Tensor = torch.Tensor
@@ -65,7 +65,7 @@ class Place:
 
     source: Source
     statement: ast.stmt
-    frame: FrameType  # in which its names are looked up
+    frame: Frame  # in which its names are looked up
     distance: float  # added to the cost of what is changed here
 
     def calls(self) -> list[ast.Call]:
@@ -219,7 +219,7 @@ class Place:
     def named_number(self, number: int) -> str:
         """A whole number by a name or an attribute that the function has for it, or as it is."""
         own = getattr(self.frame.f_locals.get("self"), "__dict__", {}).items()
-        known = [(n, v) for n, v in self.frame.f_globals.items() if n.isupper() or n[:2] == "n_"]
+        known = [(n, v) for n, v in self.frame.known.items() if n.isupper() or n[:2] == "n_"]
         known += [*self.frame.f_locals.items(), *((f"self.{name}", n) for name, n in own)]
         names = [name for name, n in known if type(n) is int and n == number]
         names = names or [f"{name} - 1" for name, n in known if type(n) is int and n == number + 1]
@@ -227,7 +227,7 @@ class Place:
 
     def names(self) -> dict[str, Any]:
         """The names that the statement sees, and what they stand for."""
-        return {**self.frame.f_globals, **self.frame.f_locals}
+        return {**self.frame.known, **self.frame.f_locals}
 
     def result(self) -> Any:
         """What the statement bound, where that is one name; MISSING elsewhere."""
@@ -414,7 +414,8 @@ class Site:
     @cached_property
     def failed(self) -> list[ast.AST]:
         """The part of the line that raised, which did: none where that is not known."""
-        steps = [tb for tb in _tracebacks(self.error) if tb.tb_frame is self.frames[0][0]]
+        code = self.frames[0][0].f_code
+        steps = [tb for tb in _tracebacks(self.error) if tb.tb_frame.f_code is code]
         positions = list(steps[-1].tb_frame.f_code.co_positions())[steps[-1].tb_lasti // 2]
         return [n for n in self.raising[0].parts() if _position(n) == positions]
 

@@ -60,7 +60,6 @@ _SENT = re.compile(r"(^|_)(export|upload|push|log|show|nanwatch)|^run_line_magic
 _WRITTEN = re.compile(r"(^|_)(save|dump|write)|^to_")
 _DERIVES = re.compile(r"\b(backward|grad|step|update)\(")
 _SAME = 1e-3  # how far the same loss may be from itself, computed in another order
-Step = tuple[FrameType, int]  # a frame of the traceback, and the line in it
 Look = Callable[[BaseException], list[Any]]  # what is to be known of an exception
 # What the process may not do: audit events of Python.
 _REFUSED = (
@@ -110,6 +109,29 @@ class Source:
         rows[-1] = rows[-1][: node.end_col_offset]
         rows[0] = rows[0][node.col_offset :]
         return b"".join(rows).decode()
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A frame of the program, with its local names as they were."""
+
+    f_code: CodeType
+    f_globals: dict[str, Any]
+    f_locals: dict[str, Any]
+    known: dict[str, Any]  # the global names that the program's texts have, and modules
+
+
+Step = tuple[Frame, int]  # a frame of the traceback, and the line in it
+
+
+class Explained(BaseException):
+    """A run of which is asked what its exception means: it ends there, as if nobody caught it."""
+
+    passes: Callable[[BaseException], bool] | None = None  # while a program is run again
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 @dataclass(frozen=True)
@@ -343,6 +365,7 @@ class Program:
             names = {n: v for n, v in names.items() if n[:2] == "__" or n not in gone}
         torch.default_generator.manual_seed(0)
         learning, reached = _Learning(), list[int]()
+        Explained.passes = partial(self._is_raised_again, edits=edits)
         names[_REACHED] = reached.append
         raised, top = self.sources[-1], self.top
         skips = start[0] == len(self.sources) - 1 and _begun(raised, top) < start[1]
@@ -366,7 +389,8 @@ class Program:
                 with nullcontext() if changed or source is last else suppress(Exception):
                     own = [line for shown, line in marks if shown == source.shown]
                     exec(_code(source, edits, start[1] if not at else 0, own), names)
-        except BaseException as error:
+        except BaseException as ended:
+            error = ended.error if isinstance(ended, Explained) else ended
             told = f"{type(error).__name__}: {error}"
             kind = "refused" if "nanlab tries" in told else "raised"
             passed = [
@@ -382,6 +406,21 @@ class Program:
         finally:
             *begun, idle = learning.end()
         return replace(outcome, begun=begun, idle=idle, losses=learning.losses)
+
+    def _is_raised_again(self, error: BaseException, edits: Sequence[Edit]) -> bool:
+        """Whether an exception passed the function that the program's own passed first, or was
+        raised in the same statement at the top level."""
+        own, other = (self._passed(each) for each in (self.error, error))
+        if len(own) > 1 or len(other) > 1:
+            return [name for _, _, name in own[1:2]] == [name for _, _, name in other[1:2]]
+        begun = [_begun(at, line) for at, line, _ in own]
+        return begun == [_begun(at, _unedited(line, at, edits)) for at, line, _ in other]
+
+    def _passed(self, error: BaseException) -> list[tuple[Source, int, str]]:
+        """The program's lines that an exception passed, each with the name of its function."""
+        steps = [(f.f_code, line) for f, line in traceback.walk_tb(error.__traceback__)]
+        known = [(self.source(code.co_filename), line, code.co_qualname) for code, line in steps]
+        return [(source, line, name) for source, line, name in known if source is not None]
 
 
 class _Learning:
@@ -469,7 +508,17 @@ def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameTyp
         own[0][1],
         own[-1][1],
     )
-    return program, own, [frame for frame, _ in steps[mine[-1] + 1 :]]
+    words = {word for source in program.texts for word in re.findall(r"\w+", source.text)}
+    frames = [(_frame(frame, words), line) for frame, line in own]
+    return program, frames, [frame for frame, _ in steps[mine[-1] + 1 :]]
+
+
+def _frame(frame: FrameType, words: set[str]) -> Frame:
+    """A frame without what ``import *`` brought and no text has: to look at it may import it."""
+    names = frame.f_globals.items()
+    known = {n: v for n, v in names if n in words or issubclass(type(v), ModuleType)}
+    own = known if frame.f_locals is frame.f_globals else dict(frame.f_locals)
+    return Frame(frame.f_code, frame.f_globals, own, known)
 
 
 def _is_made(frame: FrameType) -> bool:

@@ -83,7 +83,7 @@ def of_each_sample(site: Site) -> Iterator[Candidate]:
 
 def _labels(site: Site) -> Iterator[tuple[str, Tensor]]:
     """Whole numbers in one dimension among the names of a program, and what its datasets hold."""
-    names = {n: v for n, v in site.program.names.items() if n[:1] != "_"}
+    names = {n: v for n, v in site.frames[-1][0].known.items() if n[:1] != "_"}
     sets = {n: v for n, v in names.items() if isinstance(v, Dataset)}
     names |= {f"{n}.{k}": v for n, each in sets.items() for k, v in vars(each).items()}
     parts = {n: v for n, v in names.items() if isinstance(v, tuple)}  # of a TensorDataset

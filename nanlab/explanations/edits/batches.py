@@ -67,7 +67,7 @@ def _joining(source: Source, site: Site) -> Iterator[str]:
         elif isinstance(row, ast.ClassDef) and call and row.name not in read:
             yield f"{row.name}()"
         elif isinstance(row, ast.Assign) and not read & {*bound_by(row)}:
-            value = site.program.names.get(bound_by(row)[0]) if bound_by(row) else None
+            value = site.frames[-1][0].known.get(bound_by(row)[0]) if bound_by(row) else None
             if callable(value) and not isinstance(value, (nn.Module, type)):
                 yield bound_by(row)[0]
         for each in own if isinstance(row, ast.ClassDef) else ():
@@ -444,6 +444,13 @@ def without_none(site: Site, place: Place) -> Iterator[Candidate]:
             rows = "[each for each in rows if each is not None]"
             text = f"collate_fn=lambda rows: torch.utils.data.default_collate({rows})"
             yield other.added(0.4, call, text)
+    samples = [row for row in next(iter(batches), None) or () if isinstance(row, dict)]
+    if samples and all(any(v is None for v in row.values()) for row in samples):
+        for place in site.statements():  # a field that no sample has
+            for call in (c for c in place.calls() if callee(c) == "DataLoader"):
+                row = "{k: v for k, v in row.items() if v is not None}"
+                rest = f"torch.utils.data.default_collate([{row} for row in rows])"
+                yield place.added(0.42, call, f"collate_fn=lambda rows: {rest}")
 
 
 def of_one_at_least(site: Site, place: Place) -> Iterator[Candidate]:

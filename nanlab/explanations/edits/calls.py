@@ -143,8 +143,9 @@ def _larger(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             plain = plain and "_modules" in vars(made)  # it was initialised
         more_names = dir(made) if plain else ()
         for name in dict.fromkeys([*known, *(n for n in more_names if n[0] != "_")]):
-            size = known[name] if name in known else getattr(made, name, None)
-            size = getattr(made, name, size) if size is inspect.Parameter.empty else size
+            size = known.get(name, inspect.Parameter.empty)
+            if size is inspect.Parameter.empty:  # a property of the program is not asked
+                size = inspect.getattr_static(made, name, None) if plain else None
             if name in own or type(size) is not int or size < 2:
                 continue
             own_place = replace(place, distance=0.0)

@@ -211,7 +211,7 @@ def _length(site: Site, place: Place, node: ast.expr) -> int:
     program has; -1: not known."""
     value, name = place.value(node), spelled(node)
     if value is MISSING and name.startswith("self."):
-        own = (getattr(each, name[5:], MISSING) for each in site.program.names.values())
+        own = (getattr(each, name[5:], MISSING) for each in site.frames[-1][0].known.values())
         value = next((each for each in own if each is not MISSING), MISSING)
     with suppress(TypeError):  # it may have none
         return len(value)
@@ -220,7 +220,7 @@ def _length(site: Site, place: Place, node: ast.expr) -> int:
 
 def _dicts(site: Site) -> Iterator[dict[Any, Any]]:
     """The dicts of the program, also those that its objects keep."""
-    known = [*site.program.names.values()]
+    known = [*site.frames[-1][0].known.values()]
     known += [v for frame, _ in site.frames for v in frame.f_locals.values()]
     known += [v for each in known for v in getattr(each, "__dict__", {}).values()]
     yield from (each for each in known if isinstance(each, dict))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import itertools
+import random
 import re
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -273,6 +276,67 @@ def innermost_loop(place: Place) -> ast.AST | None:
 
 
 _LOOPS = (ast.For, ast.While)
+
+
+def given_to_others(site: Site) -> Iterator[Candidate]:
+    """What a round computes once and two functions differentiate, cut from its graph for the first
+    of them."""
+    for place in site.raising[1:] if "second time" in site.text else ():
+        read = names_in(place.statement)
+        for row in place.block[: place.block.index(place.statement)]:
+            own = Place(place.source, row, place.frame, 0.0)
+            code = [getattr(own.value(c.func), "__code__", None) for c in own.calls()]
+            outer = [c for c, k in zip(own.calls(), code, strict=True) if k is not None]
+            for node in (a for c in outer for a in (*c.args, *(k.value for k in c.keywords))):
+                value = own.value(node) if spelled(node) in read else MISSING
+                if isinstance(value, Tensor) and value.grad_fn is not None:
+                    yield own.replaced(0.3, (node, f"{own.text(node)}.detach()"))
+
+
+def kept_from_before(site: Site) -> Iterator[Candidate]:
+    """A list of results emptied after they were differentiated: those of the round before are in
+    it still."""
+    again = "second time" in site.text
+    for place in site.raising if again or "must match the size" in site.text else ():
+        block = innermost_loop(place) or place.function or place.source.tree
+        rows = [row for row in place.block if not isinstance(row, (ast.Return, ast.Continue))]
+        for text in dict.fromkeys(_lists_of_results(place, block)):
+            own = replace(place, distance=0.0)
+            emptied: list[Any] = [row for row in ast.walk(block) if _empties(row)]
+            for row in emptied:
+                old = own.source.part(row)
+                list_: Any = getattr(row, "targets", [getattr(row, "value", None)])[0]
+                of = getattr(list_, "func", list_)  # ``x.clear()``, ``del x[:]``, ``x = []``
+                of = of.value if isinstance(row, (ast.Expr, ast.Delete)) else of
+                new = old.replace(own.source.part(of), text, 1)
+                yield replace(own, statement=row).written(0.3, f"{{}}\n{new}")
+            last = place.block[-1]
+            read = isinstance(last, ast.Return) and text in place.source.part(last)
+            if rows and not emptied and again and not read:
+                yield replace(own, statement=rows[-1]).written(0.32, f"{{}}\n{text}.clear()")
+
+
+def _lists_of_results(place: Place, block: ast.AST) -> Iterator[str]:
+    """The lists that a program reads and a block does not make, of tensors with a graph."""
+    made = {spelled(n) for n in ast.walk(block) if isinstance(getattr(n, "ctx", None), ast.Store)}
+    for node in place.source.nodes:
+        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+            value = place.value(node)
+            held = value if isinstance(value, list) and place.text(node) not in made else ()
+            parts = [p for each in held for p in (each if isinstance(each, tuple) else (each,))]
+            if any(isinstance(p, Tensor) and p.grad_fn is not None for p in parts):
+                yield place.text(node)
+
+
+def _empties(row: Any) -> bool:
+    """Whether a statement empties a list: ``x = []``, ``x.clear()``, ``del x[:]``."""
+    value = getattr(row, "value", None)
+    if isinstance(row, ast.Delete):
+        return all(isinstance(getattr(t, "slice", None), ast.Slice) for t in row.targets)
+    empty = isinstance(row, ast.Assign) and isinstance(value, ast.List) and not value.elts
+    kinds = ast.Attribute, ast.Subscript
+    cleared = isinstance(row, ast.Expr) and callee(value or row) == "clear"
+    return cleared or (empty and isinstance(row.targets[0], kinds))
 
 
 def copied_on(site: Site) -> Iterator[Candidate]:
@@ -953,6 +1017,37 @@ def recomputed_alike(site: Site) -> Iterator[Candidate]:
                 first, last = row.lineno, place.statement.end_lineno or 0
                 edit = swapped(place.source, first, place.statement.lineno, last)
                 yield Candidate(0.3, (edit,))
+
+
+def drawn_alike(site: Site) -> Iterator[Candidate]:
+    """Random numbers drawn by torch in what is computed again: it restores its own generator
+    alone."""
+    for source in site.program.texts if type(site.error).__name__ == "CheckpointError" else ():
+        pairs: list[tuple[ast.AST, str]] = []
+        for call in (n for n in source.nodes if isinstance(n, ast.Call)):
+            function = site.raising[-1].value(call.func)
+            maker = getattr(function, "__self__", None)
+            known = isinstance(maker, (random.Random, np.random.RandomState, np.random.Generator))
+            around = function_around(source, call)
+            form = _DRAWN.get(getattr(function, "__name__", "")) if known else None
+            if form is not None and around is not None and not call.keywords:
+                ends = 1 * (isinstance(maker, random.Random) and callee(call) == "randint")
+                with suppress(IndexError):
+                    text = form.format(*map(source.part, call.args), more=" + 1" * ends)
+                    pairs.append((call, text))
+        yield Candidate(0.25, spliced(source, pairs))
+
+
+# What Python and NumPy draw, drawn by torch.
+_DRAWN = {
+    **dict.fromkeys(("random", "rand", "random_sample"), "torch.rand(()).item()"),
+    **dict.fromkeys(("gauss", "normal", "normalvariate"), "torch.normal({0}, {1}, ()).item()"),
+    "uniform": "torch.empty(()).uniform_({0}, {1}).item()",
+    "randn": "torch.randn(()).item()",
+    **dict.fromkeys(("randint", "randrange"), "torch.randint({0}, {1}{more}, ()).item()"),
+    "integers": "torch.randint({0}, {1}, ()).item()",
+    "choice": "{0}[torch.randint(len({0}), ()).item()]",
+}
 
 
 def not_reentrant(site: Site) -> Iterator[Candidate]:

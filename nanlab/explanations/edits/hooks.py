@@ -28,12 +28,14 @@ _NO_TENSOR = re.compile(
 
 def without_result(site: Site) -> Iterator[Candidate]:
     """A hook that only looks returns nothing, where what it returned was no tensor or was cut from
-    the graph, and it did not raise itself."""
-    for source in site.program.texts if _NO_TENSOR.search(site.text) or is_cut(site) else ():
+    the graph, or it kept the same, and it did not raise itself."""
+    told = _NO_TENSOR.search(site.text) or is_cut(site)
+    for source in site.program.texts:
         calls = (n for n in source.nodes if re.search("register_.*hook$", callee(n)))
         hooks = [h for call in calls for a in getattr(call, "args", []) for h in _hooks(source, a)]
         raised = {at.statement.lineno for at in site.raising if at.source is source}
         ended = [h for h in hooks if raised.isdisjoint(range(h.lineno, h.end_lineno + 1))]
+        ended = [h for h in ended if told or _keeps(source, h)]
         pairs = [pair for hook in ended for pair in _silent(source, hook)]
         yield from (Candidate(0.25, spliced(source, [pair])) for pair in pairs)
         if len(pairs) > 1:
@@ -98,6 +100,23 @@ def _silent(source: Source, hook: Any) -> Iterator[tuple[ast.AST, str]]:
     for row in own_nodes(hook):
         if isinstance(row, ast.Return) and row.value is not None:
             yield row, source.part(row.value) if _does(row.value, own) else "return"
+
+
+def _keeps(source: Source, hook: Any) -> bool:
+    """Whether a function returns what it keeps elsewhere."""
+    if isinstance(hook, ast.Lambda):
+        return callee(hook.body) in ("append", "setdefault", "update")
+    rows = [n for n in own_nodes(hook) if isinstance(n, ast.Assign)]
+    parts = [
+        t for row in rows for t in row.targets if isinstance(t, (ast.Subscript, ast.Attribute))
+    ]
+    kept = [source.part(t) for t in parts]
+    kept += [source.part(row.value) for row in rows if {*parts}.intersection(row.targets)]
+    calls = [n for n in own_nodes(hook) if callee(n) == "append"]
+    kept += [source.part(a) for call in calls for a in getattr(call, "args", [])]
+    kept += [f"{source.part(call.func.value)}[-1]" for call in calls]  # type: ignore[attr-defined]
+    given = [n.value for n in own_nodes(hook) if isinstance(n, ast.Return) and n.value]
+    return any(source.part(value) in kept for value in given)
 
 
 def _does(node: ast.expr, own: set[str]) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 from torch.utils.data import Subset
 
@@ -18,6 +19,7 @@ from nanlab.explanations.site import (
     Place,
     Site,
     Tensor,
+    bound_by,
     bound_value,
     callee,
     is_whole,
@@ -297,3 +299,29 @@ def _is_whole(place: Place, node: ast.expr) -> bool:
         return not isinstance(node.op, ast.Div) and all(_is_whole(place, side) for side in sides)
     value = place.value(node)
     return is_whole(value) if isinstance(value, Tensor) else type(value) is int
+
+
+def of_narrow_numbers(site: Site) -> Iterator[Candidate]:
+    """Indices made int64 where the data is, in the place of each that reads them."""
+    if not re.search("indices|index|Long", site.text):
+        return
+    read = [v for f, _ in site.frames for v in f.f_locals.values() if isinstance(v, Tensor)]
+    kinds = {v.dtype for v in read if not v.is_floating_point()} & {*_NARROW}
+    given = [a for s in site.program.texts for n in s.nodes for a in _of_samples(n)]
+    for source in site.program.texts if kinds else ():
+        pairs: list[tuple[ast.AST, str]] = []
+        for place in (p for p in site.statements() if p.source is source):
+            made, value = place.result(), getattr(place.statement, "value", None)
+            if isinstance(made, Tensor) and made.dtype in kinds and value is not None:
+                if {*bound_by(place.statement)}.intersection(given):
+                    pairs.append((value, f"{place.whole(value)}.long()"))
+        yield Candidate(0.2, spliced(source, pairs))
+
+
+_NARROW = (torch.int8, torch.int16, torch.uint8, torch.int32)
+
+
+def _of_samples(node: ast.AST) -> list[str]:
+    """The names of what a dataset of tensors has."""
+    given = node.args if isinstance(node, ast.Call) and callee(node) == "TensorDataset" else ()
+    return [spelled(each) for each in given]

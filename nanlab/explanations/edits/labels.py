@@ -106,6 +106,17 @@ def _without(
     yield from _before_all(place, name, number)
 
 
+def class_numbers(site: Site) -> Iterator[Candidate]:
+    """Class numbers as they are, where a loss of them was given one number for each class."""
+    told = re.search(r"input batch_size \((\d+)\) to match target batch_size \((\d+)\)", site.text)
+    places = {id(p.statement): p for p in (*site.bindings, *site.raising)} if told else {}
+    for place in places.values():
+        for node in place.parts():
+            if isinstance(node, ast.Call) and callee(node) == "one_hot" and node.args:
+                text = place.text(node.args[0])
+                yield replace(place, distance=0.0).replaced(0.25, (node, text))
+
+
 def _before_all(place: Place, name: str, number: str) -> Iterator[Candidate]:
     """A function that goes on with the labels of classes alone, and what else it has of these."""
     function = place.function

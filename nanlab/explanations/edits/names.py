@@ -281,7 +281,7 @@ def of_first_part(site: Site, place: Place) -> Iterator[Candidate]:
 def _is_hooked(site: Site, place: Place) -> bool:
     """Whether a function is a hook: modules call it, and give what it gives."""
     steps = [frame for frame, _ in walk_tb(site.error.__traceback__)]
-    callers = [a.f_code for a, b in pairwise(steps) if b is place.frame]
+    callers = [a.f_code for a, b in pairwise(steps) if b.f_code is place.frame.f_code]
     return place.frame.f_code.co_name != "forward" and any(
         code.co_filename == nn.Module.__call__.__code__.co_filename for code in callers
     )
@@ -931,7 +931,7 @@ def near_members(site: Site) -> Iterator[Candidate]:
     kinds = [(s, n) for s in site.program.texts for n in s.nodes if isinstance(n, ast.ClassDef)]
     members = {node: _members(node) for _, node in kinds}
     for source, node in kinds:
-        kind, own = site.program.names.get(node.name), members[node]
+        kind, own = site.frames[-1][0].known.get(node.name), members[node]
         if not isinstance(kind, type):
             continue
         asked = {*dir(kind.__base__), "__getitem__", "__len__", "__iter__", "__call__"}
@@ -985,6 +985,37 @@ def compared_by_identity(site: Site) -> Iterator[Candidate]:
                 yield Candidate(0.2, spliced(source, [(mark, new)]))
 
 
+def of_layers(site: Site) -> Iterator[Candidate]:
+    """Layers by the names that a model has, where it was asked for others: those of queries, keys
+    and values by their letter, or the one layer that computes all of them."""
+    quoted = set(re.findall(r"'([\w.]+)'", site.text))
+    models = [v for f, _ in site.frames for v in f.f_locals.values() if isinstance(v, nn.Module)]
+    layers: dict[str, Tensor] = {}
+    for model in models if quoted and re.search("(?i)modules?\\b.*not found", site.text) else ():
+        for path, part in model.named_modules():
+            weight = getattr(part, "weight", None)
+            if isinstance(weight, Tensor) and weight.dim() == 2 and "att" in path.lower():
+                layers.setdefault(path.rpartition(".")[2], weight)
+    fused = [n for n, w in layers.items() if max(w.shape) == 3 * min(w.shape)]
+    for source in site.program.texts if layers else ():
+        for whole in (n for n in source.nodes if isinstance(n, (ast.List, ast.Tuple, ast.Set))):
+            words = [str(getattr(each, "value", "")) for each in whole.elts]
+            if not words or not quoted.issuperset(words):
+                continue
+            near = [
+                [n for n in layers if n[:1] == word[:1] and word[:1] in "qkv"] for word in words
+            ]
+            alike = [difflib.get_close_matches(word, layers, 1, 0.6) for word in words]
+            for at, found in enumerate((near, [fused] * len(words), alike)):
+                if all(found):
+                    names = dict.fromkeys(each[0] for each in found)
+                    text = source.part(whole)
+                    inner = ", ".join(f'"{name}"' for name in names)
+                    comma = "," * (isinstance(whole, ast.Tuple) and len(names) == 1)
+                    new = f"{text[0]}{inner}{comma}{text[-1]}"
+                    yield Candidate(0.25 + 0.03 * at, spliced(source, [(whole, new)]))
+
+
 def misspelt_in_property(site: Site) -> Iterator[Candidate]:
     """What a property of a module reads, as it is called: an attribute that is missing there is
     said to be the property itself."""
@@ -992,13 +1023,47 @@ def misspelt_in_property(site: Site) -> Iterator[Candidate]:
     owner = getattr(site.error, "obj", None)
     if lacking is None or not isinstance(getattr(type(owner), lacking, None), property):
         return
-    has = {*vars(owner), *dir(type(owner))}
-    has |= {name for name, _ in owner.named_children()} if isinstance(owner, nn.Module) else set()
     for source in site.program.texts:
         for function in (n for n in source.nodes if getattr(n, "name", "") == lacking):
-            for node in (n for n in ast.walk(function) if spelled(n)[:5] == "self."):
-                own = spelled(node).removeprefix("self.")
-                if own not in has and isinstance(node, ast.Attribute):
-                    for near in difflib.get_close_matches(own, has, 2, 0.6):
-                        edits = spliced(source, [(node, f"self.{near}")])
-                        yield Candidate(0.25, edits)
+            for node in (n for n in ast.walk(function) if isinstance(n, ast.Attribute)):
+                of = _held(owner, node.value)
+                has = {*getattr(of, "__dict__", {}), *dir(type(of))}
+                parts = dict(of.named_children()) if isinstance(of, nn.Module) else {}
+                if of is MISSING or node.attr in has | {*parts, *_registered(of)}:
+                    continue
+                text = source.part(node.value)
+                texts = [
+                    f"{text}.{near}"
+                    for near in difflib.get_close_matches(node.attr, {*has, *parts}, 2, 0.6)
+                ]
+                listed = isinstance(of, (nn.Sequential, nn.ModuleList))
+                if listed:  # of the last of its layers: of the first what comes in
+                    own = [n for n, part in parts.items() if node.attr in vars(part)]
+                    own = own if re.match("in_|input", node.attr) else own[::-1]
+                    texts += [f"{text}[{n}].{node.attr}" for n in own if n.isdigit()]
+                else:
+                    own = [n for n, part in parts.items() if node.attr in vars(part)]
+                    texts += [f"{text}.{n}.{node.attr}" for n in own]
+                for at, each in enumerate(texts):
+                    yield Candidate(0.25 + 0.02 * at, spliced(source, [(node, each)]))
+
+
+def _held(owner: Any, node: ast.AST) -> Any:
+    """What ``self.stem[0]`` is of an object, as far as it holds that; MISSING: it does not."""
+    if getattr(node, "id", "") == "self":
+        return owner
+    of: Any = (
+        _held(owner, node.value) if isinstance(node, (ast.Attribute, ast.Subscript)) else MISSING
+    )
+    if isinstance(node, ast.Attribute) and of is not MISSING:
+        known = {**getattr(of, "__dict__", {}), **_registered(of)}
+        return known.get(node.attr, MISSING)
+    key: Any = getattr(getattr(node, "slice", None), "value", None)
+    listed = isinstance(of, (nn.Sequential, nn.ModuleList, list, tuple)) and type(key) is int
+    return of[key] if listed and abs(key) < len(of) else MISSING
+
+
+def _registered(of: Any) -> dict[str, Any]:
+    """What a module holds by name: its parts, parameters and buffers."""
+    kinds = ("_modules", "_parameters", "_buffers") if isinstance(of, nn.Module) else ()
+    return {name: each for kind in kinds for name, each in vars(of)[kind].items()}

@@ -17,6 +17,7 @@ from nanlab.explanations.site import (
     Candidate,
     Place,
     Site,
+    bound_by,
     bound_value,
     callee,
     rows_of,
@@ -44,6 +45,46 @@ def in_one_group(site: Site) -> Iterator[Candidate]:
             lists = (f"*{text}.parameters()" for text in heads)
             many = f"[{', '.join(lists)}]"
             yield place.replaced(0.4, (node, many if len(left) != 1 else many[2:-1]))
+
+
+def chosen_by_name(site: Site) -> Iterator[Candidate]:
+    """The word by which a program chooses parameters, as a part of the model is called: none of
+    them has it in its name."""
+    if not re.search("more than one parameter group|empty parameter list", site.text):
+        return
+    models = [v for v in site.frames[-1][0].known.values() if isinstance(v, nn.Module)]
+    models += [v for f, _ in site.frames for v in f.f_locals.values() if isinstance(v, nn.Module)]
+    known = {name for model in models for name, _ in model.named_parameters()}
+    parts = dict.fromkeys(n for m in models for n, p in m.named_children() if [*p.parameters()])
+    for source in site.program.texts:
+        read = [n.attr for n in source.nodes if isinstance(n, ast.Attribute) and n.attr in parts]
+        for node in source.nodes:
+            words: list[ast.expr] = []
+            if callee(node) == "startswith":
+                words = node.args  # type: ignore[attr-defined]
+            elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+                words = [node.left]
+            for word in words:
+                text = getattr(word, "value", None)
+                if isinstance(text, str) and not any(text in name for name in known):
+                    for at, name in enumerate(sorted(parts, key=lambda n: n not in read)):
+                        dot = "." * text.endswith(".")
+                        pair = (word, f'"{name}{dot}"')
+                        yield Candidate(0.25 + 0.02 * at, spliced(source, [pair]))
+
+
+def listed_once(site: Site, place: Place) -> Iterator[Candidate]:
+    """A list of what an iterator gives that is read more than once, where it is made."""
+    value, iterator = getattr(place.statement, "value", None), place.result()
+    if isinstance(value, (ast.Call, ast.GeneratorExp)) and isinstance(iterator, Iterator):
+        (name,) = bound_by(place.statement)
+        block = place.function or place.source.tree
+        read = [n for n in ast.walk(block) if spelled(n) == name]
+        if len(read) > 2:  # where it is bound, too
+            text = place.text(value).strip()
+            own = replace(place, distance=0.0)
+            inner = text[1:-1] if isinstance(value, ast.GeneratorExp) else text
+            yield own.replaced(0.3, (value, f"list({inner})"))
 
 
 def without_others(site: Site) -> Iterator[Candidate]:
@@ -315,7 +356,7 @@ def _loaders(site: Site, place: Place) -> Iterator[str]:
         for name, value in getattr(frame.f_locals.get("self"), "__dict__", {}).items():
             if isinstance(value, DataLoader) and around is not None:
                 yield f"self.{name}"
-    for name, value in site.program.names.items():
+    for name, value in site.frames[-1][0].known.items():
         if isinstance(value, DataLoader):
             yield name
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from torch import nn
+
 from nanlab.explanations.site import MISSING, Candidate, Place, Site, Tensor, callee, spelled
 from nanlab.operators import having
 
@@ -37,6 +39,21 @@ def products_turned(site: Site) -> Iterator[Candidate]:
                 given = dict(zip(_parameters(last), map(place.value, call.args), strict=False))
                 held = partial(_held, owner=getattr(function, "__self__", function), given=given)
                 yield from _turned(site, last, ast.walk(last.function or last.statement), held)
+
+
+def with_tied_weight(site: Site) -> Iterator[Candidate]:
+    """A linear layer computed with its weight turned, where it shares that of a layer the other way
+    round."""
+    layer = next((m for m in site.running if isinstance(m, nn.Linear)), None)
+    sizes = (layer.in_features, layer.out_features) if layer is not None else (0, 0)
+    if layer is None or sizes[0] == sizes[1] or layer.weight.shape != sizes:
+        return
+    for place in site.raising:
+        for call in place.calls():
+            if place.value(call.func) is layer and len(call.args) == 1:
+                own, given = place.text(call.func), place.text(call.args[0])
+                text = f"torch.nn.functional.linear({given}, {own}.weight.t(), {own}.bias)"
+                yield replace(place, distance=0.0).replaced(0.2, (call, text))
 
 
 def _turned(

@@ -69,6 +69,20 @@ def taken_in_order(site: Site) -> Iterator[Candidate]:
                     yield Candidate(cost + 0.1 * (len(names) < _FEW), spliced(source, pairs))
 
 
+def split_in_order(site: Site) -> Iterator[Candidate]:
+    """Names for what ``train_test_split`` gives: both parts of the first array, then those of the
+    next."""
+    for source in site.program.texts:
+        for row in (n for n in source.nodes if isinstance(n, ast.Assign)):
+            split = isinstance(row.value, ast.Call) and callee(row.value) == "train_test_split"
+            target, count = row.targets[0], len(getattr(row.value, "args", []))
+            names = [source.part(n) for n in getattr(target, "elts", [])]
+            if split and count > 1 and len(names) == 2 * count:
+                pairs = zip(names[:count], names[count:], strict=True)
+                text = ", ".join(name for pair in pairs for name in pair)
+                yield Candidate(0.2, spliced(source, [(target, text)]))
+
+
 _FEW = 3  # fewer names may stand in either order
 _JOINING = ("zip", "TensorDataset")
 

@@ -121,7 +121,9 @@ def numbered(site: Site) -> Iterator[Candidate]:
     layers = [*site.running, *site.modules] if "index" in site.text else []
     counts = {each.num_embeddings for each in layers if isinstance(each, nn.Embedding)}
     edits: list[Edit] = []
-    held = {f"self.{n}": v for each in site.program.names.values() for n, v in _attributes(each)}
+    held = {
+        f"self.{n}": v for each in site.frames[-1][0].known.values() for n, v in _attributes(each)
+    }
     for place in site.statements() if counts else ():
         name = next(iter(bound_by(place.statement)), "")
         value = held.get(name, place.result())

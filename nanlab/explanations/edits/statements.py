@@ -873,7 +873,8 @@ def _is_left_behind(site: Site, value: Tensor) -> bool:
 
 def _initialised(source: Source, node: ast.ClassDef, site: Site) -> Iterator[Candidate]:
     for method in node.body:
-        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+        begins = ("__init__", "__post_init__")  # of a dataclass
+        if isinstance(method, ast.FunctionDef) and method.name in begins:
             written = "\n".join(map(ast.unparse, method.body))
             if "super()" not in written and "__init__(self" not in written:
                 line, column = method.body[0].lineno - 1, method.body[0].col_offset
