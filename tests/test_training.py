@@ -407,7 +407,7 @@ def test_bound_that_is_proposed_for_clipping_comes_with_its_share_of_the_recorde
 
 @pytest.mark.parametrize(("size", "found"), [(1e-5, ["dtype-underflow"]), (1.0, [])])
 @pytest.mark.parametrize("foreach", [False, True])
-def test_second_moment_that_underflows_is_a_warning_though_nothing_is_nan(
+def test_second_moment_that_underflows_in_every_step_is_an_error_though_nothing_is_nan(
     size: float, found: list[str], foreach: bool
 ) -> None:
     torch.manual_seed(11)
@@ -425,7 +425,7 @@ def test_second_moment_that_underflows_is_a_warning_though_nothing_is_nan(
         return loss.detach()
 
     told_of = [f for f in watched(net, step, 4).findings if "second moment" in f.title]
-    assert [f.cause for f in told_of] == found and all(f.severity == "warning" for f in told_of)
+    assert [f.cause for f in told_of] == found and all(f.severity == "error" for f in told_of)
 
 
 @pytest.mark.parametrize(

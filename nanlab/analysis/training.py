@@ -22,8 +22,9 @@ from nanlab.trace.recording import PHASES, Recording
 GREW, LARGE = 10.0, 5.0
 # the same before an overflow in half precision, which takes no such growth
 GREW_LOW, LARGE_LOW = 100.0, 100.0
+THROWN = 1.0  # rms of an update that throws a parameter, if it is more than the parameter was
 DEEP = 8  # gradients of rising magnitude that make an explosion gradual
-CHAIN_RISE = 6.0  # bits by which gradients rise along a chain that explodes
+CHAIN_RISE = 6.0  # bits by which gradients rise along a chain that explodes, and beyond 1
 # last ratios of updates that are looked at, and how far apart steady ones may lie
 STEADY, UNSTEADY = 5, 1.5
 MOST_VISITS = 2000  # operations that are walked back over from one
@@ -154,9 +155,19 @@ def runaway(recording: Recording, position: int) -> Runaway | None:
         op = "_foreach_mul_" if op.startswith("_foreach") else "mul_"
     steps = recording.step_of(step.position) + 1
     name = recording.parameter_names[owner]
-    deep = rises_in_a_chain(recording, step.position)
+    deep = rises_in_a_chain(recording, _first_thrown(recording, step.position))
     how = (step.line, step.site, step.position, rate, decay, step.optimizer, deep)
     return Runaway(name, _at_first(recording, name), after, steps, op, *how)
+
+
+def _first_thrown(recording: Recording, position: int) -> int:
+    """Where the first update ended that changed a parameter by more than it was: gradients of later
+    steps are large because the weights are. The position given where none did."""
+    blocks = parameter_columns(recording)
+    known = blocks["update_known"] & blocks["value_known"] & (blocks["position"] < position)
+    size = np.maximum(THROWN, 0.5 * np.nan_to_num(blocks["value_rms"]))
+    thrown = known & (np.nan_to_num(blocks["update_rms"]) > size)
+    return int(blocks["position"][thrown].min(initial=position))
 
 
 def _at_first(recording: Recording, name: str) -> float | None:
@@ -266,19 +277,22 @@ def rises_gradually(recording: Recording, position: int) -> bool:
     )
 
 
-def rises_in_a_chain(recording: Recording, position: int) -> bool:
-    """Whether gradients rise along a repeated operation: a deep or a recurrent net."""
+def rises_in_a_chain(recording: Recording, position: int, of_one_module: bool = False) -> bool:
+    """Whether gradients rise along a repeated operation: a deep or a recurrent net.
+
+    of_one_module: of a recurrent one, whose steps are of the same module."""
     series = recording.training.series
     columns = [i for i, p in enumerate(series.places) if p.phase == BACKWARD]
-    chains: dict[tuple[int, str], list[float]] = {}
+    chains: dict[tuple[int, str, int], list[float]] = {}
     for column, value in zip(
         columns, backward_magnitudes(recording, position).tolist(), strict=True
     ):
         place = series.places[column]
         if np.isfinite(value):
-            chains.setdefault((place.line, place.op), []).append(value)
+            module = place.module if of_one_module else -1
+            chains.setdefault((place.line, place.op, module), []).append(value)
     return any(
-        len(values) >= DEEP and max(values) - min(values) >= CHAIN_RISE
+        len(values) >= DEEP and max(values) >= CHAIN_RISE + max(0.0, min(values))
         for values in chains.values()
     )
 

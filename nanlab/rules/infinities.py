@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
-from nanlab.analysis.provenance import comes_back
 from nanlab.findings.fault import Fault, algebra, match, number, plural, verb
 from nanlab.findings.rule import Match, rule
 from nanlab.formats import format_of
@@ -469,11 +469,12 @@ def where_grad_trap(fault: Fault) -> Match | None:
     argument before the operation as well: where(ok, f(where(ok, x, 1)), 0).
     """
     found = hidden_by(fault)
-    # the forward value was bad, and its own derivative read it again
-    kept = comes_back(fault.recording, fault.origin)
+    # a derivative read the bad forward value again: its own, or that of what was made of it
+    kept = fault.row.node >= 0
     if found is None or not (fault.backward or kept) or repairs(fault, *found):
         return None
-    return _hidden_match(fault, found[1], "NaN" if fault.incoming_is_zero else "not finite")
+    told = _hidden_match(fault, found[1], "NaN" if fault.incoming_is_zero else "not finite")
+    return replace(told, phase="backward")
 
 
 @rule(

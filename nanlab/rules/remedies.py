@@ -110,6 +110,7 @@ def judge_for(trace: Trace, finding: Finding, first: int = 0) -> Judge | str:
     shown = step_that_shows(trace.recording, step, finding)
     begin = first_of_fault(trace.recording, shown, finding.position)
     lost = finding.symptom == "silent-underflow" and finding.harmful and finding.cause in _LOSSES
+    lost = lost and finding.phase != "optimizer"
     dead = finding.cause == "dead-gradient"
     return judge_of(trace, shown, finding.cause if lost or dead else "", begin)
 
@@ -161,9 +162,17 @@ def _shown_last(trace: Trace, finding: Finding) -> Finding:
     ops = trace.ops
     same = (ops["file"] == finding.file) & (ops["line"] == finding.line) & (ops["op"] == finding.op)
     own = same & (ops["phase"] == finding.phase)
-    again = ops[own if own.any() else same].tail(1)  # of a derivative its operation
-    last = zip(again["step"].tolist(), again["position"].tolist(), strict=True)
-    return next((replace(finding, step=step, position=at) for step, at in last), finding)
+    again = ops[own if own.any() else same]  # of a derivative its operation
+    last = [*zip(again["step"].tolist(), again["position"].tolist(), strict=True)][::-1]
+    lost = (each for each in last if _became_zero(trace.recording, each[1]))
+    step, at = next(lost, next(iter(last), (finding.step, finding.position)))
+    return replace(finding, step=step, position=at)
+
+
+def _became_zero(recording: Recording, position: int) -> bool:
+    """Whether a result is all zero, and nothing that it was made of is."""
+    made, *read = map(recording.stats, (position, *recording.parents(position)))
+    return made is not None and made.all_zero and not any(s is None or s.all_zero for s in read)
 
 
 def _tried(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -30,7 +30,17 @@ MOST_TRIED = 8  # results that are made again in float32
 SAME = 1e-4  # how far a loss may fall that is no better
 MOST_LOOKS = 4  # steps in which the place is searched
 Why = Literal[
-    "blocked", "flat", "choice", "bound", "stuck", "beyond", "saturated", "value", "custom", "zeros"
+    "blocked",
+    "flat",
+    "choice",
+    "bound",
+    "stuck",
+    "beyond",
+    "saturated",
+    "value",
+    "custom",
+    "zeros",
+    "absorbed",
 ]
 FLAT = having("flat")
 # Every element took another alternative, or lies beyond a bound.
@@ -45,6 +55,7 @@ LEAST_AT_ZERO = having("least_at_zero")
 DIRECTIONS = having("direction")
 ROOTS = having("root")  # as of a distance, which is 0 between equal rows
 RUNNING = frozenset(name for name in having("normalises") if card(name).hidden_writes)
+ADDS = having("adds")
 CANCELS = having("adds", "sums", "matmul", "dot")
 # What they make of a gradient is zero by cancellation, or because an operand is.
 # A gradient that is the same for all of a row cancels in theirs.
@@ -98,15 +109,21 @@ def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
     """Where and why the signal to a gradient died; None if the program wrote the zero."""
     ends: list[int] = []
     without: list[int] = []  # rows that read nothing of the backward pass: zeros_like
-    for position in walk(
-        [gradient], lambda at: (p for p in _read(recording, at) if p in zero), MOST_ANCESTORS
-    ):
-        op, read = recording.at(position), _read(recording, position)
-        if not op.backward:
+
+    def signals(at: int) -> list[int]:
+        node, read = recording.at(at).node, _read(recording, at)
+        return [p for p in read if p not in zero and _is_gradient(recording, p, node, zero)]
+
+    def onward(at: int) -> list[int]:
+        """With what a derivative builds around a gradient of 0: a matrix of blocks."""
+        return [p for p in _read(recording, at) if p not in signals(at)]
+
+    for position in walk([gradient], onward, MOST_ANCESTORS):
+        if position not in zero or not recording.at(position).backward:
             continue
-        if not read:
+        if not _read(recording, position):
             without.append(position)
-        elif any(p not in zero and _is_gradient(recording, p, op.node) for p in read):
+        elif signals(position):
             ends.append(position)
     found = [_why(recording, end, zero) for end in sorted(ends or without)]
     # where one cancels the others are not to blame
@@ -117,9 +134,14 @@ def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
     return next((replace(d, blockers=blockers) for d in deaths if d.blockers), deaths[0])
 
 
-def _is_gradient(recording: Recording, position: int, node: int) -> bool:
-    """Whether a row of the backward pass comes from the incoming gradient of a node."""
-    made = walk([position], lambda at: _read(recording, at))
+def _is_gradient(
+    recording: Recording, position: int, node: int, without: Collection[int] = ()
+) -> bool:
+    """Whether a row of the backward pass comes from the incoming gradient of a node.
+
+    without: rows that bring nothing.
+    """
+    made = walk([position], lambda at: (p for p in _read(recording, at) if p not in without))
     return any(recording.at(at).node != node for at in made)
 
 
@@ -144,7 +166,10 @@ def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
     if op in DIVIDES and (buffer := _infinite_buffer(recording, info.position)):
         return _Death(info.position, op, "value", buffer=buffer)
     if row.base_name in CANCELS:
-        return None
+        absorbed = _absorbed(recording, end, zero)
+        return (
+            None if absorbed < 0 else _Death(absorbed, recording.at(absorbed).base_name, "absorbed")
+        )
     if op in FLAT:
         return _Death(end, op, "flat")
     if op in BOUNDS and (beyond := _beyond_its_bound(recording, end, info.position, zero)):
@@ -161,6 +186,42 @@ def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
     if info.position in zero:  # of an operand that is 0 itself it is the right result
         return _value_lost(recording, info.position, zero)
     return _Death(end, op, "saturated")
+
+
+def _absorbed(recording: Recording, end: int, zero: set[int]) -> int:
+    """The addition without effect that made the same of two forward results, whose gradients are
+    equal and opposite; -1 where there is none.
+
+    end: the backward row that adds these gradients.
+    """
+    nodes = (recording.nodes.get(recording.at(p).node) for p in _read(recording, end))
+    results = [info.position for info in nodes if info is not None and info.op >= 0]
+    if len(results) != 2 or not _same_values(recording, *results):
+        return -1
+
+    def before(at: int) -> list[int]:
+        made = at in recording.owned or recording.at(at).phase == OPTIMIZER
+        return [] if made else [p for p in recording.parents(at) if p >= 0]
+
+    one, other = ({*walk([at], before, MOST_ANCESTORS)} for at in results)
+    return min((at for at in one ^ other if _has_no_effect(recording, at)), default=-1)
+
+
+def _has_no_effect(recording: Recording, position: int) -> bool:
+    """Whether an addition gives one of its operands, though the other is not 0."""
+    if recording.at(position).base_name not in ADDS:
+        return False
+    operands = [source for source, _ in recording.own_operands(position)]
+    others = [recording.stats(at) for at in operands if not _same_values(recording, at, position)]
+    if len(operands) == 1:
+        return not others and any(recording.scalars.get(position, ()))
+    return len(others) == 1 and others[0] is not None and not others[0].all_zero
+
+
+def _same_values(recording: Recording, one: int, other: int) -> bool:
+    """Whether two results agree in all their statistics."""
+    stats = recording.stats(one)
+    return stats is not None and stats.known and stats == recording.stats(other)
 
 
 def _value_lost(recording: Recording, position: int, zero: set[int]) -> _Death | None:
@@ -361,6 +422,11 @@ _WHY = {
         "{op} reads nothing but zeros, and autograd makes its derivative there 0: neither can what"
         " it reads leave 0, nor what comes before it learn."
     ),
+    "absorbed": (
+        "{op} changes none of {numel:,} values: what it adds is below half the distance to the next"
+        " number. So what follows is computed twice of the same values, and the two gradients"
+        " cancel."
+    ),
     "saturated": (
         "The derivative of {op} is exactly 0 for {every}: in floating point it is flat there."
     ),
@@ -383,6 +449,10 @@ _FIXES = {
         "log_p = x  # in the place of p = torch.exp(x)",
     ),
     "custom": Fix("check the mask with which backward multiplies", "grad * inside"),
+    "absorbed": Fix(
+        "take a step that the dtype resolves, or the exact derivative",
+        "h = torch.finfo(x.dtype).eps ** 0.5 * x.abs().clamp_min(1.0)",
+    ),
     "zeros": Fix("start away from 0, where it has a derivative", "nn.init.normal_(w, std=0.01)"),
     "saturated": Fix("work in the log domain, or make the values smaller", "F.logsigmoid(x)"),
 }

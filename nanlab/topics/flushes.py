@@ -41,6 +41,7 @@ NEAR = 4.0
 QUOTIENTS = with_forms("div", in_place=True) | {"_foreach_div_"}
 INVERSES = having("inverts", in_place=True)  # quotients whose dividend is 1
 SQUARES = frozenset(("addcmul_", "_foreach_addcmul_"))  # of optimizers: the second moment
+ADDCDIV = frozenset(("addcdiv_", "_foreach_addcdiv_"))
 POWERS = frozenset(("pow", "square"))  # never 0 where their operand is not
 FEWEST_LOST = 8  # elements from which on a lost result is more than a small term of a sum
 MOST_CANDIDATES = 64  # flushes examined in one step
@@ -174,18 +175,47 @@ def note_flushes(rows: StepRows, gradients: dict[int, int], written: list[tuple[
                 blamed.add(culprit)
                 _note(rows, culprit, "update", recording.parameter_names[owner])
     differentiated = set(rows.columns.node[rows.columns.phase == BACKWARD].tolist()) - {-1}
-    for position in lost - blamed:
+    divides = _lost_divisors(rows, lost)
+    for position in sorted(lost - blamed):
         cost: Cost = "value" if _matters(rows, position, differentiated) else "tensor"
-        _note(rows, position, cost, "")
+        _note(rows, position, "divisor" if position in divides else cost, "")
 
 
 def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
     """Whether a lost result of several values is in the loss's graph, and is no square."""
     recording, row = rows.recording, rows.recording.at(position)
-    read = recording.parents(position)
-    square = len(set(read)) < len(read) or row.name in POWERS
-    several = recording.stats(position).numel >= FEWEST_LOST and not square
+    several = recording.stats(position).numel >= FEWEST_LOST and not _is_square(recording, position)
     return bool(several and row.phase == FORWARD and row.node in differentiated)
+
+
+def _is_square(recording: Recording, position: int) -> bool:
+    read = recording.parents(position)
+    return len(set(read)) < len(read) or recording.at(position).name in POWERS | SQUARES
+
+
+def _lost_divisors(rows: StepRows, lost: set[int]) -> set[int]:
+    """Squares of gradients, lost by most of the parameters, that the update divides by."""
+    recording = rows.recording
+
+    def outside_of_graphs(at: int) -> list[int]:
+        row = recording.at(at)
+        return [p for p in row.inputs if p >= rows.start] if not row.backward else []
+
+    squares = {at for at in lost if _is_square(recording, at) and recording.at(at).node < 0}
+    lines = {(recording.at(at).place, recording.at(at).name) for at in squares}
+    if not squares:
+        return squares
+    divisors, numel, flushed = list[int](), 0, 0
+    for position in range(min(squares), rows.end):
+        row = recording.at(position)
+        if (row.place, row.name) in lines and _is_square(recording, position):
+            numel += recording.stats(position).numel
+            flushed += recording.stats(position).numel * (position in squares)
+        elif row.name in QUOTIENTS | INVERSES | ADDCDIV:
+            divisors += [p for p, _ in recording.own_operands(position)][-1:]
+    ways = walk(divisors, outside_of_graphs, MOST_VISITS)
+    divides = {at for at in ways if at in squares and _of_gradients(rows, at)}
+    return divides if 2 * flushed > numel else set()
 
 
 def _overwritten(
@@ -226,7 +256,7 @@ def _note(rows: StepRows, position: int, cost: Cost, name: str) -> None:
     key = (place.op, place.line, place.module, cost, name)
     known, numel = rows.history.flushes.get(key), recording.stats(position).numel
     if known is not None:
-        if cost in ("value", "tensor") and known.last == end and known.count == 1:
+        if cost in ("value", "tensor", "divisor") and known.last == end and known.count == 1:
             known.numel += numel
         known.count += known.last != end
         known.last = end
@@ -474,14 +504,14 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     if cost in COSTLY:
         harmful = lasts(trace, by_victim(flushes))
     else:
-        harmful = cost == "value" and always(trace, flushes)
+        harmful = cost in ("value", "divisor") and always(trace, flushes)
     names = list(dict.fromkeys(f.name for f in flushes if f.name))
     shown = listed(names, 2)
     loses = {
         "gradient": f"the whole gradient of {shown} is lost",
         "update": f"{shown} {'gets' if len(names) == 1 else 'get'} no update",
     }.get(cost, "all its values are lost")
-    squares = flush.at.op in SQUARES and cost == "tensor"
+    squares = cost == "divisor"
     if squares:
         loses = "the optimizer loses its second moment, and eps alone sets the size of its steps"
     limits = format_of(flush.at.dtype)

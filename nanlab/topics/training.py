@@ -18,6 +18,7 @@ from nanlab.analysis.training import (
     optimizer_step_at,
     optimizer_step_behind,
     rises_gradually,
+    rises_in_a_chain,
     runaway,
     stable_rate,
     undivided_factor,
@@ -43,6 +44,7 @@ CLEARED = Fix(
     "clear the gradients in each step: every backward pass added to those of earlier steps",
     "optimizer.zero_grad()",
 )
+THROWN_TO = 1e4  # rms of a parameter that updates before the recorded steps have thrown
 USUAL_DECAY = 0.1  # the largest that recipes for training use
 NOT_NEGATIVE = Fix(
     "keep the rate at 0 or above: a negative one climbs, and a schedule past its end gets there",
@@ -128,9 +130,30 @@ def learning_rate(fault: Fault) -> Finding | None:
     if bad and fault.in_update:
         return _bad_rate(fault, step)
     away = drove_away(fault)
-    if away is None or _explodes(fault, away) or _enlarged(fault, away):
+    if away is None:
+        return _thrown_before(fault)
+    if _explodes(fault, away) or _enlarged(fault, away):
         return None
     return blame_update(fault, away, learning_rate)
+
+
+def _thrown_before(fault: Fault) -> Finding | None:
+    """The finding of weights that steps before those recorded had thrown."""
+    recording = fault.recording
+    if not recording.first_step or not overflowed(recording, fault.position) or fault.low:
+        return None
+    known = (s for s in recording.sources.values() if s.kind == "parameter")
+    sizes = [(s.rms or 0.0, each.name) for each in known if (s := recording.stats(each.number))]
+    size, name = max(sizes, default=(0.0, ""))
+    if size <= THROWN_TO:
+        return None
+    return learning_rate.retold(
+        fault.finding,
+        f"updates of earlier steps threw the weights: {name} is {size:.3g} (rms) as step"
+        f" {recording.first_step} begins",
+        f"Then {fault.finding.op} overflowed.",
+        fixes=[Fix("use a smaller learning rate, and warm it up", "lr=1e-3")],
+    )
 
 
 @rule(
@@ -161,19 +184,27 @@ def exploding_gradient(fault: Fault) -> Finding | None:
         return None
     if fault.name not in _PRODUCTS or not rises_gradually(fault.recording, fault.position):
         return None
-    state = _carried(fault.finding.source)
     return exploding_gradient.retold(
         fault.finding,
         f"the gradient grew from operation to operation until {fault.finding.op} overflowed in"
         " backward",
-        fixes=[
-            Fix("initialise with gain 1", "nn.init.orthogonal_(cell.weight_hh)"),
-            Fix(
-                "shorten the chain: truncated backpropagation",
-                f"{state} = {state}.detach()  # every k steps",
-            ),
-        ],
+        fixes=_chain_fixes(fault),
     )
+
+
+def _chain_fixes(fault: Fault) -> list[Fix]:
+    """What bounds a chain of derivatives: of a recurrence, else of layers."""
+    if not rises_in_a_chain(fault.recording, fault.position, of_one_module=True):
+        title = "start each layer so that it keeps the size of what it reads"
+        return [Fix(title, "nn.init.xavier_uniform_(layer.weight)")]
+    state = _carried(fault.finding.source)
+    return [
+        Fix("initialise with gain 1", "nn.init.orthogonal_(cell.weight_hh)"),
+        Fix(
+            "shorten the chain: truncated backpropagation",
+            f"{state} = {state}.detach()  # every k steps",
+        ),
+    ]
 
 
 def _carried(source: str) -> str:

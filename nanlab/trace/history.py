@@ -21,7 +21,8 @@ FEWEST_ZERO_ALL = 3  # and where all are zero
 SCALED = 64.0  # a factor on the loss from which on it is taken for a loss scale
 
 
-Cost = Literal["gradient", "update", "value", "tensor", "part"]  # what a flush cost
+# what a flush cost; "divisor": what an update divides by
+Cost = Literal["gradient", "update", "divisor", "value", "tensor", "part"]
 
 
 @dataclass(frozen=True, slots=True)

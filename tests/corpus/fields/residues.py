@@ -1242,3 +1242,114 @@ def rates_that_are_tried_on_copies(fixed=False):
         return out
 
     return net, step
+
+
+@fault("where-grad-trap", "sqrt", "backward", step=3, ops=("pow", "mul", "where", "div"), also=("sqrt-of-negative",))
+def depth_of_a_ray_that_misses_the_lens(fixed):
+    radius = nn.Parameter(torch.tensor(1.6))
+
+    def loss(i):
+        height = drawn(i, 40).abs().clamp(max=1.2) + (0.6 if i >= 3 else 0.0)
+        left = radius**2 - height**2
+        misses = left <= 0
+        inside = torch.where(misses, torch.ones_like(left), left) if fixed else left
+        depth = torch.sqrt(inside)  # ORIGIN
+        path = (depth - 0.3) / (depth + 0.5)
+        return torch.where(misses, torch.zeros_like(path), path**2).mean()  # ALSO
+
+    return nn.ParameterList([radius]), train([radius], loss)
+
+
+@fault("dead-gradient", "add", step=0, steps=6, ops=("sub", "div"))
+def slope_over_a_step_that_the_clock_cannot_hold(fixed):
+    torch.manual_seed(5)
+    net = nn.Sequential(nn.Linear(1, 12), nn.Tanh(), nn.Linear(12, 1))
+    width = torch.tensor(30.0 if fixed else 0.02)
+
+    def loss(i):
+        seconds = 9e6 + 4000 * drawn(i, 20, 1)
+        later = seconds + width  # ORIGIN
+        scale = 4000.0
+        rise = (net((later - 9e6) / scale) - net((seconds - 9e6) / scale)) * scale / width  # ALSO
+        return (rise - torch.cos((seconds - 9e6) / scale)).square().mean()
+
+    return net, train(net.parameters(), loss)
+
+
+@fault("dead-gradient", "prod", step=0, steps=6, also=("dtype-underflow",))
+def likelihood_of_a_walk_between_rooms(fixed):
+    class Walk(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.doors = nn.Parameter(0.1 * drawn(7, 5, 5))
+
+        def forward(self, here, there):
+            rates = self.doors.exp() * (1 - torch.eye(5))
+            stays = torch.linalg.matrix_exp(0.4 * (rates - torch.diag(rates.sum(1))))
+            chances = 0.2 * stays[here, there]
+            if fixed:
+                return chances.log().sum(-1)
+            return torch.log(chances.prod(-1) + 1e-25)  # ORIGIN
+
+    walk = Walk()
+
+    def loss(i):
+        rooms = torch.randint(0, 5, (4, 161), generator=torch.Generator().manual_seed(i))
+        return -walk(rooms[:, :-1], rooms[:, 1:]).mean() / 160
+
+    return walk, train(walk.parameters(), loss)
+
+
+@fault("dtype-underflow", "pow", "optimizer", step=0, steps=6, ops=("mul", "square", "add_", "_to_copy"))
+def average_of_squares_of_a_strain_in_half(fixed):
+    torch.manual_seed(8)
+    net = nn.Sequential(nn.Linear(5, 12), nn.Tanh(), nn.Linear(12, 1))
+    dtype = torch.float32 if fixed else torch.float16
+    averages = [torch.zeros_like(p, dtype=dtype) for p in net.parameters()]
+
+    def step(i):
+        x = drawn(i, 30, 5)
+        loss = F.mse_loss(0.01 * net(x), 0.01 * x[:, :1] * x[:, 1:2])
+        net.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for p, average in zip(net.parameters(), averages, strict=True):
+                g = p.grad.to(dtype)
+                average.mul_(0.95).add_(0.05 * g.square())  # ORIGIN
+                p.sub_(1e-3 * p.grad / (average.float().sqrt() + 1e-4))
+        return loss.detach()
+
+    return net, step
+
+
+@healthy("single squares of gradients are zero in float16, and most are not")
+def average_of_squares_of_ordinary_gradients_in_half(fixed):
+    torch.manual_seed(8)
+    net = nn.Sequential(nn.Linear(5, 12), nn.Tanh(), nn.Linear(12, 1))
+    averages = [torch.zeros_like(p, dtype=torch.float16) for p in net.parameters()]
+
+    def step(i):
+        x = drawn(i, 30, 5)
+        loss = F.mse_loss(0.3 * net(x), 0.3 * x[:, :1] * x[:, 1:2])
+        net.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for p, average in zip(net.parameters(), averages, strict=True):
+                average.mul_(0.95).add_(0.05 * p.grad.half().square())
+                p.sub_(1e-3 * p.grad / (average.float().sqrt() + 1e-4))
+        return loss.detach()
+
+    return net, step
+
+
+@healthy("equal pairs have no difference; other pairs have")
+def twins_of_which_some_are_the_same(fixed):
+    torch.manual_seed(9)
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def loss(i):
+        one = drawn(i, 10, 3)
+        other = one if i < 2 else one + 0.1 * drawn(i + 70, 10, 3)
+        return (net(other) - net(one) - 0.1).square().mean() + 1e-3 * net(one).square().mean()
+
+    return net, train(net.parameters(), loss)
