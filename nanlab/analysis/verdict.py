@@ -210,6 +210,20 @@ class Judge:
             return True
         return not any(bool(limit.value.isnan().any()) for limit in true.values)
 
+    def tends_nowhere(self) -> bool:
+        """Whether the losses of the step have no finite limit, as far as that can be found out."""
+        try:
+            wholes = [self.parts.whole(*run) for run in self._runs]
+            truths = [(self.parts.truth(whole), self._by_a_number(whole)) for whole in wholes]
+        except NotReplayable:
+            return False
+        return bool(truths) and all(
+            true is not None
+            and by_number is None
+            and not any(bool((limit.exists | limit.open).any()) for limit in true.values)
+            for true, by_number in truths
+        )
+
     def _beside_another_form(self, found: Judgement, another_form: bool) -> Judgement:
         """The verdict, reduced where the loss differs from an equivalent form's."""
         loss = found.replay.loss if found.replay is not None else None

@@ -24,6 +24,7 @@ _PARTS = having("divides_rows")
 _INDEXED = having("indexed", in_place=True)
 _ALONG = having("along", in_place=True)
 _CREATED = having("created")
+_JOINS = ("cat", "stack")
 _PICKS = having("indexes_dim", in_place=True) & _ALONG
 _LIKELY = having("likelihood")
 _RANKS = having("ranks")
@@ -46,6 +47,8 @@ class Batch:
     # storages of numbers of rows, as arange counts them: those that they had in the recorded batch
     _counters: set[int] = field(default_factory=set)
     _reached: set[int] = field(default_factory=set)  # storages that the batch has a part in
+    # views of what is computed of rows that are left out alone, on another row in their place
+    _lost: set[Any] = field(default_factory=set)
     _means: set[int] = field(default_factory=set)  # storages of means over the batch
     # (storage, flattened size) -> whether the batch comes last in it
     _inner: dict[tuple[int, int], bool] = field(default_factory=dict)
@@ -80,18 +83,24 @@ class Batch:
         name = getattr(call.func, "_opname", "")
         before = call.read
         reached = any(r.storage in self._reached for r in before)
+        if any(r.view in self._lost for r in before):
+            return self._lose(name, call, args, kwargs)
         if call.position in self.makers:
             made = operate(call.func, args, kwargs).index_select(0, self.kept)
         elif index in segment.states:
             made = self._drawn(segment, index, call, args, kwargs)
         elif not before:
             made = self._created(name, call, args, kwargs)
+        elif name == "unbind" and _is_along(call, args):
+            made = self._unbound(call, operate(call.func, args, kwargs))
         elif reached or name in _CREATED:
             args = self._sizes(name, call, args)
             # fewer rows may lie otherwise in memory: a copy has the same elements
             func = torch.ops.aten.reshape.default if name == "view" else call.func
             made = operate(func, args[:2] if name == "view" else args, kwargs)
             made = self._numbered(name, call, args, made)
+            if name == "select" and call.out.view in self._lost:  # nothing writes into the other
+                made = made.clone()
         else:
             made = operate(call.func, args, kwargs)
         outs = list(refs_in(call.out))
@@ -103,6 +112,38 @@ class Batch:
         self._inherit(before, outs)
         self._count(name, call, before, outs)
         return made
+
+    def check(self, roots: Any) -> None:
+        """Raise NotReplayable where a backward pass is that of a row that is left out."""
+        if any(ref.view in self._lost for ref in refs_in(roots)):
+            raise NotReplayable("a backward pass is that of a sample which is left out")
+
+    def _unbound(self, call: Call, made: Any) -> tuple[Tensor, ...]:
+        """The rows one by one, another in the place of one that is left out."""
+        rows, outs = list[Tensor](), [*refs_in(call.out)]
+        numbers = {row: at for at, row in enumerate(self.kept.tolist())}
+        for row, out in enumerate(outs):
+            if row not in numbers:
+                self._lost.add(out.view)
+            rows.append(made[numbers[row]] if row in numbers else made[0].clone())
+        self._reached |= {out.storage for out in outs}
+        return tuple(rows)
+
+    def _lose(self, name: str, call: Call, args: Any, kwargs: Any) -> Any:
+        """A call that reads what is computed of rows that are left out: a list of such loses
+        theirs, and anything else is lost, too."""
+        parts = call.args[0] if call.args else None
+        outs = [*refs_in(call.out)]
+        if name in _JOINS and isinstance(parts, tuple | list):
+            stay = [i for i, part in enumerate(parts) if part.view not in self._lost]
+            if stay:
+                self._reached |= {ref.storage for ref in outs}
+                return operate(call.func, ([args[0][i] for i in stay], *args[1:]), kwargs)
+        others = (ref for ref in call.read if ref.view not in self._lost)
+        if any(ref.storage in self._reached for ref in others):
+            raise NotReplayable(f"{self._line(call)} computes with rows and one that is left out")
+        self._lost |= {ref.view for ref in outs}
+        return operate(call.func, args, kwargs)
 
     def _numbered(self, name: str, call: Call, args: Any, made: Any) -> Any:
         """What a call found, places along the rows given as their numbers."""
@@ -163,8 +204,9 @@ class Batch:
         name = getattr(call.func, "_opname", "")
         if name == "randperm":
             raise NotReplayable("the step draws an order of the rows")
-        inputs = [(i, r, args[i]) for i, r in enumerate(call.args) if r.__class__ is Ref]
-        whole = list(args)
+        whole: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        given = {**dict(enumerate(call.args)), **call.kwargs}
+        inputs = [(i, r, whole[i]) for i, r in given.items() if r.__class__ is Ref]
         for i, ref, actual in inputs:
             for dim in _changed(ref, actual):
                 if name == "multinomial" and dim == len(ref.size) - 1:
@@ -176,7 +218,8 @@ class Batch:
                     rows[places] = torch.arange(len(places))
                 whole[i] = whole[i].index_select(dim, rows)
         seed(segment, index)
-        made = operate(call.func, tuple(whole), kwargs)
+        named = {name: whole[name] for name in kwargs}
+        made = operate(call.func, tuple(whole[i] for i in range(len(args))), named)
         if not inputs:
             return self._narrowed(made, call.out)
         dims = {d for _, ref, actual in inputs for d in _changed(ref, actual)}
@@ -225,8 +268,9 @@ class Batch:
         if name == "slice" and dim in dims and not _is_whole(args, self.rows):
             raise NotReplayable(f"{self._line(call)} takes a part of the rows")
         if name == "select" and dim in dims:
-            return (args[0], args[1], self._row(args[2]), *args[3:])
-        if name in _PARTS and (dim in dims or name in ("as_strided", "flip")):
+            return (args[0], args[1], self._row(call, args[2]), *args[3:])
+        along = {d % len(ref.size) for d in args[1]} if name == "flip" and ref is not None else {dim}
+        if name in _PARTS and (not along.isdisjoint(dims) or name == "as_strided"):
             raise NotReplayable(f"{self._line(call)} takes a part of the rows, or reorders them")
         if name in _LIKELY and self._class_dim(ref) in dims:
             return self._renumbered(call, args, self._class_dim(ref), 1)
@@ -303,12 +347,13 @@ class Batch:
             found[i] = len(self.kept)
         return found
 
-    def _row(self, number: int) -> int:
+    def _row(self, call: Call, number: int) -> int:
+        """The number of a row among those that are left; that of another where it is none."""
         number %= self.rows
         found = (self.kept == number).nonzero().flatten().tolist()
         if not found:
-            raise NotReplayable(f"the program takes row {number} by its number")
-        return int(found[0])
+            self._lost |= {ref.view for ref in refs_in(call.out)}
+        return int(found[0]) if found else 0
 
     def _indexed(self, call: Call, args: Any, dims: list[int]) -> Any:
         """The arguments of an indexing call, with indices along the rows renumbered."""
@@ -379,6 +424,12 @@ def _changed(ref: Ref, actual: Tensor) -> list[int]:
     if len(ref.size) != actual.dim():
         return []
     return [i for i, (a, b) in enumerate(zip(ref.size, actual.shape, strict=True)) if a != b]
+
+
+def _is_along(call: Call, args: Any) -> bool:
+    """Whether a call goes along a dimension that has another size now."""
+    ref = call.args[0]
+    return ref.__class__ is Ref and _dimension(call, args, len(ref.size)) in _changed(ref, args[0])
 
 
 def _dimension(call: Call, args: Any, count: int) -> int:
@@ -542,7 +593,8 @@ def _data_calls(where: Window, parameters: Container[int]) -> Iterator[tuple[Cal
         end = min((run.first for run in segment.engine), default=len(segment.calls))
         for call in segment.calls[:end]:
             data |= {r.storage for r in call.read if r.storage in segment.leaves and not r.tracked}
-            data -= {r.storage for r in call.read if r.storage in parameters}
+            own = (r.storage for r in call.read if r.storage in segment.leaves)
+            data -= {storage for storage in own if storage in parameters}
             if all(ref.storage in data for ref in call.read):
                 data |= {ref.storage for ref in refs_in(call.out)}
             else:

@@ -771,6 +771,8 @@ class _Building:
             if run is not None:
                 self.functions.running.append(run)
                 graph.own(ref.storage for ref in refs_in((*run.before.values(),)))
+                if self.rows is not None:
+                    self.rows.check(run.roots)
                 with nullcontext() if self.around is None else self.around(run, graph):
                     _go_backward(graph, run, self.result)
                 self.functions.running.pop()

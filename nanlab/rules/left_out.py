@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -17,7 +17,7 @@ from nanlab.findings.rule import Edit, Finding, Fix
 from nanlab.program.batch import LeftOut, data_of, readers_of, refs_by_name
 from nanlab.program.expression import first_line, names_of, parsed
 from nanlab.program.readings import text_of
-from nanlab.program.replay import without_rows
+from nanlab.program.replay import Replay, without_rows
 from nanlab.program.rerun import Window, written_by
 from nanlab.program.values import Values
 from nanlab.trace import Trace
@@ -31,10 +31,14 @@ OF_ROWS = {
     "{x}.flatten(1).isfinite().all(1)": "not finite",
     "{x}.flatten(1).any(1)": "all zeros",
     "{x}.flatten(1).amax(1) > {x}.flatten(1).amin(1)": "one number throughout",
+    "{x}.flatten(1).diff(dim=1).all(1)": "equal to its neighbour somewhere",
 }
+OF_MASKS = "{x}.flatten(1).sum(1) > {most}"
 OF_NUMBERS = {"{x}.isfinite()": "not finite", "{x} != 0": "0", "{x} > 0": "not above 0"}
 WEIGH_MORE = "and the others weigh more"
 _OF_FEW = frozenset(("empty-reduction", "std-of-constant"))  # causes that lie in too few samples
+NEAR = 1e-4  # relative; how far a loss may be from the mean of those of its samples
+ROUNDING = 1e-7  # of the largest gradient, by which another is off that is 0
 MOST = 0.5  # of a batch that is left out
 MOST_PLACES = 3  # in a function that are tried
 _BLOCKS = ast.For | ast.AsyncFor | ast.While | ast.If | ast.With | ast.AsyncWith | ast.Try
@@ -45,7 +49,7 @@ _NESTED = _FUNCTIONS | ast.ClassDef | ast.Lambda
 def without_samples(trace: Trace, finding: Finding, where: Window, values: Values) -> list[Fix]:
     """The batch without the samples of a finding, where their data tells them from the others;
     tried."""
-    if not finding.samples or not finding.harmful:
+    if not finding.harmful:
         return []
     named = trace.recording.named
     every = (each for each in named if where.start <= each.position < where.end)
@@ -53,12 +57,15 @@ def without_samples(trace: Trace, finding: Finding, where: Window, values: Value
     untried: dict[int, Fix] = {}  # by line, the first
     for (file, _), group in groupby(every, key=lambda each: (each.file, each.function)):
         own = [n for n in group if n.storage in data]
-        batch = {n.name: n for n in _of_one_size(own, max(finding.samples))}
-        refs = refs_by_name(where.calls, batch.values())
+        batch = {n.name: n for n in _of_one_size(own, max(finding.samples, default=0))}
+        samples = finding.samples or _failed(where, values, finding, batch.values())
+        refs = refs_by_name(where.calls, batch.values()) if samples else {}
         text = text_of(trace.recording, file)
-        for statement, names in _first_readers(where, text, own[0], refs) if own else ():
+        for statement, names in _first_readers(where, text, own[0], refs) if refs else ():
             known = {name: ref for name, ref in refs.items() if name in names}
-            for name, condition, said, rows in _conditions(where, values, known, finding.samples):
+            if _others_stay_whole(where, batch, known):
+                continue
+            for name, condition, said, rows in _conditions(where, values, known, samples):
                 written = _written(text, statement, condition, [*known])
                 row = text.splitlines()[statement.lineno - 1]
                 edit = Edit(file, statement.lineno, statement.lineno, written, row)
@@ -74,6 +81,89 @@ def without_samples(trace: Trace, finding: Finding, where: Window, values: Value
                     fix = replace(fix, verdict="untried", why=str(error), distortion=None)
                     untried.setdefault(statement.lineno, fix)
     return [*untried.values()][-1:]
+
+
+def _failed(
+    where: Window, values: Values, finding: Finding, batch: Collection[NamedTensor]
+) -> list[int]:
+    """The samples of a batch that are not finite in the first result which has a row for each, on
+    the way from where the finding is to where it shows."""
+    count = next((each.size[0] for each in batch), 0)
+    rows = {row["position"] for row in finding.path}
+    for at, segment in enumerate(where.segments):
+        for index, call in enumerate(segment.calls):
+            out = call.out
+            if call.position in rows and out.__class__ is Ref and out.size[:1] == (count,):
+                try:
+                    ((_, shown),) = values.of([(at, index)])
+                except NanlabError:
+                    return []
+                bad = ~shown.result.isfinite().reshape(count, -1).all(1)
+                found: list[int] = bad.nonzero().flatten().tolist()
+                if len(found) < count:
+                    return found
+    return []
+
+
+def _others_stay_whole(where: Window, batch: dict[str, NamedTensor], cut: dict[str, Ref]) -> bool:
+    """Whether other tensors of the batch are read with all their rows once some have fewer."""
+    start = next((call.position for _, _, call in readers_of(where, [*cut.values()])), 0)
+    whole = {each.storage for name, each in batch.items() if name not in cut}
+    whole -= {ref.storage for ref in cut.values()}
+    later = [call for call in where.calls if call.position >= start]
+    written = {ref.storage for call in later for ref in refs_in(call.out)}
+    written -= {ref.storage for call in later for ref in call.read if not written_by(call)}
+    return any(ref.storage in whole - written for call in later for ref in call.read)
+
+
+def is_mean_of_samples(where: Window, fix: Fix) -> Fix:
+    """A fix that leaves samples out, verified where the loss and its gradients are the mean, or
+    the sum, of what each sample that stays gives by itself."""
+    out = fix.left_out
+    kept = [] if out is None else [row for row in range(out.rows) if row not in out.without]
+    if out is None or len(kept) < 2 or fix.verdict != "finite":
+        return fix
+    half = len(kept) // 2
+    groups = [kept, kept[:half], kept[half:]]
+    try:
+        whole, *parts = (
+            without_rows(where, replace(out, without=(*({*range(out.rows)} - {*group}),)))
+            for group in groups
+        )
+    except NanlabError:
+        return fix
+    shares = [len(group) / len(kept) for group in groups[1:]]
+    if not any(_adds_up(whole, parts, weights) for weights in (shares, [1.0, 1.0])):
+        return fix
+    sizes = [float(g.abs().max()) for g in whole.gradients.values() if g.numel()]
+    return replace(
+        fix, verdict="verified", why="", distortion=None, gradient_max=max(sizes, default=None)
+    )
+
+
+def _adds_up(whole: Replay, parts: Sequence[Replay], weights: Sequence[float]) -> bool:
+    """Whether a loss and its gradients are the weighted sum of those of parts of the batch."""
+    if whole.loss is None or any(part.loss is None for part in parts):
+        return False
+    shapes = [{n: g.shape for n, g in each.gradients.items()} for each in (whole, *parts)]
+    every = [n for n, shape in shapes[0].items() if all(n in other for other in shapes)]
+    shared = [n for n in every if len({other[n] for other in shapes}) == 1]  # not of data
+    if not shared or len(every) < len(whole.gradients):
+        return False
+    pairs = [(torch.tensor(whole.loss), [torch.tensor(part.loss) for part in parts])]
+    pairs += [(whole.gradients[n], [part.gradients[n] for part in parts]) for n in shared]
+    noise = ROUNDING * _size([whole.gradients[n] for n in shared])
+    for total, each in pairs:
+        own = [weight * part.double() for weight, part in zip(weights, each, strict=True)]
+        off = (own[0] + own[1] - total).abs()
+        if not bool((off <= NEAR * _size([total, *own]) + noise).all()):
+            return False
+    return True
+
+
+def _size(tensors: Sequence[Tensor]) -> float:
+    """The largest magnitude in some tensors."""
+    return max((float(t.abs().max()) for t in tensors if t.numel()), default=0.0)
 
 
 def _is_made_of(where: Window, position: int, out: LeftOut) -> bool:
@@ -172,7 +262,8 @@ def _first_readers(
     functions = (n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS))
     made = next((f.body for f in functions if first_line(f) == stood.function), [])
     every = _own_nodes(ast.Module(made, []) if stood.function else tree)
-    own = _up_to([*every], stood.line)
+    ran = {where.recording.places[where.recording.at(c.position).place][1] for c in where.calls}
+    own = _that_ran(_up_to([*every], stood.line), ran, {*refs})
     stored = dict.fromkeys(refs, 0)
     for node in own:
         if isinstance(node, ast.expr) and (name := _stores(node)) in stored:
@@ -197,6 +288,20 @@ def _up_to(own: Sequence[ast.AST], line: int) -> list[ast.AST]:
             head = s.body[0].lineno - 1 if isinstance(s, _BLOCKS) else last
             end = max(end, last) if s.lineno <= line <= head else end
     return [n for n in own if _lines(n)[0] <= end]
+
+
+def _that_ran(own: Sequence[ast.AST], ran: set[int], names: set[str]) -> list[ast.AST]:
+    """The nodes without those of branches that compute with some names, and of which no line ran;
+    ran: the lines that made something."""
+    blocks = [each for n in own if isinstance(n, ast.If) for each in (n.body, n.orelse) if each]
+    skipped = list[tuple[int, int]]()
+    for block in blocks:
+        first, last = block[0].lineno, _lines(block[-1])[1]
+        inner = (n for s in block for n in ast.walk(s) if isinstance(n, ast.Attribute | ast.Subscript))
+        computes = any(isinstance(n.value, ast.Name) and n.value.id in names for n in inner)
+        if computes and ran.isdisjoint(range(first, last + 1)):
+            skipped.append((first, last))
+    return [n for n in own if not any(a <= _lines(n)[0] <= b for a, b in skipped)]
 
 
 def _behind_loops(own: Sequence[ast.AST], line: int) -> Sequence[ast.AST]:
@@ -267,7 +372,10 @@ def _conditions(
         value = _value(where, values, ref)
         if value is None or not (value.is_floating_point() or value.dim() > 1):  # labels
             continue
-        for form, said in (OF_ROWS if value.dim() > 1 else OF_NUMBERS).items():
+        forms = OF_ROWS if value.dim() > 1 else OF_NUMBERS
+        if value.dim() > 1 and not value.is_floating_point():
+            forms = {**forms, **_of_mask(value, samples)}
+        for form, said in forms.items():
             try:
                 stays = eval(form.format(x="x"), {"x": value})
             except Exception:  # rows without elements
@@ -275,6 +383,14 @@ def _conditions(
             rows = (~stays).nonzero().flatten().tolist()
             if rows == sorted(samples) and len(rows) <= MOST * len(stays):
                 yield name, form.format(x=name), said, tuple(rows)
+
+
+def _of_mask(value: Tensor, samples: Sequence[int]) -> dict[str, str]:
+    """The condition that a sample is longer than some are, by what a mask counts of each."""
+    if bool(((value != 0) & (value != 1)).any()) or max(samples) >= len(value):
+        return {}
+    most = int(value.flatten(1).sum(1)[[*samples]].max())
+    return {OF_MASKS.format(x="{x}", most=most): f"not longer than {most}"}
 
 
 def _value(where: Window, values: Values, ref: Ref) -> Tensor | None:

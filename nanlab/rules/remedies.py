@@ -53,6 +53,7 @@ from nanlab.fixes.proposals import (
     spans_of_makers,
 )
 from nanlab.fixes.removable import Removable, removables
+from nanlab.operators import having
 from nanlab.program.edit import CHANGES_NOTHING, NOT_FOUND
 from nanlab.program.expression import names_of
 from nanlab.program.imports import computing, imported
@@ -63,6 +64,7 @@ from nanlab.program.rerun import first_of_fault, grouped, step_that_shows, windo
 from nanlab.rules.advice import advised, with_arguments
 from nanlab.rules.left_out import (
     WEIGH_MORE,
+    is_mean_of_samples,
     left_out,
     without_last_batch,
     without_samples,
@@ -216,7 +218,8 @@ def _tried(
         limited = _limited(trace, finding, pages, clock)
         told = {"verified", "finite"} - {fix.verdict for fix in found}
         found += [fix for fix in limited if fix.verdict in told]
-        found += _leaving_out(trace, finding)
+    if not _has_verified(_of_library(found, False)) and finding.cause != "dead-gradient":
+        found += _leaving_out(trace, finding, judged=True)
     found += without_last_batch(trace, finding)
     if finding.cause in _GAPS:
         found = _without_data(trace, finding, found)
@@ -245,16 +248,29 @@ def _compilable(fixes: Sequence[Fix]) -> list[Fix]:
     return [fix for fix in fixes if "nanlab." not in fix.code]
 
 
-def _leaving_out(trace: Trace, finding: Finding) -> list[Fix]:
-    """The batch without the samples that it failed for."""
+def _leaving_out(trace: Trace, finding: Finding, judged: bool = False) -> list[Fix]:
+    """The batch without the samples that it failed for; judged: where these have no right value,
+    it is the right one if each of the others counts by itself."""
     judge = judge_for(trace, finding)
     if isinstance(judge, str):
         return []
     try:
-        return without_samples(trace, finding, judge.where, judge.values)
+        found = without_samples(trace, finding, judge.where, judge.values)
+        if judged and any(fix.left_out for fix in found) and _is_undefined(trace, finding, judge):
+            found = [is_mean_of_samples(judge.where, fix) for fix in found]
+        return found
     except Exception as error:
         _note(trace, f"no samples to leave out ({type(error).__name__}: {error})")
         return []
+
+
+def _is_undefined(trace: Trace, finding: Finding, judge: Judge) -> bool:
+    """Whether there is nothing right to compute for what failed: the deviation of one sample, and
+    a loss that tends to no number."""
+    deviates = trace.recording.at(finding.position).base_name in _DEVIATIONS
+    if finding.cause == "empty-reduction" and deviates:
+        return True
+    return finding.cause not in _GAPS and judge.tends_nowhere()
 
 
 def _without_data(trace: Trace, finding: Finding, fixes: Sequence[Fix]) -> list[Fix]:
@@ -615,6 +631,7 @@ _MASKS = ("softmax-all-masked", "mask-overflow")  # what is wrong is the mask, a
 _TARGET = "nan-in-target"
 _MADE_UP = "the missing targets are made up, and the model learns them"
 _LOSSES = ("dtype-underflow", "dtype-overflow")  # of a whole gradient
+_DEVIATIONS = having("deviation")
 _GAPS = ("nan-in-input", "inf-in-input", _TARGET)
 # Their origin is no single operation: what the rule itself proposes is all there is.
 BEYOND_ONE_OPERATION = frozenset(
