@@ -217,7 +217,7 @@ def rewritings(
     zeros = ((call, k.arg or "") for call in every for k in call.keywords if _is_off(k))
     off = frozenset(name for call, name in zeros if float(_default(text, call, name, library)) > 0)
     guards = guards_at(real, library[1], off)
-    empty = cause == "empty-reduction"
+    nothing = {"empty-reduction": EMPTY, "div-by-zero": EMPTY[:1]}.get(cause, ())
     forms = [form for form in FORMS.get(cause, ()) if masked or form not in MASKS]
     forms = [*dict.fromkeys((*kept, *forms))]
     if probable and cause == UNLIKELY:
@@ -229,7 +229,7 @@ def rewritings(
         *(_by_rows(tree, text, calls[0]) if calls and cause in _AT_ZERO else ()),
         *_fed(tree, text, [*calls, *_made_of(calls, text, cause)], forms, probable),
         *(_widened(tree, text, call, library) for call in calls[:1] if WIDER[0] in forms),
-        *(_without_data(tree, text, calls[0], form) for form in EMPTY if calls and empty),
+        *(_without_data(tree, text, calls[0], form, cause) for form in nothing if calls),
     ]
     return list({(r.first, r.text, r.also): r for r in found if r is not None}.values())
 
@@ -268,12 +268,19 @@ def bounded_where_made(
         if not isinstance(statement, ast.Assign | ast.Return) or statement.value is None:
             continue
         for node in ast.walk(statement.value):
-            if isinstance(node, ast.expr) and span_of(node) in spans:
+            if isinstance(node, ast.expr) and span_of(node) in spans and not _is_drawn(node):
                 for form in forms[:MOST_FORMS]:
                     shown = _in_form(form, node)
                     title = f"give the library {shown}"
                     found.append(_in_place(text, title, statement, node, shown))
     return found
+
+
+def _is_drawn(node: ast.expr) -> bool:
+    """Whether an expression draws random numbers of a size in digits: data that is made up."""
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    drawn = (each for each in calls if last_name(each.func).startswith("rand"))
+    return any(isinstance(size, ast.Constant) for each in drawn for size in each.args)
 
 
 @lru_cache(maxsize=256)
@@ -413,7 +420,11 @@ def _package_of(library: Place) -> str:
 
 
 def _fed(
-    tree: ast.Module, text: str, calls: list[ast.Call], forms: list[str], probable: bool
+    tree: ast.Module,
+    text: str,
+    calls: list[ast.Call],
+    forms: list[str],
+    probable: bool,
 ) -> Iterator[Rewriting]:
     """Arguments of the call, bounded so that the library's function has value and derivative."""
     kept, alike = [INSIDE[0]] if probable and INSIDE[0] in forms else [], list[Rewriting]()
@@ -588,9 +599,10 @@ def _first_reader(
     return None if hasattr(first, "body") else (first.lineno, first.end_lineno or first.lineno)
 
 
-def _without_data(tree: ast.Module, text: str, call: ast.Call, form: str) -> Rewriting:
-    """The call, or a part indexed from its result, with 0 in place of the NaN of an empty mean."""
-    title = f"let {last_name(call.func)} give 0 where it averages over nothing"
+def _without_data(tree: ast.Module, text: str, call: ast.Call, form: str, cause: str) -> Rewriting:
+    """The call, or a part indexed from its result, with 0 in place of a NaN from no data."""
+    does = "divides by 0" if cause == "div-by-zero" else "averages over nothing"
+    title = f"let {last_name(call.func)} give 0 where it {does}"
     picked = (
         n
         for n in nodes_of(tree)

@@ -269,7 +269,9 @@ class Batch:
             raise NotReplayable(f"{self._line(call)} takes a part of the rows")
         if name == "select" and dim in dims:
             return (args[0], args[1], self._row(call, args[2]), *args[3:])
-        along = {d % len(ref.size) for d in args[1]} if name == "flip" and ref is not None else {dim}
+        along = (
+            {d % len(ref.size) for d in args[1]} if name == "flip" and ref is not None else {dim}
+        )
         if name in _PARTS and (not along.isdisjoint(dims) or name == "as_strided"):
             raise NotReplayable(f"{self._line(call)} takes a part of the rows, or reorders them")
         if name in _LIKELY and self._class_dim(ref) in dims:

@@ -14,8 +14,16 @@ from nanlab.analysis.libraries import with_keyword
 from nanlab.errors import NanlabError
 from nanlab.findings.fault import listed, plural, verb
 from nanlab.findings.rule import Edit, Finding, Fix
+from nanlab.operators import having
 from nanlab.program.batch import LeftOut, data_of, readers_of, refs_by_name
-from nanlab.program.expression import first_line, names_of, parsed
+from nanlab.program.expression import (
+    assigned_pairs,
+    first_line,
+    last_name,
+    names_in,
+    names_of,
+    parsed,
+)
 from nanlab.program.readings import text_of
 from nanlab.program.replay import Replay, without_rows
 from nanlab.program.rerun import Window, written_by
@@ -36,6 +44,7 @@ OF_ROWS = {
 OF_MASKS = "{x}.flatten(1).sum(1) > {most}"
 OF_NUMBERS = {"{x}.isfinite()": "not finite", "{x} != 0": "0", "{x} > 0": "not above 0"}
 WEIGH_MORE = "and the others weigh more"
+DEVIATIONS = having("deviation")
 _OF_FEW = frozenset(("empty-reduction", "std-of-constant"))  # causes that lie in too few samples
 NEAR = 1e-4  # relative; how far a loss may be from the mean of those of its samples
 ROUNDING = 1e-7  # of the largest gradient, by which another is off that is 0
@@ -97,6 +106,8 @@ def _failed(
                 try:
                     ((_, shown),) = values.of([(at, index)])
                 except NanlabError:
+                    return []
+                if shown.result is None:
                     return []
                 bad = ~shown.result.isfinite().reshape(count, -1).all(1)
                 found: list[int] = bad.nonzero().flatten().tolist()
@@ -203,19 +214,45 @@ def without_last_batch(trace: Trace, finding: Finding) -> list[Fix]:
     if made is None or "batch_sampler" in made.text:
         return []
     begun = [recording.step_of(first) for first, _ in recording.batches]
-    if finding.step not in begun and "num_workers" not in made.text:  # the step's data are others
+    given = [n.name for n in recording.named if n.file == finding.file and n.size[:1] == here[:1]]
+    from_loader = finding.step in begun or _comes_from(text, given, "DataLoader")
+    if not from_loader and "num_workers" not in made.text:  # the step's data are others
         return []
     old = "\n".join(text.splitlines()[made.first - 1 : made.last])
     edit = Edit(finding.file, made.first, made.last, made.text, old)
+    # the deviation of one sample has no value: the step is to be skipped, and no other is changed
+    undefined = from_loader and here[0] == 1 and op.base_name in DEVIATIONS
     return [
         Fix(
             "leave out the last batch, which is shorter: drop_last=True",
             edit.text,
-            verdict="finite",
-            why=f"the last batch, of {plural(here[0], 'sample')}, is left out",
+            verdict="verified" if undefined else "finite",
+            why="" if undefined else f"the last batch, of {plural(here[0], 'sample')}, is left out",
             edits=(edit,),
         )
     ]
+
+
+def _comes_from(text: str, names: Sequence[str], made: str) -> bool:
+    """Whether a file makes one of some names of what a class gives, as far as it is told by what is
+    assigned and gone through."""
+    tree, seen, waiting = parsed(text), set[str](), [*names]
+    given: list[tuple[ast.AST, ast.expr]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            given += assigned_pairs(node)
+        elif isinstance(node, ast.For | ast.comprehension):
+            given += [(t, node.iter) for t in ast.walk(node.target) if isinstance(t, ast.Name)]
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        for target, value in given:
+            if ast.unparse(target) == name:
+                calls = (n for n in ast.walk(value) if isinstance(n, ast.Call))
+                if any(last_name(call.func) == made for call in calls):
+                    return True
+                waiting += [n for n in names_in(value) if n not in seen]
+    return False
 
 
 def _read_first(recording: Recording, op: Op) -> tuple[int, ...]:
@@ -297,7 +334,9 @@ def _that_ran(own: Sequence[ast.AST], ran: set[int], names: set[str]) -> list[as
     skipped = list[tuple[int, int]]()
     for block in blocks:
         first, last = block[0].lineno, _lines(block[-1])[1]
-        inner = (n for s in block for n in ast.walk(s) if isinstance(n, ast.Attribute | ast.Subscript))
+        inner = (
+            n for s in block for n in ast.walk(s) if isinstance(n, ast.Attribute | ast.Subscript)
+        )
         computes = any(isinstance(n.value, ast.Name) and n.value.id in names for n in inner)
         if computes and ran.isdisjoint(range(first, last + 1)):
             skipped.append((first, last))

@@ -53,7 +53,6 @@ from nanlab.fixes.proposals import (
     spans_of_makers,
 )
 from nanlab.fixes.removable import Removable, removables
-from nanlab.operators import having
 from nanlab.program.edit import CHANGES_NOTHING, NOT_FOUND
 from nanlab.program.expression import names_of
 from nanlab.program.imports import computing, imported
@@ -63,6 +62,7 @@ from nanlab.program.readings import text_of as source_text
 from nanlab.program.rerun import first_of_fault, grouped, step_that_shows, window
 from nanlab.rules.advice import advised, with_arguments
 from nanlab.rules.left_out import (
+    DEVIATIONS,
     WEIGH_MORE,
     is_mean_of_samples,
     left_out,
@@ -267,7 +267,7 @@ def _leaving_out(trace: Trace, finding: Finding, judged: bool = False) -> list[F
 def _is_undefined(trace: Trace, finding: Finding, judge: Judge) -> bool:
     """Whether there is nothing right to compute for what failed: the deviation of one sample, and
     a loss that tends to no number."""
-    deviates = trace.recording.at(finding.position).base_name in _DEVIATIONS
+    deviates = trace.recording.at(finding.position).base_name in DEVIATIONS
     if finding.cause == "empty-reduction" and deviates:
         return True
     return finding.cause not in _GAPS and judge.tends_nowhere()
@@ -631,7 +631,6 @@ _MASKS = ("softmax-all-masked", "mask-overflow")  # what is wrong is the mask, a
 _TARGET = "nan-in-target"
 _MADE_UP = "the missing targets are made up, and the model learns them"
 _LOSSES = ("dtype-underflow", "dtype-overflow")  # of a whole gradient
-_DEVIATIONS = having("deviation")
 _GAPS = ("nan-in-input", "inf-in-input", _TARGET)
 # Their origin is no single operation: what the rule itself proposes is all there is.
 BEYOND_ONE_OPERATION = frozenset(
