@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -235,7 +236,7 @@ def test_last_batch_of_one_sample_is_dropped_by_the_loader(
     assert trace.culprit is not None
     dropped = [fix for fix in trace.culprit.fixes if "drop_last=True" in fix.code]
     assert [(fix.verdict, fix.why) for fix in dropped] == told * [
-        ("verified", "")
+        ("finite", "the last batch, of 1 sample, is left out")
     ]
     assert all(
         fix.code == "loader = DataLoader(data, batch_size=4, drop_last=True)" for fix in dropped
@@ -392,3 +393,97 @@ def test_samples_that_a_replay_could_not_leave_out_are_told_behind_what_fails(
     failing = Fix("another", "y = 1", verdict="fails")
     assert best_fix(replace(trace.culprit, fixes=[last, failing])) is failing
     assert _rank(failing) < _rank(last)
+
+
+LOGS = """
+def logs_of_gaps(x):
+    return (x[:, 1:] - x[:, :-1]).log()
+"""
+GAPS = """
+import torch
+from torch import nn
+from logs_of_gaps import logs_of_gaps
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(3, 4), {norm}nn.Tanh(), nn.Linear(4, 3))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def train(x, y):
+    opt.zero_grad()
+    logs = logs_of_gaps(x)
+    loss = (net(y) - logs).square().mean()
+    loss.backward()
+    opt.step()
+    return loss
+"""
+
+
+def tied() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(1)
+    made = [(torch.rand(6, 4).cumsum(1), torch.rand(6, 3)) for _ in range(3)]
+    made[2][0][4, 2] = made[2][0][4, 1]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("norm", "verdict"),
+    [("", "verified"), ("nn.LayerNorm(4), ", "verified"), ("nn.BatchNorm1d(4), ", "finite")],
+)
+def test_leaving_out_what_has_no_limit_is_right_where_each_sample_counts_by_itself(
+    norm: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "site-packages" / "logs_of_gaps"
+    library.mkdir(parents=True)
+    (library / "__init__.py").write_text(LOGS)
+    monkeypatch.syspath_prepend(library.parent)
+    monkeypatch.delitem(sys.modules, "logs_of_gaps", raising=False)
+    trace = watched(loaded(tmp_path / "gaps.py", GAPS.format(norm=norm)), tied())
+    assert trace.culprit is not None
+    (fix,) = (fix for fix in trace.culprit.fixes if fix.title.startswith("leave out sample 4"))
+    assert "keep = x.flatten(1).diff(dim=1).all(1)" in fix.code
+    assert fix.verdict == verdict, (fix.why, fix.code)
+    assert trace.replay(fix).loss is not None
+
+
+POOLED = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Linear(2, 3)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def train(x, mask, y):
+    opt.zero_grad()
+    made = net(x)
+    lengths = mask.sum(1).tolist()
+    pooled = torch.stack([made[i, :n].std(0) for i, n in enumerate(lengths)])
+    loss = (pooled.sum(1) - y).square().mean()
+    loss.backward()
+    opt.step()
+    return loss
+"""
+
+
+def test_samples_that_a_loop_takes_one_by_one_are_left_out_by_their_length(
+    tmp_path: Path,
+) -> None:
+    names = loaded(tmp_path / "pooled.py", POOLED)
+    torch.manual_seed(1)
+    data = [(torch.rand(6, 5, 2), torch.ones(6, 5, dtype=torch.long), torch.rand(6))]
+    mask = data[0][1].clone()
+    mask[4, 1:] = 0
+    data.append((torch.rand(6, 5, 2), mask, torch.rand(6)))
+    with nanlab.watch(names["net"], on_fault="record") as trace:
+        for each in data:
+            names["train"](*each)
+    assert trace.culprit is not None
+    (fix,) = (fix for fix in trace.culprit.fixes if fix.title.startswith("leave out sample 4"))
+    assert fix.verdict == "verified" and "mask.flatten(1).sum(1) > 1" in fix.code, fix.code
+    other = loaded(tmp_path / "alone.py", POOLED)
+    other["train"](*data[0])
+    kept = torch.tensor([0, 1, 2, 3, 5])
+    alone = other["train"](*(each[kept] for each in data[1]))
+    assert trace.replay(fix).loss == pytest.approx(alone.item(), rel=1e-6)

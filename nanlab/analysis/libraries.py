@@ -420,11 +420,7 @@ def _package_of(library: Place) -> str:
 
 
 def _fed(
-    tree: ast.Module,
-    text: str,
-    calls: list[ast.Call],
-    forms: list[str],
-    probable: bool,
+    tree: ast.Module, text: str, calls: list[ast.Call], forms: list[str], probable: bool
 ) -> Iterator[Rewriting]:
     """Arguments of the call, bounded so that the library's function has value and derivative."""
     kept, alike = [INSIDE[0]] if probable and INSIDE[0] in forms else [], list[Rewriting]()
