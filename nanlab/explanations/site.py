@@ -123,8 +123,12 @@ class Place:
         lists = (rows for rows in blocks if isinstance(rows, list))
         return next((rows for rows in lists if self.statement in rows), [])
 
-    def parts(self) -> list[ast.AST]:
+    def parts(self) -> tuple[ast.AST, ...]:
         """The nodes of a statement; of a block, those of its first line."""
+        return self._parts
+
+    @cached_property
+    def _parts(self) -> tuple[ast.AST, ...]:
         body = {id(s) for name in ("body", "orelse") for s in getattr(self.statement, name, [])}
         inside = self.frame.f_code.co_name == "<lambda>"  # it ran
         found: list[ast.AST] = []
@@ -134,7 +138,7 @@ class Place:
             if id(node) not in body and (inside or not isinstance(node, ast.Lambda)):
                 found.append(node)
                 todo += ast.iter_child_nodes(node)
-        return found
+        return tuple(found)
 
     def value(self, node: ast.AST) -> Any:
         """What an expression stands for now; MISSING where it would have to be computed."""
@@ -309,12 +313,16 @@ class Site:
                 return Place(source, statement, frame, distance)
         return Place(source, statement, self.frames[-1][0], distance)
 
-    def statements(self) -> Iterator[Place]:
+    def statements(self) -> tuple[Place, ...]:
         """All simple statements of the program, and heads of loops."""
-        for source in self.program.texts:
-            for node in source.nodes:
-                if isinstance(node, (ast.Assign, ast.Expr, ast.Return, ast.AugAssign, ast.For)):
-                    yield self.place(source, node, 0.0)
+        return self._statements
+
+    @cached_property
+    def _statements(self) -> tuple[Place, ...]:
+        kinds = (ast.Assign, ast.Expr, ast.Return, ast.AugAssign, ast.For)
+        texts = self.program.texts
+        rows = ((source, n) for source in texts for n in source.nodes if isinstance(n, kinds))
+        return tuple(self.place(source, node, 0.0) for source, node in rows)
 
     @cached_property
     def fault(self) -> list[Place]:
@@ -858,8 +866,7 @@ def unread(function: ast.AST | None) -> list[str]:
 
 
 def _holding(source: Source, line: int, kind: Any) -> list[Any]:
-    found = (node for node in source.nodes if isinstance(node, kind))
-    return [node for node in found if node.lineno <= line <= (node.end_lineno or 0)]
+    return [node for node in source.holding.get(line, ()) if isinstance(node, kind)]
 
 
 def _start(node: Any) -> tuple[int, int]:

@@ -91,6 +91,15 @@ class Source:
         return list(ast.walk(self.tree))
 
     @cached_property
+    def holding(self) -> dict[int, list[ast.stmt]]:
+        """The statements that hold a line, by its number."""
+        found: dict[int, list[ast.stmt]] = {}
+        for node in (n for n in self.nodes if isinstance(n, ast.stmt)):
+            for line in range(node.lineno, (node.end_lineno or 0) + 1):
+                found.setdefault(line, []).append(node)
+        return found
+
+    @cached_property
     def decorated(self) -> dict[int, ast.stmt]:
         """Functions and classes by the lines of their decorators."""
         own: list[Any] = [node for node in self.nodes if hasattr(node, "decorator_list")]
