@@ -678,8 +678,8 @@ def _statement_at(
 ) -> tuple[Scope, ast.stmt, list[ast.expr]] | None:
     """The statement on a line, the function around it, and its expressions. Of several statements
     on the line, the one that holds a stretch of source."""
-    try:
-        (scope,) = Scope.within_code(text, ast.parse(text), line, 1)
+    try:  # code of its own where _rename changes some
+        (scope,) = Scope.within_code(text, (ast.parse if _aliases(text) else parsed)(text), line, 1)
     except SyntaxError:
         return None
     simple = (s for s in scope.order if not hasattr(s, "body") and not isinstance(s, ast.Match))
@@ -733,12 +733,15 @@ def _rename(nodes: Sequence[ast.expr], text: str) -> None:
 
 @lru_cache(maxsize=16)
 def _aliases(text: str) -> dict[str, str]:
-    """What a file calls the functions of modules, and their own names."""
+    """What a file calls the functions of modules that it calls, and their own names."""
+    nodes = nodes_of(parsed(text))
+    called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     return {
         n.targets[0].id: n.value.attr
-        for n in nodes_of(parsed(text))
+        for n in nodes
         if isinstance(n, ast.Assign)
         and isinstance(n.targets[0], ast.Name)
+        and n.targets[0].id in called
         and isinstance(n.value, ast.Attribute)
         and is_module(n.value.value)
     }

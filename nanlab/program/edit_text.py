@@ -441,8 +441,9 @@ def unwrapped(new: list[ast.stmt]) -> tuple[list[ast.withitem], list[ast.stmt]]:
     return contexts, new
 
 
+@lru_cache(maxsize=64)
 def statements_of(text: str, first: int, last: int) -> list[ast.stmt]:
-    """The statements that these lines hold."""
+    """The statements that these lines hold: nobody may change them."""
     try:
         tree = parsed(text)
     except SyntaxError:
