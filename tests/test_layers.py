@@ -7,8 +7,6 @@ import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parent.parent / "nanlab"
 LAYERS = [  # from the top; those in one line may not import each other
     {"notebook"},
@@ -54,13 +52,15 @@ def rank(layer: str) -> int:
 
 def imported_layers(path: Path, tree: ast.AST) -> Iterator[tuple[str, int, bool]]:
     """Layer, line, and whether it stands inside a function, of each import of nanlab's own."""
+    nodes = [*ast.walk(tree)]
     inside = {
         id(node)
-        for function in ast.walk(tree)
+        for function in nodes
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         for name in absolute_names(path, node):
             parts = name.split(".")
             if parts[0] == "nanlab":
@@ -92,20 +92,20 @@ def is_type_checking_only(tree: ast.AST) -> set[int]:
     }
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_point_down_only(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    relative = path.relative_to(PACKAGE)
-    own = relative.parts[0].removesuffix(".py")
-    typing_only = is_type_checking_only(tree)
+def test_imports_point_down_only() -> None:
     wrong = []
-    for layer, line, in_function in imported_layers(path, tree):
-        down = layer != "" and (layer == own or rank(layer) > rank(own))
-        door = relative.as_posix().startswith(DOORS) and (in_function or line in typing_only)
-        last = layer == "" and in_function and relative.as_posix().startswith(SETS_LAST)
-        if not (down or door or last):
-            wrong.append(f"{relative}:{line} imports {layer or 'the package itself'}")
-    assert wrong == []
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        relative = path.relative_to(PACKAGE)
+        own = relative.parts[0].removesuffix(".py")
+        typing_only = is_type_checking_only(tree)
+        for layer, line, in_function in imported_layers(path, tree):
+            down = layer != "" and (layer == own or rank(layer) > rank(own))
+            door = relative.as_posix().startswith(DOORS) and (in_function or line in typing_only)
+            last = layer == "" and in_function and relative.as_posix().startswith(SETS_LAST)
+            if not (down or door or last):
+                wrong.append(f"{relative}:{line} imports {layer or 'the package itself'}")
+    assert FILES and wrong == []
 
 
 def test_every_module_belongs_to_a_layer() -> None:

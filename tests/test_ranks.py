@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,14 +57,6 @@ def torchrun(
 ) -> Ended:
     """Run a script of the folder ``ranked``, or with ``-m`` a module, in several processes, and
     wait until they have ended."""
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "RANKED": out.name,
-    }
-    environment["PYTHONPATH"] = os.pathsep.join(
-        [str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-    )
     command = [
         sys.executable,
         "-m",
@@ -73,14 +67,23 @@ def torchrun(
     program = [script] if script == "-m" else [str(HERE / script), str(out)]
     done = subprocess.run(
         [*command, *program, *arguments],
-        env=environment, capture_output=True, text=True, timeout=seconds, check=False,
+        env=environment(out), capture_output=True, text=True, timeout=seconds, check=False,
     )  # fmt: skip
-    said = [
-        json.loads(line)
-        for file in sorted(out.glob("*.jsonl"))
-        for line in file.read_text().splitlines()
-    ]
-    return Ended(done.returncode, done.stdout + done.stderr, said, list(_with_mark(str(out))))
+    left_over = list(_with_mark(str(out)))
+    return Ended(done.returncode, done.stdout + done.stderr, said_in(out), left_over)
+
+
+def environment(out: Path) -> dict[str, str]:
+    """What the processes of a run find in their environment."""
+    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "RANKED": out.name}
+    return os.environ | own | {"PYTHONPATH": path}
+
+
+def said_in(out: Path) -> list[dict[str, Any]]:
+    """What the ranks wrote."""
+    files = sorted(out.glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def _with_mark(mark: str) -> Iterator[int]:
@@ -227,9 +230,21 @@ def test_the_command_line_under_torchrun_writes_a_capsule_for_each_rank(tmp_path
 
 
 def test_when_a_rank_dies_the_other_ends_with_the_error_of_its_collective(tmp_path: Path) -> None:
-    run = torchrun(tmp_path, 2, "dying.py", seconds=120)
-    assert run.status != 0 and not run.left_over
-    (survivor,) = run.said
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    command = [sys.executable, str(HERE / "dying.py"), str(tmp_path)]
+    ranks = [
+        subprocess.Popen(command, env=environment(tmp_path) | group | {"RANK": str(rank)})
+        for rank in range(2)
+    ]
+    try:
+        assert [rank.wait(timeout=120) for rank in ranks] == [1, -signal.SIGKILL]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    (survivor,) = said_in(tmp_path)
     assert (
         survivor["rank"] == 0
         and survivor["error"]

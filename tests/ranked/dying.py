@@ -1,4 +1,4 @@
-"""A program of which one process is killed in the middle. torchrun ... dying.py OUT"""
+"""A program of which one process is killed in the middle. dying.py OUT"""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ def main() -> None:
     rank, out = dist.get_rank(), Path(sys.argv[1])
     model, optimizer = model_and_optimizer()
     error: Exception | None = None
-    # torchrun ends the others; this one is to say what it saw
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with nanlab.watch(model) as trace:
             for i, x in batches(rank):
