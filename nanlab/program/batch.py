@@ -205,7 +205,7 @@ class Batch:
         if name == "randperm":
             raise NotReplayable("the step draws an order of the rows")
         whole: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
-        given = {**dict(enumerate(call.args)), **call.kwargs}
+        given: dict[Any, Any] = {**dict(enumerate(call.args)), **call.kwargs}
         inputs = [(i, r, whole[i]) for i, r in given.items() if r.__class__ is Ref]
         for i, ref, actual in inputs:
             for dim in _changed(ref, actual):
