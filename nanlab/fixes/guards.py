@@ -413,6 +413,8 @@ keep the probability EDGE away from 0 and 1
     icdf($n, $x) -> $n.icdf($x.clamp(EDGE, 1 - EDGE))
 normalise the factors: their product is a cosine, at most 1 [half]
     $x @ $y -> F.normalize($x, dim=-1) @ F.normalize($y, dim=-2)
+    $x @ $y / $n -> F.normalize($x, dim=-1) @ F.normalize($y, dim=-2) / $n
+    $x @ $y * $n -> F.normalize($x, dim=-1) @ F.normalize($y, dim=-2) * $n
 take the mean instead of the sum divided by the count: it is summed in float32 [half]
     sum($x, ...) / $n -> $x.mean(...)
 the mean instead of the sum: smaller by the count, summed in float32 [half]

@@ -340,7 +340,10 @@ def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
         and not (fix.tried and fix.verdict == "untried" and right)
         and (fix.why not in (CHANGES_NOTHING, NOT_FOUND) or _is_at(fix, finding))
     ]
-    mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
+    advice = [f.title for f in kept if not f.edits]
+    foreign = (f for f in kept if f.verdict == "finite" and (f.distortion or 0.0) >= FOREIGN)
+    left = [f for f in foreign if not _stands_for(f, advice)]
+    mild = [f for f in kept if not any(f is other for other in left)]
     if any(f.verdict in ("verified", "finite") for f in mild):
         kept = mild
     told = [f.title for f in kept if f.edits]  # in the program's words

@@ -45,8 +45,10 @@ def with_tied_weight(site: Site) -> Iterator[Candidate]:
     """A linear layer computed with its weight turned, where it shares that of a layer the other way
     round."""
     layer = next((m for m in site.running if isinstance(m, nn.Linear)), None)
-    sizes = (layer.in_features, layer.out_features) if layer is not None else (0, 0)
-    if layer is None or sizes[0] == sizes[1] or layer.weight.shape != sizes:
+    weight = getattr(layer, "weight", None)  # not there yet in a layer that is being made
+    if layer is None or weight is None or weight.shape[0] == weight.shape[1]:
+        return
+    if weight.shape != (layer.in_features, layer.out_features):
         return
     for place in site.raising:
         for call in place.calls():
