@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -133,6 +134,16 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
                     yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
 
 
+def _plain_attribute(made: object, name: str) -> Any:
+    """An attribute, or a property of what only holds settings; those of modules may do anything."""
+    value = inspect.getattr_static(made, name, None)
+    if isinstance(value, property) and not isinstance(made, nn.Module):
+        with warnings.catch_warnings(), suppress(Exception):
+            warnings.simplefilter("ignore")
+            return value.__get__(made)
+    return value
+
+
 def _larger(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """A size that need not be given, as large as what the operands need."""
     function, own = place.value(call.func), {k.arg for k in call.keywords}
@@ -144,8 +155,8 @@ def _larger(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         more_names = dir(made) if plain else ()
         for name in dict.fromkeys([*known, *(n for n in more_names if n[0] != "_")]):
             size = known.get(name, inspect.Parameter.empty)
-            if size is inspect.Parameter.empty:  # a property of the program is not asked
-                size = inspect.getattr_static(made, name, None) if plain else None
+            if size is inspect.Parameter.empty:
+                size = _plain_attribute(made, name) if plain else None
             if name in own or type(size) is not int or size < 2:
                 continue
             own_place = replace(place, distance=0.0)
