@@ -723,6 +723,14 @@ def listed(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.35, (each, f"list({place.text(each)})"))
 
 
+def gone_through_as_it_was(site: Site) -> Iterator[Candidate]:
+    """A list of what a loop goes through, which changes in its body."""
+    place, changed = site.raising[0], r"(changed|mutated)\b.* during iteration"
+    head = getattr(place.statement, "iter", None)
+    if head is not None and re.search(changed, site.text):
+        yield place.replaced(0.2, (head, f"list({place.text(head)})"))
+
+
 def exchanged_names(site: Site, place: Place) -> Iterator[Candidate]:
     """Two names of a batch that changed places: class numbers and what has fractions."""
     target: Any = getattr(place.statement, "target", None)
