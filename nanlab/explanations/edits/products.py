@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +12,18 @@ from typing import Any
 
 from torch import nn
 
-from nanlab.explanations.site import MISSING, Candidate, Place, Site, Tensor, callee, spelled
+from nanlab.explanations.site import (
+    MISSING,
+    Candidate,
+    Place,
+    Site,
+    Tensor,
+    bound_by,
+    bound_value,
+    callee,
+    is_return,
+    spelled,
+)
 from nanlab.operators import having
 
 
@@ -39,6 +51,36 @@ def products_turned(site: Site) -> Iterator[Candidate]:
                 given = dict(zip(_parameters(last), map(place.value, call.args), strict=False))
                 held = partial(_held, owner=getattr(function, "__self__", function), given=given)
                 yield from _turned(site, last, ast.walk(last.function or last.statement), held)
+
+
+def gradients_turned(site: Site) -> Iterator[Candidate]:
+    """The gradient of a matrix that a function of its own gives turned, the other way round where
+    it is computed."""
+    told = re.search(r"Function (\w+)Backward .* (\d+) - got \[(.*)\] but .*\[(.*)\]", site.text)
+    if told is None or told[3].split(", ")[::-1] != told[4].split(", ") or "," not in told[3]:
+        return
+    for last in (place for place in site.statements() if is_return(place.statement)):
+        around = getattr(last.in_class, "name", ""), getattr(last.function, "name", "")
+        if around != (told[1], "backward"):
+            continue
+        given: Any = bound_value(last, "")
+        names = [*map(spelled, getattr(given, "elts", [given])[int(told[2]) :][:1])]
+        made = [p for p in site.statements() if p.function is last.function]
+        made = [p for p in made if {*filter(None, names)} & {*bound_by(p.statement)}]
+        value = bound_value(made[0], names[0]) if len(made) == 1 else None
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.MatMult):
+            left, right = (_transposed(made[0], side) for side in (value.left, value.right))
+            yield replace(made[0], distance=0.0).replaced(0.1, (value, f"{right} @ {left}"))
+        elif isinstance(value, ast.Call):
+            text = f"{made[0].text(value)}.t()"
+            yield replace(made[0], distance=0.0).replaced(0.1, (value, text))
+
+
+def _transposed(place: Place, node: ast.expr) -> str:
+    """A matrix with its dimensions exchanged: as it was, where they were already."""
+    text = place.whole(node)
+    plain = re.sub(r"(\.t\(\)|\.m?T|\.transpose\((0, 1|1, 0|-1, -2|-2, -1)\))$", "", text)
+    return plain if plain != text else f"{text}.t()"
 
 
 def with_tied_weight(site: Site) -> Iterator[Candidate]:
