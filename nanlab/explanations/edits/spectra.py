@@ -81,6 +81,28 @@ def learned_as_complex(site: Site) -> Iterator[Candidate]:
 _INVERSE = re.compile(r"ih?r?fft[2n]?|istft")
 
 
+def real_again(site: Site) -> Iterator[Candidate]:
+    """The inverse of the transform of a real signal for what its half of a spectrum is turned back
+    with, which gives complex numbers."""
+    if not re.search("(?i)complex", site.text):
+        return
+    for place in site.statements():
+        for call in (c for c in place.calls() if re.fullmatch("ifft[2n]?", callee(c))):
+            inverse, of = f"ir{callee(call)[1:]}", place.function or place.source.tree
+            calls: Iterator[Any] = (n for n in ast.walk(of) if callee(n) == inverse[1:])
+            made = [n for n in calls if n.args]
+            head = place.text(call.func).removesuffix(callee(call)) + inverse
+            text = head + place.text(call).removeprefix(place.text(call.func))
+            at, sizes = replace(place, distance=0.0), ("s" if inverse[-1] in "2n" else "n")
+            told = len(call.args) > 1 or sizes in (each.arg for each in call.keywords)
+            bound = {name for row in ast.walk(of) for name in bound_by(row)}
+            signal = next((spelled(n.args[0]) for n in made if len(n.args) == 1), "")
+            if signal not in {"", *bound} and sizes == "n" and not told and not made[0].keywords:
+                yield at.replaced(0.12, (call, f"{text[:-1]}, n={signal}.size(-1))"))
+            if made:
+                yield at.replaced(0.15, (call, text))
+
+
 def with_phases(site: Site) -> Iterator[Candidate]:
     """Magnitudes that are turned back to a signal, with the phases of the spectrum that they were
     taken of: where they were bound, else where they are given."""
