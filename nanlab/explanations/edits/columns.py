@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from nanlab.explanations.site import Candidate, Site, callee, spliced
+from nanlab.explanations.site import Candidate, Site, Tensor, callee, elements, spliced
 
 _OF_TEXTS = re.compile("numpy.object_|could not convert string to float|numpy.str_")
 _FILLED = re.compile(
@@ -52,6 +53,28 @@ def dummies_as_numbers(site: Site) -> Iterator[Candidate]:
                 yield Candidate(0.22, spliced(source, [(node, text)]))
             elif callee(node) == "Categorical":
                 yield Candidate(0.22, spliced(source, [(node, f"{source.part(node)}.codes")]))
+
+
+def of_what_is_missing(site: Site) -> Iterator[Candidate]:
+    """A category of its own for what is missing in a column, whose number is -1 else: where the
+    categories are made, or before they are counted."""
+    known = (f.f_locals.get("input") for f in site.inner if f.f_code.co_name == "embedding")
+    if not any(isinstance(v, Tensor) and -1 in elements(v) for v in known):
+        return
+    for place in site.statements():
+        for call in (c for c in place.calls() if callee(c) == "astype"):
+            column: Any = call.func.value  # type: ignore[attr-defined]
+            values, text = place.value(column), place.text(column)
+            missing = isinstance(values, pd.Series) and values.isna().any()
+            if not missing or not re.search(r"\(.category.\)$", place.text(call)):
+                continue
+            words = all(isinstance(each, str) for each in values.dropna().unique())
+            filled = f'{text}.fillna("missing")' if words else f"{text}.fillna(-1)"
+            at = replace(place, distance=0.0)
+            yield at.replaced(0.2, (column, filled))
+            read = [p for p in site.statements() if text in p.text(p.statement)]
+            if isinstance(column, ast.Subscript) and read[0].source is place.source:
+                yield replace(read[0], distance=0.0).written(0.25, f"{text} = {filled}\n{{}}")
 
 
 def _texts_of(table: pd.DataFrame) -> Iterator[list[str]]:
