@@ -22,6 +22,7 @@ from nanlab.explanations.site import (
     bound_by,
     bound_value,
     callee,
+    names_in,
     number_of,
     signature,
     spelled,
@@ -188,12 +189,13 @@ def _drawn_first(place: Place, node: ast.expr, bound: Place, drawn: ast.AST) -> 
 
 # functions of a matrix, by their last names
 _TAKEN_APART = {name.removeprefix("linalg_") for name in having("matrix_function")}
+_NOT_POSITIVE = re.compile("not positive-definite|PositiveDefinite|singular|invertible")
 
 
 def with_jitter(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """A little on the diagonal of a matrix that is to be positive-definite: the noise that the
     module learns and nothing reads, else as little as lets the program run."""
-    if not re.search("not positive-definite|PositiveDefinite|singular|invertible", site.text):
+    if not _NOT_POSITIVE.search(site.text):
         return
     given: list[Any] = [k.value for k in call.keywords if k.arg in _MATRICES]
     plain = isinstance(place.value(getattr(call.func, "value", call)), Tensor)
@@ -214,6 +216,43 @@ def with_jitter(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]
             else:  # it is computed once
                 row = place.text(place.statement).replace(place.text(node), new, 1)
                 yield own.written(cost, f"{matrix} = {place.text(node)}\n{row}")
+
+
+def on_the_diagonal(site: Site) -> Iterator[Candidate]:
+    """Noise that is added to all of a matrix, on its diagonal alone: else it is shared by all."""
+    if not _NOT_POSITIVE.search(site.text):
+        return
+    for place in site.statements():
+        sums = (n for n in place.parts() if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Add))
+        for node in sums if not isinstance(place.statement, ast.For) else ():
+            whole = getattr(place.statement, "value", None) is node
+            value, more = place.value(node.left), place.whole(node.right)
+            value = place.result() if value is MISSING and whole else value
+            sizes = value.shape[-2:] if isinstance(value, Tensor) else ()
+            square = len(sizes) == 2 and sizes[0] == sizes[1]
+            names = {name.removeprefix("self.") for name in names_in(node.right)}
+            told = any(map(_OF_NOISE.search, names)) and value is MISSING
+            if not (square or told) or not _is_number(site, place, node.right):
+                continue
+            at, name = replace(place, distance=0.0), spelled(node.left) or "matrix"
+            new = f"{more} * torch.eye({name}.shape[-1])"
+            if spelled(node.left):
+                yield at.replaced(0.15, (node, f"{name} + {new}"))
+            else:
+                row = place.text(place.statement).replace(place.text(node), f"{name} + {new}", 1)
+                yield at.written(0.15, f"{name} = {place.text(node.left)}\n{row}")
+
+
+def _is_number(site: Site, place: Place, node: ast.expr) -> bool:
+    """Whether an expression may be one number, by the names and the calls that it has."""
+    owners = [vars(each) for each in site.modules]
+    for each in filter(spelled, ast.walk(node)):
+        name = spelled(each).removeprefix("self.")
+        known = [o.get(name, o["_parameters"].get(name)) for o in owners]
+        values = known if "." in spelled(each) else [place.value(each)]
+        if any(isinstance(value, Tensor) and value.numel() > 1 for value in values):
+            return False
+    return re.search(r"eye\(|diag|@|rand", place.text(node)) is None
 
 
 _MATRICES = ("covariance_matrix", "precision_matrix", "scale_tril")
