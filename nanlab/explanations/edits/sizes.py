@@ -1063,6 +1063,18 @@ def all_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.added(0.4, call, ", ".join("1" * (rank - len(numbers))))
 
 
+def expanded_where_one(site: Site) -> Iterator[Candidate]:
+    """A size that is expanded to, at the dimension of one element that it left as it was."""
+    for place in site.bindings if re.search("(?i)sizes? .*must match", site.text) else ():
+        made, call = place.result(), bound_value(place, "")
+        if callee(call) == "expand" and isinstance(made, Tensor) and len(call.args) == made.dim():
+            texts = [*map(place.text, call.args)]
+            for one in (at for at, size in enumerate(made.shape) if size == 1):
+                for at in (n for n, text in enumerate(texts) if text != "-1" and n != one):
+                    pairs = (call.args[one], texts[at]), (call.args[at], texts[one])
+                    yield replace(place, distance=0.0).replaced(0.25, *pairs)
+
+
 def kept_dimensions(site: Site, place: Place) -> Iterator[Candidate]:
     """One element of a dimension as a part of it, which keeps the dimension: ``x[-1:]``."""
     nodes = place.parts() if re.search(r"unbatched|\d-?D\b", site.text) else []
