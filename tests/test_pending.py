@@ -37,7 +37,7 @@ PROGRAMS = (
     "t052",  # two optimizers
     "h007",  # healthy, a loss scaler calibrates
 )
-TRIED = ("f001", "f042", "f055", "f058", "t025")  # their fixes are tried on what was kept
+TRIED = ("f001", "f042", "f055", "f058", "f083", "t025")  # their fixes are tried on what was kept
 
 
 @pytest.fixture

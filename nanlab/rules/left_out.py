@@ -232,8 +232,8 @@ def without_last_batch(trace: Trace, finding: Finding) -> list[Fix]:
 
 
 def _comes_from(text: str, names: Sequence[str], made: str) -> bool:
-    """Whether a file makes one of some names of what a class gives, as far as it is told by what is
-    assigned and gone through."""
+    """Whether a file gives one of some names what an object of a class yields: by its assignments
+    and loops."""
     tree, seen, waiting = parsed(text), set[str](), [*names]
     given: list[tuple[ast.AST, ast.expr]] = []
     for node in ast.walk(tree):

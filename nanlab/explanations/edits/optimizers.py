@@ -57,7 +57,13 @@ def chosen_by_name(site: Site) -> Iterator[Candidate]:
     known = {name for model in models for name, _ in model.named_parameters()}
     parts = dict.fromkeys(n for m in models for n, p in m.named_children() if [*p.parameters()])
     for source in site.program.texts:
-        read = [n.attr for n in source.nodes if isinstance(n, ast.Attribute) and n.attr in parts]
+        named = [n for n in source.nodes if isinstance(n, ast.Attribute) and n.attr in parts]
+        of_model = [n for n in named if spelled(n.value) != "self"]
+        put = [n.attr for n in of_model if isinstance(n.ctx, ast.Store)]
+        read = [n.attr for n in of_model]
+        # the part that the program has put there is its own; else the last, mostly a head
+        last = [*reversed(parts)]
+        likely = sorted(last, key=lambda n: (n not in put, n not in read))
         for node in source.nodes:
             words: list[ast.expr] = []
             if callee(node) == "startswith":
@@ -67,7 +73,7 @@ def chosen_by_name(site: Site) -> Iterator[Candidate]:
             for word in words:
                 text = getattr(word, "value", None)
                 if isinstance(text, str) and not any(text in name for name in known):
-                    for at, name in enumerate(sorted(parts, key=lambda n: n not in read)):
+                    for at, name in enumerate(likely):
                         dot = "." * text.endswith(".")
                         pair = (word, f'"{name}{dot}"')
                         yield Candidate(0.25 + 0.02 * at, spliced(source, [pair]))
