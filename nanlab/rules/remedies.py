@@ -166,7 +166,9 @@ def _shown_last(trace: Trace, finding: Finding) -> Finding:
     own = same & (ops["phase"] == finding.phase)
     again = ops[own if own.any() else same]  # of a derivative its operation
     last = [*zip(again["step"].tolist(), again["position"].tolist(), strict=True)][::-1]
-    lost = (each for each in last if _became_zero(trace.recording, each[1]))
+    # of a backward pass the last: a gradient that is cast to half again before is lost again
+    forward = finding.phase != "backward"
+    lost = (each for each in last if forward and _became_zero(trace.recording, each[1]))
     step, at = next(lost, next(iter(last), (finding.step, finding.position)))
     return replace(finding, step=step, position=at)
 
