@@ -74,10 +74,11 @@ def split_in_order(site: Site) -> Iterator[Candidate]:
     next."""
     for source in site.program.texts:
         for row in (n for n in source.nodes if isinstance(n, ast.Assign)):
-            split = isinstance(row.value, ast.Call) and callee(row.value) == "train_test_split"
-            target, count = row.targets[0], len(getattr(row.value, "args", []))
+            if not isinstance(row.value, ast.Call) or callee(row.value) != "train_test_split":
+                continue
+            target, count = row.targets[0], len(row.value.args)
             names = [source.part(n) for n in getattr(target, "elts", [])]
-            if split and count > 1 and len(names) == 2 * count:
+            if count > 1 and len(names) == 2 * count:
                 pairs = zip(names[:count], names[count:], strict=True)
                 text = ", ".join(name for pair in pairs for name in pair)
                 yield Candidate(0.2, spliced(source, [(target, text)]))
