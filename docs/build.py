@@ -20,8 +20,6 @@ import reference
 import search
 import torch
 
-from nanlab.rules import BUILTIN, Rule
-
 T = TypeVar("T")
 CAUSES = """# Causes
 
@@ -118,11 +116,8 @@ def build_gallery(target: Path, causes: Iterable[gallery.Page] | None = None) ->
 
 def list_of_causes() -> str:
     """``docs/causes.md``: what each cause means, as its rules say, by topic."""
-    by_slug: dict[str, list[Rule]] = {}
-    for rule in BUILTIN:
-        by_slug.setdefault(rule.name, []).append(rule)
     lines, topic = [CAUSES], ""
-    for slug, rules in by_slug.items():
+    for slug, rules in gallery.by_cause().items():
         if (of := gallery.topic_of(rules[0])) != topic:
             topic = of
             lines += [

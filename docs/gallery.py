@@ -7,7 +7,7 @@ import linecache
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -106,11 +106,16 @@ def shown(thing: object) -> str:
 
 def pages(rules: tuple[Rule, ...] = BUILTIN) -> Iterator[Page]:
     """A page for each cause, in the order of the rules."""
-    by_slug: dict[str, list[Rule]] = {}
-    for rule in rules:
-        by_slug.setdefault(rule.name, []).append(rule)
-    for slug, same in by_slug.items():
+    for slug, same in by_cause(rules).items():
         yield Page(slug, topic_of(same[0]), tuple(exhibit(rule) for rule in same if rule.example))
+
+
+def by_cause(rules: Iterable[Rule] = BUILTIN) -> dict[str, list[Rule]]:
+    """The rules of each cause, in the order of the rules."""
+    found: dict[str, list[Rule]] = {}
+    for rule in rules:
+        found.setdefault(rule.name, []).append(rule)
+    return found
 
 
 def topic_of(rule: Rule) -> str:

@@ -84,6 +84,34 @@ def test_exploding_gradients_of_a_recurrent_net_are_blamed_on_the_update_and_cli
     assert "clip_grad_norm_" in found.fixes[0].code
 
 
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(self.norm(x))))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("rate", [1e2, 1e4, 1e6])
+def test_gradients_of_weights_that_a_rate_threw_explode_no_chain(rate: float) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(*(Residual() for _ in range(10)), nn.Linear(16, 4))
+    opt = torch.optim.SGD(net.parameters(), lr=rate)
+
+    def step(i: int) -> torch.Tensor:
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy(net(torch.randn(32, 16)), torch.randint(0, 4, (32,)))
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    found = told(watched(net, step, 6))
+    assert found.cause == "learning-rate"
+    rates = [fix for fix in found.fixes if fix.code.startswith("lr=")]
+    assert rates and all(fix.verdict == "untried" for fix in rates)  # of weights already thrown
+
+
 @pytest.mark.parametrize("rate", [0.05, 1e10])
 def test_what_grew_is_told_from_what_it_was(rate: float) -> None:
     net, step = recurrent(None, rate)

@@ -268,19 +268,12 @@ def bounded_where_made(
         if not isinstance(statement, ast.Assign | ast.Return) or statement.value is None:
             continue
         for node in ast.walk(statement.value):
-            if isinstance(node, ast.expr) and span_of(node) in spans and not _is_drawn(node):
+            if isinstance(node, ast.expr) and span_of(node) in spans:
                 for form in forms[:MOST_FORMS]:
                     shown = _in_form(form, node)
                     title = f"give the library {shown}"
                     found.append(_in_place(text, title, statement, node, shown))
     return found
-
-
-def _is_drawn(node: ast.expr) -> bool:
-    """Whether an expression draws random numbers of a size in digits: data that is made up."""
-    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
-    drawn = (each for each in calls if last_name(each.func).startswith("rand"))
-    return any(isinstance(size, ast.Constant) for each in drawn for size in each.args)
 
 
 @lru_cache(maxsize=256)

@@ -155,12 +155,12 @@ def runaway(recording: Recording, position: int) -> Runaway | None:
         op = "_foreach_mul_" if op.startswith("_foreach") else "mul_"
     steps = recording.step_of(step.position) + 1
     name = recording.parameter_names[owner]
-    deep = rises_in_a_chain(recording, _first_thrown(recording, step.position))
+    deep = rises_in_a_chain(recording, first_thrown(recording, step.position))
     how = (step.line, step.site, step.position, rate, decay, step.optimizer, deep)
     return Runaway(name, _at_first(recording, name), after, steps, op, *how)
 
 
-def _first_thrown(recording: Recording, position: int) -> int:
+def first_thrown(recording: Recording, position: int) -> int:
     """Where the first update ended that changed a parameter by more than it was: gradients of later
     steps are large because the weights are. The position given where none did."""
     blocks = parameter_columns(recording)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from nanlab.analysis.libraries import with_keyword
-from nanlab.analysis.training import runaway, stable_rate
+from nanlab.analysis.training import first_thrown, runaway, stable_rate
 from nanlab.errors import NanlabError, NotReplayable
 from nanlab.findings.fault import plural
 from nanlab.findings.rule import Edit, Finding, Fix
@@ -228,6 +228,9 @@ def _smaller_rate(trace: Trace, step: int) -> Iterator[Fix]:
             return
         if first == last:
             raise NotReplayable("the steps before it are no longer kept")
+        thrown = first_thrown(recording, position)
+        if thrown < position and recording.step_of(thrown) < first:
+            raise NotReplayable("the weights were thrown before the first step that is kept")
         stable = stable_rate(recording, away) if away is not None else None
         below = used if stable is None else min(used, stable[0])
         top = math.ceil(math.log10(below)) - 1

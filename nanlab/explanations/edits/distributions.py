@@ -248,7 +248,7 @@ def _is_number(site: Site, place: Place, node: ast.expr) -> bool:
     owners = [vars(each) for each in site.modules]
     for each in filter(spelled, ast.walk(node)):
         name = spelled(each).removeprefix("self.")
-        known = [o.get(name, o["_parameters"].get(name)) for o in owners]
+        known = [o.get(name, o.get("_parameters", {}).get(name)) for o in owners]
         values = known if "." in spelled(each) else [place.value(each)]
         if any(isinstance(value, Tensor) and value.numel() > 1 for value in values):
             return False

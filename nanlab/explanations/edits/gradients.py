@@ -283,7 +283,8 @@ def given_to_others(site: Site) -> Iterator[Candidate]:
     of them."""
     for place in site.raising[1:] if "second time" in site.text else ():
         read = names_in(place.statement)
-        for row in place.block[: place.block.index(place.statement)]:
+        block = place.block or [place.statement]
+        for row in block[: block.index(place.statement)]:
             own = Place(place.source, row, place.frame, 0.0)
             code = [getattr(own.value(c.func), "__code__", None) for c in own.calls()]
             outer = [c for c, k in zip(own.calls(), code, strict=True) if k is not None]
@@ -310,7 +311,7 @@ def kept_from_before(site: Site) -> Iterator[Candidate]:
                 of = of.value if isinstance(row, (ast.Expr, ast.Delete)) else of
                 new = old.replace(own.source.part(of), text, 1)
                 yield replace(own, statement=row).written(0.3, f"{{}}\n{new}")
-            last = place.block[-1]
+            last = rows and place.block[-1]
             read = isinstance(last, ast.Return) and text in place.source.part(last)
             if rows and not emptied and again and not read:
                 yield replace(own, statement=rows[-1]).written(0.32, f"{{}}\n{text}.clear()")

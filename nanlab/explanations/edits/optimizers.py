@@ -82,10 +82,10 @@ def chosen_by_name(site: Site) -> Iterator[Candidate]:
 def listed_once(site: Site, place: Place) -> Iterator[Candidate]:
     """A list of what an iterator gives that is read more than once, where it is made."""
     value, iterator = getattr(place.statement, "value", None), place.result()
-    if isinstance(value, (ast.Call, ast.GeneratorExp)) and isinstance(iterator, Iterator):
-        (name,) = bound_by(place.statement)
+    names = bound_by(place.statement) if isinstance(iterator, Iterator) else []
+    if isinstance(value, (ast.Call, ast.GeneratorExp)) and len(names) == 1:
         block = place.function or place.source.tree
-        read = [n for n in ast.walk(block) if spelled(n) == name]
+        read = [n for n in ast.walk(block) if spelled(n) == names[0]]
         if len(read) > 2:  # where it is bound, too
             text = place.text(value).strip()
             own = replace(place, distance=0.0)
