@@ -131,7 +131,7 @@ def learning_rate(fault: Fault) -> Finding | None:
         return _bad_rate(fault, step)
     away = drove_away(fault)
     if away is None:
-        return _thrown_before(fault)
+        return _thrown_before(fault) if fault.recording.first_step else None
     if _explodes(fault, away) or _enlarged(fault, away):
         return None
     return blame_update(fault, away, learning_rate)
@@ -140,7 +140,7 @@ def learning_rate(fault: Fault) -> Finding | None:
 def _thrown_before(fault: Fault) -> Finding | None:
     """The finding of weights that steps before those recorded had thrown."""
     recording = fault.recording
-    if not recording.first_step or not overflowed(recording, fault.position) or fault.low:
+    if not overflowed(recording, fault.position) or fault.low:
         return None
     known = (s for s in recording.sources.values() if s.kind == "parameter")
     sizes = [(s.rms or 0.0, each.name) for each in known if (s := recording.stats(each.number))]
