@@ -481,6 +481,12 @@ def mean_of_known(x, target):
 
 def log_share(x):
     return (x.exp() / x.exp().sum()).log()
+
+def log_of_rest(x):
+    return torch.where(x > -0.7, (-x.expm1()).log(), (-x.exp()).log1p())
+
+def apart(x, y):
+    return (x - y).square().sum().sqrt()
 """
 
 
@@ -593,6 +599,64 @@ def test_what_leaves_the_range_of_float32_is_given_in_float64(rates: Any) -> Non
     x = nn.Parameter(torch.tensor([0.5, -150.0, 2.0]))
     passed = _passed(culprit(x, lambda: -rates.log_share(x).sum()))
     assert next(iter(passed.items())) == ("pass x.double()", "verified")
+
+
+def test_branch_that_is_not_taken_is_finite_in_float64(rates: Any) -> None:
+    x = nn.Parameter(torch.tensor([-0.5, -3e-9, -2.0]))
+    assert _passed(culprit(x, lambda: -rates.log_of_rest(x).sum()))["pass x.double()"] == "verified"
+
+
+def _score(mean: torch.Tensor, act: torch.Tensor) -> torch.Tensor:
+    base = torch.distributions.Normal(mean, torch.ones(2))
+    tanh = torch.distributions.TanhTransform()
+    return torch.distributions.TransformedDistribution(base, [tanh]).log_prob(act)
+
+
+def test_argument_of_the_function_around_is_what_its_caller_passes() -> None:
+    mean, actions = nn.Parameter(torch.zeros(2)), torch.tensor([[0.5, -0.2], [1.0, 0.3]])
+
+    def loss() -> torch.Tensor:
+        taken = actions.mul(1.0)
+        return -_score(mean, taken).mean()
+
+    passed = _passed(culprit(mean, loss))
+    assert passed["keep the value 1e-6 inside the support"] == "verified"  # `act` in `_score`
+    assert passed["give the library actions.mul(1.0).clamp(-1 + 1e-6, 1 - 1e-6)"] == "verified"
+    # what is no tensor is not taken for the one that is read
+    assert passed.get("pass base.clamp(-1 + 1e-6, 1 - 1e-6)", "untried") == "untried"
+
+
+def test_row_that_a_loop_takes_is_changed_in_each_of_its_turns(rates: Any) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    x, y = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.5, 1.0], [0.0, 0.0]])
+    measure = [rates.apart][0]
+
+    def loss() -> torch.Tensor:
+        total = torch.zeros(())
+        for one, other in zip(x * weight, y, strict=True):
+            total = total + measure(one, other)
+        return total
+
+    passed = _passed(culprit(weight, loss))
+    assert passed["pass one + 1e-6"] in ("verified", "finite")
+    assert passed["pass other + 1e-6"] in ("verified", "finite")
+
+
+class _Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+def test_result_of_the_programs_own_module_is_known_where_it_is_an_argument(rates: Any) -> None:
+    model = _Scaled()
+    x, y = torch.tensor([0.5, 1.0]), torch.tensor([0.5, 1.0])
+    measure = [rates.apart][0]
+    passed = _passed(culprit(model.weight, lambda: measure(model(x), y)))
+    assert passed["pass model(x) + 1e-6"] in ("verified", "finite")
 
 
 def test_line_of_a_librarys_own_backward_is_named(rates: Any) -> None:

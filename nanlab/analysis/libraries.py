@@ -157,7 +157,7 @@ FORMS = {
     "exp-overflow": (*WIDER, *SMALLER),
     "custom-backward": (*WIDER, *AWAY_FROM_ZERO, *SMALLER),
     "dtype-overflow": ("{x}.float()", *WIDER, *SMALLER),
-    "where-grad-trap": AWAY_FROM_ZERO,
+    "where-grad-trap": (*AWAY_FROM_ZERO, *WIDER),
     "zero-times-inf": AWAY_FROM_ZERO,
     "empty-reduction": MASKS,
 }

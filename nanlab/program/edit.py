@@ -721,16 +721,18 @@ class _Rewrite:
             if code.free:
                 return
             for at, group in made:
-                own = [m for m in group if m.span == span_of(call)]
-                ref = self._read_by(own, at, call, argument)
-                outs = [out for m in own for out in refs_in(m.call.out)]
-                if ref is None or not outs:
-                    continue
-                first, last = own[0].index, own[-1].index
-                exchange = _Exchange(code, key, ref)
-                region = Region(at, (last, outs[-1]))
-                yield region, Patch(at, first, frozenset(), ref, exchange.enter, ahead=True)
-                yield region, Patch(at, last, frozenset(), ref, exchange.leave)
+                every = [m for m in group if m.span == span_of(call)]
+                turns = self.readings.turns(argument, at)
+                for own in _by_turns(every, turns):
+                    ref = self._read_by(own, at, call, argument, turns)
+                    outs = [out for m in own for out in refs_in(m.call.out)]
+                    if ref is None or not outs:
+                        continue
+                    first, last = own[0].index, own[-1].index
+                    exchange = _Exchange(code, key, ref)
+                    region = Region(at, (last, outs[-1]))
+                    yield region, Patch(at, first, frozenset(), ref, exchange.enter, ahead=True)
+                    yield region, Patch(at, last, frozenset(), ref, exchange.leave)
 
     def _in_float32(self, made: BySegment, old: ast.expr, new: ast.expr) -> Iterator[_Found]:
         """A module's call in float32 outside autocast; nothing where more than casts differ."""
@@ -749,9 +751,15 @@ class _Rewrite:
             yield Region(at, (last, outs[0])), Patch(at, last, skipped, outs[0], wide.run)
 
     def _read_by(
-        self, own: Sequence[Made], at: int, call: ast.Call, argument: ast.expr
+        self,
+        own: Sequence[Made],
+        at: int,
+        call: ast.Call,
+        argument: ast.expr,
+        turns: Sequence[Ref],
     ) -> Ref | None:
-        """The value of an argument: the only one read, or the one read by its name; or None."""
+        """The value of an argument: the only one read, one of its turns in a loop, or the one read
+        by its name; or None."""
         inner = {ref.view for m in own for ref in refs_in(m.call.out)}
         fresh = (m for m in own if not (m.call.func.is_view or m.call.func._schema.is_mutable))
         created = {ref.storage for m in fresh for ref in refs_in(m.call.out)}
@@ -765,6 +773,7 @@ class _Rewrite:
         others = [each for each in given if key_of(each) != key_of(argument)]
         alone = len(read) == 1 and all(isinstance(each, ast.Constant) for each in others)
         found = next(iter(read.values())) if alone else None
+        found = found or next((ref for ref in turns if ref.view in read), None)
         if found is None and own:
             with suppress(NotReplayable):
                 found = self.readings.elsewhere(argument, at, [m.index for m in own])
@@ -1044,6 +1053,13 @@ def _outermost(index: int, out: Any, span: Span, around: Sequence[Made]) -> tupl
             if len(refs) == 1:
                 index, out = each.index, refs[0]
     return index, out
+
+
+def _by_turns(made: Sequence[Made], turns: Sequence[Ref]) -> list[Sequence[Made]]:
+    """Calls by the turn of a loop: each from the first that reads that turn's value on."""
+    first = ((m for m in made if any(r.view == ref.view for r in m.call.read)) for ref in turns)
+    starts = [made.index(m) for own in first if (m := next(own, None)) is not None]
+    return [made[a:b] for a, b in itertools.pairwise([*starts, len(made)])] if starts else [made]
 
 
 def _over(code: Code, key: str, ref: Ref) -> Callable[[Get], Any]:

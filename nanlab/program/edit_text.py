@@ -241,7 +241,8 @@ def changed_arguments(old: ast.expr, new: ast.expr) -> list[tuple[ast.Call, ast.
     def visit(a: ast.AST, b: ast.AST, call: ast.Call | None) -> bool:
         if key_of(a) == key_of(b):
             return True
-        if isinstance(a, ast.Name | ast.Attribute) and isinstance(b, ast.expr) and call is not None:
+        plain = isinstance(a, ast.Name | ast.Attribute | ast.Call)
+        if plain and isinstance(b, ast.expr) and isinstance(a, ast.expr) and call is not None:
             if reads_name(b, key_of(a)):
                 found.append((call, a, b))
                 return True

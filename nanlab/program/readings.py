@@ -30,6 +30,7 @@ from nanlab.program.expression import (
     Expression,
     Made,
     all_but_last,
+    assigned_pairs,
     bind,
     first_line,
     form_of,
@@ -246,7 +247,7 @@ class Readings:
         values = next(self.read(path, at, reader[0]), None)
         if values is None:
             ways = (self._handed_over, self._iterated, self._solved, self._parameter, self._data)
-            more = self._assigned_to, self._kept, self._noted
+            more = self._assigned_to, self._kept, self._noted, self._returned, self._passed
             others = (of(path, at, reader) for of in (*ways, *more))
             values = next(filter(None, others), None)
         if values is None or any(comes_later(n, self.text, self.line) for n in names):
@@ -433,9 +434,10 @@ class Readings:
 
     def _noted(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
         """The tensor that a name of this function had where the fault showed, if the reader reads
-        it and the function assigns the name only once."""
+        it and no later line of the function assigns the name."""
         around, name = function_around(self.text, self.line), ast.unparse(path)
-        if stored_in(around).count(name) > 1:
+        names = (n for n in ast.walk(around) if isinstance(n, ast.Name) and n.id == name)
+        if any(isinstance(n.ctx, ast.Store) and n.lineno >= self.line for n in names):
             return None
         first = first_line(around)
         of_function = (
@@ -444,6 +446,78 @@ class Readings:
         calls = (self.segments[at].calls[index] for index in reader)
         found = refs_by_name(calls, (n for n in of_function if n.name == name))
         return [*found.values()] or None
+
+    def _returned(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
+        """The last result of a call before the reader: of a layer, or of the program's function or
+        module, by its only ``return``."""
+        if not isinstance(path, ast.Call):
+            return None
+        ways = [self._results_of(path, at, reader)]
+        for callee in _functions_called(parsed(self.text), path):
+            ends = [n for n in nodes_of(callee) if isinstance(n, ast.Return) and n.value]
+            if len(ends) == 1:
+                there = self.beside(self.file, ends[0])
+                ways.append(there._results_of(ends[0].value, at, reader))
+        return next((found[-1:] for found in ways if found), None)
+
+    def _results_of(self, node: ast.expr | None, at: int, reader: Sequence[int]) -> list[Any]:
+        """What an expression gave before the reader, as far as calls made it."""
+        span = span_of(node)
+        return [
+            m.call.out
+            for segment, group in self.made(span)
+            for m in group
+            if segment == at and m.index < reader[0] and m.span == span
+            if not is_silent(m.call.func) and m.call.out.__class__ is Ref
+        ]
+
+    def _passed(
+        self, path: ast.expr, at: int, reader: Sequence[int], most: int = MOST_HANDED
+    ) -> list[Any] | None:
+        """The value of a parameter of this function: what the file's calls of it pass, other than
+        those in itself, where the reader reads one value of theirs."""
+        around, tree = function_around(self.text, self.line), parsed(self.text)
+        if not isinstance(around, ast.FunctionDef) or not isinstance(path, ast.Name) or not most:
+            return None
+        names = [a.arg for a in around.args.args]
+        if path.id not in names or path.id in stored_in(around):
+            return None
+        place = names.index(path.id) - (names[:1] == ["self"])
+        read = {ref.view for i in reader for ref in self.segments[at].calls[i].read}
+        found: dict[Any, list[Any]] = {}
+        for statement in nodes_of(tree) if read else ():
+            if not isinstance(statement, ast.stmt) or hasattr(statement, "body"):
+                continue
+            for call in ast.walk(statement):
+                if (
+                    not isinstance(call, ast.Call)
+                    or function_around(self.text, call.lineno) is around
+                ):
+                    continue
+                given = argument_of(call, path.id, place)
+                if given is None or around not in _functions_called(tree, call):
+                    continue
+                there = self.beside(self.file, statement)
+                ways = there._assigned_to, there._noted, there._returned
+                values = next(filter(None, (of(given, at, reader) for of in ways)), None)
+                values = values or there._passed(given, at, reader, most - 1)
+                if values and values[-1].__class__ is Ref and values[-1].view in read:
+                    found[values[-1].view] = values
+        return found.popitem()[1] if len(found) == 1 else None
+
+    def turns(self, path: ast.expr, at: int) -> list[Any]:
+        """The values of a name that takes the rows of a tensor in a loop, perhaps through ``zip``
+        or ``enumerate``; empty for any other."""
+        around = function_around(self.text, self.line)
+        loops = (n for n in nodes_of(around) if isinstance(n, ast.For | ast.comprehension))
+        for loop in loops:
+            own = _iterables(loop.target, loop.iter)
+            places = [i for i, (name, _) in enumerate(own) if key_of(name) == key_of(path)]
+            made = dict(self.made(span_of(loop.iter))).get(at, [])
+            parts = [m.call.out for m in made if getattr(m.call.func, "_opname", "") == "unbind"]
+            if len(places) == 1 and len(parts) == len(own):
+                return [*refs_in(parts[places[0]])]
+        return []
 
     def _kept(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
         """The value that a custom Function's forward saved for the run of its backward that reads
@@ -473,15 +547,22 @@ class Readings:
             for name, value in assignments_in(statement)
             if key_of(name) == key_of(path)
         ]
-        made = self.made(span_of(values[0])) if len(values) == 1 else []
-        found = [
-            m.call.out
-            for segment, group in made
-            for m in group
-            if segment == at and m.index < reader[0] and m.span == span_of(values[0])
-            if not is_silent(m.call.func) and m.call.out.__class__ is Ref
-        ]
+        found = self._results_of(values[0], at, reader) if len(values) == 1 else []
         return found if len(found) == 1 else None
+
+
+def _iterables(target: ast.expr, over: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """What a loop iterates over, in the order of evaluation, each with its part of the target as
+    it is read."""
+    match target, over:
+        case ast.Tuple(elts=[_, name]), ast.Call(func=ast.Name(id="enumerate"), args=[one]):
+            return _iterables(name, one)
+        case ast.Tuple(elts=names), ast.Call(func=ast.Name(id="zip"), args=every):
+            pairs = zip(names, every, strict=False)
+            return [pair for name, one in pairs for pair in _iterables(name, one)]
+        case ast.Name(id=name), _:
+            return [(ast.Name(name, ast.Load()), over)]
+    return [(target, over)]
 
 
 def _behind(segment: Segment, index: int, calls: Collection[int]) -> set[int]:
@@ -494,6 +575,36 @@ def _behind(segment: Segment, index: int, calls: Collection[int]) -> set[int]:
             found.add(i)
             read |= {ref.view for ref in refs_in(call.args)}
     return found
+
+
+def _functions_called(tree: ast.Module, call: ast.Call) -> list[ast.FunctionDef]:
+    """The functions of a file that a call may run: of its name, or ``forward`` of a class of which
+    an instance is assigned to the name that is called."""
+    functions, made = _callable_in(tree)
+    return [*functions.get(last_name(call.func), ()), *made.get(ast.unparse(call.func), ())]
+
+
+@lru_cache(maxsize=16)
+def _callable_in(
+    tree: ast.Module,
+) -> tuple[dict[str, list[ast.FunctionDef]], dict[str, list[ast.FunctionDef]]]:
+    """The functions of a file by their names, and ``forward`` of its classes by the names to which
+    their instances are assigned."""
+    functions: dict[str, list[ast.FunctionDef]] = {}
+    forward: dict[str, ast.FunctionDef] = {}
+    made: dict[str, list[ast.FunctionDef]] = {}
+    for node in nodes_of(tree):
+        if isinstance(node, ast.FunctionDef):
+            functions.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.ClassDef):
+            for own in node.body:
+                if isinstance(own, ast.FunctionDef) and own.name == "forward":
+                    forward[node.name] = own
+    for node in nodes_of(tree):
+        for name, value in assigned_pairs(node) if isinstance(node, ast.Assign) else ():
+            if isinstance(value, ast.Call) and last_name(value.func) in forward:
+                made.setdefault(ast.unparse(name), []).append(forward[last_name(value.func)])
+    return functions, made
 
 
 @lru_cache(maxsize=16)

@@ -107,11 +107,15 @@ class Slice:
         made = {(segment, index) for segment, index, _ in self.items}
         calls = sorted((s, i) for s, i, item in self.items if isinstance(item, Call))
         given = {ref.storage for ref in self.operands}
+        lent = [patch.out for patch in patches if patch.ahead]  # for some calls, and then put back
+        here = {r.storage for _, _, c in self.items if isinstance(c, Call) for r in refs_in(c.out)}
         for patch in patches:
             place = patch.segment, patch.at
-            if patch.follows and place not in made:  # of what is given: when what it follows is
+            # of what is given: when what it follows is
+            if place not in made and (patch.follows or patch.out in lent):
                 later = next((each for each in calls if each > place), None)
-                if later is not None and {r.storage for r in refs_in(patch.out)} & given:
+                known = given if patch.follows else given | here
+                if later is not None and {r.storage for r in refs_in(patch.out)} & known:
                     by_call.setdefault(later, []).append(replace(patch, ahead=True))
                 continue
             # of several calls that it stands for, the last may be one that nothing here needs
@@ -150,7 +154,7 @@ class Slice:
 
             # of what the program makes of numbers alone another may be made
             for p in patches:
-                outside = (p.segment, p.at) not in made and not p.follows
+                outside = (p.segment, p.at) not in made and not (p.follows or p.out in lent)
                 if outside and {r.storage for r in refs_in(p.out)} & given:
                     run_patches(graph, [p], False)
             functions = Functions(graph, go_back)
