@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import nanlab
 from nanlab.analysis.verdict import Judge
 from nanlab.findings.rule import Fix
+from nanlab.rules import remedies
 from nanlab.rules.left_out import without_samples
 from nanlab.rules.remedies import _rank, judge_for
 from nanlab.views.card import best_fix
@@ -97,6 +99,26 @@ def test_batch_of_a_loop_is_cut_once_all_of_it_stands(tmp_path: Path) -> None:
     text = text.replace(".square().mean()", ".square().mul(weight).mean()")
     (fix,) = leaving(watched(loaded(tmp_path / "doubled.py", text), batches(0.0)))
     assert fix.verdict == "finite" and "keep = x.flatten(1).any(1)" in fix.code
+
+
+@pytest.mark.usefixtures("untried")  # else zeros are right
+def test_rows_that_nobody_wrote_are_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What their memory holds is by chance, in a replay too."""
+    asked: list[nanlab.Finding] = []
+    monkeypatch.setattr(
+        remedies, "_leaving_out", lambda trace, found, **_: asked.append(found) or []
+    )
+    layer = nn.Linear(5, 1)
+    with nanlab.watch(layer, on_fault="record") as trace:
+        torch.use_deterministic_algorithms(True)  # fills memory with NaN
+        try:
+            batch = torch.empty(4, 6, 5)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        batch[0] = 1.0
+        layer(batch).mean().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "uninitialised-memory"
+    assert "allocate zeros" in [fix.title for fix in trace.culprit.fixes] and not asked
 
 
 def test_most_of_a_batch_is_not_left_out(tmp_path: Path) -> None:

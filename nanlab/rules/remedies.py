@@ -220,7 +220,7 @@ def _tried(
         limited = _limited(trace, finding, pages, clock)
         told = {"verified", "finite"} - {fix.verdict for fix in found}
         found += [fix for fix in limited if fix.verdict in told]
-    if not _has_verified(_of_library(found, False)) and finding.cause != "dead-gradient":
+    if not _has_verified(_of_library(found, False)) and finding.cause not in _OF_NO_SAMPLE:
         found += _leaving_out(trace, finding, judged=True)
     found += without_last_batch(trace, finding)
     if finding.cause in _GAPS:
@@ -637,6 +637,8 @@ _TARGET = "nan-in-target"
 _MADE_UP = "the missing targets are made up, and the model learns them"
 _LOSSES = ("dtype-underflow", "dtype-overflow")  # of a whole gradient
 _GAPS = ("nan-in-input", "inf-in-input", _TARGET)
+# What memory holds that nobody wrote is by chance: without some samples it may be finite.
+_OF_NO_SAMPLE = ("dead-gradient", "uninitialised-memory")
 # Their origin is no single operation: what the rule itself proposes is all there is.
 BEYOND_ONE_OPERATION = frozenset(
     "learning-rate exploding-gradient scaler-misuse absorbed-update clip-nonfinite-norm"
