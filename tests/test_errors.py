@@ -412,6 +412,7 @@ def test_anomaly_detection_is_answered_with_the_culprit() -> None:
     found = explained(root_at_zero)
     assert found.line == line_of(root_at_zero, "born")
     assert "SqrtBackward0" in found.title
+    assert found.change is not None and found.change[1] == found.line
     assert explained(root_at_zero, watched=False).cause == "backward-nan"
 
 

@@ -21,7 +21,8 @@ def with_change(
     Where the message has no meaning, what was found by trying explains it.
     """
     if "returned nan values" in failure.text:  # an edit that computes something else helps nobody
-        return explanation
+        own = explanation.fixes[0].edits if explanation is not None and explanation.fixes else ()
+        return replace(explanation, change=_changed(own)) if explanation and own else explanation
     line = (explanation.file, explanation.line) if explanation is not None else ("", 0)
     edits = mend(error, line) if error is not None else None
     if not edits:
@@ -36,14 +37,18 @@ def with_change(
     ]  # it is said once
     title = f"change {lines}" if text else f"leave out {lines}"
     fixes.insert(0, Fix(title, text, edits=edits))
+    return replace(explanation, change=_changed(edits), fixes=fixes)
+
+
+def _changed(edits: tuple[Edit, ...]) -> tuple[str, int, str]:
+    """File, number and text of the first line that edits change."""
     old = edits[0].old.split("\n")
     new = [row.strip() for row in edits[0].rows()]
     same = [a.strip() in new for a in old]
     if all(same):  # it moved
         same = [a == b for a, b in zip(old, edits[0].rows(), strict=False)]
     at = min(same.index(False) if False in same else len(same), len(old) - 1)
-    change = (edits[0].file, edits[0].first + at, old[at].strip())
-    return replace(explanation, change=change, fixes=fixes)
+    return edits[0].file, edits[0].first + at, old[at].strip()
 
 
 def _line(edit: Edit, file: str) -> str:
