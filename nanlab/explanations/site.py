@@ -207,9 +207,7 @@ class Place:
 
     def added(self, cost: float, call: ast.Call, more: str) -> Candidate:
         """The candidate in which a call has one more argument."""
-        head = self.text(call)[:-1].rstrip().rstrip(",")
-        comma = ", " if call.args or call.keywords else ""
-        return self.replaced(cost, (call, f"{head}{comma}{more})"))
+        return self.replaced(cost, with_more(self.source, call, more))
 
     def written(self, cost: float, text: str) -> Candidate:
         """The candidate in which the statement is this one; ``{}`` stands for its own lines."""
@@ -240,6 +238,12 @@ class Place:
                 target = ast.unparse(self.statement.targets[0])
                 return self.value(ast.parse(target, mode="eval").body)
         return MISSING
+
+
+def with_more(source: Source, call: ast.Call, more: str) -> tuple[ast.AST, str]:
+    """A call with one more argument."""
+    head = source.part(call)[:-1].rstrip().rstrip(",")
+    return call, f"{head}{', ' * bool(call.args or call.keywords)}{more})"
 
 
 def number_of(node: ast.AST) -> Any:

@@ -36,6 +36,7 @@ from nanlab.explanations.site import (
     spelled,
     spliced,
     swapped,
+    with_more,
 )
 from nanlab.explanations.trial import Source
 
@@ -1065,8 +1066,7 @@ def not_reentrant(site: Site) -> Iterator[Candidate]:
             if given is not None:
                 pairs.append((given, "use_reentrant=False"))
             else:
-                head = source.part(call)[:-1].rstrip().rstrip(",")
-                pairs.append((call, f"{head}, use_reentrant=False)"))
+                pairs.append(with_more(source, call, "use_reentrant=False"))
         yield Candidate(0.15, spliced(source, pairs))
 
 

@@ -36,6 +36,7 @@ from nanlab.explanations.site import (
     spelled,
     spliced,
     unread,
+    with_more,
 )
 from nanlab.explanations.trial import Source
 from nanlab.findings.rule import Edit
@@ -823,7 +824,9 @@ def of_one_size(site: Site) -> Iterator[Candidate]:
                 text = str(far * (size - 1) // 2)
             if size == 1 or (given is not None and source.part(given) == text):
                 continue
-            node = (given, text) if given is not None else _added(source, call, f"padding={text}")
+            node = (
+                (given, text) if given is not None else with_more(source, call, f"padding={text}")
+            )
             pairs.append(node)
             now = number_of(given) if given is not None else 0
             if type(size) is type(now) is int:
@@ -838,12 +841,6 @@ def _layer(call: ast.Call) -> dict[str, ast.expr]:
     """What a layer is built with, by the names of its parameters."""
     given = dict(zip(signature(getattr(nn, callee(call), None)), call.args, strict=False))
     return given | {k.arg: k.value for k in call.keywords if k.arg}
-
-
-def _added(source: Source, call: ast.Call, more: str) -> tuple[ast.AST, str]:
-    """A call with one more argument."""
-    head = source.part(call)[:-1].rstrip().rstrip(",")
-    return call, f"{head}{', ' * bool(call.args or call.keywords)}{more})"
 
 
 def outputs_padded(site: Site) -> Iterator[Candidate]:

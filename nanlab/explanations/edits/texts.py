@@ -23,6 +23,7 @@ from nanlab.explanations.site import (
     callee,
     spelled,
     spliced,
+    with_more,
 )
 
 _STEPS = 6  # names from where a text is used back to where it is read
@@ -388,8 +389,7 @@ def _typed(read: Read, call: Any, kind: str) -> list[tuple[ast.AST, str]]:
     if type(default) in (int, float):
         kind = type(default).__name__ if kind != "float" else "float"
     name = kind if kind != "bool" else 'lambda text: text.lower() == "true"'
-    head = read.place.text(call)[:-1].rstrip().rstrip(",")
-    return [(call, f"{head}, type={name})")]
+    return [with_more(read.place.source, call, f"type={name}")]
 
 
 def _of_others(read: Read, call: Any) -> list[tuple[ast.AST, str]]:
