@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import os
 import re
@@ -93,7 +94,7 @@ def recording_of(error: BaseException) -> Recording | None:
     """The recording of the watch in which an exception was raised, by an operation or backward."""
     for frame, _ in _steps(error.__traceback__):
         owner = frame.f_locals.get("self")
-        ops = getattr(owner, "ops", owner)
+        ops = inspect.getattr_static(owner, "ops", owner)  # the program's own may raise
         if isinstance(ops, OpRecorder):
             return ops.recording
     return None
@@ -221,7 +222,7 @@ def _facts(steps: list[Step], modules: list[nn.Module], guard: IndexGuard | None
     """Sizes and inputs of the innermost module, the stepping optimizer, samples of a batch."""
     facts: dict[str, Any] = {}
     if modules:
-        facts |= {name: getattr(modules[-1], name) for name in _SIZES if hasattr(modules[-1], name)}
+        facts |= {name: own for name, own in vars(modules[-1]).items() if name in _SIZES}
         tables = [m for n, m in modules[-1].named_children() if POSITIONS.search(n)]
         rows = [m.num_embeddings for m in tables if isinstance(m, nn.Embedding)]
         named = modules[-1].named_parameters(recurse=False)

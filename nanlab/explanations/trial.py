@@ -500,6 +500,8 @@ def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameTyp
         return None
     top = steps[tops[-1]][0]  # what called it is no part of the program
     own = [steps[at] for at in reversed(mine) if at >= tops[-1]]
+    lines = [(frame.f_code, line) for frame, line in own]
+    own = [step for at, step in enumerate(own) if not at or lines[at] != lines[at - 1]]  # recursion
     last = _source(top.f_code.co_filename)
     if last is None:
         return None

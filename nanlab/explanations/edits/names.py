@@ -36,6 +36,7 @@ from nanlab.explanations.site import (
     function_around,
     is_return,
     lines_as,
+    names_in,
     rows_of,
     spelled,
     spliced,
@@ -154,6 +155,12 @@ def _other_types(key: Any) -> Iterator[tuple[str, Any]]:
         yield "str({})", str(key)
     elif isinstance(key, str) and key.isdecimal():
         yield "int({})", int(key)
+    for form in SPELLINGS if isinstance(key, str) else ():
+        yield "{}" + form, eval(f"key{form}")
+
+
+# Ways to write a word that people write in several.
+SPELLINGS = (".strip()", ".lower()", ".strip().lower()", ".upper()", ".title()")
 
 
 def of_all_data(site: Site, place: Place) -> Iterator[Candidate]:
@@ -551,6 +558,29 @@ def as_its_base(site: Site) -> Iterator[Candidate]:
                         pairs = [_after_last(source, each, [more[n] for n in names])]
                         pairs += _handed_on(source, each, names)
                         yield Candidate(0.25 + 0.02 * (len(names) > 1), spliced(source, pairs))
+
+
+def of_its_own_first(site: Site) -> Iterator[Candidate]:
+    """A ``__getattr__`` that looks its own attributes up in itself, without end: in a module, after
+    what the module holds; elsewhere, not for those that it reads."""
+    endless = isinstance(site.error, RecursionError)
+    for source in site.program.texts if endless else ():
+        for kind in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
+            for each in (n for n in kind.body if getattr(n, "name", "") == "__getattr__"):
+                method: Any = each
+                own, name = (*(a.arg for a in method.args.args), "", "")[:2]
+                place = site.place(source, method.body[0], 0.0)
+                known = [frame.f_globals.get(kind.name) for frame, _ in site.frames[-1:]]
+                bases = [k for k in known if isinstance(k, type) and issubclass(k, nn.Module)]
+                if bases:
+                    first = f"try:\n    return super().__getattr__({name})"
+                    yield place.written(0.2, f"{first}\nexcept AttributeError:\n    pass\n{{}}")
+                read = {n for row in method.body for n in names_in(row) if n.startswith("self.")}
+                words = ", ".join(f'"{n[5:]}"' for n in sorted(read))
+                test = f"{name} == {words}" if len(read) == 1 else f"{name} in ({words})"
+                if read and own == "self":
+                    text = f"if {test}:\n    raise AttributeError({name})\n{{}}"
+                    yield place.written(0.25, text)
 
 
 def of_its_own_class(site: Site) -> Iterator[Candidate]:
