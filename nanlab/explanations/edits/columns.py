@@ -10,7 +10,17 @@ from typing import Any
 
 import pandas as pd
 
-from nanlab.explanations.site import Candidate, Site, Tensor, callee, elements, spliced
+from nanlab.explanations.edits.names import SPELLINGS
+from nanlab.explanations.site import (
+    MISSING,
+    Candidate,
+    Site,
+    Tensor,
+    callee,
+    elements,
+    spliced,
+    with_more,
+)
 
 _OF_TEXTS = re.compile("numpy.object_|could not convert string to float|numpy.str_")
 _FILLED = re.compile(
@@ -34,9 +44,9 @@ def read_as_numbers(site: Site) -> Iterator[Candidate]:
                 continue
             own = {keyword.arg for keyword in node.keywords}
             for option in (o for o in options if o.partition("=")[0] not in own):
-                text = f"{source.part(node)[:-1].rstrip().rstrip(',')}, {option})"
                 more = missing if option.startswith("na_values") else ""
-                yield Candidate(0.2, spliced(source, [(node, text + more)]))
+                call, text = with_more(source, node, option)
+                yield Candidate(0.2, spliced(source, [(call, text + more)]))
 
 
 def dummies_as_numbers(site: Site) -> Iterator[Candidate]:
@@ -46,8 +56,8 @@ def dummies_as_numbers(site: Site) -> Iterator[Candidate]:
         for node in source.nodes:
             if isinstance(node, ast.Call) and callee(node) == "get_dummies":
                 if not any(keyword.arg == "dtype" for keyword in node.keywords):
-                    head = source.part(node)[:-1].rstrip().rstrip(",")
-                    yield Candidate(0.22, spliced(source, [(node, f"{head}, dtype=float)")]))
+                    pair = with_more(source, node, "dtype=float")
+                    yield Candidate(0.22, spliced(source, [pair]))
             elif callee(node) == "astype" and re.search(r"\(.category.\)$", source.part(node)):
                 text = f"{source.part(node)}.cat.codes"
                 yield Candidate(0.22, spliced(source, [(node, text)]))
@@ -75,6 +85,30 @@ def of_what_is_missing(site: Site) -> Iterator[Candidate]:
             read = [p for p in site.statements() if text in p.text(p.statement)]
             if isinstance(column, ast.Subscript) and read[0].source is place.source:
                 yield replace(read[0], distance=0.0).written(0.25, f"{text} = {filled}\n{{}}")
+
+
+def spelled_as_keys(site: Site) -> Iterator[Candidate]:
+    """The words of a column as a dict has them that numbers them: for others ``map`` gives NaN."""
+    missing = re.search(r"-9223372036854775808|non-finite|NA|nan", site.text) is not None
+    for place in site.statements():
+        for call in (c for c in place.calls() if callee(c) == "map" and len(c.args) == 1):
+            column, table = call.func.value, call.args[0]  # type: ignore[attr-defined]
+            known = place.value(table)
+            written = [getattr(key, "value", None) for key in getattr(table, "keys", ())]
+            keys = [*known] if isinstance(known, dict) else written
+            values = place.value(column)
+            words = {*values.dropna().unique()} if isinstance(values, pd.Series) else set()
+            unknown = values is MISSING and missing and all(isinstance(k, str) for k in keys)
+            for far, form in enumerate(SPELLINGS if keys and (words - {*keys} or unknown) else ()):
+                if {_written(each, form) for each in words or keys} <= {*keys}:
+                    text = place.text(column) + form.replace(".", ".str.")
+                    own = replace(place, distance=0.0)
+                    yield own.replaced(0.2 + 0.2 * unknown + 0.02 * far, (column, text))
+
+
+def _written(word: Any, form: str) -> Any:
+    """A word in one of the ways to write it; anything else as it is."""
+    return eval(f"word{form}", {"word": word}) if isinstance(word, str) else word
 
 
 def _texts_of(table: pd.DataFrame) -> Iterator[list[str]]:
