@@ -13,16 +13,20 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 
+from nanlab.explanations.edits.arguments import near_parameters
 from nanlab.explanations.site import (
     Candidate,
+    Function,
     Place,
     Site,
     bound_by,
     bound_value,
     callee,
+    own_nodes,
     rows_of,
     spelled,
     spliced,
+    unread,
 )
 from nanlab.explanations.trial import Source
 
@@ -214,6 +218,23 @@ def with_key_of_others(site: Site) -> Iterator[Candidate]:
             yield Candidate(0.28, spliced(source, near))
             if all(isinstance(each, ast.Constant) for each in having):
                 yield Candidate(0.32, spliced(source, pairs))
+
+
+def with_parameter(site: Site) -> Iterator[Candidate]:
+    """A parameter of a function in the dict that it makes, which lacked it where it was looked up:
+    likely one that nothing reads, under its name or a like one."""
+    key = site.error.args[0] if isinstance(site.error, KeyError) and site.error.args else None
+    for source in site.program.texts if isinstance(key, str) else ():
+        for function in (n for n in source.nodes if isinstance(n, Function)):
+            idle = unread(function)
+            taken = {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
+            names = [str(key)] if key in taken else near_parameters(str(key), idle, 0.6)
+            for node in (n for n in own_nodes(function) if isinstance(n, ast.Dict | ast.Call)):
+                known = dict(_items(node)) if callee(node) in ("", "dict") else {}
+                for name in names[:1] if known and key not in known else ():
+                    more = f'"{key}": {name}}}' if isinstance(node, ast.Dict) else f"{key}={name})"
+                    text = f"{source.part(node)[:-1].rstrip().rstrip(',')}, {more}"
+                    yield Candidate(0.4 - 0.15 * (name in idle), spliced(source, [(node, text)]))
 
 
 def _choosing(source: Source) -> Iterator[tuple[str, ast.expr]]:

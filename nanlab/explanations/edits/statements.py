@@ -102,6 +102,22 @@ def earlier(site: Site, place: Place) -> Iterator[Candidate]:
             yield Candidate(cost, (edit,))
 
 
+def set_before(site: Site) -> Iterator[Candidate]:
+    """What reads an attribute moved behind the statements of its block that set it, and those of
+    the same object after it: the call of a base, which calls a method of the class."""
+    lacking = getattr(site.error, "name", None)
+    for place in site.raising if isinstance(site.error, AttributeError) else ():
+        block = place.block
+        rows = block[block.index(place.statement) + 1 :] if place.statement in block else []
+        bound = [[name for name in bound_by(row) if name.startswith("self.")] for row in rows]
+        setting = [at for at, names in enumerate(bound) if names]
+        own = [at for at in setting if f"self.{lacking}" in bound[at]]
+        for far, at in enumerate((setting[-1], own[0]) if own else ()):
+            first, middle = first_line(place.statement), first_line(rows[0])
+            edit = swapped(place.source, first, middle, rows[at].end_lineno or 0)
+            yield Candidate(0.25 + 0.02 * far, (edit,))
+
+
 def _all_bound(rows: list[ast.stmt]) -> set[str]:
     """The names that statements bind, those within them too."""
     return {name for row in rows for part in ast.walk(row) for name in bound_by(part)}
