@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 import warnings
 from collections import Counter
@@ -14,6 +15,7 @@ from itertools import zip_longest
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from nanlab.explanations.edits.arguments import near_parameters
@@ -28,10 +30,13 @@ from nanlab.explanations.site import (
     bound_value,
     callee,
     elements,
+    function_around,
+    is_whole,
     number_of,
     signature,
     spelled,
     spliced,
+    with_more,
 )
 
 # A checkpoint that fits, but for layers that it or the module has and the other has not.
@@ -68,7 +73,8 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         return
     own = {k.arg: k for k in call.keywords}
     others = (k for n in place.source.nodes if isinstance(n, ast.Call) for k in n.keywords)
-    elsewhere = {k.arg: place.text(k.value) for k in others if isinstance(k.value, ast.Constant)}
+    plain = (k for k in others if isinstance(k.value, ast.Constant) or _is_told(site, place, k))
+    elsewhere = {k.arg: place.text(k.value) for k in plain}
     for at, (name, default) in enumerate(signature(function).items()):
         if name not in own and at >= len(call.args):
             for value in _handed_on(site, place, function, name) if default is None else ():
@@ -79,6 +85,8 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             if other not in (None, repr(default)) and name not in _NO_CURES:
                 asked = other.isdigit() and (int(other), default) in site.confronted
                 yield place.added(0.6 - 0.2 * asked, call, f"{name}={other}")
+                if _is_named(site, name):
+                    yield from _in_all_alike(place, call, f"{name}={other}")
         given = own.get(name)
         lacks = name == "create_graph" and "does not require grad" in site.text
         partial = _PARTIAL.search(site.text) is not None or "strict=False" in site.text
@@ -132,6 +140,30 @@ def options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
             for near in near_parameters(keyword.arg, signature(function), 0.5):
                 if near != keyword.arg and "keyword" in site.text:
                     yield place.replaced(0.4, (keyword, f"{near}={place.text(keyword.value)}"))
+
+
+def _is_named(site: Site, name: str) -> bool:
+    """Whether the message has the name of an option."""
+    return re.search(rf"\b{name}\b", site.text) is not None
+
+
+def _is_told(site: Site, place: Place, given: ast.keyword) -> bool:
+    """Whether the message has the option of another call, which can be given here as it is there: a
+    number, or a name of the same function."""
+    value = place.value(given.value)
+    around = place.function is not None and function_around(place.source, given) is place.function
+    known = type(value) is int or (around and value is MISSING and bool(spelled(given.value)))
+    return known and given.arg is not None and _is_named(site, given.arg)
+
+
+def _in_all_alike(place: Place, call: ast.Call, more: str) -> Iterator[Candidate]:
+    """All calls of a function that give it as many arguments, with one more."""
+    calls = [n for n in place.source.nodes if isinstance(n, ast.Call)]
+    alike = [n for n in calls if ast.dump(n.func) == ast.dump(call.func)]
+    alike = [n for n in alike if len(n.args) == len(call.args)]
+    if len(alike) > 1:
+        pairs = [with_more(place.source, n, more) for n in alike]
+        yield replace(place, distance=0.0).replaced(0.5, *pairs)
 
 
 def _plain_attribute(made: object, name: str) -> Any:
@@ -357,6 +389,22 @@ def _axes(given: list[Any], told: list[str]) -> list[str]:
     return ["0" if most and own == {most[0][0]} else "None" for own in sizes]
 
 
+def not_in_place(site: Site) -> Iterator[Candidate]:
+    """Layers that compute in place as ones that do not, where what they are given is a view that a
+    hook looks at: one, or all."""
+    hooked = "is a view and is being modified inplace" in site.text
+    for source in site.program.texts if hooked else ():
+        pairs: list[tuple[ast.AST, str]] = []
+        for call in (n for n in source.nodes if isinstance(n, ast.Call)):
+            given = dict(zip(signature(site.raising[0].value(call.func)), call.args, strict=False))
+            given |= {k.arg: k.value for k in call.keywords if k.arg}
+            switch = given.get("inplace")
+            if isinstance(switch, ast.Constant) and switch.value is True:
+                pairs.append((switch, "False"))
+                yield Candidate(0.3, spliced(source, pairs[-1:]))
+        yield Candidate(0.32, spliced(source, pairs))
+
+
 def near_options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     """An option that nearly is one that the function knows."""
     sizes = [*(k.value for k in call.keywords if k.arg == "kernel_size"), *call.args[2:3]]
@@ -474,6 +522,66 @@ def told_by_data(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate
         apart = number > max(labels - {number}, default=number) + 1
         if number < 0 or (apart and (constants or number >= 2 * classes)):
             yield own.added(0.5, call, f"ignore_index={(*constants, number)[0]}")
+
+
+def with_padding(site: Site) -> Iterator[Candidate]:
+    """The number that the program pads with, or compares with to find its padding, in the settings
+    of a model that know none."""
+    told: dict[str, ast.expr] = {}
+    for source in site.program.texts if _NO_PADDING.search(site.text) else ():
+        for node in source.nodes:
+            both = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq)
+            given = [node.comparators[0]] if both else []  # type: ignore[attr-defined]
+            given += [k.value for k in getattr(node, "keywords", ()) if k.arg == "padding_value"]
+            given += [node] if getattr(node, "attr", "") == "pad_token_id" else []
+            told |= {source.part(each): each for each in given}
+    for place in site.statements() if told else ():
+        made = place.result()
+        settings = getattr(made, "config", made) if made is not MISSING else made
+        if getattr(settings, "pad_token_id", 0) is not None:
+            continue
+        numbers = [text for text, node in told.items() if type(place.value(node)) is int]
+        for far, number in enumerate(sorted(numbers, key=lambda text: "pad" not in text.lower())):
+            for call in (c for c in place.calls() if callee(c).endswith("Config")):
+                yield place.added(0.2 + 0.02 * far, call, f"pad_token_id={number}")
+            if settings is not made:
+                own = place.text(place.statement.targets[0])  # type: ignore[attr-defined]
+                text = f"{{}}\n{own}.config.pad_token_id = {number}"
+                yield place.written(0.3 + 0.02 * far, text)
+
+
+_NO_PADDING = re.compile("no padding token|pad_token")
+
+
+def both_masks(site: Site) -> Iterator[Candidate]:
+    """What comes later left out by the mask that attention was given, where it takes a mask or the
+    switch: off where that mask leaves it out already."""
+    place = site.raising[0]
+    for call in place.calls() if "should not be set when is_causal" in site.text else ():
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+        given = dict(zip(names, call.args, strict=False)) | {k.arg: k.value for k in call.keywords}
+        if not {"query", "key", "attn_mask", "is_causal"} <= given.keys():
+            continue
+        mask, query, key = (place.whole(given[n]) for n in ("attn_mask", "query", "key"))
+        if _leaves_out_later(place.value(given["attn_mask"])):
+            yield place.replaced(0.1, (given["is_causal"], "False"))
+            continue
+        sizes = f"{query}.size(-2), {key}.size(-2)"
+        forms = (
+            f" & {query}.new_ones({sizes}).tril().bool()",
+            f' + {query}.new_full(({sizes}), float("-inf")).triu(1)',
+        )
+        for far, form in enumerate(forms):
+            pairs = (given["attn_mask"], mask + form), (given["is_causal"], "False")
+            yield place.replaced(0.1 + 0.02 * far, *pairs)
+
+
+def _leaves_out_later(mask: Any) -> bool:
+    """Whether a mask of attention leaves out what comes later, for each that asks."""
+    if not isinstance(mask, Tensor) or mask.dim() < 2 or mask.shape[-2] < 2:
+        return False
+    later = mask[..., torch.ones(mask.shape[-2:]).triu(1) > 0]
+    return not bool((later if is_whole(later) else later > -math.inf).any())
 
 
 def alone(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
