@@ -25,6 +25,7 @@ from nanlab.explanations.site import (
     Site,
     Tensor,
     bound_by,
+    bound_value,
     callee,
     signature,
     spelled,
@@ -341,6 +342,54 @@ def _other_letters(parts: list[str], right: str, shapes: list[Any]) -> Iterator[
             pairs = {pair for p, s in named for pair in zip(p, s, strict=True)}
             if len(pairs) == len({c for c, _ in pairs}) and {*right} <= {*"".join(new)}:
                 yield new
+
+
+def encoder_alone(site: Site) -> Iterator[Candidate]:
+    """The encoder of a model, where its decoder was given nothing."""
+    running = [f.f_locals.get("self") for f in site.inner]
+    for place in site.raising:
+        for call in place.calls():
+            model: Any = place.value(call.func)
+            parts = vars(model).get("_modules", {}) if isinstance(model, nn.Module) else {}
+            text = f"{place.text(call.func)}.encoder"
+            if "encoder" not in parts and hasattr(model, "get_encoder"):
+                parts = {"encoder": model.get_encoder(), "decoder": model.get_decoder()}
+                text = f"{place.text(call.func)}.get_encoder()"
+            asked = any(each is parts.get("decoder") for each in running if each is not None)
+            if "encoder" in parts and (asked or re.search("'tgt'|decoder_input", site.text)):
+                yield replace(place, distance=0.0).replaced(0.35, (call.func, text))
+
+
+def reduced_before(site: Site) -> Iterator[Candidate]:
+    """Groups of different sizes, each reduced before they are stacked: filled up they would give
+    another mean."""
+    place = site.raising[0]
+    stacks = [c for c in place.calls() if callee(c) == "stack" and len(c.args) == 1]
+    for stack in stacks if "equal size" in site.text else ():
+        names = bound_by(place.statement) if bound_value(place, "") is stack else []
+        for use in ast.walk(place.function or place.source.tree):
+            if not isinstance(use, ast.Call) or callee(use) not in _REDUCING:
+                continue
+            given: list[Any] = [getattr(use.func, "value", use), *use.args, *use.keywords]
+            own = [n for n in given if n is stack or spelled(n) in names]
+            rest = [n for n in given[1:] if n not in own]
+            first = getattr(rest[0], "value", rest[0]) if rest and len(own) == 1 else use
+            dim = place.value(first if isinstance(first, ast.expr) else rest[0])
+            if type(dim) is not int or dim == 0:
+                continue
+            more = "".join(f", {place.text(n)}" for n in rest[1:])
+            call = f".{callee(use)}(dim={dim - (dim > 0)}{more})"
+            listed: Any = stack.args[0]
+            each = getattr(listed, "elt", None)
+            text = f"[each{call} for each in {place.text(listed)}]"
+            if each is not None:
+                text = place.text(listed).replace(place.text(each), place.whole(each) + call, 1)
+            text = f"{place.text(stack.func)}({text})"
+            pairs = [(use, text)] if own == [stack] else [(stack, text), (use, place.text(own[0]))]
+            yield Candidate(0.2, spliced(place.source, pairs))
+
+
+_REDUCING = having("reduces")
 
 
 def picked(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
