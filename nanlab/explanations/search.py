@@ -96,6 +96,7 @@ _OF_PLACES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("at_error", (statements.with_none,)),
     ("raising", (gradients.on_last_round,)),
     ("bound", (values.of_the_other,)),
+    ("raising", (values.of_its_round,)),
     ("bound", (sizes.size_of_argument, sizes.size_of_other, sizes.whole)),
     ("raising", (sizes.left_open, sizes.as_another_argument)),
     ("at_error", (sizes.all_dimensions, sizes.no_more_than_there_are)),

@@ -134,6 +134,10 @@ def as_drawn(site: Site, place: Place) -> Iterator[Candidate]:
         for node in (*call.args, *(k.value for k in call.keywords)):
             if place.value(node) is not scored or not spelled(node):
                 continue
+            others = {n: v for n, v in place.names().items() if _supports(own, v) and n[0] != "_"}
+            like = [n for n, v in others.items() if v.shape == scored.shape]
+            for far, name in enumerate(n for n in like if not others[n].requires_grad):
+                yield replace(place, distance=0.02 * far).replaced(0.3, (node, name))
             seen, todo = {spelled(node)}, [(site.binding(place, node), 0)]
             while todo:
                 bound, depth = todo.pop(0)

@@ -46,7 +46,7 @@ def other_forms(site: Site, place: Place, expression: ast.expr, role: str) -> It
         value = given
     if value is MISSING:
         value = site.computed(expression)
-    in_place: Iterator[Any] = filter(written_into, place.calls())
+    in_place: Iterator[Any] = filter(keeps, place.calls())
     written = {id(c.func.value) for c in in_place}
     stored = (n for n in place.parts() if isinstance(getattr(n, "ctx", None), ast.Store))
     written |= {id(n.value) for n in stored if isinstance(n, ast.Subscript)}
@@ -134,6 +134,11 @@ def written_into(call: ast.Call) -> bool:
     )
 
 
+def keeps(call: ast.Call) -> bool:
+    """Whether a call writes into the tensor whose method it is, or registers a hook of it."""
+    return written_into(call) or re.fullmatch("register_.*hook", callee(call)) is not None
+
+
 @dataclass(frozen=True)
 class _Operand:
     """An expression of a statement, and what is known of it."""
@@ -178,6 +183,8 @@ def _forms(own: _Operand) -> Forms:
 
 
 _TURNS = having("transposes") | {"T"}
+_ROUNDS = having("flat")
+_OF_BITS = re.compile("[lr]shift|bitwise")
 
 
 _SIZED = r"size|shape|dim|\dx\d"
@@ -232,7 +239,7 @@ def _of_objects(own: _Operand) -> Forms:
         for layer in (n for n in dir(nn) if n.lower() == name and isinstance(getattr(nn, n), type)):
             yield 0.3, f"torch.nn.{layer}()"
     for kind in re.findall(r"\(torch\.(nn\.\w+) or None expected", site.text):
-        yield 0.5, f"torch.{kind}({old})"
+        yield 0.1, f"torch.{kind}({old})"
     plain = not isinstance(value, (Tensor, nn.Module, type))
     parts = getattr(value, "__dict__", {}).items() if plain and "Tensor" in site.text else ()
     for far, name in enumerate(name for name, part in parts if isinstance(part, Tensor)):
@@ -502,7 +509,9 @@ def _cast(own: _Operand, cost: float) -> Forms:
         loses = floats and not all(map(float.is_integer, elements(value)))
         if loses and "the support" in site.text:  # it would be the score of another sample
             return
-        yield cost + 0.2 * floats + 0.8 * loses, f"{old}.long()"
+        rounded = not loses and {callee(n) for n in ast.walk(own.node)} & _ROUNDS
+        kept = 0.6 * bool(rounded and _OF_BITS.search(site.text))  # it is done where they are made
+        yield cost + 0.2 * floats + 0.8 * loses - kept, f"{old}.long()"
         low = min(elements(value), default=0) if floats and not loses else 0
         if low > 0:  # they count from another number than 0
             yield cost + 0.25, f"({old}.long() - {int(low)})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -53,6 +54,23 @@ def _is_bracketed(source: Source, node: ast.expr) -> bool:
     head = source.lines[node.lineno - 1].encode()[: node.col_offset].decode()
     tail = source.lines[(node.end_lineno or 0) - 1].encode()[node.end_col_offset :].decode()
     return _OPENED.search(head) is not None and tail[:1] == ")"
+
+
+def drawn_by_position(site: Site) -> Iterator[Candidate]:
+    """Elements of a list chosen by their positions, where NumPy was to make an array of them."""
+    for place in site.raising:
+        for call in (c for c in place.calls() if callee(c) == "choice" and c.args):
+            owner, rows = place.value(getattr(call.func, "value", call)), place.value(call.args[0])
+            listed = isinstance(rows, list | tuple | deque) and isinstance(rows[0], list | tuple)
+            if listed and (owner is np.random or isinstance(owner, _GENERATORS)):
+                name = place.text(call.args[0])
+                drawn = place.text(call).replace(name, f"len({name})", 1)
+                several = len(call.args) > 1 or any(k.arg == "size" for k in call.keywords)
+                text = f"[{name}[i] for i in {drawn}]" if several else f"{name}[{drawn}]"
+                yield replace(place, distance=0.0).replaced(0.3, (call, text))
+
+
+_GENERATORS = np.random.Generator, np.random.RandomState
 
 
 _VIEWS = {f"{part}s": f"dict_{part}s" for part in ("key", "value", "item")}

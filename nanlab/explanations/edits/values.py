@@ -39,14 +39,21 @@ _NO_FORMS = (*ASKED, "detach", "clamp")
 
 
 def among(site: Site) -> Iterator[Candidate]:
-    """Whether a tensor is one of a list, by what it is and not by its values."""
+    """Whether a tensor is one of a list: a parameter by what it is, what was computed by its
+    values."""
     for place in site.raising:
+        pairs: list[tuple[ast.AST, str]] = []
         for node in (n for n in place.parts() if isinstance(n, ast.Compare)):
-            listed = node.comparators[0]
-            value = place.value(listed)
-            if isinstance(node.ops[0], ast.In | ast.NotIn) and isinstance(value, (list, tuple)):
-                if value and all(isinstance(each, Tensor) for each in value):
-                    yield place.replaced(0.25, (listed, f"set({place.text(listed)})"))
+            listed, own = node.comparators[0], place.value(node.left)
+            value, text = place.value(listed), place.text(listed)
+            tests = isinstance(node.ops[0], ast.In | ast.NotIn) and isinstance(value, (list, tuple))
+            if tests and all(isinstance(each, Tensor) for each in value):
+                same = f"torch.equal({place.text(node.left)}, each) for each in {text}"
+                no = "not " * isinstance(node.ops[0], ast.NotIn)
+                computed = type(own) is Tensor and not own.requires_grad
+                pairs.append((node, f"{no}any({same})") if computed else (listed, f"set({text})"))
+        if pairs:
+            yield place.replaced(0.25, *pairs)
 
 
 def as_elsewhere(site: Site, place: Place) -> Iterator[Candidate]:
@@ -87,6 +94,8 @@ def of_the_other(site: Site, place: Place) -> Iterator[Candidate]:
     here = [n.id for n in names]
     for node in names if given else ():
         value, name, bound = place.value(node), node.id, site.binding(place, node)
+        if site.in_last_round(place, node) is not None:  # it would not be carried on
+            continue
         parts = names_in(bound.statement) if bound is not None else set()
         parts |= {*here} if here.count(name) < 2 else set()  # it would meet itself
         for other, tensor in given.items() if isinstance(value, Tensor) else ():
@@ -95,6 +104,32 @@ def of_the_other(site: Site, place: Place) -> Iterator[Candidate]:
                 apart = [pair for pair in sizes if pair[0] != pair[1]]
                 if len(apart) == 1 and told.issuperset(*apart):
                     yield place.replaced(0.2 + 0.5 * (read.count(name) < 2), (node, other))
+
+
+def of_its_round(site: Site, place: Place) -> Iterator[Candidate]:
+    """The element of a round in the place of all of them, where a loop counts as many rounds and
+    nothing reads its number."""
+    line = place.statement.lineno
+    heads: list[Any] = [n for n in place.source.nodes if isinstance(n, ast.For)]
+    heads = [n for n in heads if n.lineno < line <= n.end_lineno]
+    heads += [n for n in place.parts() if isinstance(n, ast.ListComp | ast.GeneratorExp)]
+    for loop in heads:
+        head = loop if isinstance(loop, ast.For) else loop.generators[0]
+        name, bounds = spelled(head.target), getattr(head.iter, "args", [])
+        read = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and _is_loaded(n)}
+        if not name or name in {*read, "_"} or callee(head.iter) != "range" or len(bounds) != 1:
+            continue
+        for node in (n for n in place.parts() if isinstance(n, ast.Name) and _is_loaded(n)):
+            value = place.value(node)
+            size = len(value) if isinstance(value, list) else 0
+            if isinstance(value, Tensor | np.ndarray) and value.ndim:
+                size = value.shape[0]
+            if size and size == place.value(bounds[0]):
+                yield replace(place, distance=0.0).replaced(0.3, (node, f"{node.id}[{name}]"))
+
+
+def _is_loaded(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Load)
 
 
 def reduced_as_elsewhere(site: Site) -> Iterator[Candidate]:
