@@ -100,7 +100,7 @@ def near_words(site: Site) -> Iterator[Candidate]:
     """A word that is refused as one that is known, wherever the program gives it; a dtype as that
     of what is quantized."""
     known = {word for f in site.inner for word in _texts(f.f_code.co_consts)}
-    known |= set(re.findall(r"[A-Za-z_]\w+", site.text))
+    known |= set(re.findall(r"[A-Za-z_]\w{2,}", site.text))
     known |= {*dir(site.error.obj)} if isinstance(site.error, AttributeError) else set()
     for source in site.program.texts if "device string" not in site.text else ():
         calls = [n for n in source.nodes if isinstance(n, ast.Call)]
@@ -283,13 +283,18 @@ def by_name(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     function = place.value(call.func)
     known = signature(getattr(Tensor, callee(call), None) if function is MISSING else function)
     at, taken = len(call.args) - 1, {keyword.arg for keyword in call.keywords}
-    if not 0 < at < len(known) or isinstance(call.args[at], ast.Starred) or place.distance:
+    twice = re.search(r"multiple values for argument '(\w+)'", site.text)
+    least = 1 if twice is None else 0
+    if not least <= at < len(known) or isinstance(call.args[at], ast.Starred) or place.distance:
         return
     names, text = [*known], place.text(call.args[at])
-    words, refused = re.findall("[a-z]{3,}", text.lower()), "positional argument" in site.text
+    words = re.findall("[a-z]{3,}", text.lower())
+    taken |= {twice[1]} if twice is not None else set()
+    refused = twice is not None or "positional argument" in site.text
     for name in names[at:] if refused else names[at + 1 :] if known[names[at]] is None else ():
         if (refused or known[name] is None) and name not in taken:
-            cost = 0.3 if refused or any(word in name for word in words) else 0.9
+            named = any(word in name for word in words)
+            cost = 0.3 if named else 0.35 if refused else 0.9
             yield place.replaced(cost, (call.args[at], f"{name}={text}"))
 
 
