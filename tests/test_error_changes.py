@@ -432,7 +432,7 @@ PROGRAMS = {
     """,
     "optimizer_of_generator_spent": """
         net = nn.Linear(4, 2)
-        params = net.parameters()
+        params = net.parameters()  # change
         count = sum(p.numel() for p in params)
         opt = torch.optim.Adam(params, lr=1e-3)  # change
     """,
