@@ -26,7 +26,7 @@ BROWSER = Path(__file__).parent / "browser"
 # what takes longest comes first, so that all processes end together
 LONG = ("browser", "test_detail", "test_fixes_applied", "test_guard", "test_notebooks")
 LONG += ("test_ranks", "test_integrations", "test_magics", "test_docs")
-FEW, THIRD = 6, 3  # examples of a law of which a run on one's own machine takes every third
+FEW, THIRD = 3, 3  # examples of a law of which a run on one's own machine takes every third
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # processes that tests start find nanlab compiled
 
 
