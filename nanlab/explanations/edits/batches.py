@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from nanlab.explanations.edits.gradients import GRADIENTS_OFF, innermost_loop
 from nanlab.explanations.site import (
@@ -30,6 +30,7 @@ from nanlab.explanations.site import (
     callee,
     is_return,
     names_in,
+    signature,
     spelled,
     spliced,
 )
@@ -263,6 +264,26 @@ def converted(site: Site) -> Iterator[Candidate]:
                 whole = all(pd.api.types.is_integer_dtype(type(v)) for v in rows.to_numpy().flat)
                 kind = '"int64"' if whole else '"float32"'
                 yield place.replaced(0.25, (node, f"{text}.to_numpy({kind})"))
+
+
+def changed_alike(site: Site) -> Iterator[Candidate]:
+    """A dataset with what changes its samples, as the program gives it to another of its class."""
+    told: dict[Any, dict[str, str]] = {}
+    lacking: list[tuple[Place, ast.Call, Any]] = []
+    for place in site.statements() if "; found <class" in site.text else ():
+        for call in place.calls():
+            kind = place.value(call.func)
+            if isinstance(kind, type) and issubclass(kind, Dataset):
+                names = [*signature(kind)]
+                given = [*zip(names, call.args, strict=False)]
+                given += [(k.arg, k.value) for k in call.keywords if k.arg]
+                changes = {n: v for n, v in given if callable(place.value(v))}
+                told.setdefault(kind, {}).update({n: place.text(v) for n, v in changes.items()})
+                lacking.append((replace(place, distance=0.0), call, {n for n, _ in given}))
+    for place, call, given in lacking:
+        for name, text in told[place.value(call.func)].items():
+            if name not in given:
+                yield place.added(0.25, call, f"{name}={text}")
 
 
 def _broadcasts(shape: Any, whole: Any) -> bool:

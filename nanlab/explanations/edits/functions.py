@@ -193,8 +193,9 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     if "of square matrices" in site.text and name in ("solve", "inv"):
         least = f"{place.text(call).replace('solve(', 'lstsq(', 1)}.solution"
         yield place.replaced(0.4, (call, least) if name == "solve" else (call.func, f"{head}pinv"))
-    if name == "ModuleList" and "ModuleList" in site.text and call.args:  # it was called
-        yield place.replaced(0.4, (call, f"{head}Sequential(*{place.text(call.args[0])})"))
+    if name == "ModuleList" and "ModuleList" in site.text:  # it was called
+        parts_of = f"*{place.text(call.args[0])}" if call.args else ""
+        yield place.replaced(0.4, (call, f"{head}Sequential({parts_of})"))
     yield from _turned(site, place, call, function)
     made = place.value(call.func.func) if isinstance(call.func, ast.Call) else function
     if isinstance(made, type) and issubclass(made, torch.autograd.Function):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from nanlab.explanations.site import (
     callee,
     elements,
     is_whole,
+    number_of,
     spelled,
 )
 from nanlab.operators import having
@@ -115,6 +116,54 @@ def class_numbers(site: Site) -> Iterator[Candidate]:
             if isinstance(node, ast.Call) and callee(node) == "one_hot" and node.args:
                 text = place.text(node.args[0])
                 yield replace(place, distance=0.0).replaced(0.25, (node, text))
+
+
+def from_signs(site: Site) -> Iterator[Candidate]:
+    """Class numbers of labels -1 and 1, where they are made: a loss of two classes counts from
+    0."""
+    given = [f.f_locals for f in site.inner if {"input", "target"} <= {*f.f_locals}]
+    target = given[-1]["target"] if given and _BEYOND.search(site.text) else None
+    if not isinstance(target, Tensor) or not elements(target) <= {-1, 1}:
+        return
+    if given[-1]["input"].shape[1:2] != (2,):
+        return
+    for place in site.statements():
+        made, value = place.result(), bound_value(place, "")
+        own = replace(place, distance=0.0)
+        if isinstance(made, Tensor) and value is not None and made.dim() == target.dim():
+            if elements(made) == {-1, 1} and not made.requires_grad:
+                yield own.replaced(0.2, (value, f"({place.whole(value)} + 1) // 2"))
+        for node in place.parts():
+            chosen = [node.body, node.orelse] if isinstance(node, ast.IfExp) else []
+            chosen += (
+                node.args[1:] if isinstance(node, ast.Call) and callee(node) == "where" else []
+            )
+            numbers = {number_of(n): n for n in chosen}
+            if numbers.keys() == {-1, 1}:
+                yield own.replaced(0.25, (numbers[-1], "0"))
+
+
+def as_floats(site: Site) -> Iterator[Candidate]:
+    """Numbers of a key as floats, where the samples are made: a loss inside of a model refuses
+    whole ones."""
+    given = [f.f_locals for f in site.inner if {"input", "target"} <= {*f.f_locals}]
+    if "can't be cast to the desired output type Long" not in site.text or not given:
+        return
+    held = [v for f, _ in site.frames for v in f.f_locals.values() if isinstance(v, Mapping)]
+    keys = {k for each in held for k, v in each.items() if v is given[-1]["target"]}
+    for place in site.statements() if keys else ():
+        nodes: list[Any] = [n for n in place.parts() if isinstance(n, ast.Dict)]
+        made = [v for n in nodes for k, v in zip(n.keys, n.values, strict=True) if _key(k) in keys]
+        for target in getattr(place.statement, "targets", []):
+            if isinstance(target, ast.Subscript) and _key(target.slice) in keys:
+                made.append(bound_value(place, ""))
+        for node in made:
+            text = f"{place.whole(node)}.float()"
+            yield replace(place, distance=0.0).replaced(0.3, (node, text))
+
+
+def _key(node: Any) -> Any:
+    return getattr(node, "value", None) if isinstance(node, ast.Constant) else None
 
 
 def _before_all(place: Place, name: str, number: str) -> Iterator[Candidate]:

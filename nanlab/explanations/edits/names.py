@@ -896,6 +896,24 @@ def hidden(site: Site, place: Place) -> Iterator[Candidate]:
             yield from _unhidden(place, used.id, node)
 
 
+def as_dropout(site: Site) -> Iterator[Candidate]:
+    """A layer of dropout, where the program calls the rate that it keeps under such a name."""
+    place = site.raising[0]
+    for call in place.calls() if "not callable" in site.text else ():
+        name, rate = spelled(call.func), place.value(call.func)
+        dropped = re.search("drop", name.rpartition(".")[2], re.I) and isinstance(
+            rate, (int, float)
+        )
+        for made in site.statements() if dropped else ():
+            value = bound_value(made, name) if name in bound_by(made.statement) else None
+            if value is not None:
+                layer = f"nn.Dropout({made.text(value)})"
+                yield replace(made, distance=0.0).replaced(0.2, (value, layer))
+        if dropped and len(call.args) == 1 and name.startswith("self."):
+            text = f"F.dropout({place.text(call.args[0])}, {name}, self.training)"
+            yield place.replaced(0.4, (call, text))
+
+
 def _unhidden(place: Place, name: str, use: ast.Call | ast.Attribute) -> Iterator[Candidate]:
     """A name under which a module, a function or a class was known, under another one where it
     stands for something else."""

@@ -193,6 +193,21 @@ def of_those_that_learn(site: Site) -> Iterator[Candidate]:
                 yield replace(bound, distance=0.0).replaced(0.28, (node, text))
 
 
+def as_group(site: Site) -> Iterator[Candidate]:
+    """A dict of what a group has, where an optimizer was given its parameters alone."""
+    place = site.raising[0]
+    refused = "param_group must be a dict" in site.text or "add_param_group() got" in site.text
+    for call in (c for c in place.calls() if callee(c) == "add_param_group") if refused else ():
+        given = call.args[0] if call.args else None
+        rows = getattr(given, "elts", [])
+        if len(rows) == 1 and isinstance(rows[0], ast.Dict):  # it is one already
+            yield place.replaced(0.2, (given or call, place.text(rows[0])))
+        elif given is not None and not isinstance(given, ast.Dict):
+            items = [("params", given), *((k.arg, k.value) for k in call.keywords)]
+            text = ", ".join(f'"{name}": {place.text(value)}' for name, value in items)
+            yield place.replaced(0.2, (call, f"{place.text(call.func)}({{{text}}})"))
+
+
 _FROZEN = re.compile(r"requires_grad(_\(| = )False|requires_grad_\(")
 
 

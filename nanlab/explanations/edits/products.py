@@ -40,6 +40,20 @@ def other_products(site: Site, place: Place) -> Iterator[Candidate]:
                 yield place.replaced(0.9, (node, f"{right} @ ({left})"))
 
 
+def of_batches(site: Site) -> Iterator[Candidate]:
+    """A batch of matrices, each of which is turned, where the program turns all its dimensions or
+    takes it for one matrix."""
+    refused = re.search(r"\bt\(\) expects|mat1|batch[12]|of tensor|\.T`", site.text)
+    for place in (*site.raising, *site.bindings) if refused else ():
+        for node in place.parts():
+            turned = node.func if isinstance(node, ast.Call) and not node.args else node
+            if isinstance(turned, ast.Attribute) and turned.attr in ("t", "T"):
+                value = place.value(turned.value)
+                if isinstance(value, Tensor) and value.dim() > 2:
+                    text = f"{place.whole(turned.value)}.transpose(-2, -1)"
+                    yield replace(place, distance=0.0).replaced(0.2, (node, text))
+
+
 def products_turned(site: Site) -> Iterator[Candidate]:
     """A product of two matrices the other way round, where that has the size of what the result
     meets: in a statement, or in a function that gave the result."""
