@@ -286,6 +286,36 @@ def changed_alike(site: Site) -> Iterator[Candidate]:
                 yield place.added(0.25, call, f"{name}={text}")
 
 
+def counted_from_one(site: Site) -> Iterator[Candidate]:
+    """Numbers of words from 1, where 0 stands for the padding and is the number of a word too."""
+    refused = "Length of all samples has to be greater than 0" in site.text
+    worded = refused and any(_numbers_a_word(place.result()) for place in site.statements())
+    for place in site.statements() if worded else ():
+        numbers: list[tuple[ast.AST, ast.expr]] = []
+        for call in place.calls():
+            if callee(call) == "setdefault" and isinstance(call.func, ast.Attribute):
+                numbers += [(call.func.value, n) for n in call.args[1:]]
+        for target in getattr(place.statement, "targets", []):
+            if isinstance(target, ast.Subscript):
+                numbers.append((target.value, bound_value(place, "")))
+        for owner, number in numbers:
+            if callee(number) == "len" and place.text(number) == f"len({place.text(owner)})":
+                text = f"{place.text(number)} + 1"
+                yield replace(place, distance=0.0).replaced(0.2, (number, text))
+        numbered = any(isinstance(node, ast.DictComp) for node in place.parts())
+        for call in place.calls() if numbered else ():
+            if callee(call) == "enumerate" and len(call.args) == 1 and not call.keywords:
+                yield replace(place, distance=0.0).added(0.2, call, "1")
+
+
+def _numbers_a_word(known: Any) -> bool:
+    """Whether 0 is the number of a word, none of whose letters says that it pads."""
+    words = (
+        [w for w, n in known.items() if type(n) is int and n == 0] if type(known) is dict else []
+    )
+    return any(isinstance(w, str) and w and not re.search("pad|blank|[<\\[]", w) for w in words)
+
+
 def _broadcasts(shape: Any, whole: Any) -> bool:
     """Whether a shape is another one, but for the first dimension: of size 1, or lacking."""
     return shape == whole or shape in (whole[1:], (1, *whole[1:]))

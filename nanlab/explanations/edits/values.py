@@ -200,6 +200,23 @@ def windows_with_a_target(site: Site) -> Iterator[Candidate]:
                 yield replace(place, distance=0.0).replaced(0.28, (whole, text))
 
 
+def targets_of_windows(site: Site) -> Iterator[Candidate]:
+    """Targets from as much later in a series as there are more of them than of its windows."""
+    refused = "Size mismatch between tensors" in site.text
+    known = [(at, at.result()) for at in site.statements()] if refused else []
+    made = [(at, value) for at, value in known if getattr(value, "shape", ())]
+    counts = {len(value) for at, value in made if any(map(_is_window, at.parts()))}
+    for place, value in made:
+        for node in filter(_begins_late, place.parts()):
+            start: Any = _first_slice(node)
+            lower, more = start.lower, len(value) - max(counts, default=len(value))
+            text = f"{place.whole(lower)} + {more}"
+            if isinstance(lower, ast.BinOp) and isinstance(lower.op, ast.Sub):
+                text = place.text(lower.left) if place.value(lower.right) == more else text
+            if more > 0 and not isinstance(place.value(lower), Tensor):
+                yield replace(place, distance=0.0).replaced(0.27, (lower, text))
+
+
 def _begins_late(node: ast.AST) -> bool:
     """Whether an expression leaves out the beginning of a series: ``x[w:]``."""
     part = _first_slice(node)
