@@ -1656,6 +1656,27 @@ def test_edits_of_lines_of_several_depths_write_each_as_deep_as_it_stands() -> N
         assert trial.edited(source, trial.difference(source, new)) == new
 
 
+@pytest.mark.parametrize(
+    ("written", "meant", "lines"),
+    [
+        ("a = f(\n    x, y=1,\n    v=2)  # rate\n", "a = f(x, y=1)", {3: ["    )  # rate"]}),
+        ("a = f(\n    x,\n    v=2,\n    z=3,\n)\n", "a = f(x, z=3)", {3: []}),
+        ("a = f(\n    x, v=2,\n    z=3,\n)\n", "a = f(x, z=3)", {2: ["    x,"]}),
+        ("a = [\n    1,\n    2,\n]\n", "a = [5, 2]", {2: ["    5,"]}),
+        ("a = f(x,\n      y, v=2)\n", "a = f(y, x)", None),
+        ("a = f(\n    x,\n)\n", "a = f(x)\nb = 1", None),
+    ],
+)
+def test_edit_of_a_statement_of_several_lines_keeps_those_that_it_does_not_change(
+    written: str, meant: str, lines: dict[int, list[str]] | None
+) -> None:
+    source = trial.Source("train.py", written, ast.parse(written))
+    whole = Edit("train.py", 1, len(source.lines), meant, written.rstrip("\n"))
+    edits = trial.laid_out(source, [whole])
+    assert ast.dump(ast.parse(trial.edited(source, edits))) == ast.dump(ast.parse(meant))
+    assert lines is None or {each.first: each.rows() for each in edits} == lines
+
+
 def test_trying_leaves_files_and_names_as_they_were(tmp_path: Path) -> None:
     kept, made = tmp_path / "kept.pt", tmp_path / "made.txt"
     text = f"""

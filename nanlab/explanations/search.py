@@ -54,7 +54,7 @@ from nanlab.explanations.edits import (
     writes,
 )
 from nanlab.explanations.site import Candidate, Site, Tensor, bound_by, names_in, rows_of
-from nanlab.explanations.trial import Outcome, Program, Source, difference, edited
+from nanlab.explanations.trial import Outcome, Program, Source, difference, edited, laid_out
 from nanlab.findings.rule import Edit
 
 _MOST = 600  # edits that are tried for one exception
@@ -186,11 +186,17 @@ def mend(error: BaseException, line: tuple[str, int] = ("", 0)) -> tuple[Edit, .
     pairs.sort(key=lambda each: each.cost)
     paired = program.first([each.edits for each in pairs]) if pairs else None
     if paired is not None:
-        return pairs[paired].edits
+        return _as_written(program, pairs[paired].edits)
     if at is not None:
         rivals = [found[n] for n in (at, *_near(found, at))]
-        return _likeliest(rivals, compared).edits
+        return _as_written(program, _likeliest(rivals, compared).edits)
     return () if any(program.controls.values()) else None
+
+
+def _as_written(program: Program, edits: Sequence[Edit]) -> tuple[Edit, ...]:
+    """Edits, each of those lines alone that it changes."""
+    pairs = [(program.source(edit.file), edit) for edit in edits]
+    return tuple(e for of, edit in pairs for e in (laid_out(of, [edit]) if of else [edit]))
 
 
 def _near(found: Sequence[Candidate], at: int) -> range:

@@ -9,6 +9,7 @@ import difflib
 import dis
 import gc
 import io
+import itertools
 import linecache
 import math
 import multiprocessing
@@ -21,6 +22,7 @@ import struct
 import sys
 import tempfile
 import time
+import tokenize
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -641,6 +643,76 @@ def _written(source: Source, first: int, last: int, rows: list[str]) -> Edit:
         rows = [old[first], *rows]
     text = "\n".join(row[_indent(old[first]) :] for row in rows)
     return Edit(source.shown, first + 1, last, text, "\n".join(old[first:last]))
+
+
+def laid_out(source: Source, edits: Sequence[Edit]) -> list[Edit]:
+    """Edits that change those lines alone that they have to: what a statement of several lines
+    keeps stays in the lines in which it is written."""
+    found: list[Edit] = []
+    for edit in edits:
+        kept = [edit]
+        with suppress(SyntaxError, tokenize.TokenError, IndexError):
+            rows = _as_spread(edit.old, "\n".join(edit.rows())) if "\n" in edit.old else ""
+            text = "\n".join(
+                (*source.lines[: edit.first - 1], rows, *source.lines[edit.last :], "")
+            )
+            same = rows and ast.dump(ast.parse(text)) == ast.dump(ast.parse(edited(source, [edit])))
+            less = difference(source, text) if same else []
+            apart = all(a.last < b.first for a, b in itertools.pairwise(less))
+            kept = less if less and apart else kept
+        found += kept
+    return found
+
+
+_Token = tuple[str, int, int]  # its text, and where it begins and ends
+
+
+def _as_spread(old: str, new: str) -> str:
+    """A text of a statement, spread over lines as the old one is; empty where it is of more or
+    fewer statements."""
+    own, other = _tokens(old), _tokens(new)
+    texts = [[token[0] for token in tokens] for tokens in (own, other)]
+    if texts[0].count("\n") != texts[1].count("\n"):
+        return ""
+    spread, last, at = old[: own[0][1]], -1, -1  # what was written last, as numbers of both
+    for kind, a, b, c, d in difflib.SequenceMatcher(
+        a=texts[0], b=texts[1], autojunk=False
+    ).get_opcodes():
+        comma = kind == "delete" and own[a][0] == "," and "\n" in old[own[a][2] : own[a + 1][1]]
+        if comma and own[b][0] in ")]}":  # it may stay before the bracket
+            spread += old[own[last][2] : own[a][2]]
+            last = a
+        for n in range(c, d):
+            gap = new[other[at][2] : other[n][1]] if at >= 0 else ""
+            if kind == "equal":
+                here = a + n - c
+                gaps = [old[own[last][2] : own[last + 1][1]], old[own[here - 1][2] : own[here][1]]]
+                opened = own[last][0] in "([{"
+                gap = next((g for g in gaps[: 2 - opened] if last >= 0 and "\n" in g), gap)
+                gap = gaps[0] if last == here - 1 and last >= 0 else gap
+                spread += gap + own[here][0]
+                last = here
+            else:
+                before = old[own[last][2] : own[last + 1][1]] if last >= 0 else ""
+                kept = n == c and "\n" in before and own[last + 1][0] not in ")]}"
+                spread += (before if kept else gap) + other[n][0]
+            at = n
+        last = b - 1 if kind == "replace" else last
+    return spread.rstrip()
+
+
+def _tokens(text: str) -> list[_Token]:
+    """The tokens of a text, without those that only say how it is laid out."""
+    rows = text.splitlines(True)
+    starts = [0, *itertools.accumulate(map(len, rows)), len(text), len(text)]
+    shape = (tokenize.INDENT, tokenize.DEDENT, tokenize.NL, tokenize.COMMENT, tokenize.ENDMARKER)
+    found = []
+    for each in tokenize.generate_tokens(io.StringIO(text).readline):
+        if each.type not in shape:
+            first, last = (starts[row - 1] + column for row, column in (each.start, each.end))
+            own = "\n" if each.type == tokenize.NEWLINE else each.string
+            found.append((own, first, min(last, len(text))))
+    return found
 
 
 def _indent(row: str) -> int:

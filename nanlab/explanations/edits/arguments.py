@@ -234,6 +234,34 @@ def given_by_key(site: Site) -> Iterator[Candidate]:
         text = place.text(whole[-1])
         rest = f'{{k: v for k, v in {text}.items() if k != "{told[1]}"}}'
         yield replace(place, distance=0.0).replaced(0.5, (whole[-1], rest))
+        options = place.value(whole[-1])
+        for source in site.program.texts:
+            for node in source.nodes:
+                shorter = _without_key(source, node, told[1], {*options}) if options else ""
+                if shorter and isinstance(options, dict):
+                    yield Candidate(0.35, spliced(source, [(node, shorter)]))
+
+
+def _without_key(source: Source, node: ast.AST, key: str, known: set[Any]) -> str:
+    """A dict of these keys, as it is written, or a call that is given them, without one of them;
+    empty for another node."""
+    if isinstance(node, ast.Dict):
+        keys = [getattr(each, "value", None) for each in node.keys]
+        parts = [
+            f"{source.part(k)}: {source.part(v)}" if k is not None else f"**{source.part(v)}"
+            for k, v in zip(node.keys, node.values, strict=True)
+        ]
+        head, tail = "{", "}"
+    elif isinstance(node, ast.Call):
+        keys = [*(None for _ in node.args), *(each.arg for each in node.keywords)]
+        parts = [source.part(each) for each in (*node.args, *node.keywords)]
+        head, tail = f"{source.part(node.func)}(", ")"
+    else:
+        return ""
+    named = {each for each in keys if each is not None}
+    fits = key in named and (named <= known or callee(node) not in ("dict", ""))
+    rest = [part for part, each in zip(parts, keys, strict=True) if each != key]
+    return f"{head}{', '.join(rest)}{tail}" if fits else ""
 
 
 def near_parameters(word: str, known: Iterable[str], cutoff: float) -> list[str]:

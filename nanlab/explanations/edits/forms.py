@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
@@ -230,6 +231,12 @@ def _of_objects(own: _Operand) -> Forms:
         yield 0.5, f"{old}.values()"
     if isinstance(value, Iterator) and (bound := site.binding(place, own.node)) is not None:
         yield 0.4, bound.text(bound.statement.value)  # type: ignore[attr-defined]
+    refused = isinstance(site.error, KeyError) or re.search("ndarray|Series|DataF", site.text)
+    table = isinstance(value, (pd.Series, pd.DataFrame))
+    table |= value is MISSING and re.search(r"(got|type) '?(Series|DataF)", site.text) is not None
+    if table and refused:  # torch reads arrays alone
+        yield 0.2, f"{old}.to_numpy()"
+        yield 0.35, f"torch.tensor({old}.to_numpy())"
     for kind in re.findall(r"\bnot an? (\w+)", site.text):
         for name, other in place.names().items():
             if kind in (base.__name__ for base in type(other).__mro__) and name != old:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from traceback import walk_tb
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from nanlab.explanations.site import (
     spliced,
 )
 from nanlab.explanations.trial import Source
+from nanlab.findings.rule import Edit
 from nanlab.operators import having
 
 _KEYS = 12  # of a dict, that are tried where none nearly is the one that it lacks
@@ -292,6 +294,66 @@ def _is_hooked(site: Site, place: Place) -> bool:
     return place.frame.f_code.co_name != "forward" and any(
         code.co_filename == nn.Module.__call__.__code__.co_filename for code in callers
     )
+
+
+def of_now(site: Site) -> Iterator[Candidate]:
+    """What the message says to use in place of an attribute that a module has no more, wherever
+    the program reads that."""
+    gone = isinstance(site.error, AttributeError) and re.search(r"`([\w.]+)\.(\w+)`", site.text)
+    told = re.findall(r"(?i)\b(?:use|e\.g\.|favor of|or) `([\w.]+)`", site.text) if gone else []
+    for at, new in enumerate(dict.fromkeys(told)):
+        edits: list[Edit] = []
+        for source in site.program.texts:
+            read = [n for n in source.nodes if gone and getattr(n, "attr", "") == gone[2]]
+            pairs = []
+            for node in (n for n in read if isinstance(n, ast.Attribute)):
+                own, head = site.raising[0].value(node.value), new.partition(".")[0]
+                known = isinstance(own, ModuleType) and not hasattr(own, node.attr)
+                inner = head in (own.__name__, gone[1]) if known and gone else False
+                if known:
+                    name = source.part(node.value) + new[len(head) :] if inner else new
+                    pairs.append((node, name))
+            edits += spliced(source, pairs)
+        yield Candidate(0.1 + 0.03 * at, tuple(edits))
+
+
+def from_elsewhere(site: Site) -> Iterator[Candidate]:
+    """A name imported from the module that has it: of torch, of the same package or of one that the
+    program imports; or one that nearly is so named."""
+    place, row = site.raising[0], site.raising[0].statement
+    told = re.search(r"cannot import name '(\w+)' from", site.text)
+    names = row.names if isinstance(row, ast.ImportFrom) and not row.level else []
+    old = next((each for each in names if told is not None and each.name == told[1]), None)
+    if old is None or not isinstance(row, ast.ImportFrom) or row.module is None:
+        return
+    rest = [place.text(each) for each in names if each is not old]
+    begun = f"from {row.module} import "
+    parts = [n for n in dir(sys.modules.get(row.module)) if n[0] != "_"]
+    for at, near in enumerate(difflib.get_close_matches(old.name, parts, 2, 0.8)):
+        new = f"{near} as {old.asname or old.name}"
+        yield place.written(0.35 + 0.02 * at, begun + ", ".join([*rest, new]))
+    kept = f"{begun}{', '.join(rest)}\n" if rest else ""
+    for cost, path in sorted(_holders(site, row.module, old.name))[:_HOLDERS]:
+        yield place.written(0.2 + cost, f"{kept}from {path} import {place.text(old)}")
+
+
+def _holders(site: Site, lacking: str, name: str) -> Iterator[tuple[float, str]]:
+    """The modules that have a name, of the packages that the program imports, and how unusual it is
+    that it is meant."""
+    nodes = [n for source in site.program.texts for n in source.nodes]
+    used = [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
+    used += [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
+    roots = {path.partition(".")[0] for path in (*used, "torch")}
+    for path, module in [*sys.modules.items()]:
+        own = vars(module) if isinstance(module, ModuleType) else {}
+        public = not any(part[:1] == "_" for part in path.split(".")) and path != lacking
+        if path.partition(".")[0] in roots and public and own.get(name) is not None:
+            plain = name in own.get("__all__", [name])
+            yield 0.03 * path.count(".") + 0.1 * (path not in _USUAL) + 0.1 * (not plain), path
+
+
+_HOLDERS = 8  # modules that a name is imported from
+_USUAL = ("torch", "torch.nn", "torch.optim", "torch.nn.functional", "torch.utils.data")
 
 
 def of_values(site: Site) -> Iterator[Candidate]:

@@ -949,6 +949,24 @@ def computed_property(site: Site) -> Iterator[Candidate]:
             yield place.written(0.25, "" if len(place.block) > 1 else "pass")
 
 
+def numbered(site: Site) -> Iterator[Candidate]:
+    """A name for the number that ``enumerate`` gives with what it goes through, where a loop has
+    names for the parts of that alone."""
+    places = [p for p in (*site.raising, *site.bindings) if isinstance(p.statement, ast.For)]
+    for place in places:
+        loop: Any = place.statement
+        names = getattr(loop.target, "elts", [])
+        if callee(loop.iter) != "enumerate" or len(names) < 2:
+            continue
+        number, parts = place.value(names[0]), place.value(names[1])
+        pair = type(number) is int and isinstance(parts, (list, tuple)) and len(names) == 2
+        if (pair and len(parts) == len(names)) or (len(names) > 2 and "to unpack" in site.text):
+            read = {n.id for n in place.source.nodes if isinstance(n, ast.Name)}
+            name = next((each for each in ("i", "step", "number") if each not in read), "_")
+            text = f"{name}, ({', '.join(map(place.text, names))})"
+            yield replace(place, distance=0.0).replaced(0.25, (loop.target, text))
+
+
 def from_the_beginning(site: Site) -> Iterator[Candidate]:
     """A file in memory read from its beginning, after it was written."""
     for place in site.raising[:1] if isinstance(site.error, EOFError) else ():
