@@ -66,7 +66,7 @@ def not_collated(case: Case) -> Explanation | None:
     kind = case.match[1].rpartition(".")[2]
     found = [name for name, type_ in case.failure.facts.get("sample", {}).items() if type_ == kind]
     where = f"`{found[0]}` of a sample" if found else "a part of a sample"
-    what = "None" if kind == "NoneType" else f"a {kind}"
+    what = "None" if kind == "NoneType" else f"of class {kind}"
     key = repr(found[0]) if found else "key"
     none = (
         "leave the field out, or return a number for it",
