@@ -659,6 +659,27 @@ def test_result_of_the_programs_own_module_is_known_where_it_is_an_argument(rate
     assert passed["pass model(x) + 1e-6"] in ("verified", "finite")
 
 
+def test_argument_of_a_call_in_a_loop_is_changed_in_each_round(rates: Any) -> None:
+    weight, y = nn.Parameter(torch.ones(2)), torch.tensor([0.5, 1.0])
+    rounds = [y, torch.tensor([3.0, 1.0]), y]
+    measure = (lambda function: function)(rates.apart)  # which nanlab cannot follow
+
+    def loss(shift: float = 0.0) -> torch.Tensor:
+        total = torch.zeros(())
+        for x in rounds:
+            z = x * weight
+            total = total + (rates.apart(z + shift, y) if shift else measure(z, y))
+        return total
+
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(2):
+            weight.grad = None
+            loss().backward()
+    assert trace.culprit is not None
+    (fix,) = (fix for fix in trace.culprit.fixes if fix.title == "pass z + 1e-6")
+    assert trace.replay(fix).loss == loss(1e-6).item()
+
+
 def test_line_of_a_librarys_own_backward_is_named(rates: Any) -> None:
     x = nn.Parameter(torch.tensor([0.5, -100.0, 2.0]))
     found = culprit(x, lambda: rates.step(x).sum())

@@ -85,7 +85,7 @@ from nanlab.program.rerun import Get, operate
 from nanlab.program.values import BySegment, Values
 from nanlab.trace.chunk import Span
 from nanlab.trace.mode import DispatchMode
-from nanlab.trace.op import is_installed
+from nanlab.trace.op import Op, is_installed
 from nanlab.trace.program import Call, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
@@ -298,7 +298,7 @@ class _Rewrite:
                 found = list(self._wrapped(made, was, old, new))
             found = found or self._called(was, now, old, new)
             if not found and known:
-                found = list((self._in_float32 if leaves else self._fed)(made, old, new))
+                found = [*(self._in_float32 if leaves else self._fed)(made, old, new)]
             found = found or self._around(made, was, now, old, new)
             found = found or self._by_name(was, old, new)
             if not found:
@@ -712,27 +712,54 @@ class _Rewrite:
                 patch = Patch(at, index, frozenset(), ref, _over(code, key, ref))
                 yield Region(at, (index, ref)), patch
 
-    def _fed(self, made: BySegment, old: ast.expr, new: ast.expr) -> Iterator[_Found]:
-        """Patches for an argument in a new form, which the callee then reads. Nothing if
-        unclear."""
+    def _fed(self, made: BySegment, old: ast.expr, new: ast.expr) -> list[_Found]:
+        """Patches for an argument in a new form, which the callee then reads, in each of its runs.
+        Nothing if one is unclear."""
+        found: list[_Found] = []
         for call, argument, form in changed_arguments(old, new):
             key = key_of(argument)
             code = Code(form, [key], self.readings.names)
             if code.free:
-                return
+                return []
             for at, group in made:
                 every = [m for m in group if m.span == span_of(call)]
                 turns = self.readings.turns(argument, at)
-                for own in _by_turns(every, turns):
-                    ref = self._read_by(own, at, call, argument, turns)
-                    outs = [out for m in own for out in refs_in(m.call.out)]
+                runs = [
+                    run for each in self._runs_apart(at, every) for run in _by_turns(each, turns)
+                ]
+                rows = [taken[0] for taken in turns]
+                refs = [self._read_by(run, at, call, argument, rows) for run in runs]
+                if None in refs:  # what the program passes to the callee may run in between
+                    refs = [*{ref.view: ref for ref in refs if ref is not None}.values()]
+                    if len(refs) != 1:
+                        return []
+                    runs = [every]
+                for run, ref in zip(runs, refs, strict=True):
+                    outs = [out for m in run for out in refs_in(m.call.out)]
                     if ref is None or not outs:
                         continue
-                    first, last = own[0].index, own[-1].index
+                    first, last = run[0].index, run[-1].index
                     exchange = _Exchange(code, key, ref)
-                    region = Region(at, (last, outs[-1]))
-                    yield region, Patch(at, first, frozenset(), ref, exchange.enter, ahead=True)
-                    yield region, Patch(at, last, frozenset(), ref, exchange.leave)
+                    enter = Patch(at, first, frozenset(), ref, exchange.enter, ahead=True)
+                    leave = Patch(at, last, frozenset(), ref, exchange.leave)
+                    found += [(Region(at, (last, outs[-1])), patch) for patch in (enter, leave)]
+        return found
+
+    def _runs_apart(self, at: int, made: Sequence[Made]) -> Iterator[Sequence[Made]]:
+        """The calls of an expression, parted where other lines of the file made calls between."""
+        calls, start = self.segments[at].calls, 0
+        for end, (one, other) in enumerate(itertools.pairwise(made), 1):
+            between = (self.recording.op(c.position) for c in calls[one.index + 1 : other.index])
+            spans = (self._span_of(op) for op in between if op and op.file == self.readings.file)
+            if any(span is None or not inside(span, one.span) for span in spans):
+                yield made[start:end]
+                start = end
+        if made:
+            yield made[start:]
+
+    def _span_of(self, op: Op) -> Span | None:
+        span = self.recording.spans[op.place]
+        return whole_spans(self.text).get(span, span)
 
     def _in_float32(self, made: BySegment, old: ast.expr, new: ast.expr) -> Iterator[_Found]:
         """A module's call in float32 outside autocast; nothing where more than casts differ."""
@@ -756,10 +783,10 @@ class _Rewrite:
         at: int,
         call: ast.Call,
         argument: ast.expr,
-        turns: Sequence[Ref],
+        rows: Sequence[Ref],
     ) -> Ref | None:
-        """The value of an argument: the only one read, one of its turns in a loop, or the one read
-        by its name; or None."""
+        """The value of an argument: the only one read, one of the rows that a loop takes by its
+        name, or the one read by that; or None."""
         inner = {ref.view for m in own for ref in refs_in(m.call.out)}
         fresh = (m for m in own if not (m.call.func.is_view or m.call.func._schema.is_mutable))
         created = {ref.storage for m in fresh for ref in refs_in(m.call.out)}
@@ -773,7 +800,7 @@ class _Rewrite:
         others = [each for each in given if key_of(each) != key_of(argument)]
         alone = len(read) == 1 and all(isinstance(each, ast.Constant) for each in others)
         found = next(iter(read.values())) if alone else None
-        found = found or next((ref for ref in turns if ref.view in read), None)
+        found = found or next((ref for ref in rows if ref.view in read), None)
         if found is None and own:
             with suppress(NotReplayable):
                 found = self.readings.elsewhere(argument, at, [m.index for m in own])
@@ -1055,10 +1082,13 @@ def _outermost(index: int, out: Any, span: Span, around: Sequence[Made]) -> tupl
     return index, out
 
 
-def _by_turns(made: Sequence[Made], turns: Sequence[Ref]) -> list[Sequence[Made]]:
-    """Calls by the turn of a loop: each from the first that reads that turn's value on."""
-    first = ((m for m in made if any(r.view == ref.view for r in m.call.read)) for ref in turns)
-    starts = [made.index(m) for own in first if (m := next(own, None)) is not None]
+def _by_turns(made: Sequence[Made], turns: Sequence[Sequence[Ref]]) -> list[Sequence[Made]]:
+    """Calls by the turn of a loop: each from the first that reads some of what that turn takes."""
+    starts: list[int] = []
+    for taken in turns:
+        views = {ref.view for ref in taken}
+        first = (i for i, m in enumerate(made) if any(ref.view in views for ref in m.call.read))
+        starts += itertools.islice(first, 1)
     return [made[a:b] for a, b in itertools.pairwise([*starts, len(made)])] if starts else [made]
 
 

@@ -458,7 +458,14 @@ class Readings:
             if len(ends) == 1:
                 there = self.beside(self.file, ends[0])
                 ways.append(there._results_of(ends[0].value, at, reader))
-        return next((found[-1:] for found in ways if found), None)
+        last = (self._among_read(found[-1:], at, reader) for found in ways)
+        return next(filter(None, last), None)
+
+    def _among_read(self, refs: Sequence[Ref], at: int, reader: Sequence[int]) -> list[Any] | None:
+        """Those of some values that the reader's calls read."""
+        calls = self.segments[at].calls
+        read = {ref.view for index in reader for ref in calls[index].read}
+        return [ref for ref in refs if ref.view in read] or None
 
     def _results_of(self, node: ast.expr | None, at: int, reader: Sequence[int]) -> list[Any]:
         """What an expression gave before the reader, as far as calls made it."""
@@ -483,9 +490,8 @@ class Readings:
         if path.id not in names or path.id in stored_in(around):
             return None
         place = names.index(path.id) - (names[:1] == ["self"])
-        read = {ref.view for i in reader for ref in self.segments[at].calls[i].read}
         found: dict[Any, list[Any]] = {}
-        for statement in nodes_of(tree) if read else ():
+        for statement in nodes_of(tree):
             if not isinstance(statement, ast.stmt) or hasattr(statement, "body"):
                 continue
             for call in ast.walk(statement):
@@ -501,22 +507,25 @@ class Readings:
                 ways = there._assigned_to, there._noted, there._returned
                 values = next(filter(None, (of(given, at, reader) for of in ways)), None)
                 values = values or there._passed(given, at, reader, most - 1)
-                if values and values[-1].__class__ is Ref and values[-1].view in read:
-                    found[values[-1].view] = values
+                known = [value for value in values or () if value.__class__ is Ref]
+                for ref in self._among_read(known[-1:], at, reader) or ():
+                    found[ref.view] = [ref]
         return found.popitem()[1] if len(found) == 1 else None
 
-    def turns(self, path: ast.expr, at: int) -> list[Any]:
-        """The values of a name that takes the rows of a tensor in a loop, perhaps through ``zip``
-        or ``enumerate``; empty for any other."""
+    def turns(self, path: ast.expr, at: int) -> list[list[Ref]]:
+        """What a loop takes in each turn, that of this name first, where it goes through the rows
+        of a tensor, perhaps with others by ``zip`` or ``enumerate``; empty for any other name."""
         around = function_around(self.text, self.line)
-        loops = (n for n in nodes_of(around) if isinstance(n, ast.For | ast.comprehension))
-        for loop in loops:
-            own = _iterables(loop.target, loop.iter)
-            places = [i for i, (name, _) in enumerate(own) if key_of(name) == key_of(path)]
-            made = dict(self.made(span_of(loop.iter))).get(at, [])
-            parts = [m.call.out for m in made if getattr(m.call.func, "_opname", "") == "unbind"]
-            if len(places) == 1 and len(parts) == len(own):
-                return [*refs_in(parts[places[0]])]
+        for loop in nodes_of(around):
+            if not isinstance(loop, ast.For | ast.comprehension):
+                continue
+            names = [key_of(name) for name in _iterated_names(loop.target, loop.iter)]
+            if key_of(path) in names:
+                made = dict(self.made(span_of(loop.iter))).get(at, [])
+                parts = [[*refs_in(m.call.out)] for m in made if m.call.func._opname == "unbind"]
+                if len(parts) == len(names):
+                    own = parts.pop(names.index(key_of(path)))
+                    return [list(taken) for taken in zip(own, *parts, strict=False)]
         return []
 
     def _kept(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
@@ -538,7 +547,8 @@ class Readings:
         return None
 
     def _assigned_to(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
-        """The result of the expression in the function's only assignment to a name."""
+        """The result of the expression in the function's only assignment to a name: of several, the
+        last before the reader, if it reads that."""
         around = function_around(self.text, self.line)
         values = [
             value
@@ -548,21 +558,20 @@ class Readings:
             if key_of(name) == key_of(path)
         ]
         found = self._results_of(values[0], at, reader) if len(values) == 1 else []
-        return found if len(found) == 1 else None
+        return found if len(found) == 1 else self._among_read(found[-1:], at, reader)
 
 
-def _iterables(target: ast.expr, over: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """What a loop iterates over, in the order of evaluation, each with its part of the target as
-    it is read."""
+def _iterated_names(target: ast.expr, over: ast.expr) -> list[ast.expr]:
+    """The part of a loop's target, as it is read, for each iterable, in the order of these."""
     match target, over:
         case ast.Tuple(elts=[_, name]), ast.Call(func=ast.Name(id="enumerate"), args=[one]):
-            return _iterables(name, one)
+            return _iterated_names(name, one)
         case ast.Tuple(elts=names), ast.Call(func=ast.Name(id="zip"), args=every):
             pairs = zip(names, every, strict=False)
-            return [pair for name, one in pairs for pair in _iterables(name, one)]
+            return [each for name, one in pairs for each in _iterated_names(name, one)]
         case ast.Name(id=name), _:
-            return [(ast.Name(name, ast.Load()), over)]
-    return [(target, over)]
+            return [ast.Name(name, ast.Load())]
+    return [target]
 
 
 def _behind(segment: Segment, index: int, calls: Collection[int]) -> set[int]:
