@@ -1611,9 +1611,34 @@ rows = []
 x = torch.ones(2, 3) @ torch.tensor(rows).view(*torch.ones(2, 3, 0).shape[2:])
 """,
         "layer = nn.Linear(8, ['6', '4'])\n",
+        """
+import collections, numpy
+memory = collections.deque()
+batch = numpy.random.choice(memory, 4)
+""",
+        """
+class Settings:
+    def load(self):
+        return nn.Linear(3, 2, **self.read())
+    def read(self):
+        return {"dropout": 0.1}
+layer = Settings().load()
+""",
+        """
+def map(x):
+    return x
+y = torch.where(torch.ones(4) > 0, [1, 2], [-1, 1]) if map([1]) else map([-1])
+""",
+        """
+import pandas
+rows = pandas.Series([[1], [2], "a"]).map({"A": 0, 3: 1})
+loss = F.cross_entropy(torch.randn(3, 2), torch.tensor([1 if n else [0] for n in (1, 0, -1)]))
+""",
     ],
 )
-def test_every_kind_of_edit_reads_empty_lists_and_lists_as_sizes(text: str, tmp_path: Path) -> None:
+def test_every_kind_of_edit_reads_lists_and_other_values_than_are_usual(
+    text: str, tmp_path: Path
+) -> None:
     site = Site.of(failed(tmp_path / "program.py", text))
     assert site is not None
     with warnings.catch_warnings():

@@ -240,10 +240,12 @@ class Place:
         return MISSING
 
 
-def with_more(source: Source, call: ast.Call, more: str) -> tuple[ast.AST, str]:
-    """A call with one more argument."""
-    head = source.part(call)[:-1].rstrip().rstrip(",")
-    return call, f"{head}{', ' * bool(call.args or call.keywords)}{more})"
+def with_more(source: Source, node: ast.Call | ast.Dict, more: str) -> tuple[ast.AST, str]:
+    """A call with one more argument, or a dict with one more entry."""
+    text = source.part(node)
+    head = text[:-1].rstrip().rstrip(",")
+    held = node.keys if isinstance(node, ast.Dict) else [*node.args, *node.keywords]
+    return node, f"{head}{', ' * bool(held)}{more}{text[-1]}"
 
 
 def number_of(node: ast.AST) -> Any:

@@ -235,10 +235,9 @@ def given_by_key(site: Site) -> Iterator[Candidate]:
         rest = f'{{k: v for k, v in {text}.items() if k != "{told[1]}"}}'
         yield replace(place, distance=0.0).replaced(0.5, (whole[-1], rest))
         options = place.value(whole[-1])
-        for source in site.program.texts:
+        for source in site.program.texts if isinstance(options, dict) else ():
             for node in source.nodes:
-                shorter = _without_key(source, node, told[1], {*options}) if options else ""
-                if shorter and isinstance(options, dict):
+                if shorter := _without_key(source, node, told[1], {*options}):
                     yield Candidate(0.35, spliced(source, [(node, shorter)]))
 
 

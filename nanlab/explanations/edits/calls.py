@@ -150,10 +150,11 @@ def _is_named(site: Site, name: str) -> bool:
 def _is_told(site: Site, place: Place, given: ast.keyword) -> bool:
     """Whether the message has the option of another call, which can be given here as it is there: a
     number, or a name of the same function."""
+    if given.arg is None or not _is_named(site, given.arg):
+        return False
     value = place.value(given.value)
     around = place.function is not None and function_around(place.source, given) is place.function
-    known = type(value) is int or (around and value is MISSING and bool(spelled(given.value)))
-    return known and given.arg is not None and _is_named(site, given.arg)
+    return type(value) is int or (around and value is MISSING and bool(spelled(given.value)))
 
 
 def _in_all_alike(place: Place, call: ast.Call, more: str) -> Iterator[Candidate]:

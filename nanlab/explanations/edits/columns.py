@@ -92,23 +92,23 @@ def spelled_as_keys(site: Site) -> Iterator[Candidate]:
     missing = re.search(r"-9223372036854775808|non-finite|NA|nan", site.text) is not None
     for place in site.statements():
         for call in (c for c in place.calls() if callee(c) == "map" and len(c.args) == 1):
-            column, table = call.func.value, call.args[0]  # type: ignore[attr-defined]
+            if not isinstance(call.func, ast.Attribute):
+                continue
+            column, table = call.func.value, call.args[0]
             known = place.value(table)
             written = [getattr(key, "value", None) for key in getattr(table, "keys", ())]
             keys = [*known] if isinstance(known, dict) else written
             values = place.value(column)
-            words = {*values.dropna().unique()} if isinstance(values, pd.Series) else set()
+            column_of = values.dropna().tolist() if isinstance(values, pd.Series) else []
+            words = {each for each in column_of if isinstance(each, str)}
             unknown = values is MISSING and missing and all(isinstance(k, str) for k in keys)
-            for far, form in enumerate(SPELLINGS if keys and (words - {*keys} or unknown) else ()):
-                if {_written(each, form) for each in words or keys} <= {*keys}:
+            forms = SPELLINGS.items() if keys and (words - {*keys} or unknown) else ()
+            texts = words or {key for key in keys if isinstance(key, str)}
+            for far, (form, spelling) in enumerate(forms):
+                if {*map(spelling, texts)} <= {*keys}:
                     text = place.text(column) + form.replace(".", ".str.")
                     own = replace(place, distance=0.0)
                     yield own.replaced(0.2 + 0.2 * unknown + 0.02 * far, (column, text))
-
-
-def _written(word: Any, form: str) -> Any:
-    """A word in one of the ways to write it; anything else as it is."""
-    return eval(f"word{form}", {"word": word}) if isinstance(word, str) else word
 
 
 def _texts_of(table: pd.DataFrame) -> Iterator[list[str]]:

@@ -350,11 +350,14 @@ def encoder_alone(site: Site) -> Iterator[Candidate]:
     running = [f.f_locals.get("self") for f in site.inner]
     for place in site.raising:
         for call in place.calls():
-            model: Any = place.value(call.func)
-            parts = vars(model).get("_modules", {}) if isinstance(model, nn.Module) else {}
+            model = place.value(call.func)
+            if not isinstance(model, nn.Module):
+                continue
+            parts: dict[str, Any] = vars(model)["_modules"]
             text = f"{place.text(call.func)}.encoder"
             if "encoder" not in parts and hasattr(model, "get_encoder"):
-                parts = {"encoder": model.get_encoder(), "decoder": model.get_decoder()}
+                own: Any = model
+                parts = {"encoder": own.get_encoder(), "decoder": own.get_decoder()}
                 text = f"{place.text(call.func)}.get_encoder()"
             asked = any(each is parts.get("decoder") for each in running if each is not None)
             if "encoder" in parts and (asked or re.search("'tgt'|decoder_input", site.text)):

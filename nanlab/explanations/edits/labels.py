@@ -135,12 +135,11 @@ def from_signs(site: Site) -> Iterator[Candidate]:
                 yield own.replaced(0.2, (value, f"({place.whole(value)} + 1) // 2"))
         for node in place.parts():
             chosen = [node.body, node.orelse] if isinstance(node, ast.IfExp) else []
-            chosen += (
-                node.args[1:] if isinstance(node, ast.Call) and callee(node) == "where" else []
-            )
-            numbers = {number_of(n): n for n in chosen}
-            if numbers.keys() == {-1, 1}:
-                yield own.replaced(0.25, (numbers[-1], "0"))
+            if isinstance(node, ast.Call) and callee(node) == "where":
+                chosen += node.args[1:]
+            numbers = [number_of(each) for each in chosen]
+            if numbers in ([-1, 1], [1, -1]):
+                yield own.replaced(0.25, (chosen[numbers.index(-1)], "0"))
 
 
 def as_floats(site: Site) -> Iterator[Candidate]:

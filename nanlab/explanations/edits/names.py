@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -157,12 +157,18 @@ def _other_types(key: Any) -> Iterator[tuple[str, Any]]:
         yield "str({})", str(key)
     elif isinstance(key, str) and key.isdecimal():
         yield "int({})", int(key)
-    for form in SPELLINGS if isinstance(key, str) else ():
-        yield "{}" + form, eval(f"key{form}")
+    for form, spelling in SPELLINGS.items() if isinstance(key, str) else ():
+        yield "{}" + form, spelling(key)
 
 
-# Ways to write a word that people write in several.
-SPELLINGS = (".strip()", ".lower()", ".strip().lower()", ".upper()", ".title()")
+# Ways to write a word that people write in several, as methods of it.
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    ".strip()": str.strip,
+    ".lower()": str.lower,
+    ".strip().lower()": lambda word: word.strip().lower(),
+    ".upper()": str.upper,
+    ".title()": str.title,
+}
 
 
 def of_all_data(site: Site, place: Place) -> Iterator[Candidate]:
@@ -348,7 +354,7 @@ def _holders(site: Site, lacking: str, name: str) -> Iterator[tuple[float, str]]
         own = vars(module) if isinstance(module, ModuleType) else {}
         public = not any(part[:1] == "_" for part in path.split(".")) and path != lacking
         if path.partition(".")[0] in roots and public and own.get(name) is not None:
-            plain = name in own.get("__all__", [name])
+            plain = name in (own.get("__all__") or [name])
             yield 0.03 * path.count(".") + 0.1 * (path not in _USUAL) + 0.1 * (not plain), path
 
 

@@ -27,6 +27,7 @@ from nanlab.explanations.site import (
     spelled,
     spliced,
     unread,
+    with_more,
 )
 from nanlab.explanations.trial import Source
 
@@ -247,9 +248,9 @@ def with_parameter(site: Site) -> Iterator[Candidate]:
             for node in (n for n in own_nodes(function) if isinstance(n, ast.Dict | ast.Call)):
                 known = dict(_items(node)) if callee(node) in ("", "dict") else {}
                 for name in names[:1] if known and key not in known else ():
-                    more = f'"{key}": {name}}}' if isinstance(node, ast.Dict) else f"{key}={name})"
-                    text = f"{source.part(node)[:-1].rstrip().rstrip(',')}, {more}"
-                    yield Candidate(0.4 - 0.15 * (name in idle), spliced(source, [(node, text)]))
+                    more = f'"{key}": {name}' if isinstance(node, ast.Dict) else f"{key}={name}"
+                    pair = with_more(source, node, more)
+                    yield Candidate(0.4 - 0.15 * (name in idle), spliced(source, [pair]))
 
 
 def _choosing(source: Source) -> Iterator[tuple[str, ast.expr]]:

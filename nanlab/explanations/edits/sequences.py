@@ -61,7 +61,8 @@ def drawn_by_position(site: Site) -> Iterator[Candidate]:
     for place in site.raising:
         for call in (c for c in place.calls() if callee(c) == "choice" and c.args):
             owner, rows = place.value(getattr(call.func, "value", call)), place.value(call.args[0])
-            listed = isinstance(rows, list | tuple | deque) and isinstance(rows[0], list | tuple)
+            listed = isinstance(rows, list | tuple | deque) and len(rows) > 0
+            listed = listed and isinstance(rows[0], list | tuple)
             if listed and (owner is np.random or isinstance(owner, _GENERATORS)):
                 name = place.text(call.args[0])
                 drawn = place.text(call).replace(name, f"len({name})", 1)
