@@ -12,7 +12,7 @@ import torch
 
 from nanlab.exact.limits import Evaluation, Limit, Truth, Wide, evaluate, truth
 from nanlab.exact.numbers import ORDERING, Comparisons, unmoved
-from nanlab.operators import having
+from nanlab.operators import CARDS, having
 from nanlab.program.edit import Region, is_sum
 from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get
@@ -221,6 +221,46 @@ def _kept_where(call: Call, hidden: Tensor, kept: Any, get: Get) -> Any:
     if not isinstance(kept, Tensor) or made.shape != kept.shape or hidden.shape != kept.shape:
         return made  # of a few rows
     return torch.where(hidden, kept if made.dtype == torch.bool else kept.double(), made)
+
+
+DRIFT = 1e-3  # how far beyond the edge of a domain a value may be that belongs to the edge
+
+
+def at_the_edge(part: Slice) -> list[Patch]:
+    """Patches that move operands back to the edge of a function's domain that they have left by a
+    little, through rounding or a step; what is farther out stays there."""
+    asked = [
+        (at, index, item, CARDS[_name(item)].domain)
+        for at, index, item in part.items
+        if isinstance(item, Call) and _name(item) in _WITH_EDGES and isinstance(item.args[0], Ref)
+    ]
+    results = Results(part.values)
+    for at, index, _, _ in asked:
+        results.want(at, [index])
+    if asked:
+        results.run()
+    found = []
+    for at, index, call, (low, high) in asked:
+        x, made = results.value(at, index, call.args[0]), results.results[at, index]
+        if not (isinstance(x, Tensor) and isinstance(made, Tensor)):
+            continue
+        by = x.double().clamp(low, high) - x.double()
+        small = by.abs() <= DRIFT * (x.double() + by).abs().clamp_min(1.0)
+        by = torch.where(small & ~made.isfinite(), by, 0.0)
+        if bool(by.any()):
+            run = partial(_moved_by, call, by)
+            found.append(Patch(at, index, frozenset({index}), call.out, run))
+    return found
+
+
+_WITH_EDGES = having("singular") & {
+    name for name, one in CARDS.items() if one.domain != (-math.inf, math.inf)
+}
+
+
+def _moved_by(call: Call, distance: Tensor, get: Get) -> Any:
+    x, *others = (get(each) if isinstance(each, Ref) else each for each in call.args)
+    return call.func(x + distance, *others, **call.kwargs)
 
 
 def _name(call: Call) -> str:

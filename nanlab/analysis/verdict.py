@@ -17,6 +17,7 @@ from nanlab.analysis.parts import (
     WHOLE,
     Parts,
     SumsBefore,
+    at_the_edge,
     by_zero,
     counted,
     counts_nothing,
@@ -39,6 +40,7 @@ from nanlab.exact.limits import (
     evaluate,
     longer,
     tolerance,
+    truth,
 )
 from nanlab.exact.numbers import Undecided, count_work
 from nanlab.program.beginnings import Beginnings
@@ -190,6 +192,9 @@ class Judge:
             beyond = self.replayed(further).loss
             if loss is not None and beyond is not None and _differ(beyond, loss):
                 return replace(found, verdict="finite", why=f"{STANDS_FOR}: the loss is {loss:.4g}")
+        off = self._off_at_the_edge(edits)
+        if off is not None:
+            return replace(found, verdict="finite", why=off.why)
         was = self._as_it_was
         dies = gradients and _all_zero(gradients) and not _all_zero(was.gradients)
         nowhere = was.loss is not None and math.isnan(was.loss)  # an infinite loss tends to that
@@ -198,6 +203,24 @@ class Judge:
         ):  # |x| has a slope of 0 at its least
             return replace(found, verdict="finite", why=DEAD)
         return found
+
+    def _off_at_the_edge(self, edits: Sequence[EditLike]) -> Agreement | None:
+        """The disagreement with what loss and gradients tend to at the edge of a domain that an
+        operand has left by a little; None where they tend to nothing finite there."""
+        with suppress(NotReplayable):
+            edited = apply(self.recording, self.where.segments, edits, self.values)
+            for run in self._runs:
+                whole = self.parts.whole(*run)
+                inside = at_the_edge(whole) if whole.size <= WHOLE else []
+                if not inside:
+                    continue
+                operands, wanted = [*whole.operands.values()], whole.differentiated
+                true = truth(whole.function(inside), operands, wanted)
+                new = evaluate(whole.function(edited.patches), operands, wanted)
+                found = compared(new, whole.evaluated, true)
+                if found.kind in ("value", "gradient"):
+                    return found
+        return None
 
     def _has_limit(self, run: tuple[int, EngineRun]) -> bool:
         """Whether each loss of a run has a limit, an infinite one too, or it is unknown."""

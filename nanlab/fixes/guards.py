@@ -105,10 +105,11 @@ def _of_domain(one: Card) -> Iterator[Guard]:
             title = "the argument drawn EDGE into its domain, which keeps the gradient's sign"
             yield Guard(title, plain, f"{home}((1 - EDGE) * $x)", last_resort=True)
             title = "the same by one rounding of its dtype"  # the value moves by the root of it
-            inside = "(1 - torch.finfo($x.dtype).eps) * $x"
-            yield Guard(title, plain, f"{home}({inside})", last_resort=True)
+            just = "(1 - torch.finfo($x.dtype).eps) * $x"
+            yield Guard(title, plain, f"{home}({just})", last_resort=True)
         title = "clamp the argument to the edge itself"
         yield Guard(title, whole, f"{home}($x.clamp({low:g}, {high:g}), ...)")
+        yield _clamped_straight_through(plain, home, f"clamp({inside})")
         return
     small = "EPS" if low == 0 else "EDGE"
     place = "root" if "sqrt" in name else name
@@ -121,6 +122,14 @@ def _of_domain(one: Card) -> Iterator[Guard]:
     elif name == "log":  # which stays finite with the smallest one
         title = "the smallest normal number as an epsilon inside the log"
         yield Guard(title, plain, f"{home}($x + torch.finfo($x.dtype).tiny)", last_resort=True)
+    yield _clamped_straight_through(plain, home, f"clamp_min({floor})")
+
+
+def _clamped_straight_through(plain: str, home: str, clamp: str) -> Guard:
+    """A clamp that stops no gradient, for a derivative that is finite together with what follows,
+    as of acosh(x) ** 2."""
+    title = "clamp the argument EDGE inside its domain, and pass the gradient straight through"
+    return Guard(title, plain, f"{home}($x + ($x.{clamp} - $x).detach())", last_resort=True)
 
 
 DOMAINS = [
