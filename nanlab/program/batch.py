@@ -44,6 +44,8 @@ class Batch:
     # tensors whose rows are left out from a call on, and the position of that call
     entering: tuple[Ref, ...] = ()
     start: int = 0
+    # gives the number of a call in a library that has fewer rows, from the storages reached
+    recount: Callable[[Call, Container[int]], float | None] | None = None
     # storages of numbers of rows, as arange counts them: those that they had in the recorded batch
     _counters: set[int] = field(default_factory=set)
     _reached: set[int] = field(default_factory=set)  # storages that the batch has a part in
@@ -405,6 +407,9 @@ class Batch:
             return args
         line = self.lines.get(call.position, "")
         if not any(each in line for each in _COUNTS):
+            found = self.recount(call, self._reached) if self.recount is not None else None
+            if found is not None:
+                return (args[0], found, *args[2:])
             raise NotReplayable(
                 f"{self._line(call)} divides by {round(count)}, which may be the count of the rows"
             )

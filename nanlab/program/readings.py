@@ -468,15 +468,20 @@ class Readings:
         return [ref for ref in refs if ref.view in read] or None
 
     def _results_of(self, node: ast.expr | None, at: int, reader: Sequence[int]) -> list[Any]:
-        """What an expression gave before the reader, as far as calls made it."""
+        """What an expression gave before the reader, as far as calls made it; of views of what
+        others made, the last of those that follow each other."""
         span = span_of(node)
-        return [
-            m.call.out
+        own = [
+            m
             for segment, group in self.made(span)
             for m in group
             if segment == at and m.index < reader[0] and m.span == span
-            if not is_silent(m.call.func) and m.call.out.__class__ is Ref
+            if m.call.out.__class__ is Ref
         ]
+        if found := [m.call.out for m in own if not is_silent(m.call.func)]:
+            return found
+        next_to = {m.index - 1 for m in own}
+        return [m.call.out for m in own if m.index not in next_to]
 
     def _passed(
         self, path: ast.expr, at: int, reader: Sequence[int], most: int = MOST_HANDED

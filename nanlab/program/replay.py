@@ -30,6 +30,7 @@ from nanlab.program.rebuild import (
     rebuild,
     same_bits,
 )
+from nanlab.program.recount import Recount
 from nanlab.program.rerun import (
     Instead,
     Memory,
@@ -446,7 +447,9 @@ def _narrowed(where: Window, change: Change, without: Sequence[int]) -> Replay:
 
 def without_rows(where: Window, out: LeftOut) -> Replay:
     """A step in which some tensors have fewer rows. Raises NotReplayable."""
-    return patched(where, Change(where.segments, batch=batch_without(where, out)))[0]
+    batch = batch_without(where, out)
+    batch.recount = Recount(where, batch.rows, batch.kept).number
+    return patched(where, Change(where.segments, batch=batch))[0]
 
 
 def replay(
