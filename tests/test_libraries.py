@@ -1588,3 +1588,194 @@ def test_setting_of_a_configuration_that_a_library_reads_is_tried(given: Any) ->
     title = "let model.config.transducer_zero_infinity be True: an infeasible target costs nothing"
     assert _passed(found)[title] == "verified"
     assert model.config.transducer_zero_infinity is False
+
+
+OPTIONS = """
+import torch
+
+class Lengths:
+    def __init__(self, norm: bool = True, max_value=None):
+        self.norm = norm
+        self.max = max_value
+
+    def __call__(self, points):
+        found = (points[1:] - points[:-1]).square().sum(-1, keepdim=True)
+        if self.norm and found.numel() > 0:
+            most = float(found.max()) if self.max is None else self.max
+            found = found / most
+        return found
+
+class Held:
+    def __init__(self, points):
+        self.points = points
+
+def lengths_of(held, normalise: bool = True):
+    found = held.points.square().sum(-1, keepdim=True)
+    if not normalise:
+        return found
+    return found / found.sum()
+
+def mean_where(x, y, kept):
+    return (x - y).abs().masked_select(kept).mean()
+
+def mean_over(p, q):
+    count = p.shape[0]
+    return _reduced((p / p.sum(-1, keepdim=True) - q).square().sum(-1), count)
+
+def _reduced(each, count):
+    return each.sum() / count
+
+def distance(x, y, squared: bool = True):
+    return _root((x - y).square().sum(), squared)
+
+def _root(total, squared: bool = True):
+    return total if squared else total.sqrt()
+
+def scaled(x, p=0.0):
+    return x / (x.abs().sum() + p)
+"""
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return installed(tmp_path, monkeypatch, "options_of_calls", OPTIONS)
+
+
+def test_number_that_a_library_computes_where_it_is_given_none_is_given(options: Any) -> None:
+    """The object that the other side of a condition makes is another one."""
+    weight, points = nn.Parameter(torch.ones(1)), torch.ones(3, 2)
+    given = [False][0]
+    lengths = options.Lengths(max_value=4.0) if given else options.Lengths(max_value=None)
+    found = culprit(weight, lambda: (lengths(points) * weight + weight).sum())
+    assert _verdicts(found, "else options.Lengths(max_value=1.0)") == ["verified"]
+    assert not _verdicts(found, "options.Lengths(max_value=1.0) if")
+
+
+def test_option_by_which_a_librarys_line_is_not_reached_is_tried(options: Any) -> None:
+    weight, points = nn.Parameter(torch.ones(1)), torch.ones(3, 2)
+    normalise = [True][0]
+    lengths = options.Lengths(norm=normalise)
+    found = culprit(weight, lambda: (lengths(points) * weight + weight).sum())
+    assert "verified" in _verdicts(found, "options.Lengths(norm=False)")
+    assert lengths.norm is True
+
+
+def test_option_of_a_librarys_function_is_tried_and_no_method_that_its_argument_lacks(
+    options: Any,
+) -> None:
+    weight, points = nn.Parameter(torch.ones(1)), torch.zeros(3, 2)
+
+    def loss() -> torch.Tensor:
+        held = options.Held(points)
+        value: torch.Tensor = options.lengths_of(held) * weight + weight
+        return value.sum()
+
+    found = culprit(weight, loss)
+    passed = _passed(found)
+    assert passed["lengths_of with normalise=False"] in ("verified", "finite")
+    assert not [title for title in passed if title.startswith("pass held")]
+    assert _verdicts(found, "options.Held(points.clamp_min(1e-6))") in (["verified"], ["finite"])
+
+
+def test_guard_is_set_on_no_object_that_has_none(options: Any) -> None:
+    model, x = nn.Sequential(nn.Linear(2, 2, bias=False)), torch.zeros(3, 2)
+    found = culprit(model[0].weight, lambda: options.scaled(model(x)).sum())
+    assert not _verdicts(found, "model.p =")
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_term_that_averages_over_nothing_is_left_out_of_a_sum(options: Any, in_place: bool) -> None:
+    weight, y = nn.Parameter(torch.ones(4)), torch.tensor([0.3, 0.1, 0.7, 0.2])
+    lengths = [3, 0, 4]
+
+    def plain(skipped: bool = False) -> torch.Tensor:
+        total = 0.0
+        for n in lengths:
+            if skipped and not n:
+                continue
+            kept = torch.arange(4) < n
+            total = total + options.mean_where(weight * 1.1, y, kept)
+        assert isinstance(total, torch.Tensor)
+        return total
+
+    def written(skipped: bool = False) -> torch.Tensor:
+        total = torch.zeros(())
+        for n in lengths:
+            if skipped and not n:
+                continue
+            kept = torch.arange(4) < n
+            total += options.mean_where(weight * 1.1, y, kept)
+        return total
+
+    loss = written if in_place else plain
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(2):
+            weight.grad = None
+            loss().backward()
+    assert trace.culprit is not None
+    (fix,) = (fix for fix in trace.culprit.fixes if fix.title.startswith("leave the term out"))
+    assert fix.code.splitlines()[0] == "if kept.any():"
+    assert fix.verified
+    weight.grad = None
+    right = loss(True)
+    right.backward()
+    replay = trace.replay(fix)
+    assert replay.loss == right.item()
+    (gradient,) = replay.gradients.values()
+    assert weight.grad is not None and torch.equal(gradient, weight.grad)
+
+
+def test_term_is_not_left_out_where_none_would_be_left(options: Any) -> None:
+    weight, y = nn.Parameter(torch.ones(4)), torch.tensor([0.3, 0.1, 0.7, 0.2])
+
+    def loss() -> torch.Tensor:
+        total = 0.0
+        for n in (0, 0):
+            kept = torch.arange(4) < n
+            total = total + options.mean_where(weight * 1.1, y, kept)
+        assert isinstance(total, torch.Tensor)
+        return total
+
+    found = culprit(weight, loss)
+    left = [fix for fix in found.fixes if fix.title.startswith("leave the term out")]
+    assert [fix.verdict for fix in left] in ([], ["untried"])
+
+
+def test_mask_is_no_argument_that_holds_numbers(options: Any) -> None:
+    weight, y = nn.Parameter(torch.ones(4)), torch.tensor([0.3, 0.1, 0.7, 0.2])
+    kept = torch.zeros(4, dtype=torch.bool)
+    found = culprit(weight, lambda: options.mean_where(weight * 1.1, y, kept) + weight.sum())
+    passed = _passed(found)
+    assert not [title for title in passed if "~y" in title or "~(weight" in title]
+
+
+def test_rows_are_left_out_where_a_library_divides_by_their_count(options: Any) -> None:
+    torch.manual_seed(0)
+    model, x, counts = nn.Linear(3, 4), torch.randn(6, 3), torch.rand(6, 4) + 0.1
+    counts[2] = 0.0
+
+    def loss(rows: Any = slice(None)) -> torch.Tensor:
+        found: torch.Tensor = options.mean_over(counts[rows], model(x[rows]).softmax(-1))
+        return found
+
+    def step() -> None:
+        shown, given = x.clone(), counts.clone()
+        found = options.mean_over(given, model(shown).softmax(-1))
+        found.backward()
+
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(2):
+            model.weight.grad = None
+            step()
+    assert trace.culprit is not None
+    (fix,) = (fix for fix in trace.culprit.fixes if fix.title.startswith("leave out sample 2"))
+    assert trace.replay(fix).loss == loss(counts.any(1)).item()
+
+
+def test_option_that_a_librarys_function_hands_on_is_tried_whatever_flag_it_was(
+    options: Any,
+) -> None:
+    weight, x, given = nn.Parameter(torch.ones(3)), torch.zeros(3), [False][0]
+    found = culprit(weight, lambda: options.distance(x * weight, x, squared=given) + weight.sum())
+    assert library_of(found)[1] == "_root"
+    assert "verified" in _verdicts(found, "squared=True")

@@ -9,15 +9,17 @@ import linecache
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MappingProxyType
 
 import torch
 
-from nanlab.program.callee import meant, objects_of
-from nanlab.program.edit_text import local_makers, root_of
+from nanlab.analysis.options import Option, options_at
+from nanlab.program.callee import makers_of, meant, objects_of, objects_passed
+from nanlab.program.edit_text import argument_of, root_of
 from nanlab.program.expression import (
     assigned_pairs,
     functions_around,
@@ -28,10 +30,12 @@ from nanlab.program.expression import (
     nodes_of,
     parsed,
     replaced,
+    sides_of,
     span_of,
     stored_in,
 )
 from nanlab.program.patched import function_at, parsed_file
+from nanlab.program.terms import added_by
 from nanlab.trace.chunk import Span
 from nanlab.trace.op import Op, as_imported, walk
 from nanlab.trace.recording import Recording
@@ -161,6 +165,13 @@ FORMS = {
     "zero-times-inf": AWAY_FROM_ZERO,
     "empty-reduction": MASKS,
 }
+# where a call has something to compute with: a mask in which something is True, other data
+ANY, VARIED = "{x}.any()", "{x}.amax() > {x}.amin()"
+WHERE = {
+    "empty-reduction": (ANY,),
+    "div-by-zero": (ANY, VARIED),
+    "std-of-constant": (VARIED,),
+}
 # what a function names that it is given logarithms of probabilities
 LOGARITHMS = frozenset({"log_prob", "log_probs", "log_input", "log_target"})
 # of a batch, which samples a library's function has a derivative for
@@ -195,6 +206,7 @@ def rewritings(
     masked: bool = False,
     span: Span | None = None,
     kept: Sequence[str] = (),
+    dtypes: Mapping[str, torch.dtype] = MappingProxyType({}),
 ) -> list[Rewriting]:
     """What the user could pass to a library, the most promising first.
 
@@ -202,6 +214,7 @@ def rewritings(
     probable: whether data of the step lies between 0 and 1; masked: whether a mask is among it.
     span: of the call; those in it are taken, too, and without it all of the line. kept: forms in
     which an operand of the library's operation is within its domain, see :func:`forms_between`.
+    dtypes: of what the program's function has under a name.
     """
     try:
         tree = parsed(text)
@@ -217,17 +230,21 @@ def rewritings(
     zeros = ((call, k.arg or "") for call in every for k in call.keywords if _is_off(k))
     off = frozenset(name for call, name in zeros if float(_default(text, call, name, library)) > 0)
     guards = guards_at(real, library[1], off)
+    packages = frozenset({_package_of(library)})
     nothing = {"empty-reduction": EMPTY, "div-by-zero": EMPTY[:1]}.get(cause, ())
     forms = [form for form in FORMS.get(cause, ()) if masked or form not in MASKS]
     forms = [*dict.fromkeys((*kept, *forms))]
     if probable and cause == UNLIKELY:
         forms = [INSIDE[0]]
+    made = [*calls, *_made_of(calls, text, cause, packages)]
     found = [
         *_guarded(tree, text, calls, guards, library),
         *(_settings(text, calls[0], library) if calls else ()),
+        *_with_options(text, calls, every, library, real),
         *(_as_logarithms(tree, text, calls[0], library) if calls else ()),
         *(_by_rows(tree, text, calls[0]) if calls and cause in _AT_ZERO else ()),
-        *_fed(tree, text, [*calls, *_made_of(calls, text, cause)], forms, probable),
+        *_fed(_Passed(tree, text, packages, dtypes), made, forms, probable),
+        *(_where_defined(_Passed(tree, text, packages, dtypes), calls[0], cause) if calls else ()),
         *(_widened(tree, text, call, library) for call in calls[:1] if WIDER[0] in forms),
         *(_without_data(tree, text, calls[0], form, cause) for form in nothing if calls),
     ]
@@ -364,13 +381,15 @@ def _guarded(
         for call, node, held in low or [each for each in passed if not each[2]][:1]:
             default = _default(text, call, guard, library)
             # what is small beside the default changes less of what was right
-            own = [value] if guard in GUARDS or not float(default) else [default, value]
-            for better in [max(value, default, key=float)] if held else own:
+            near_it = [value] if guard in GUARDS or not float(default) else [default, value]
+            for better in [max(value, default, key=float)] if held else near_it:
                 yield _in_place(text, f"{title}: {better}", call, node, better)
         if near or not all(held for _, _, held in passed):
             continue
         for call in calls:
             if not of_self and last_name(call.func) == name:
+                if _is_given(text, call, guard, library):
+                    continue
                 changed = _given_too(call, guard, value)
                 yield _in_place(text, f"{title}: {value}", call, call, changed)
             elif any(
@@ -379,9 +398,21 @@ def _guarded(
                 else last_name(maker.func)[:1].isupper()  # which hands a guard of its own on
                 for maker in _makers(tree, call.func)
             ):
+                own = objects_of(call.func, text, frozenset({_package_of(library)}))
+                if not (own or of_self) or not all(hasattr(each, guard) for each in own):
+                    continue
                 row = text.splitlines()[call.lineno - 1].strip()
                 new = f"{ast.unparse(call.func)}.{guard} = {value}\n{row}"
                 yield Rewriting(f"{title}: {value}", call.lineno, call.lineno, new)
+
+
+def _is_given(text: str, call: ast.Call, name: str, library: Place) -> bool:
+    """Whether a call passes something for a parameter by its place."""
+    for function in meant(call.func, text, frozenset({_package_of(library)})):
+        with suppress(TypeError, ValueError):
+            places = [*inspect.signature(function).parameters]
+            return name in places and argument_of(call, name, places.index(name)) is not None
+    return False
 
 
 def _settings(text: str, call: ast.Call, library: Place) -> Iterator[Rewriting]:
@@ -399,6 +430,61 @@ def _settings(text: str, call: ast.Call, library: Place) -> Iterator[Rewriting]:
                 yield Rewriting(title, call.lineno, call.lineno, f"{path} = True\n{row}")
 
 
+def _with_options(
+    text: str, calls: Sequence[ast.Call], every: Sequence[ast.Call], library: Place, real: str
+) -> Iterator[Rewriting]:
+    """What the program calls or makes with another option of the library, by which its line is not
+    reached, or computes with a number instead of with none."""
+    package, last = _package_of(library), library[2].rpartition(".")[2]
+    inner = {span_of(n): n for each in every for n in ast.walk(each) if isinstance(n, ast.Call)}
+    for call in inner.values():
+        for kind in meant(call.func, text, frozenset({package})):
+            if getattr(kind, "__module__", "").partition(".")[0] != package:
+                continue
+            places = [(real, library[1]), *_calls_of(last, kind)]
+            for option in dict.fromkeys(o for place in places for o in options_at(*place)):
+                if isinstance(kind, type) is bool(option.owner) and option.name not in LOGARITHMS:
+                    yield from _with_option(text, call, kind, option)
+
+
+def _calls_of(name: str, within: object) -> Iterator[tuple[str, int]]:
+    """(file, line) of the calls of a function in another, or in what a class's objects do."""
+    methods = (getattr(within, each, None) for each in ("forward", "__call__"))
+    function = next(filter(None, methods), within) if isinstance(within, type) else within
+    with suppress(TypeError, OSError):
+        function = inspect.unwrap(function)  # type: ignore[arg-type]
+        file = inspect.getsourcefile(function) or ""
+        rows, first = inspect.getsourcelines(function)
+        for node in nodes_of(parsed_file(file)):
+            if isinstance(node, ast.Call) and first <= node.lineno < first + len(rows):
+                if last_name(node.func) == name:
+                    yield file, node.lineno
+
+
+def _with_option(text: str, call: ast.Call, called: object, option: Option) -> Iterator[Rewriting]:
+    """A call with a value of an option, where it has another."""
+    title = f"{last_name(call.func)} with {option.name}={option.value}"
+    with suppress(TypeError, ValueError):
+        parameters = inspect.signature(called).parameters  # type: ignore[arg-type]
+        places = [*parameters]
+        if option.name not in places or any(isinstance(a, ast.Starred) for a in call.args):
+            return
+        if any(k.arg is None for k in call.keywords):
+            return
+        default = parameters[option.name].default
+        if option.value in ("True", "False") and not isinstance(default, bool | type):
+            return  # another option of this name
+        given = argument_of(call, option.name, places.index(option.name))
+        shown = repr(default) if given is None else ast.unparse(given)
+        if shown == option.value:
+            return
+        if given is not None:
+            yield _in_place(text, title, call, given, option.value)
+        else:
+            whole = _given_too(call, option.name, option.value)
+            yield _in_place(text, title, call, call, whole)
+
+
 def _where_off(held: object, name: str, depth: int = 2) -> Iterator[str]:
     """The paths of attributes of an object that are False and whose names end so."""
     for key, value in getattr(held, "__dict__", {}).items():
@@ -412,19 +498,93 @@ def _package_of(library: Place) -> str:
     return (as_imported(library[0]) or "").partition("/")[0]
 
 
+@dataclass(frozen=True)
+class _Passed:
+    """What is known of the arguments that a file passes."""
+
+    tree: ast.Module
+    text: str
+    packages: frozenset[str]
+    dtypes: Mapping[str, torch.dtype]  # by name
+    known: dict[Span, list[ast.expr]] = field(default_factory=dict)  # of calls: what may be bounded
+
+    def of(self, call: ast.Call, form: str) -> list[ast.expr]:
+        """The arguments of a call that a form makes sense of."""
+        span = span_of(call)
+        if span not in self.known:
+            self.known[span] = [*self._of_tensors(call)]
+        every = self.known[span]
+        masks = form in (*MASKS, ANY) and any(map(self._is_mask, every))
+        return [
+            each for each in every if (self._is_mask(each) if masks else self._suits(each, form))
+        ][:MOST]
+
+    def _of_tensors(self, call: ast.Call) -> Iterator[ast.expr]:
+        """The arguments but for constants, objects, and those whose defaults are flags, names or
+        counts."""
+        flags, objects = dict[str, int](), objects_passed(call, self.text, self.packages)
+        for function in meant(call.func, self.text, self.packages)[:1]:
+            with suppress(TypeError, ValueError):
+                parameters = inspect.signature(function).parameters.items()
+                for place, (name, parameter) in enumerate(parameters):
+                    if isinstance(parameter.default, bool | int | str):
+                        flags[name] = place
+        given = [a for place, a in enumerate(call.args) if place not in flags.values()]
+        for each in (*given, *(k.value for k in call.keywords if k.arg not in flags)):
+            name = ast.unparse(each)
+            if not isinstance(each, ast.Starred) and names_in(each) and name not in objects:
+                if not name.startswith("torch."):
+                    yield each
+
+    def _suits(self, argument: ast.expr, form: str) -> bool:
+        name = ast.unparse(argument)
+        values = _assigned(self.tree).get(name, [])
+        if values and all(isinstance(each, ast.Constant) for each in values):
+            if not any(n.arg == name for n in nodes_of(self.tree) if isinstance(n, ast.arg)):
+                return form == AWAY_FROM_ZERO[1] and all(_is_number(each) for each in values)
+        root = argument
+        while isinstance(root, ast.Subscript):
+            root = root.value
+        dtype = self.dtypes.get(ast.unparse(root))
+        if form in (*MASKS, ANY):
+            unknown = dtype is None and isinstance(argument, ast.Name | ast.Attribute)
+            return unknown or (form == ANY and dtype is not None)
+        numbers = dtype is None or dtype.is_floating_point or dtype.is_complex
+        return numbers and not self._is_mask(argument)
+
+    def _is_mask(self, argument: ast.expr, depth: int = 3) -> bool:
+        """Whether an argument is of booleans, such as a comparison gives."""
+        if self.dtypes.get(ast.unparse(argument)) is torch.bool:
+            return True
+        match argument:
+            case ast.Compare() | ast.UnaryOp(op=ast.Invert()):
+                return True
+            case ast.Call(func=ast.Attribute(attr="bool")):
+                return True
+            case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr(), right=right):
+                return self._is_mask(left, depth) or self._is_mask(right, depth)
+            case ast.Subscript(value=value) if not isinstance(argument.slice, ast.Constant):
+                return self._is_mask(value, depth)
+        values = _assigned(self.tree).get(ast.unparse(argument), []) if depth else []
+        return bool(values) and all(self._is_mask(each, depth - 1) for each in values)
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is float
+
+
 def _fed(
-    tree: ast.Module, text: str, calls: list[ast.Call], forms: list[str], probable: bool
+    passed: _Passed, calls: list[ast.Call], forms: list[str], probable: bool
 ) -> Iterator[Rewriting]:
     """Arguments of the call, bounded so that the library's function has value and derivative."""
+    tree, text = passed.tree, passed.text
     kept, alike = [INSIDE[0]] if probable and INSIDE[0] in forms else [], list[Rewriting]()
     for form in (*kept, *(each for each in forms if each != INSIDE[0])):
         for call in calls:
             if ast.unparse(call.func).startswith("torch."):
                 continue
-            for argument in (*call.args, *(k.value for k in call.keywords))[:MOST]:
+            for argument in passed.of(call, form):
                 name = ast.unparse(argument)
-                if isinstance(argument, ast.Constant | ast.Starred) or name.startswith("torch."):
-                    continue
                 if _is_list(tree, argument):
                     if form not in OF_LISTS:
                         continue
@@ -445,10 +605,31 @@ def _fed(
     yield from alike
 
 
-def _made_of(calls: Sequence[ast.Call], text: str, cause: str) -> list[ast.Call]:
-    """The calls that make the objects called here; none where data is outside of a distribution's
-    support, which says nothing of its parameters."""
-    known = (local_makers(call, text).values() for call in calls if cause != UNLIKELY)
+def _where_defined(passed: _Passed, call: ast.Call, cause: str) -> Iterator[Rewriting]:
+    """The statement that adds the call's result to a sum, only where an argument has something for
+    the call to compute with."""
+    holding = (s for s in nodes_of(passed.tree) if added_by(s) is not None and call in ast.walk(s))
+    statement, rows = next(holding, None), passed.text.splitlines()
+    if not isinstance(statement, ast.stmt):
+        return
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    if rows[first - 1][: statement.col_offset].strip():  # behind a colon
+        return
+    row = textwrap.indent(textwrap.dedent("\n".join(rows[first - 1 : last])), "    ")
+    for form in WHERE.get(cause, ()):
+        for argument in passed.of(call, form):
+            if isinstance(argument, ast.Name | ast.Attribute):
+                test = form.format(x=ast.unparse(argument))
+                title = f"leave the term out where not {test}"
+                yield Rewriting(title, first, last, f"if {test}:\n{row}")
+
+
+def _made_of(
+    calls: Sequence[ast.Call], text: str, cause: str, packages: frozenset[str]
+) -> list[ast.Call]:
+    """The calls that make the objects called or passed here; none where data is outside of a
+    distribution's support, which says nothing of its parameters."""
+    known = (makers_of(call, text, packages).values() for call in calls if cause != UNLIKELY)
     return list({span_of(maker): maker for each in known for maker in each}.values())
 
 
@@ -523,7 +704,9 @@ def _widened(tree: ast.Module, text: str, call: ast.Call, library: Place) -> Rew
     """The call of a library's module with its parameters in float64; None of anything else."""
     owner, _, name = library[2].rpartition(".")
     made_for, path = owner.rpartition(".")[2], ast.unparse(call.func)
-    own = any(last_name(maker.func) == made_for for maker in _makers(tree, call.func))
+    makers = (m for m in _makers(tree, call.func) if last_name(m.func) == made_for)
+    kinds = (k for m in makers for k in meant(m.func, text, frozenset({_package_of(library)})))
+    own = any(isinstance(kind, type) and issubclass(kind, torch.nn.Module) for kind in kinds)
     if name != "forward" or not own or call.keywords or not call.args:
         return None
     given = ", ".join(_in_form(WIDER[0], each) for each in call.args)
@@ -640,7 +823,8 @@ def _given_too(call: ast.Call, keyword: str, value: str) -> str:
 def _makers(tree: ast.Module, path: ast.expr) -> list[ast.Call]:
     """The calls whose results the file gives to a name."""
     given = _assigned(tree).get(ast.unparse(path), [])
-    return [value for value in given if isinstance(value, ast.Call)]
+    sides = (side for value in given for side in sides_of(value))
+    return [value for value in sides if isinstance(value, ast.Call)]
 
 
 @lru_cache(maxsize=16)

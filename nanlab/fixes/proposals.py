@@ -29,6 +29,9 @@ from nanlab.fixes.example import Place, guarded, masked, renamed_behind
 from nanlab.fixes.guards import AHEAD, BEHIND, GUARDS, IN_FLOAT32, MAKERS, Guard, numbers
 from nanlab.fixes.pages import Pages
 from nanlab.operators import card, having
+from nanlab.program.batch import refs_by_name
+from nanlab.program.edit_text import function_around
+from nanlab.program.expression import first_line
 from nanlab.program.readings import text_of
 from nanlab.program.rerun import window
 from nanlab.stats import TensorStats
@@ -424,6 +427,18 @@ def reads_masks(recording: Recording, position: int) -> bool:
         if held is not None and str(held.dtype).endswith("bool"):
             return True
     return False
+
+
+def dtypes_by_name(recording: Recording, position: int) -> dict[str, torch.dtype]:
+    """The dtypes of what the function of an operation's line had under a name when its fault
+    showed."""
+    op = recording.at(position)
+    function = first_line(function_around(text_of(recording, op.file), op.line))
+    own = [n for n in recording.named if (n.file, n.function) == (op.file, function)]
+    end = own[0].position if own else -1
+    start = max((begin for begin in recording.starts if begin <= end), default=0)
+    calls = (call for each in recording.program.between(start, end + 1) for call in each.calls)
+    return {name: ref.dtype for name, ref in refs_by_name(calls, own).items()}
 
 
 def autocast(recording: Recording, op: Op) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import copy
 import gc
+import inspect
 import itertools
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from types import FunctionType, ModuleType
@@ -18,6 +20,7 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
+from nanlab.program.edit_text import local_makers, passed_makers
 from nanlab.program.expression import (
     SHAPES,
     Code,
@@ -38,6 +41,8 @@ from nanlab.program.expression import (
     numbers_in,
     parsed,
     reads_of,
+    replaced,
+    sides_of,
     span_of,
 )
 from nanlab.program.rerun import Get, seed_first
@@ -57,6 +62,7 @@ _DEPTH = 3  # objects that hold each other
 
 # where a setting stands in an object: names of attributes, the last of them its own
 Settings = dict[tuple[str, ...], Any]
+Differences = dict[tuple[str, ...], tuple[Any, Any]]  # of two objects, by the same
 
 
 @dataclass(frozen=True)
@@ -173,18 +179,43 @@ def run_with(code: Code, run: Run, segment: Segment, device: str) -> Callable[[G
     return result
 
 
-def with_settings(run: Run, key: str, settings: Settings) -> Run:
-    """The run with other settings of an object."""
+def with_settings(run: Run, key: str, settings: Differences) -> Run:
+    """The run with other settings of an object. Raises NotReplayable for one that does not have
+    those that are to be others."""
     live = run.parts[key]
-    changed = {**run.parts, key: Live(live.object, live.tensors, settings)}
+    for path, (was, _) in settings.items():
+        if _at(live.object, path) != was:
+            raise NotReplayable(f"the object has another {path[-1]} than its line gives it")
+    now = {path: value for path, (_, value) in settings.items()}
+    changed = {**run.parts, key: Live(live.object, live.tensors, now)}
     return replace(run, parts=changed)
 
 
-def settings_between(old: ast.expr, new: ast.expr, text: str, packages: frozenset[str]) -> Settings:
+def _at(held: Any, path: tuple[str, ...]) -> Any:
+    """An attribute of an object, or of one in it."""
+    for name in path:
+        held = vars(held)[name] if name in getattr(held, "__dict__", ()) else getattr(held, name)
+    return held
+
+
+def settings_between(
+    old: ast.expr, new: ast.expr, text: str, packages: frozenset[str]
+) -> Differences:
     """The attributes in which objects differ that two expressions make. Raises NotReplayable where
     they cannot be made here."""
     made = []
-    for node in (old, new):
+    if isinstance(old, ast.IfExp) and isinstance(new, ast.IfExp):
+        sides = zip(sides_of(old), sides_of(new), strict=False)
+        differ = [(a, b) for a, b in sides if a and b and key_of(a) != key_of(b)]
+        others = [each for each in sides_of(old) if each and each not in [a for a, _ in differ]]
+        if len(differ) == 1 and len(others) == 1:  # the other object is to be told from it
+            ((was, now),) = differ
+            apart = settings_between(was, others[0], text, packages)
+            if not apart:
+                raise NotReplayable("both sides make the same object")
+            same = {path: (value, value) for path, (value, _) in apart.items()}
+            return same | settings_between(was, now, text, packages)
+    for node in (_as_it_was(old, new), new):
         known = {key_of(n): v for n in ast.walk(node) for v in _literal(n, text)}
         if isinstance(node, ast.Call) and (found := meant(node.func, text, packages)):
             known[key_of(node.func)] = found[0]
@@ -199,17 +230,31 @@ def settings_between(old: ast.expr, new: ast.expr, text: str, packages: frozense
     return dict(_differing(made[0], made[1], (), 0))
 
 
+def _as_it_was(old: ast.expr, new: ast.expr) -> ast.expr:
+    """A call in which an argument that another call gives as a constant, and whose value is not
+    known, is what that is not: the object will tell."""
+    if not isinstance(old, ast.Call) or not isinstance(new, ast.Call):
+        return old
+    given = ([*each.args, *(k.value for k in each.keywords)] for each in (old, new))
+    values: dict[ast.expr, ast.expr] = {}
+    for was, now in zip(*given, strict=False):
+        if isinstance(was, ast.Name | ast.Attribute) and isinstance(now, ast.Constant):
+            values[was] = ast.Constant(not now.value if isinstance(now.value, bool) else None)
+    found: ast.expr = replaced(old, values.get)
+    return found
+
+
 def _differing(
     old: Any, new: Any, path: tuple[str, ...], depth: int
-) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(path, new value) of each plain attribute in which two objects of one class differ."""
+) -> Iterator[tuple[tuple[str, ...], tuple[Any, Any]]]:
+    """(path, both values) of each plain attribute in which two objects of one class differ."""
     if type(old) is not type(new) or not hasattr(old, "__dict__") or depth > _DEPTH:
         return
     for name, value in _attributes(new):
         before = dict(_attributes(old)).get(name)
         if isinstance(value, _PLAIN) and isinstance(before, _PLAIN):
             if before != value:
-                yield (*path, name), value
+                yield (*path, name), (before, value)
         elif not isinstance(value, Tensor | FunctionType | ModuleType | type):
             yield from _differing(before, value, (*path, name), depth + 1)
 
@@ -251,6 +296,8 @@ def _parts(
             if not called(part.func) and part is not node:
                 leaves.setdefault(key_of(part), [])  # of the program's own: its value was recorded
                 return
+            for name, default in _flags(part, text, packages):
+                leaves.setdefault(key_of(name), [*_literal(name, text)] or [default, not default])
             for each in (*part.args, *part.keywords):
                 visit(each)
             return
@@ -282,6 +329,18 @@ def _parts(
     return leaves, objects
 
 
+def _flags(call: ast.Call, text: str, packages: frozenset[str]) -> Iterator[tuple[ast.Name, bool]]:
+    """(name, default) of each flag that a call passes by a name."""
+    given = [k for k in call.keywords if isinstance(k.value, ast.Name)]
+    for function in meant(call.func, text, packages)[:1] if given else ():
+        with suppress(TypeError, ValueError):
+            parameters = inspect.signature(function).parameters
+            for each in given:
+                default = parameters[each.arg or ""].default if each.arg in parameters else None
+                if isinstance(default, bool) and isinstance(each.value, ast.Name):
+                    yield each.value, default
+
+
 def _is_plain(index: ast.expr) -> bool:
     """Whether an index holds no name; the result of any other index was recorded."""
     return not any(isinstance(each, ast.Name) for each in ast.walk(index))
@@ -292,7 +351,7 @@ def _literal(node: ast.AST, text: str) -> Iterator[Any]:
     if isinstance(node, ast.Name):
         given = _assigned(text).get(key_of(ast.Name(node.id, ast.Load())), ())
         only = given[0] if len(given) == 1 else None
-        sides = [only.body, only.orelse] if isinstance(only, ast.IfExp) else [only]
+        sides = [*sides_of(only)]
         constants = [each.value for each in sides if isinstance(each, ast.Constant)]
         yield from constants if len(constants) == len(sides) else ()
 
@@ -357,11 +416,34 @@ def _classes(path: ast.expr, text: str, packages: frozenset[str]) -> list[type]:
     return [
         kind
         for key in keys
-        for given in _assigned(text).get(key, ())
+        for each in _assigned(text).get(key, ())
+        for given in sides_of(each)
         if isinstance(given, ast.Call)
         for kind in meant(given.func, text, packages)
         if isinstance(kind, type) and not issubclass(kind, Tensor)
     ]
+
+
+def makers_of(
+    code: ast.stmt | ast.expr, text: str, packages: frozenset[str]
+) -> dict[str, ast.Call]:
+    """The calls that make the objects that some code calls, or passes to what it calls, by the
+    objects' names."""
+    return objects_passed(code, text, packages) | local_makers(code, text)
+
+
+def objects_passed(
+    code: ast.stmt | ast.expr, text: str, packages: frozenset[str]
+) -> dict[str, ast.Call]:
+    """The calls that make what some code passes by a name, where that is no tensor."""
+    return {
+        name: maker
+        for name, maker in passed_makers(code, text).items()
+        if any(
+            isinstance(kind, type) and not issubclass(kind, Tensor)
+            for kind in meant(maker.func, text, packages)
+        )
+    }
 
 
 def meant(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
@@ -433,21 +515,30 @@ def _first(
                 read.setdefault((ref.view, ref.tracked), ref)
         inner |= {ref.view for ref in refs_in(each.call.out)} - shown
     numbers = [*{n: 0 for each in made for n in numbers_in(each.call.args) if _is_number(n)}]
-    tries = 0
+    tries, found, chosen = 0, None, [key for key, each in leaves.items() if len(each) > 1]
     alive = (_alive(held, segment, [*read.values()]) for held in objects.values())
     for lives in itertools.product(*alive):
         taken = {ref for live in lives for _, ref in live.tensors}
         pool = [ref for ref in read.values() if ref not in taken]
         named = [each or [r for r in pool if r.storage in stored[k]] for k, each in leaves.items()]
         for given in _ways(named, pool, numbers):
+            parts = dict(zip([*leaves, *objects], [*given, *lives], strict=True))
+            if found is not None and any(
+                parts[key] is not part for key, part in found.parts.items() if key not in chosen
+            ):
+                continue
             tries += 1
             if tries > MOST_TRIES:
                 raise NotReplayable("the arguments of the call could not be told apart")
-            parts = dict(zip([*leaves, *objects], [*given, *lives], strict=True))
             for cast in casts(made):
                 run = _followed(code, parts, cast, made, segment, device, partial(value, at))
-                if run is not None:
+                if run is not None and not chosen:
                     return run
+                # with another flag it may do a part of what it did
+                if run is not None and (found is None or len(run.calls) > len(found.calls)):
+                    found = run
+    if found is not None:
+        return found
     raise NotReplayable("the call, made again, does not do what it did")
 
 

@@ -21,6 +21,7 @@ from nanlab.program.callee import (
     Run,
     enters_library,
     known_in,
+    makers_of,
     meant,
     packages_of,
     run_with,
@@ -40,7 +41,6 @@ from nanlab.program.edit_text import (
     joined,
     leaves_autocast,
     lifted_out,
-    local_makers,
     name_given,
     named_parts,
     number_changed,
@@ -82,6 +82,7 @@ from nanlab.program.patched import patching
 from nanlab.program.readings import Readings, device_of, text_of
 from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get, operate
+from nanlab.program.terms import added_by, left_out
 from nanlab.program.values import BySegment, Values
 from nanlab.trace.chunk import Span
 from nanlab.trace.mode import DispatchMode
@@ -260,6 +261,9 @@ class _Rewrite:
                 )
         if self.behind:
             return list(self._parts_renamed())
+        match self.old, self.new:
+            case [was], [ast.If(test=test, body=[now], orelse=[])] if key_of(was) == key_of(now):
+                return self._left_out(was, test)
         found: list[_Found] = []
         changed = False
         for was, now in zip(self.old, self.new, strict=True):
@@ -487,7 +491,7 @@ class _Rewrite:
         old, new: the parts in which the statements differ; None where they do not.
         """
         pairs = [*outward_of(was, now, old, new)]
-        makers = local_makers(was, self.text)
+        makers = makers_of(was, self.text, self.packages)
         if makers:  # what they make is gone when the step is over
             pairs += [(with_makers(a, makers), with_makers(b, makers)) for a, b in pairs]
         if found := self._made_of(was, now):
@@ -529,12 +533,12 @@ class _Rewrite:
             return []
         around, found = function_around(self.text, was.lineno), list[_Found]()
         reads = [n for n in ast.walk(around) if isinstance(n, ast.Name) and n.id == name]
-        users = [*statements_with(key_of(path), self.text)]
-        users = [s for s in users if name in local_makers(s, self.text) and s in nodes_of(around)]
+        every = (s for s in nodes_of(around) if isinstance(s, ast.stmt) and not hasattr(s, "body"))
+        users = [s for s in every if name in makers_of(s, self.text, self.packages)]
         if len(reads) - 1 != sum(n in reads for s in users for n in ast.walk(s)):
             return []
         for user in users:
-            makers = local_makers(user, self.text)
+            makers = makers_of(user, self.text, self.packages)
             for node, _ in outward_of(user, user, path, path):
                 with suppress(NotReplayable):
                     a, b = (with_makers(node, makers | {name: m}) for m in (maker, new))
@@ -568,7 +572,7 @@ class _Rewrite:
                 name = ast.Name(given, ast.Load())
             case _:
                 return []
-        key, makers = key_of(name), local_makers(old, self.text)
+        key, makers = key_of(name), makers_of(old, self.text, self.packages)
         code = Code(value, [key], self.readings.names)
         around = [a for a, _ in outward_of(old, old, name, name)]
         for node in (*around, *(with_makers(a, makers) for a in around if makers)):
@@ -601,9 +605,11 @@ class _Rewrite:
             return []
         found: list[_Found] = []
         for statement in statements_with(key_of(path), self.text) if settings else ():
-            for node, _ in outward_of(statement, statement, path, path):
+            makers = makers_of(statement, self.text, self.packages)
+            around = [node for node, _ in outward_of(statement, statement, path, path)]
+            for node in (*around, *(with_makers(n, makers) for n in around if makers)):
                 with suppress(NotReplayable):
-                    for at, run, group in self._runs(node):
+                    for at, run, group in self._runs(node, makers):
                         changed = with_settings(run, key_of(path), settings)
                         code = Code(node, run.parts, known_in(self.text))
                         found.append(self._made_anew(at, changed, code, span_of(node), group))
@@ -674,6 +680,27 @@ class _Rewrite:
         nodes = (n for n in nodes_of(parsed(self.text)) if isinstance(n, ast.Name))
         reads = (n.id for n in nodes if isinstance(n.ctx, ast.Load))
         return (local or name.id == "_") and name.id not in reads
+
+    def _left_out(self, statement: ast.stmt, test: ast.expr) -> list[_Found]:
+        """Patches for a term that is added only where a test holds."""
+        term = added_by(statement)
+        if term is None or self.before or self.contexts:
+            raise NotReplayable("the edit makes a statement conditional that adds no term")
+        paths = [n for n in ast.walk(test) if isinstance(n, ast.expr)]
+        keys, runs = {key_of(path) for path in paths}, list[_LibraryRun]()
+        makers = makers_of(statement, self.text, self.packages)
+        with suppress(NotReplayable):
+            runs = self._runs(with_makers(term, makers), makers)
+
+        def named(at: int, calls: Sequence[int]) -> dict[str, Any]:
+            own = (run for where, run, _ in runs if where == at and run.calls[-1] in calls)
+            return {k: v for run in own for k, v in run.parts.items() if k in keys}
+
+        found = left_out(self.readings, statement, test, named)
+        every = [(Region(at, (last, out)), patch) for at, last, out, patch in found]
+        if not every:
+            raise NotReplayable(CHANGES_NOTHING)
+        return every
 
     # -- functions that are not known: their results, and their arguments
 

@@ -187,6 +187,38 @@ def local_makers(statement: ast.stmt | ast.expr, text: str) -> dict[str, ast.Cal
     }
 
 
+def passed_makers(statement: ast.stmt | ast.expr, text: str) -> dict[str, ast.Call]:
+    """The calls that make what some code passes to calls by a name, each the last assignment to it,
+    in a block around the code."""
+    around, found = function_around(text, statement.lineno), dict[str, ast.Call]()
+    calls = (n for n in ast.walk(statement) if isinstance(n, ast.Call))
+    passed = {
+        each.id
+        for n in calls
+        for each in (*n.args, *(k.value for k in n.keywords))
+        if isinstance(each, ast.Name)
+    }
+    block: Sequence[ast.AST] = [around]
+    while passed and block:
+        inner = [n for n in block if getattr(n, "lineno", 0) <= statement.lineno]
+        last = inner[-1] if inner else None
+        for each in inner[:-1]:
+            for name in passed.intersection(stored_in(each)):
+                found.pop(name, None)  # of an outer block
+            for target, value in assignments_in(each):
+                if isinstance(target, ast.Name) and isinstance(value, ast.Call):
+                    if target.id in passed:
+                        found[target.id] = value
+        blocks = (getattr(last, field, []) for field in ("body", "orelse", "finalbody"))
+        holding = (b for b in blocks if isinstance(b, list) and b and _holds(b, statement.lineno))
+        block = next(holding, [])
+    return found
+
+
+def _holds(block: Sequence[ast.stmt], line: int) -> bool:
+    return block[0].lineno <= line <= (block[-1].end_lineno or 0)
+
+
 def root_of(path: ast.expr) -> str:
     """The first name of a dotted one; empty where it is none."""
     while isinstance(path, ast.Attribute):

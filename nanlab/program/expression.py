@@ -163,6 +163,14 @@ def assigned_pairs(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]
             yield target, statement.value
 
 
+def sides_of(value: ast.expr | None) -> Iterator[ast.expr | None]:
+    """Both sides of a conditional expression; of any other, itself."""
+    if isinstance(value, ast.IfExp):
+        yield from (each for side in (value.body, value.orelse) for each in sides_of(side))
+    else:
+        yield value
+
+
 def postorder(node: ast.AST) -> Iterator[ast.AST]:
     """The parts of some code, each after those that it is made of."""
     for child in ast.iter_child_nodes(node):

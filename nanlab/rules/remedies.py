@@ -41,6 +41,7 @@ from nanlab.fixes.pages import Pages
 from nanlab.fixes.proposals import (
     at_makers,
     carried,
+    dtypes_by_name,
     filled,
     library_proposals,
     makes_weight,
@@ -508,6 +509,7 @@ def passed_otherwise(trace: Trace, finding: Finding, pages: Pages) -> list[Fix]:
         reads_masks(recording, finding.position),
         span,
         kept := _kept_inside(trace, finding),
+        dtypes_by_name(recording, finding.position),
     )[:MOST_PASSED]
     made = spans_of_makers(recording, finding.position, pages)
     found += bounded_where_made(pages.text, made, finding.cause, kept)
