@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, repeat, zip_longest
 from typing import Any, Literal, get_args
@@ -230,16 +232,61 @@ class Cut:
 def cuts_before(flow: GraphFlow, root: int) -> list[Cut]:
     """Cuts on the way to the row ``root``, the most telling first, then the nearest."""
     found: list[Cut] = []
+    given = numbers_given(flow, root)
     for position, steps in flow.walk(
         root, lambda parent, child: not flow.lost_between(parent, child)
     ):
         if _is_literal(flow, position):
             found.append(_literal(flow, position, steps))
         elif position >= 0 and not flow.is_parameter(position):
+            if position in given:
+                carrier, place = given[position]
+                row, where = flow.recording.at(position), flow.recording.line_at(place)
+                cut = Cut("number", position, "item", row.module, *where, carrier, True, steps)
+                found.append(cut)
             lost = next((p for p in flow.parents(position) if flow.lost_between(p, position)), None)
             if lost is not None:
                 found.append(_cut(flow, position, lost, steps))
     return sorted(found, key=lambda cut: (not cut.known, _ORDER.index(cut.kind), cut.steps))
+
+
+# What a program makes of a number before it computes with it.
+_MADE: tuple[Callable[[float], float], ...] = (
+    lambda v: v,
+    lambda v: -v,
+    lambda v: 1 / v,
+    lambda v: v * v,
+    lambda v: v**0.5,
+    math.exp,
+    lambda v: math.exp(-v),
+)
+ROUND = 8  # digits that a number has at most which a program may have written, too
+
+
+def numbers_given(flow: GraphFlow, root: int) -> dict[int, tuple[int, int]]:
+    """(row, place of the reading) of what was read as a number before ``root``, by the row of the
+    operation that was given just that number."""
+    recording = flow.recording
+    start = _since(flow, root)
+    read: dict[float, tuple[int, int]] = {}
+    for each in recording.escapes.read_outs:
+        value = recording.value(each.source) if start <= each.position <= root else None
+        if value is not None and flow.carries(each.source):
+            for made in _MADE:
+                with suppress(ArithmeticError):
+                    if not isinstance(number := made(value), complex) and not _is_round(number):
+                        read.setdefault(number, (each.source, each.line))
+    given: dict[int, tuple[int, int]] = {}
+    for call in recording.program.calls(start, root + 1) if read else ():
+        numbers = (v for v in (*call.args, *call.kwargs.values()) if isinstance(v, float))
+        held = next((read[v] for v in numbers if v in read), None)
+        if held is not None and held[0] < call.position:
+            given[call.position] = held
+    return given
+
+
+def _is_round(number: float) -> bool:
+    return not math.isfinite(number) or float(f"{number:.{ROUND}g}") == number
 
 
 def cuts_off_parameters(flow: GraphFlow, cut: Cut) -> bool:

@@ -667,6 +667,7 @@ data: this line reads .data, which has no graph
 comparison: this line compares what is made with it, and nothing comes back through that
 index: this line makes an index of it, and nothing comes back through that
 cast: this line makes whole numbers of it, and nothing comes back through them
+number: this line computes with a number that line {line} reads of it, and no gradient goes through
 """.strip().splitlines()
 )
 
@@ -681,6 +682,7 @@ _LOST = {
         "chosen * scores.softmax(-1).gather(-1, index[..., None]).squeeze(-1)",
     ),
     "cast": Fix("pass the gradient straight through", "x + (x.round() - x).detach()"),
+    "number": Fix("compute with the tensor, and read the number for logs alone", "scale * logits"),
 }
 
 
@@ -725,15 +727,19 @@ def dead_gradient_(trace: Trace) -> Iterator[Finding]:
             shown = listed(names, 3)
             still = {recording.parameter_names[o] for o in unmoved} >= {*names}
             lost = cut.kind in _LOST and still and len(steps) >= FEWEST_ZERO
+            told_why = _CUTS[cut.kind].format(line=cut.line)
+            file, line, source = cut.file, cut.line, cut.source
+            if cut.kind == "number":  # which may be read for logs, too
+                file, line, source = recording.line_at(recording.at(cut.position).place)
             yield dead_gradient_.finding(
-                f"no gradient arrives at {shown}, which the optimizer holds: {_CUTS[cut.kind]}",
+                f"no gradient arrives at {shown}, which the optimizer holds: {told_why}",
                 severity="error" if lost else "note",
                 phase=PHASES[FORWARD],
                 op=cut.op,
                 module=cut.module,
-                file=cut.file,
-                line=cut.line,
-                source=cut.source,
+                file=file,
+                line=line,
+                source=source,
                 step=recording.step_of(steps[0].position),
                 symptom="silent-underflow",
                 fixes=[_LOST[cut.kind]] if lost else [],

@@ -1,7 +1,9 @@
 """Optimizers and derivatives written by hand, averages, narrow formats, and faults that make no noise."""
 
+import math
+
 import torch
-from programs import fault, train
+from programs import fault, healthy, train
 from torch import nn
 from torch.nn import functional as F
 
@@ -532,5 +534,70 @@ def epsilon_added_before_the_cast(fixed):
         if i == 1:
             x[2] = 0
         return net(x).square().mean()
+
+    return net, train(net.parameters(), loss)
+
+
+@fault("dead-gradient", "mul", "forward", step=0, steps=6, ops=("item", "_local_scalar_dense", "exp"))
+def scale_that_was_read_for_the_log(fixed):
+    torch.manual_seed(41)
+    net = nn.ModuleDict({"image": nn.Linear(6, 4), "text": nn.Linear(5, 4)})
+    net.register_parameter("log_scale", nn.Parameter(torch.tensor(1.3)))
+    log = {}
+
+    def loss(i):
+        scale = net.log_scale.exp()
+        log["scale"] = scale.item()
+        if not fixed:
+            scale = log["scale"]
+        image = F.normalize(net["image"](drawn(i, 6, 6)), dim=1)
+        text = F.normalize(net["text"](drawn(i, 6, 5)), dim=1)
+        logits = scale * image @ text.T  # ORIGIN
+        return F.cross_entropy(logits, torch.arange(6))
+
+    return net, train(net.parameters(), loss)
+
+
+@fault("dead-gradient", "div", "forward", step=0, steps=6, ops=("item", "_local_scalar_dense", "mul"))
+def noise_level_through_the_math_module(fixed):
+    torch.manual_seed(42)
+    net = nn.Linear(3, 1)
+    net.register_parameter("log_sigma", nn.Parameter(torch.tensor(0.37)))
+
+    def loss(i):
+        x = drawn(i, 8, 3)
+        sigma = net.log_sigma.exp() if fixed else math.exp(net.log_sigma.item())
+        z = (net(x).squeeze(-1) - x.sum(1)) / sigma  # ORIGIN
+        return (0.5 * z.square()).mean()
+
+    return net, train(net.parameters(), loss)
+
+
+@healthy("a learned coefficient weighs one loss as a number, and has a loss of its own")
+def entropy_coefficient_with_its_own_loss(fixed):
+    torch.manual_seed(43)
+    net = nn.ModuleDict({"policy": nn.Linear(4, 3)})
+    net.register_parameter("log_alpha", nn.Parameter(torch.tensor(-1.1)))
+
+    def loss(i):
+        log_p = F.log_softmax(net["policy"](drawn(i, 8, 4)), -1)
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        alpha = net.log_alpha.exp().item()
+        actor = (log_p[:, 0] - alpha * entropy).mean()
+        return actor + net.log_alpha * (entropy.detach() - 0.5).mean()
+
+    return net, train(net.parameters(), loss)
+
+
+@healthy("a parameter of the next phase is logged, and a number of the same size is written down")
+def head_of_the_next_phase_is_logged(fixed):
+    torch.manual_seed(44)
+    net = nn.Linear(4, 2)
+    net.register_parameter("gate", nn.Parameter(torch.tensor(0.25)))
+    log = []
+
+    def loss(i):
+        log.append(net.gate.item())
+        return (net(drawn(i, 8, 4)) * 0.25).square().mean() + 0.5 * net.weight.square().mean()
 
     return net, train(net.parameters(), loss)
