@@ -175,6 +175,9 @@ def _whole_steps(recording: Recording, wanted: set[int]) -> set[int]:
         if rows > WHOLE_ROWS:
             break
         found.add(step)
+    before = min(found, default=0) - 1  # which went well: no fix may change it
+    if before >= 0 and rows + bounds[before + 1] - bounds[before] <= WHOLE_ROWS:
+        found.add(before)
     return found
 
 
