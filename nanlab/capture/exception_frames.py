@@ -242,6 +242,10 @@ def _facts(steps: list[Step], modules: list[nn.Module], guard: IndexGuard | None
             facts["inputs"] = [
                 operand_of(name, v) for name, v in local.items() if isinstance(v, Tensor)
             ]
+        if frame.f_code.co_name == "__init__" and modules and local.get("self") is modules[-1]:
+            plain = type(modules[-1]).__module__.startswith("torch.nn.")
+            if plain and any(isinstance(v, Tensor) for v in local.values()):
+                facts["made_of_tensors"] = True  # its class was called as the module would be
         if frame.f_code.co_name == "_make_grads" and isinstance(local.get("out"), Tensor):
             facts["loss_shape"] = tuple(local["out"].shape)
         if frame.f_code.co_name == "persistent_load" and isinstance(local.get("location"), str):

@@ -189,14 +189,6 @@ MESSAGES: list[Meaning] = [
         ("one index for each sample", "loss = F.cross_entropy(scores, target.squeeze(1))"),
     ),
     says(
-        r"Boolean value of Tensor with more than one value is ambiguous",
-        "ambiguous-condition",
-        "a condition was made of a tensor of several values{inside}",
-        "`if`, `while`, `and` and `not` want one truth value.",
-        ("say of how many it must be true", "if (x > 0).any():  # or .all()"),
-        ("or choose for each element", "y = torch.where(x > 0, x, 0.1 * x)"),
-    ),
-    says(
         r"(\w+)\.forward\(\) missing \d+ required (?:positional|keyword-only) arguments?: (.+)",
         "missing-argument",
         "a {1} was called without {2}{inside}",

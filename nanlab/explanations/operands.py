@@ -41,6 +41,35 @@ _LABELS = [
 ]
 
 
+@means("Boolean value of Tensor with more than one value is ambiguous")
+def ambiguous(case: Case) -> Explanation:
+    """A condition needs one truth value; a class that is called with data makes one of them."""
+    kind = case.failure.module_type
+    if case.failure.facts.get("made_of_tensors"):
+        loss = kind.endswith("Loss")
+        name, given = ("criterion", "output, target") if loss else ("layer", "x")
+        return case.explain(
+            "class-without-instance",
+            f"the class {kind} was called with data: no instance was made of it",
+            "The call of a class makes a layer or a loss of its options, that of an instance"
+            " computes.",
+            evidence=operands_frame(case.failure.operands),
+            fixes=advice(
+                ("make the instance first", f"{name} = nn.{kind}()  # then {name}({given})")
+            ),
+        )
+    return case.explain(
+        "ambiguous-condition",
+        f"a condition was made of a tensor of several values{case.inside}",
+        "`if`, `while`, `and` and `not` want one truth value.",
+        evidence=operands_frame(case.failure.operands),
+        fixes=advice(
+            ("say of how many it must be true", "if (x > 0).any():  # or .all()"),
+            ("or choose for each element", "y = torch.where(x > 0, x, 0.1 * x)"),
+        ),
+    )
+
+
 @means(
     r"index out of range in self|Target (-?\d+) is out of bounds"
     r"|index (-?\d+) is out of bounds for dimension (\d+) with size (\d+)"

@@ -8,12 +8,14 @@ import os
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -36,6 +38,8 @@ from nanlab.explanations.site import (
 )
 from nanlab.explanations.trial import Source
 from nanlab.operators import having
+
+_NO_FILLS: dict[Any, str] = {}
 
 
 def collated(site: Site) -> Iterator[Candidate]:
@@ -349,20 +353,104 @@ def loaded(site: Site, place: Place) -> Iterator[Candidate]:
     """Batches made in another way."""
     rows = _samples(site)
     for call in place.calls():
-        if callee(call) == "DataLoader" and _ends_short(place.result(), site):
+        if callee(call) == "DataLoader" and rows and isinstance(rows[0], list):
+            for cost, text in _joined(site, rows[0]):
+                yield replace(place, distance=0.0).added(cost, call, f"collate_fn={text}")
+        elif callee(call) == "DataLoader" and _ends_short(place.result(), site):
             yield replace(place, distance=0.0).added(1.3, call, "drop_last=True")
-        elif callee(call) == "DataLoader" and rows and isinstance(rows[0], list):
-            more = f"collate_fn=lambda rows: {padded(rows[0], 'rows')}"
-            yield place.added(0.9, call, more)
-            first = rows[0][0] if rows[0] else ()
-            if isinstance(first, tuple) and any(isinstance(each, dict) for each in first):
-                own = replace(place, distance=0.0)  # targets of a sample, as detectors take them
-                yield own.added(0.6, call, "collate_fn=lambda rows: tuple(zip(*rows))")
-                parts = [f"[row[{at}] for row in rows]" for at in range(len(first))]
-                same = [isinstance(each, Tensor) for each in first]
-                both = zip(parts, same, strict=True)
-                texts = (f"torch.stack({t})" if stacks else t for t, stacks in both)
-                yield own.added(0.5, call, f"collate_fn=lambda rows: ({', '.join(texts)})")
+
+
+def all_padded(site: Site) -> Iterator[Candidate]:
+    """The samples of all loaders joined in another way, where those of one could not be joined."""
+    calls = [(p, c) for p in site.statements() for c in p.calls() if callee(c) == "DataLoader"]
+    open_ = [(p, c) for p, c in calls if "collate_fn" not in {k.arg for k in c.keywords}]
+    rows = _samples(site) if len(open_) > 1 else []
+    for cost, text in _joined(site, rows[0]) if rows and isinstance(rows[0], list) else ():
+        given = [p.added(0.0, c, f"collate_fn={text}") for p, c in open_]
+        yield Candidate(cost + 0.01, tuple(edit for each in given for edit in each.edits))
+
+
+def _joined(site: Site, rows: list[Any]) -> Iterator[tuple[float, str]]:
+    """Functions that join samples to a batch, each with its cost: sequences of unequal length are
+    padded, or what has no size of its own is left in lists."""
+    first = rows[0] if rows else ()
+    keys = [*first] if isinstance(first, dict) else [*range(len(first))]
+    parts = {key: first[key] for key in keys} if isinstance(first, (dict, tuple)) else {None: first}
+    index, lacking = _padding(site), _ends_early(site, rows)
+    plain = {key: index for key, part in parts.items() if _is_of_whole_numbers(part)}
+    ignored = {key: fill for key, fill in _ignored(site, len(parts)).items() if key in plain}
+    for cost, fills, every in (
+        (0.3, {**plain, **ignored}, False),
+        (0.32, plain, False),
+        (0.34, {**plain, **ignored}, True),
+        (0.36, plain, True),
+    ):
+        text = padded(rows, "rows", fills, every)
+        usual = "pad_sequence" in text and not lacking
+        yield cost + 0.6 * (not usual), f"lambda rows: {text}"
+    if isinstance(first, tuple) and any(isinstance(each, dict) for each in first):
+        yield 0.6, "lambda rows: tuple(zip(*rows))"  # targets of a sample, as detectors take them
+        both = ((f"[row[{at}] for row in rows]", each) for at, each in enumerate(first))
+        texts = (f"torch.stack({text})" if isinstance(e, Tensor) else text for text, e in both)
+        yield 0.5, f"lambda rows: ({', '.join(texts)})"
+
+
+def _ends_early(site: Site, rows: list[Any]) -> bool:
+    """Whether most samples are of the largest size, as windows are over data that ends early."""
+    owners = (f.f_locals.get("self") for f in site.inner)
+    if any(getattr(owner, "_num_yielded", 0) for owner in owners):
+        return True  # batches were joined before
+    held = (
+        r.values() if isinstance(r, dict) else r if isinstance(r, tuple) else (r,) for r in rows
+    )
+    sizes = [sum(torch.as_tensor(p).numel() for p in row if _is_numeric(p)) for row in held]
+    return 2 * sizes.count(max(sizes)) > len(sizes)
+
+
+def _is_of_whole_numbers(part: Any) -> bool:
+    return not torch.as_tensor(part).is_floating_point() if _is_numeric(part) else False
+
+
+def _padding(site: Site) -> str:
+    """What the program's tables of words take for padding; empty where that is 0 or unknown."""
+    known = (getattr(module, "padding_idx", None) for module in site.modules)
+    number = next((n for n in known if n is not None), None)
+    names = site.frames[-1][0].known.items()
+    named = [(name, n) for name, n in names if type(n) is int and _PADDING.fullmatch(name)]
+    alike = [(name, n) for name, n in named if number in (None, n)]
+    text, number = alike[0] if alike else (str(number), number)
+    return text if number else ""
+
+
+_PADDING = re.compile(r"(?i)pad(ding)?(_?(idx?|index|token(_?id)?|value))?")
+
+
+def _ignored(site: Site, count: int) -> dict[Any, str]:
+    """The parts of a sample that a loss takes for classes, each with the class that it ignores."""
+    made = [(p.statement, c) for p in site.statements() for c in p.calls()]
+    losses = {n: c for row, c in made if callee(c) in _CLASS_LOSSES for n in bound_by(row)}
+    found: dict[Any, str] = {}
+    nodes = [(source, node) for source in site.program.texts for node in source.nodes]
+    for source, call in ((s, n) for s, n in nodes if isinstance(n, ast.Call)):
+        own: Any = losses.get(
+            spelled(call.func), call if callee(call) in _CLASS_FUNCTIONS else None
+        )
+        own = call.func if callee(call.func) in _CLASS_LOSSES else own
+        if own is not None:
+            told = {k.arg: source.part(k.value) for k in own.keywords}.get("ignore_index", "-100")
+            given = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "target")]
+            for node in (n for each in given for n in ast.walk(each)):
+                key = getattr(getattr(node, "slice", None), "value", None)
+                found |= {key: told} if key is not None else {}
+                found |= {node.id: told} if isinstance(node, ast.Name) else {}
+    for target in (n for _, n in nodes if isinstance(n, ast.Tuple) and len(n.elts) == count):
+        names = map(spelled, target.elts if isinstance(target.ctx, ast.Store) else ())
+        found |= {at: found[name] for at, name in enumerate(names) if name in found}
+    return found
+
+
+_CLASS_LOSSES = "CrossEntropyLoss", "NLLLoss"
+_CLASS_FUNCTIONS = "cross_entropy", "nll_loss"
 
 
 def _samples(site: Site) -> list[Any]:
@@ -647,12 +735,21 @@ def without_one_alone(site: Site, place: Place) -> Iterator[Candidate]:
             return
 
 
-def padded(rows: list[Any], name: str) -> str:
-    """An expression of a batch of ``rows``, those of unequal size padded."""
+def padded(
+    rows: list[Any], name: str, fills: Mapping[Any, str] = _NO_FILLS, every: bool = False
+) -> str:
+    """An expression of a batch of ``rows``, those of unequal size padded.
+
+    fills: what each part is padded with, if not with 0; that of the whole under None.
+    every: also those that are of equal size in these rows.
+    """
     first = rows[0]
     if isinstance(first, tuple) and all(isinstance(r, tuple) for r in rows):
         parts = (
-            padded([r[i] for r in rows], f"[r[{i}] for r in {name}]") for i in range(len(first))
+            padded(
+                [r[i] for r in rows], f"[r[{i}] for r in {name}]", {None: fills.get(i, "")}, every
+            )
+            for i in range(len(first))
         )
         return f"({', '.join(parts)})"
     if isinstance(first, dict) and all(
@@ -660,18 +757,42 @@ def padded(rows: list[Any], name: str) -> str:
     ):
         keys = {key: f'"{key}"' if isinstance(key, str) else repr(key) for key in first}
         parts = (
-            f"{text}: {padded([r[key] for r in rows], f'[r[{text}] for r in {name}]')}"
+            f"{text}: "
+            + padded(
+                [r[key] for r in rows],
+                f"[r[{text}] for r in {name}]",
+                {None: fills.get(key, "")},
+                every,
+            )
             for key, text in keys.items()
         )
         return f"{{{', '.join(parts)}}}"
-    ranks = {getattr(r, "ndim", 0) for r in rows} if isinstance(first, Tensor) else set()
-    if isinstance(first, Tensor) and len({r.shape[:1] for r in rows}) > 1:
-        if len({r.shape[1:] for r in rows}) == 1:
-            return f"torch.nn.utils.rnn.pad_sequence({name}, batch_first=True)"
-    elif ranks == {2} and len({r.shape for r in rows}) > 1:
-        turned = f"[each.T for each in {name}]"  # what is longer comes last
+    own = name
+    if not isinstance(first, Tensor) and all(map(_is_numeric, rows)):
+        parts_of = re.fullmatch(r"\[(.+) for r in (\w+)\]", name)
+        part, whole = parts_of.groups() if parts_of is not None else ("r", name)
+        rows, own = (
+            [torch.as_tensor(r) for r in rows],
+            f"[torch.as_tensor({part}) for r in {whole}]",
+        )
+    shapes = [r.shape for r in rows] if all(isinstance(r, Tensor) for r in rows) else []
+    sequences = shapes and len(shapes[0]) > 0 and len({shape[1:] for shape in shapes}) == 1
+    if sequences and (every or len({shape[0] for shape in shapes}) > 1):
+        fill = f", padding_value={fills[None]}" if fills.get(None) else ""
+        return f"torch.nn.utils.rnn.pad_sequence({own}, batch_first=True{fill})"
+    if {*map(len, shapes)} == {2} and len({shape[:1] for shape in shapes}) == 1 < len({*shapes}):
+        turned = f"[each.T for each in {own}]"  # what is longer comes last
         return f"torch.nn.utils.rnn.pad_sequence({turned}, batch_first=True).transpose(1, 2)"
     return f"torch.utils.data.default_collate({name})"
+
+
+def _is_numeric(part: Any) -> bool:
+    """Whether a value is a tensor, or an array or a list of numbers, of one dimension at least."""
+    if isinstance(part, list):
+        return bool(part) and all(type(each) in (int, float) for each in part)
+    return isinstance(part, Tensor) or (
+        isinstance(part, np.ndarray) and part.ndim > 0 and part.dtype.kind in "iufb"
+    )
 
 
 def steps_first(site: Site, place: Place) -> Iterator[Candidate]:

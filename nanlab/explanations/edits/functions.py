@@ -18,6 +18,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from nanlab.explanations.edits.batches import padded
+from nanlab.explanations.edits.texts import Read, chain
 from nanlab.explanations.site import (
     MISSING,
     Candidate,
@@ -27,6 +28,7 @@ from nanlab.explanations.site import (
     bound_by,
     bound_value,
     callee,
+    is_return,
     signature,
     spelled,
     spliced,
@@ -178,8 +180,8 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
     parts: Any = place.value(call.args[0]) if name in _OF_SEVERAL and call.args else None
     known = isinstance(parts, (list, tuple)) and not any(each is MISSING for each in parts)
     if known and len({getattr(each, "shape", 0) for each in parts}) > 1:
-        text = padded(list(parts), place.text(call.args[0]))
-        yield place.replaced(0.6, (call, text))
+        if not isinstance(parts[0], np.ndarray):
+            yield place.replaced(0.6, (call, padded(list(parts), place.text(call.args[0]))))
         shapes = [getattr(each, "shape", ()) for each in parts]
         joins = (n for n in place.parts() if getattr(n, "attr", "") in _JOINS)
         joined = any(getattr(n, "value", n) is call for n in joins)
@@ -206,6 +208,8 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         made = [f.f_locals for f in site.inner if isinstance(f.f_locals.get("self"), function)]
         read = read or any(isinstance(v, Tensor) for names in made for v in names.values())
         read = read or re.search(rf"not {name}\b|'{name}' object", site.text) is not None
+        if read:
+            yield from _made_where_bound(site, place, call.func)
         if isinstance(call.func, ast.Attribute) and read:  # a name was bound without being built
             yield place.replaced(0.5, (call.func, f"{place.text(call.func)}()"))
     given = place.value(call.args[0]) if isinstance(function, nn.Embedding) and call.args else None
@@ -250,6 +254,36 @@ def siblings(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate]:
         rank = 4 if len(call.args) == 3 else 3
         turned = (0, rank - 1, *range(1, rank - 1)) if rank == 4 else (0, 2, 1)
         yield place.replaced(0.9, (call, f"{place.text(call.func)}{turned}"))
+
+
+def _made_where_bound(site: Site, place: Place, function: ast.expr) -> Iterator[Candidate]:
+    """An instance where a class was bound to a name, chosen from a table or given as an argument:
+    as far back as it is not said to be a class."""
+    _, *later = chain(site, [Read(place, function)])
+    own = [Read(place, function)]
+    for read in later:
+        written = read.node in ast.walk(read.place.statement)  # no default of a parameter
+        written = written and not isinstance(read.place.statement, ast.AnnAssign)  # nor of a field
+        if not written or _OF_CLASSES.search(own[-1].place.text(own[-1].node).lower()):
+            break
+        own.append(read)
+    at, node = own[-1].place, own[-1].node
+    if len(own) > 1:
+        kinds = [n for n in ast.walk(node) if isinstance(n, ast.IfExp)]
+        ends: list[ast.AST] = [n for kind in kinds for n in (kind.body, kind.orelse)] or [node]
+        ends = [n for n in ends if n not in kinds]
+        pairs = [(n, f"{at.text(n)}()") for n in ends]
+        yield replace(at, distance=0.0).replaced(0.3, *pairs)
+    rows = [each for each in site.statements() if is_return(each.statement)]
+    named = [each for each in rows if getattr(each.function, "name", "") == (callee(node) or None)]
+    given = named if len({id(each.function) for each in named}) == 1 else []
+    results = [(each, each.statement.value) for each in given]  # type: ignore[attr-defined]
+    made = [each.replaced(0.0, (n, f"{each.text(n)}()")) for each, n in results]
+    if made and not any(isinstance(n, (ast.Call, ast.Tuple)) for _, n in results):
+        yield Candidate(0.28, tuple(edit for each in made for edit in each.edits))
+
+
+_OF_CLASSES = re.compile(r"(cls|class|type|ctor|factory|constructor)$")
 
 
 def _is_scale(value: Any) -> bool:

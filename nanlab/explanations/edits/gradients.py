@@ -32,6 +32,7 @@ from nanlab.explanations.site import (
     is_return,
     lines_as,
     names_in,
+    number_of,
     rows_of,
     spelled,
     spliced,
@@ -397,7 +398,24 @@ def _inside(node: ast.AST) -> ast.expr | None:
         return node.args[0]
     if isinstance(node, ast.Attribute) and node.attr == "data":
         return node.value
+    if callee(node) in ("to", "type"):
+        own: Any = getattr(node.func, "value", node.func)  # type: ignore[attr-defined]
+        return own if _inside(own) is not None else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        sides = (node.left, node.right), (node.right, node.left)
+        return next((a for a, b in sides if _is_chosen(a) and isinstance(b, ast.Constant)), None)
+    if callee(node) == "where" and len(node.args) == 3:  # type: ignore[attr-defined]
+        condition, *both = node.args  # type: ignore[attr-defined]
+        return condition if _is_chosen(condition) and all(map(_is_constant, both)) else None
     return node.left if isinstance(node, ast.Compare) else None
+
+
+def _is_chosen(node: ast.AST) -> bool:
+    return isinstance(node, ast.Compare)
+
+
+def _is_constant(node: ast.AST) -> bool:
+    return number_of(node) is not MISSING or callee(node) in ("zeros_like", "ones_like")
 
 
 def uncut(site: Site, place: Place) -> Iterator[Candidate]:
@@ -441,6 +459,11 @@ def scores(site: Site, place: Place) -> Iterator[Candidate]:
             while (deeper := _inside(chosen)) is not None:
                 chosen = deeper
             second = bound_by(bound.statement)[1:] if bound is not None else []
+            if bound is not None and chosen is not getattr(bound.statement, "value", None):
+                known = spelled(chosen) or any(map(_is_chosen, bound.parts()))
+                if known and argument is inner and _is_read_besides(site, place, spelled(inner)):
+                    own_line = replace(place, distance=0.0)
+                    yield own_line.replaced(0.3, (argument, place.text(chosen)))
             by_index = callee(chosen) in ("max", "topk") and spelled(inner) in second
             if not by_index and callee(chosen) != "argmax":
                 continue
@@ -457,6 +480,14 @@ def scores(site: Site, place: Place) -> Iterator[Candidate]:
             if len(target) == 1 and isinstance(site.raising[0].value(of), Tensor):
                 loss = f"torch.nn.functional.cross_entropy({place.text(of)}, {target[0]})"
                 yield place.replaced(0.34, (call, loss))
+
+
+def _is_read_besides(site: Site, place: Place, name: str) -> bool:
+    """Whether a round reads a name for something else than what is differentiated."""
+    block = innermost_loop(place) or place.function or place.source.tree
+    own = {id(node) for each in (place, *site.bound) for node in each.parts()}
+    read = (n for n in ast.walk(block) if isinstance(getattr(n, "ctx", None), ast.Load))
+    return any(spelled(node) == name and id(node) not in own for node in read)
 
 
 def before_it_was_kept(site: Site) -> Iterator[Candidate]:

@@ -409,7 +409,20 @@ def taken_apart(site: Site) -> Iterator[Candidate]:
         target = row.targets[0] if isinstance(row, ast.Assign) else row
         count = parts.get(id(place.value(target)), 0) if isinstance(target, ast.Name) else 0
         if count and isinstance(getattr(row, "value", None), ast.Call):
-            yield place.replaced(0.6, (target, place.text(target) + (count - 1) * ", _"))
+            layer = place.value(row.value.func)  # type: ignore[attr-defined]
+            with_state = isinstance(layer, (nn.RNNBase, nn.MultiheadAttention))
+            cost = 0.24 if with_state and not _is_parted(place, place.text(target)) else 0.6
+            yield place.replaced(cost, (target, place.text(target) + (count - 1) * ", _"))
+
+
+def _is_parted(place: Place, name: str) -> bool:
+    """Whether a function takes a part of what a name stands for: by its number, or by a target."""
+    nodes = [*ast.walk(place.function or place.source.tree)]
+    pairs = [(n.targets[0], n.value) for n in nodes if isinstance(n, ast.Assign)]
+    taken = [value for target, value in pairs if isinstance(target, ast.Tuple)]
+    numbers = [n for n in nodes if isinstance(n, ast.Subscript)]
+    taken += [n.value for n in numbers if type(place.value(n.slice)) is int]
+    return any(spelled(each) == name for each in taken)
 
 
 _FEW = 4  # parts that are told apart by a comma each

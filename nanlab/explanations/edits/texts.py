@@ -301,8 +301,11 @@ def _of_object(site: Site, read: Read) -> Iterator[Read]:
                 continue
             if isinstance(each, ast.ClassDef) and each.name == kind:
                 for row in (n for n in ast.walk(each) if isinstance(n, ast.stmt)):
-                    value = getattr(row, "value", None)
-                    if f"self.{node.attr}" in bound_by(row) and value is not None:
+                    value: Any = getattr(row, "value", None)
+                    names = bound_by(row) if value is not None else []
+                    if row in each.body and node.attr in names:  # of all instances
+                        names = [f"self.{node.attr}"] * (own.value(value) is read.place.value(node))
+                    if f"self.{node.attr}" in names:
                         place = site.place(source, row, 0.0)
                         made = bound_value(place, f"self.{node.attr}")
                         yield Read(place, made, read.depth, owner)
