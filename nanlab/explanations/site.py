@@ -418,9 +418,15 @@ class Site:
     def raising(self) -> list[Place]:
         """The statement that raised, and the calls that led to it."""
         found = []
+        columns: dict[Any, int] = {}  # of what each line was at, which may hold several statements
+        for tb in _tracebacks(self.error):
+            code, line = tb.tb_frame.f_code, tb.tb_lineno
+            _, _, column, _ = list(code.co_positions())[tb.tb_lasti // 2]
+            columns[code, line] = 0 if column is None else column
         for depth, (frame, line) in enumerate(self.frames):
             source = self.program.source(frame.f_code.co_filename)
-            statement = innermost(source, line) if source is not None else None
+            column = columns.get((frame.f_code, line))
+            statement = innermost(source, line, column) if source is not None else None
             if source is not None and statement is not None:
                 found.append(Place(source, statement, frame, 0.6 * depth))
         return found
@@ -834,10 +840,14 @@ def is_return(node: ast.AST) -> bool:
     return isinstance(node, ast.Return) and node.value is not None
 
 
-def innermost(source: Source, line: int) -> ast.stmt | None:
-    """The innermost statement that holds a line, or is decorated there."""
+def innermost(source: Source, line: int, column: int | None = None) -> ast.stmt | None:
+    """The innermost statement that holds a line, or is decorated there; of several in the line,
+    that of a column."""
     own = source.decorated.get(line)
-    return own or max(_holding(source, line, ast.stmt), key=_start, default=None)
+    rows = _holding(source, line, ast.stmt)
+    if column is not None and sum(row.lineno == line for row in rows) > 1:
+        rows = [row for row in rows if _start(row) <= (line, column)] or rows
+    return own or max(rows, key=_start, default=None)
 
 
 def first_line(statement: Any) -> int:

@@ -374,9 +374,11 @@ def _joined(site: Site, rows: list[Any]) -> Iterator[tuple[float, str]]:
     """Functions that join samples to a batch, each with its cost: sequences of unequal length are
     padded, or what has no size of its own is left in lists."""
     first = rows[0] if rows else ()
-    keys = [*first] if isinstance(first, dict) else [*range(len(first))]
-    parts = {key: first[key] for key in keys} if isinstance(first, (dict, tuple)) else {None: first}
+    parts: dict[Any, Any] = {None: first}
+    if isinstance(first, (dict, tuple)):
+        parts = dict(first) if isinstance(first, dict) else dict(enumerate(first))
     index, lacking = _padding(site), _ends_early(site, rows)
+    images = any(getattr(part, "ndim", 0) > 2 for part in parts.values())
     plain = {key: index for key, part in parts.items() if _is_of_whole_numbers(part)}
     ignored = {key: fill for key, fill in _ignored(site, len(parts)).items() if key in plain}
     for cost, fills, every in (
@@ -386,7 +388,7 @@ def _joined(site: Site, rows: list[Any]) -> Iterator[tuple[float, str]]:
         (0.36, plain, True),
     ):
         text = padded(rows, "rows", fills, every)
-        usual = "pad_sequence" in text and not lacking
+        usual = "pad_sequence" in text and not lacking and not images
         yield cost + 0.6 * (not usual), f"lambda rows: {text}"
     if isinstance(first, tuple) and any(isinstance(each, dict) for each in first):
         yield 0.6, "lambda rows: tuple(zip(*rows))"  # targets of a sample, as detectors take them

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from nanlab.explanations.edits.names import SPELLINGS
@@ -26,6 +27,7 @@ _OF_TEXTS = re.compile("numpy.object_|could not convert string to float|numpy.st
 _FILLED = re.compile(
     r"\.(dropna|fillna|interpolate|isna|isnull|notna|notnull|[fb]fill)\(|nan_to_num"
 )
+_COLUMNS: Any = (np.ndarray, pd.Series, pd.api.extensions.ExtensionArray)
 _MARKS = 3  # texts that say that a value is missing
 
 
@@ -63,6 +65,29 @@ def dummies_as_numbers(site: Site) -> Iterator[Candidate]:
                 yield Candidate(0.22, spliced(source, [(node, text)]))
             elif callee(node) == "Categorical":
                 yield Candidate(0.22, spliced(source, [(node, f"{source.part(node)}.codes")]))
+
+
+def words_as_classes(site: Site) -> Iterator[Candidate]:
+    """The number of each word among all, where a tensor was made of an array or a column of
+    words."""
+    told = re.search("dimensions 'str'|data type 'str'|numpy.(object_|str_)", site.text)
+    for place in site.raising[:1] if told is not None else ():
+        names = {
+            value.__name__: n for n, value in place.names().items() if value is np or value is pd
+        }
+        for node in (n for call in place.calls() for n in call.args[:1]):
+            value = place.value(node)
+            words = [*value] if isinstance(value, _COLUMNS) and np.ndim(value) else []
+            if not words or not all(isinstance(w, str) and not _is_number(w) for w in words):
+                continue
+            near, text = replace(place, distance=0.0), place.text(node)
+            if "pandas" in names:
+                yield near.replaced(
+                    0.3, (node, f"{names['pandas']}.factorize({text}, sort=True)[0]")
+                )
+            if "numpy" in names:
+                numbers = f"{names['numpy']}.unique({text}, return_inverse=True)[1]"
+                yield near.replaced(0.32, (node, numbers))
 
 
 def of_what_is_missing(site: Site) -> Iterator[Candidate]:

@@ -283,6 +283,18 @@ def _made_where_bound(site: Site, place: Place, function: ast.expr) -> Iterator[
         yield Candidate(0.28, tuple(edit for each in made for edit in each.edits))
 
 
+def instances_kept(site: Site) -> Iterator[Candidate]:
+    """An instance where an object keeps a class, which its methods call with data."""
+    held = [value for frame, _ in site.frames for value in frame.f_locals.values()]
+    pairs = [pair for o in (*held, *site.modules) for pair in getattr(o, "__dict__", {}).items()]
+    told = {*re.findall(r"\b[A-Z]\w+", site.text)}
+    kept = {name for name, v in pairs if isinstance(v, type) and v.__name__ in told}
+    for place in site.statements() if kept else ():
+        for call in place.calls():
+            if spelled(call.func).removeprefix("self.") in kept and call.args:
+                yield from _made_where_bound(site, place, call.func)
+
+
 _OF_CLASSES = re.compile(r"(cls|class|type|ctor|factory|constructor)$")
 
 

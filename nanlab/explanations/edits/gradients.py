@@ -448,7 +448,20 @@ def uncut(site: Site, place: Place) -> Iterator[Candidate]:
 
 
 def scores(site: Site, place: Place) -> Iterator[Candidate]:
-    """A loss of the scores, where it was given the choice that was made by them."""
+    """A loss of the scores, where it was given the choice that was made by them; the choice is left
+    where it is counted, too."""
+    for name in sorted(names_in(place.statement)) if is_cut(site) else ():
+        same = [n for n in place.parts() if spelled(n) == name]
+        bound = site.binding(place, same[0]) if same else None
+        whole = made = bound_value(bound, name) if bound is not None else None
+        while made is not None and (deeper := _inside(made)) is not None:
+            made = deeper
+        if bound is None or made is None or made is whole:
+            continue
+        known = spelled(made) or any(map(_is_chosen, bound.parts()))
+        if known and _is_read_besides(site, place, name):
+            scored = [(node, place.whole(made)) for node in same]
+            yield replace(place, distance=0.0).replaced(0.3, *scored)
     for call in place.calls() if is_cut(site) else ():
         for argument in call.args:
             inner: ast.AST = argument
@@ -459,11 +472,6 @@ def scores(site: Site, place: Place) -> Iterator[Candidate]:
             while (deeper := _inside(chosen)) is not None:
                 chosen = deeper
             second = bound_by(bound.statement)[1:] if bound is not None else []
-            if bound is not None and chosen is not getattr(bound.statement, "value", None):
-                known = spelled(chosen) or any(map(_is_chosen, bound.parts()))
-                if known and argument is inner and _is_read_besides(site, place, spelled(inner)):
-                    own_line = replace(place, distance=0.0)
-                    yield own_line.replaced(0.3, (argument, place.text(chosen)))
             by_index = callee(chosen) in ("max", "topk") and spelled(inner) in second
             if not by_index and callee(chosen) != "argmax":
                 continue

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -326,6 +327,20 @@ def that_have_one(site: Site, place: Place) -> Iterator[Candidate]:
             yield replace(place, distance=0.0).replaced(0.6, (own[-1].iter, text))
         elif "zero_()" in place.text(row) and isinstance(row, ast.Expr):
             yield place.written(0.45, f"if {test}:\n    {place.text(row)}")
+
+
+def given_to_its_schedule(site: Site) -> Iterator[Candidate]:
+    """An optimizer that the program has, where a schedule was given something else."""
+    place = site.raising[0]
+    own = getattr(place.frame.f_locals.get("self"), "__dict__", {})
+    known = {**place.names(), **{f"self.{name}": value for name, value in own.items()}}
+    names = [name for name, value in known.items() if isinstance(value, torch.optim.Optimizer)]
+    for call in place.calls() if "is not an Optimizer" in site.text else ():
+        named = [k.value for k in call.keywords if k.arg == "optimizer"]
+        for node in (named or call.args)[:1]:
+            for later, name in enumerate(reversed(names)):
+                if not isinstance(place.value(node), torch.optim.Optimizer):
+                    yield place.replaced(0.3 + 0.02 * later, (node, name))
 
 
 _LENGTHS = ("total_iters", "T_max", "T_0")  # how many steps a schedule takes
