@@ -470,6 +470,34 @@ def test_python_errors_of_indices_are_not_ours() -> None:
 
 
 @pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize("kind", [nn.MSELoss, nn.Dropout])
+def test_class_called_with_data_is_told_as_no_instance(kind: Any, watched: bool) -> None:
+    out, target = torch.randn(3, 2, requires_grad=True), torch.randn(3, 2)
+    given = (out, target) if kind is nn.MSELoss else (out,)
+    found = explained(lambda: kind(*given), watched)
+    assert found.cause == "class-without-instance"
+    assert kind.__name__ in found.title
+    assert f"nn.{kind.__name__}()" in found.fixes[0].code
+
+
+def test_condition_in_a_constructor_of_the_program_is_told_as_a_condition() -> None:
+    class Weighted(nn.Module):
+        def __init__(self, weight: torch.Tensor) -> None:
+            super().__init__()
+            self.scale = 2.0 if weight else 1.0
+
+    found = explained(lambda: Weighted(torch.ones(3)), True)
+    assert found.cause == "ambiguous-condition"
+
+
+def test_pictures_of_several_forms_are_resized() -> None:
+    loader = torch.utils.data.DataLoader([torch.rand(3, 8, w) for w in (10, 8)], batch_size=2)
+    found = explained(lambda: next(iter(loader)), True)
+    assert found.cause == "unequal-sizes"
+    assert "Resize((" in found.fixes[0].code
+
+
+@pytest.mark.parametrize("watched", [True, False])
 def test_stack_of_unequal_sizes_lists_the_batch(watched: bool) -> None:
     lengths = [32, 24, 7]
     data = [torch.zeros(n) for n in lengths]

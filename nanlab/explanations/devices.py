@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pandas as pd
 import torch
@@ -32,6 +33,11 @@ _PADDING = (
     ),
 )
 
+_RESIZED = (
+    "give all pictures one size, where the dataset loads them",
+    "transforms.Resize((224, 224))  # Resize(224) alone keeps their proportions",
+)
+
 
 @means(
     r"stack expects each tensor to be equal size, but got \[([\d, ]*)\] at entry (\d+) and \[([\d,"
@@ -57,7 +63,11 @@ def unequal_sizes(case: Case) -> Explanation | None:
         f"entry {case.match[2]} has shape [{case.match[1]}] and entry {case.match[4]} has shape "
         f"[{case.match[3]}]{span}"
     )
-    return _unequal(case, title, loading, frame)
+    told = _unequal(case, title, loading, frame)
+    pictures = all(len(shape) == 3 for shape in sizes.values())
+    if pictures and len({shape[1:] for shape in sizes.values()}) > 1:
+        return replace(told, fixes=[*advice(_RESIZED), *told.fixes])
+    return told
 
 
 @means(r"default_collate: batch must contain .*; found <class '([\w.]+)'>")

@@ -424,7 +424,7 @@ def _padding(site: Site) -> str:
     return text if number else ""
 
 
-_PADDING = re.compile(r"(?i)pad(ding)?(_?(idx?|index|token(_?id)?|value))?")
+_PADDING = re.compile(r"PAD(DING)?|(?i:pad(ding)?_?(idx?|index|token(_?id)?|value))")
 
 
 def _ignored(site: Site, count: int) -> dict[Any, str]:
