@@ -373,7 +373,9 @@ def all_padded(site: Site) -> Iterator[Candidate]:
 def _joined(site: Site, rows: list[Any]) -> Iterator[tuple[float, str]]:
     """Functions that join samples to a batch, each with its cost: sequences of unequal length are
     padded, or what has no size of its own is left in lists."""
-    first = rows[0] if rows else ()
+    if not rows:
+        return
+    first = rows[0]
     parts: dict[Any, Any] = {None: first}
     if isinstance(first, (dict, tuple)):
         parts = dict(first) if isinstance(first, dict) else dict(enumerate(first))
