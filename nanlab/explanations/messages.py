@@ -234,6 +234,30 @@ MESSAGES: list[Meaning] = [
         " **options is one, too.",
     ),
     says(
+        r"unsupported operand type\(s\) for \|: '(?:builtin_function_or_method|function|module|str|"
+        r"type|NoneType)' and '(?:builtin_function_or_method|function|module|str|type|NoneType)'",
+        "wrong-argument",
+        "an annotation joins something that is no class{inside}",
+        "Annotations name classes, `torch.Tensor` and `np.ndarray`; `torch.tensor` and `np.array`"
+        " are functions. A class that is not defined yet stands in quotes, with all of the"
+        " annotation.",
+        ("name the class", "mask: torch.Tensor | None = None"),
+    ),
+    says(
+        r"symbolically traced variables cannot be used as inputs to control flow"
+        r"|Proxy object cannot be iterated|is not supported in symbolic tracing"
+        r"|'Proxy' object cannot be interpreted|not 'Proxy'$",
+        "wrong-argument",
+        "what the program does here depends on a value that is not there while the model is traced"
+        "{inside}",
+        "torch.fx records one graph for all inputs, with a Proxy for each tensor and size. What"
+        " depends on them is to be one operation; a function that `torch.fx.wrap` names is recorded"
+        " as one call.",
+        ("choose by an operation", "x = torch.where(x.sum() > 0, f(x), x)"),
+        ("record it as one call", "@torch.fx.wrap\ndef cut(x, n): ..."),
+        ("fix a switch", 'fx.symbolic_trace(model, concrete_args={"return_features": False})'),
+    ),
+    says(
         r"builtin_function_or_method",
         "wrong-argument",
         "a method was only named where what it gives is meant{inside}",

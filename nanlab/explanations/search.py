@@ -30,6 +30,7 @@ from nanlab.explanations.edits import (
     forms,
     functions,
     gradients,
+    hints,
     hooks,
     indices,
     labels,
@@ -50,6 +51,7 @@ from nanlab.explanations.edits import (
     statements,
     tables,
     texts,
+    tracing,
     values,
     writes,
 )
@@ -153,6 +155,8 @@ _FILES += [
     spectra,
     tables,
     hooks,
+    tracing,
+    hints,
 ]
 # Those that look for their statements themselves: each that takes a site alone.
 _ALONE = {"site": "Site", "return": "Iterator[Candidate]"}

@@ -527,10 +527,12 @@ def program_of(error: BaseException) -> tuple[Program, list[Step], list[FrameTyp
 
 
 def _frame(frame: FrameType, words: set[str]) -> Frame:
-    """A frame without what ``import *`` brought and no text has: to look at it may import it."""
+    """A frame without what ``import *`` brought and no text has, for to look at it may import it,
+    and without what stands for a tensor that is traced: to compare it raises."""
     names = frame.f_globals.items()
     known = {n: v for n, v in names if n in words or issubclass(type(v), ModuleType)}
-    own = known if frame.f_locals is frame.f_globals else dict(frame.f_locals)
+    own = {n: v for n, v in frame.f_locals.items() if not isinstance(v, torch.fx.Proxy)}
+    own = known if frame.f_locals is frame.f_globals else own
     return Frame(frame.f_code, frame.f_globals, own, known)
 
 
@@ -778,7 +780,7 @@ def _code(
                     for line in marks:
                         rows[:] = _marked(rows, line)
                 rows[:] = (_quiet(row, own) for row in rows)
-    return compile(tree, source.filename, "exec")
+    return compile(tree, source.filename, "exec", dont_inherit=True)
 
 
 def _quiet(row: ast.AST, own: set[str]) -> ast.AST:

@@ -237,12 +237,12 @@ def given_by_key(site: Site) -> Iterator[Candidate]:
         options = place.value(whole[-1])
         for source in site.program.texts if isinstance(options, dict) else ():
             for node in source.nodes:
-                if shorter := _without_key(source, node, told[1], {*options}):
+                if shorter := without_keys(source, node, {told[1]}, {*options}):
                     yield Candidate(0.35, spliced(source, [(node, shorter)]))
 
 
-def _without_key(source: Source, node: ast.AST, key: str, known: set[Any]) -> str:
-    """A dict of these keys, as it is written, or a call that is given them, without one of them;
+def without_keys(source: Source, node: ast.AST, left_out: set[str], known: set[Any]) -> str:
+    """A dict of these keys, as it is written, or a call that is given them, without some of them;
     empty for another node."""
     if isinstance(node, ast.Dict):
         keys = [getattr(each, "value", None) for each in node.keys]
@@ -258,8 +258,8 @@ def _without_key(source: Source, node: ast.AST, key: str, known: set[Any]) -> st
     else:
         return ""
     named = {each for each in keys if each is not None}
-    fits = key in named and (named <= known or callee(node) not in ("dict", ""))
-    rest = [part for part, each in zip(parts, keys, strict=True) if each != key]
+    fits = left_out & named and (named <= known or callee(node) not in ("dict", ""))
+    rest = [part for part, each in zip(parts, keys, strict=True) if each not in left_out]
     return f"{head}{', '.join(rest)}{tail}" if fits else ""
 
 

@@ -628,6 +628,21 @@ def starts_of_bags(site: Site, place: Place) -> Iterator[Candidate]:
             yield place.replaced(0.4, (node, form.format(place.text(node))))
 
 
+def joined_bags(site: Site) -> Iterator[Candidate]:
+    """Bags joined to one sequence where they were padded, and where each of them starts is given:
+    in the padded ones they start elsewhere."""
+    known = [f.f_locals for f in site.inner if f.f_code.co_name == "embedding_bag"]
+    offsets, words = (known[-1].get(name) if known else None for name in ("offsets", "input"))
+    if not isinstance(offsets, Tensor) or not isinstance(words, Tensor) or words.dim() != 2:
+        return
+    rows = [n * words.shape[1] for n in range(len(words))]
+    for place in site.statements() if offsets.tolist() != rows else ():
+        for call in place.calls():
+            if callee(call) in ("pad_sequence", "stack") and call.args:
+                text = f"torch.cat({place.text(call.args[0])})"
+                yield replace(place, distance=0.0).replaced(0.3, (call, text))
+
+
 def counted_before(site: Site) -> Iterator[Candidate]:
     """Where each part begins, which is how much comes before it, where it was told where it ends:
     it is beyond the end of the last."""
@@ -834,3 +849,71 @@ def of_one_key(site: Site, place: Place) -> Iterator[Candidate]:
                     if isinstance(given, ast.Subscript) and spelled(given.value) == name:
                         new = f"({place.text(given)} for {name} in {place.text(node)})"
                         yield replace(place, distance=0.0).replaced(0.3, (node, new))
+
+
+_TOO_LONG = re.compile(
+    r"equal size|non-negative|negative (dimension|value)|of length \d+ at dim|inhomogeneous"
+    r"|must match"
+)
+
+
+def cut_to_length(site: Site) -> Iterator[Candidate]:
+    """What is padded to a length, cut to it too: some are longer."""
+    found: dict[tuple[Any, str], list[tuple[Place, str]]] = {}
+    for place in site.statements() if _TOO_LONG.search(site.text) else ():
+        loops = [n for n in place.source.nodes if isinstance(n, ast.While)]
+        tests: list[Any] = [n.test for n in loops if place.statement in n.body]
+        for node in (*place.parts(), *tests):
+            names, most = list[str](), node
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+                names, most = _length_of(node.right), node.left
+            elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt):
+                names = _length_of(node.left) if node in tests else []
+                most = node.comparators[0]
+            for name in names:
+                padded = found.setdefault((place.function, name), [])
+                padded.append((place, place.text(most)))
+    for (_, name), padded in found.items():
+        first, limit = padded[0]
+        if name not in limit:
+            yield from _cut(site, first, name, limit, len(padded))
+
+
+def _length_of(node: ast.AST) -> list[str]:
+    """The name of a sequence where an expression is its length."""
+    if isinstance(node, ast.Call):
+        own = node.args[:1] if callee(node) == "len" else []
+        owner = getattr(node.func, "value", None)
+        own += [owner] if callee(node) == "size" and owner is not None else []
+    else:
+        of = node.value if isinstance(node, ast.Subscript) else None
+        own = [of.value] if isinstance(of, ast.Attribute) and of.attr == "shape" else []
+    return [name for each in own if (name := spelled(each))]
+
+
+def _cut(site: Site, place: Place, name: str, limit: str, times: int) -> Iterator[Candidate]:
+    """A sequence cut to a length: where it is padded, before it is, or where it was bound."""
+    measured = [part for part in place.parts() if _length_of(part) == [name]]
+    lengths = {id(n) for part in measured for n in ast.walk(part)}
+    own: list[Any] = [n for n in place.parts() if spelled(n) == name and id(n) not in lengths]
+    uses = [n for n in own if isinstance(n.ctx, ast.Load)]
+    near = replace(place, distance=0.0)
+    changed = [n for n in uses if _is_changed(place, n)]
+    rows = [n for n in place.source.nodes if isinstance(n, ast.If | ast.While)]
+    around = [n for n in rows if place.statement in n.body and name in names_in(n.test)]
+    first = replace(near, statement=around[0]) if around else near
+    if len(uses) == 1 and not (changed or around) and times == 1:
+        yield near.replaced(0.2, (uses[0], f"{name}[:{limit}]"))
+    yield first.written(0.22 + 0.1 * (times > 1), f"{name} = {name}[:{limit}]\n{{}}")
+    bound = [n for n in place.source.nodes if isinstance(n, ast.Assign) and bound_by(n) == [name]]
+    line = place.statement.lineno
+    for row in [n for n in bound if n.lineno < line][-1:]:
+        made = site.place(place.source, row, 0.0)
+        if made.function is place.function:
+            yield made.replaced(0.25, (row.value, f"{made.whole(row.value)}[:{limit}]"))
+
+
+def _is_changed(place: Place, node: ast.AST) -> bool:
+    """Whether a statement changes what a name stands for, as ``ids.extend(...)`` does."""
+    owners = [getattr(call.func, "value", None) for call in place.calls()]
+    return any(owner is node for owner in owners) and isinstance(place.statement, ast.Expr)

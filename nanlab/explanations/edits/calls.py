@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nanlab.explanations.edits.arguments import near_parameters
+from nanlab.explanations.edits.arguments import near_parameters, without_keys
 from nanlab.explanations.edits.forms import IGNORED, ignored
 from nanlab.explanations.site import (
     MISSING,
@@ -420,28 +420,111 @@ def near_options(site: Site, place: Place, call: ast.Call) -> Iterator[Candidate
 
 def without_options(site: Site) -> Iterator[Candidate]:
     """Calls without the arguments that the message refuses beside others, and with those that it
-    asks for."""
+    asks for: the one that raised, and others that are given the same."""
     for pattern, kind, left_out, more in _BESIDE:
         if not re.search(pattern, site.text):
             continue
+        refused = {*left_out.split()}
+        calls = [(at, call) for at in site.raising for call in at.calls()]
+        yield from _without_entries(site, refused if kind == "DataLoader" else set())
+        raised = [id(call) for at, call in calls if callee(call) == kind]
         for source in site.program.texts:
             pairs: list[tuple[ast.AST, str]] = []
             for call in (n for n in source.nodes if isinstance(n, ast.Call)):
                 names = [*signature(site.raising[0].value(call.func))]
                 given = dict(zip(names, call.args, strict=False))
                 named: dict[Any, Any] = {k.arg: k for k in call.keywords}
-                refused = {*left_out.split()} & {*given, *named}
+                leaves = refused & {*given, *named}
                 lacks = more and more.partition("=")[0] in {*names} - {*given, *named}
                 other = kind not in ("", callee(call)) or len(given) < len(call.args)
-                if other or not (refused or lacks):
+                if other or not (leaves or lacks):
                     continue
-                first = min((names.index(n) for n in refused & {*given}), default=len(names))
+                first = min((names.index(n) for n in leaves & {*given}), default=len(names))
                 kept = [(n, source.part(a)) for n, a in given.items() if n not in refused]
                 texts = [f"{n}={s}" if names.index(n) > first else s for n, s in kept]
                 texts += [source.part(k) for n, k in named.items() if n not in refused]
                 texts += [more.format(*map(source.part, call.args))] * bool(lacks)
                 pairs.append((call, f"{source.part(call.func)}({', '.join(texts)})"))
+            own = [pair for pair in pairs if id(pair[0]) in raised]
+            yield Candidate(0.33, spliced(source, own))
             yield Candidate(0.35, spliced(source, pairs))
+
+
+def _without_entries(site: Site, refused: set[str]) -> Iterator[Candidate]:
+    """Options without those that are refused, where they are handed on: in a dict, by a partial
+    function or as a switch of a function around."""
+    calls = [(at, call) for at in site.raising for call in at.calls()] if refused else []
+    for place, call in calls:
+        whole = [k.value for k in call.keywords if k.arg is None]
+        known = [place.value(each) for each in whole]
+        known += [getattr(place.value(call.func), "keywords", None)]  # of a partial function
+        held = [each for each in known if isinstance(each, dict) and refused & {*each}]
+        for options in held:
+            for source in site.program.texts:
+                pairs = [
+                    (node, text)
+                    for node in source.nodes
+                    if (text := without_keys(source, node, refused, {*options}))
+                    and (isinstance(node, ast.Dict) or callee(node) != callee(call))
+                ]
+                yield from (Candidate(0.28, spliced(source, [pair])) for pair in pairs)
+        for node, value in zip(whole, known, strict=False):
+            uses = [n for s in site.program.texts for n in s.nodes if isinstance(n, ast.keyword)]
+            shared = [n for n in uses if n.arg is None and ast.dump(n.value) == ast.dump(node)]
+            own = [name for name in sorted(refused) if name in value]
+            if own and len(shared) > 1:  # others are given them too
+                text = place.text(node)
+                left = f"k != {own[0]!r}" if len(own) == 1 else f"k not in {own!r}"
+                left = left.replace("'", '"')
+                rest = f"{{k: v for k, v in {text}.items() if {left}}}"
+                yield replace(place, distance=0.0).replaced(0.27, (node, rest))
+        if place.function is not None:
+            yield from _switched_off(site, place, call, refused)
+
+
+def _switched_off(
+    site: Site, place: Place, call: ast.Call, refused: set[str]
+) -> Iterator[Candidate]:
+    """A switch that a function of the program hands on to a call that refuses it: off where the
+    function is called, else where it is handed on beside what refuses it."""
+    named = {k.arg: k.value for k in call.keywords}
+    rival = next((named[n] for n in ("sampler", "batch_sampler") if n in named), None)
+    taken = (
+        {each.arg for each in ast.walk(place.function) if isinstance(each, ast.arg)}
+        if (place.function is not None)
+        else set()
+    )
+    for name in sorted(refused & {*named}):
+        handed = spelled(named[name])
+        if handed not in taken or type(place.value(named[name])) is not bool:
+            continue
+        for above in site.raising[1:]:
+            for each in above.calls():
+                for given in each.keywords:
+                    if given.arg == handed and callee(each) == getattr(place.function, "name", ""):
+                        near = replace(above, distance=0.0)
+                        yield near.replaced(0.26, (given.value, "False"))
+        if rival is not None and spelled(rival) in taken:
+            text = f"{handed} and {place.text(rival)} is None"
+            yield replace(place, distance=0.0).replaced(0.3, (named[name], text))
+
+
+def in_other_mode(site: Site) -> Iterator[Candidate]:
+    """A model in the mode that what it is given to asks for."""
+    told = re.search(r"(train|eval)\w* mode|only for (eval)", site.text)
+    places = site.raising if told is not None and "mode (" not in site.text else ()
+    wanted = (told[1] or told[2]) if told is not None else ""
+    for place, call in [(at, call) for at in places for call in at.calls()]:
+        for node in call.args[:1]:
+            text, value = place.text(node), place.value(node)
+            if not isinstance(value, nn.Module) or value.training is (wanted == "train"):
+                continue
+            other = "eval" if wanted == "train" else "train"
+            for row in site.statements():
+                own: Any = getattr(row.statement, "value", None)
+                if isinstance(row.statement, ast.Expr) and row.text(own) == f"{text}.{other}()":
+                    yield replace(row, distance=0.0).replaced(0.25, (own, f"{text}.{wanted}()"))
+            yield replace(place, distance=0.0).written(0.3, f"{text}.{wanted}()\n{{}}")
 
 
 # Messages with the function that refuses, the arguments that are left out, and one that is given

@@ -1,4 +1,5 @@
-"""Tensors in other layouts: sparse ones whose entries are added up, dense ones, states as bytes."""
+"""Tensors in other layouts: sparse ones whose entries are added up, dense ones, quantized ones,
+states as bytes."""
 
 from __future__ import annotations
 
@@ -16,13 +17,16 @@ from nanlab.explanations.site import (
     Place,
     Site,
     Tensor,
+    bound_by,
     bound_value,
     callee,
     function_around,
     is_whole,
+    own_nodes,
     spelled,
     spliced,
 )
+from nanlab.explanations.trial import Source
 
 _ENTRIES = ("indices", "values")
 
@@ -140,3 +144,54 @@ def as_generators(site: Site, place: Place, call: ast.Call) -> Iterator[Candidat
         if type(place.value(call.args[0])) is int:
             text = f"{place.text(call.func)}().manual_seed({place.text(call.args[0])})"
             yield replace(place, distance=0.0).replaced(0.2, (call, text))
+
+
+_OF_STUBS = {"DeQuantStub": "'Quantized\\w+'|quantized", "QuantStub": "quantized::"}
+
+
+def through_stubs(site: Site) -> Iterator[Candidate]:
+    """What goes into a quantized model, or what it gives, through the stub that it has for that
+    and does not call."""
+    kinds = [name for name, told in _OF_STUBS.items() if re.search(told, site.text)]
+    for source in site.program.texts if kinds else ():
+        for node in (n for n in source.nodes if isinstance(n, ast.ClassDef)):
+            inside = [*ast.walk(node)]
+            called = {spelled(n.func) for n in inside if isinstance(n, ast.Call)}
+            pairs = [
+                pair
+                for row in (n for n in inside if isinstance(n, ast.Assign))
+                for pair in zip(
+                    getattr(row.value, "elts", [row.value]), bound_by(row), strict=False
+                )
+            ]
+            stubs = [(callee(value), name) for value, name in pairs if callee(value) in kinds]
+            forward = next((n for n in node.body if getattr(n, "name", "") == "forward"), None)
+            for kind, stub in stubs:
+                if not isinstance(forward, ast.FunctionDef) or stub in called:
+                    continue
+                if kind == "DeQuantStub":
+                    yield from _dequantized(site, source, forward, stub)
+                elif len(forward.args.args) > 1:
+                    first = next(n for n in forward.body if not _is_text(n))
+                    name = forward.args.args[1].arg
+                    own = site.place(source, first, 0.0)
+                    yield own.written(0.15, f"{name} = {stub}({name})\n{{}}")
+
+
+def _is_text(row: ast.stmt) -> bool:
+    """Whether a statement is a docstring."""
+    return isinstance(row, ast.Expr) and isinstance(row.value, ast.Constant)
+
+
+def _dequantized(
+    site: Site, source: Source, forward: ast.FunctionDef, stub: str
+) -> Iterator[Candidate]:
+    """The results of a function through a stub, each of several."""
+    pairs: list[tuple[ast.AST, str]] = []
+    for row in own_nodes(forward):
+        if isinstance(row, ast.Return) and row.value is not None:
+            parts = row.value.elts if isinstance(row.value, ast.Tuple) else [row.value]
+            pairs += [(part, f"{stub}({source.part(part)})") for part in parts]
+    yield Candidate(0.15, spliced(source, pairs))
+    if len(pairs) > 1:  # one of them may be none that is quantized
+        yield from (Candidate(0.2, spliced(source, [pair])) for pair in pairs)

@@ -704,6 +704,8 @@ def shorter_data(site: Site) -> Iterator[Candidate]:
                 beyond += _beyond(node.elt, spelled(head.target))
         for at, less in enumerate(dict.fromkeys(text for _, text in sorted(beyond))):
             text = f"{place.text(value)}{_less(value, less)}"
+            if text == place.text(value) and isinstance(value, ast.BinOp):  # it has one too many
+                text = place.text(value.left) if isinstance(value.op, ast.Add) else text
             yield place.replaced(0.5 + 0.02 * at, (value, text))
 
 

@@ -911,36 +911,6 @@ def _initialised(source: Source, node: ast.ClassDef, site: Site) -> Iterator[Can
                     yield from registered(site, own)
 
 
-_OPPOSITE = {
-    ast.NotEq: "==",
-    ast.Eq: "!=",
-    ast.Lt: ">=",
-    ast.GtE: "<",
-    ast.Gt: "<=",
-    ast.LtE: ">",
-}
-
-
-def checks_recorded(site: Site) -> Iterator[Candidate]:
-    """A check that raises, as an assertion that is recorded with the rest of a traced module."""
-    for source in site.program.texts if "control flow" in site.text else ():
-        for node in source.nodes:
-            raised = node.body[0] if isinstance(node, ast.If) and len(node.body) == 1 else None
-            told = getattr(getattr(raised, "exc", None), "args", None)
-            if not isinstance(node, ast.If) or not isinstance(raised, ast.Raise) or node.orelse:
-                continue
-            test = node.test
-            if not told or not isinstance(test, ast.Compare) or len(test.ops) != 1:
-                continue
-            sign = _OPPOSITE.get(type(test.ops[0]))
-            left, right = source.part(test.left), source.part(test.comparators[0])
-            indent = " " * node.col_offset
-            row = f"{indent}torch._assert({left} {sign} {right}, {source.part(told[0])})"
-            if sign is not None:
-                first, last = node.lineno, node.end_lineno or 0
-                yield Candidate(0.3, (lines_as(source, first, last, row),))
-
-
 def computed_property(site: Site) -> Iterator[Candidate]:
     """No value for an attribute that the class computes."""
     told = re.search(r"property '(\w+)' of .* has no setter", site.text)

@@ -31,7 +31,9 @@ from nanlab.explanations.site import (
     names_in,
     number_of,
     spelled,
+    spliced,
 )
+from nanlab.explanations.trial import Source
 from nanlab.operators import having
 
 # Calls after which a tensor is no other form of what it was.
@@ -215,6 +217,56 @@ def targets_of_windows(site: Site) -> Iterator[Candidate]:
                 text = place.text(lower.left) if place.value(lower.right) == more else text
             if more > 0 and not isinstance(place.value(lower), Tensor):
                 yield replace(place, distance=0.0).replaced(0.27, (lower, text))
+
+
+def targets_after_windows(site: Site) -> Iterator[Candidate]:
+    """Windows of a series, or the targets after them, as many as there are of the others: the
+    target of the window that begins at i is the element at i and the window's length."""
+    data = [f.f_locals["tensors"] for f in site.inner if "tensors" in f.f_locals]
+    sizes = [len(v) for v in data[-1]] if data and "Size mismatch" in site.text else []
+    more = sizes[1] - sizes[0] if len(sizes) == 2 else 0
+    shifts = [more] if more else [1, -1] if site.met and max(site.met) - min(site.met) == 1 else []
+    for source in site.program.texts if shifts else ():
+        for node in source.nodes:
+            windows = [*_windows(node)]
+            late = [part for part in source.nodes if _begins_late(part)] if windows else []
+            for (width, bounds), part in itertools.product(windows, late):
+                start: Any = _first_slice(part)
+                exact = ast.dump(start.lower) == ast.dump(width)
+                changed = bounds.args[-1] if exact else start.lower
+                both = [number_of(each) for each in (start.lower, width)]
+                alike = names_in(start.lower) & names_in(width) or MISSING not in both
+                for shift in shifts if exact or alike else ():
+                    text = _shifted(source, changed, shift)
+                    yield Candidate(0.25, spliced(source, [(changed, text)]))
+
+
+def _windows(node: ast.AST) -> Iterator[tuple[ast.expr, ast.Call]]:
+    """The length of the windows ``x[i:i + w]`` that a loop makes, and the range that it takes."""
+    loops: list[Any] = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
+    for loop in loops:
+        if callee(loop.iter) != "range" or not 0 < len(loop.iter.args) < 3:
+            continue
+        for part in ast.walk(node):
+            cut = _first_slice(part)
+            end = cut.upper if cut is not None else None
+            if isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add) and cut is not None:
+                name = spelled(loop.target)
+                if isinstance(cut.lower, ast.Name) and {cut.lower.id, spelled(end.left)} == {name}:
+                    yield end.right, loop.iter
+
+
+def _shifted(source: Source, node: ast.AST, by: int) -> str:
+    """An expression of whole numbers with as much more, which takes the place of what it adds."""
+    if type(own := number_of(node)) is int:
+        return str(own + by)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        number = number_of(node.right)
+        if type(number) is int:
+            by += number if isinstance(node.op, ast.Add) else -number
+            node = node.left
+    text = source.part(node)
+    return f"{text} {'-' if by < 0 else '+'} {abs(by)}" if by else text
 
 
 def _begins_late(node: ast.AST) -> bool:
