@@ -234,8 +234,8 @@ MESSAGES: list[Meaning] = [
         " **options is one, too.",
     ),
     says(
-        r"unsupported operand type\(s\) for \|: '(?:builtin_function_or_method|function|module|str|"
-        r"type|NoneType)' and '(?:builtin_function_or_method|function|module|str|type|NoneType)'",
+        r"unsupported operand type\(s\) for \|: (?:.* and )?"
+        r"'(?:builtin_function_or_method|function|module|str|torch\.dtype)'",
         "wrong-argument",
         "an annotation joins something that is no class{inside}",
         "Annotations name classes, `torch.Tensor` and `np.ndarray`; `torch.tensor` and `np.array`"

@@ -32,6 +32,7 @@ from nanlab.explanations.site import (
     callee,
     is_return,
     names_in,
+    number_of,
     signature,
     spelled,
     spliced,
@@ -859,41 +860,46 @@ _TOO_LONG = re.compile(
 
 def cut_to_length(site: Site) -> Iterator[Candidate]:
     """What is padded to a length, cut to it too: some are longer."""
-    found: dict[tuple[Any, str], list[tuple[Place, str]]] = {}
+    found: dict[tuple[Any, str, int], list[tuple[Place, str]]] = {}
     for place in site.statements() if _TOO_LONG.search(site.text) else ():
         loops = [n for n in place.source.nodes if isinstance(n, ast.While)]
         tests: list[Any] = [n.test for n in loops if place.statement in n.body]
         for node in (*place.parts(), *tests):
-            names, most = list[str](), node
+            known, most = list[tuple[str, int]](), node
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
-                names, most = _length_of(node.right), node.left
+                known, most = _length_of(node.right), node.left
             elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt):
-                names = _length_of(node.left) if node in tests else []
+                known = _length_of(node.left) if node in tests else []
                 most = node.comparators[0]
-            for name in names:
-                padded = found.setdefault((place.function, name), [])
+            for name, dim in known:
+                padded = found.setdefault((place.function, name, dim), [])
                 padded.append((place, place.text(most)))
-    for (_, name), padded in found.items():
+    for (_, name, dim), padded in found.items():
         first, limit = padded[0]
         if name not in limit:
-            yield from _cut(site, first, name, limit, len(padded))
+            cut = f"[{'..., ' if dim < 0 else ':, ' * dim}:{limit}]"
+            yield from _cut(site, first, name, cut, len(padded))
 
 
-def _length_of(node: ast.AST) -> list[str]:
-    """The name of a sequence where an expression is its length."""
+def _length_of(node: ast.AST) -> list[tuple[str, int]]:
+    """The name of a sequence and the dimension, where an expression is its length there."""
+    dim: Any = 0
     if isinstance(node, ast.Call):
         own = node.args[:1] if callee(node) == "len" else []
         owner = getattr(node.func, "value", None)
-        own += [owner] if callee(node) == "size" and owner is not None else []
+        if callee(node) == "size" and owner is not None and node.args:
+            own, dim = [owner], number_of(node.args[0])
     else:
         of = node.value if isinstance(node, ast.Subscript) else None
         own = [of.value] if isinstance(of, ast.Attribute) and of.attr == "shape" else []
-    return [name for each in own if (name := spelled(each))]
+        dim = number_of(node.slice) if own and isinstance(node, ast.Subscript) else 0
+    fits = type(dim) is int and dim > -2
+    return [(name, dim) for each in own if (name := spelled(each)) and fits]
 
 
-def _cut(site: Site, place: Place, name: str, limit: str, times: int) -> Iterator[Candidate]:
+def _cut(site: Site, place: Place, name: str, cut: str, times: int) -> Iterator[Candidate]:
     """A sequence cut to a length: where it is padded, before it is, or where it was bound."""
-    measured = [part for part in place.parts() if _length_of(part) == [name]]
+    measured = [part for part in place.parts() if name in dict(_length_of(part))]
     lengths = {id(n) for part in measured for n in ast.walk(part)}
     own: list[Any] = [n for n in place.parts() if spelled(n) == name and id(n) not in lengths]
     uses = [n for n in own if isinstance(n.ctx, ast.Load)]
@@ -903,14 +909,14 @@ def _cut(site: Site, place: Place, name: str, limit: str, times: int) -> Iterato
     around = [n for n in rows if place.statement in n.body and name in names_in(n.test)]
     first = replace(near, statement=around[0]) if around else near
     if len(uses) == 1 and not (changed or around) and times == 1:
-        yield near.replaced(0.2, (uses[0], f"{name}[:{limit}]"))
-    yield first.written(0.22 + 0.1 * (times > 1), f"{name} = {name}[:{limit}]\n{{}}")
+        yield near.replaced(0.2, (uses[0], f"{name}{cut}"))
+    yield first.written(0.22 + 0.1 * (times > 1), f"{name} = {name}{cut}\n{{}}")
     bound = [n for n in place.source.nodes if isinstance(n, ast.Assign) and bound_by(n) == [name]]
     line = place.statement.lineno
     for row in [n for n in bound if n.lineno < line][-1:]:
         made = site.place(place.source, row, 0.0)
         if made.function is place.function:
-            yield made.replaced(0.25, (row.value, f"{made.whole(row.value)}[:{limit}]"))
+            yield made.replaced(0.25, (row.value, f"{made.whole(row.value)}{cut}"))
 
 
 def _is_changed(place: Place, node: ast.AST) -> bool:

@@ -54,7 +54,7 @@ _NO_CURES = (
     "bias enabled requires_grad create_graph materialize_grads strict size_average reduce affine"
     " retain_graph track_running_stats training is_grads_batched full_graph drop_last"
     " differentiable capturable maximize foreach fused recurse raise_exception groups"
-    " elementwise_affine descending largest sorted reverse stable"
+    " elementwise_affine descending largest sorted reverse stable is_reference"
 ).split()
 
 

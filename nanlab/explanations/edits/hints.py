@@ -109,10 +109,11 @@ def _as_class(place: Place, node: ast.AST) -> str:
     head, _, name = text.rpartition(".")
     if value is MISSING or isinstance(value, type) or typing.get_origin(value) is not None:
         return ""
-    if not callable(value) and not isinstance(value, ModuleType):
-        return ""
     owner = place.value(ast.parse(head, mode="eval").body) if head else typing
     known: dict[str, Any] = {n: v for n, v in vars(owner).items() if n[0] != "_"}
+    if not callable(value) and not isinstance(value, ModuleType):
+        kind = type(value).__name__  # of ``torch.float32``
+        return f"{head}.{kind}" if head and known.get(kind) is type(value) else ""
     kinds = [n for n, v in known.items() if inspect.isclass(v) or not head]
     same = [n for n in kinds if n.lower() == name.lower() and n != name]
     longer = [n for n in kinds if n.lower().endswith(name.lower()) and n != name]

@@ -22,6 +22,7 @@ from nanlab.explanations.site import (
     callee,
     function_around,
     is_whole,
+    lines_as,
     own_nodes,
     spelled,
     spliced,
@@ -176,6 +177,44 @@ def through_stubs(site: Site) -> Iterator[Candidate]:
                     name = forward.args.args[1].arg
                     own = site.place(source, first, 0.0)
                     yield own.written(0.15, f"{name} = {stub}({name})\n{{}}")
+
+
+def wrapped_for_quantization(site: Site) -> Iterator[Candidate]:
+    """A model with the stubs that it has not, where a program quantizes it."""
+    whole = "\n".join(source.text for source in site.program.texts)
+    if "quantized::" not in site.text or re.search("QuantStub|QuantWrapper", whole):
+        return
+    places = site.statements()
+    heads = [t for at in places for t in getattr(at.statement, "targets", [])]
+    own = {spelled(t.value) for t in heads if getattr(t, "attr", "") == "qconfig"}
+    for place in (at for at in places if {*bound_by(at.statement)} & own):
+        value: Any = bound_value(place, "")
+        text = f"torch.ao.quantization.QuantWrapper({place.text(value)})"
+        yield replace(place, distance=0.0).replaced(0.2, (value, text))
+
+
+_SUMS: dict[type, str] = {ast.Add: "add", ast.Mult: "mul"}
+
+
+def as_float_functions(site: Site) -> Iterator[Candidate]:
+    """A sum or a product of quantized tensors by a module that knows the scale of the result."""
+    place = site.raising[0]
+    kind = place.in_class
+    init = (
+        next((n for n in kind.body if getattr(n, "name", "") == "__init__"), None) if kind else None
+    )
+    rows = [n for n in getattr(init, "body", []) if "super().__init__" in ast.unparse(n)]
+    for node in place.parts() if rows and re.search("aten::(add|mul)", site.text) else ():
+        name = _SUMS.get(type(node.op)) if isinstance(node, ast.BinOp) else None
+        if name is not None and isinstance(node, ast.BinOp):
+            both = f"{place.text(node.left)}, {place.text(node.right)}"
+            taken = re.findall(rf"self\.{name}\w*", place.source.text)  # each has its own scale
+            sums = f"self.{name}" + f"_{len({*taken}) + 1}" * bool(taken)
+            own = replace(place, distance=0.0).replaced(0.15, (node, f"{sums}.{name}({both})"))
+            line, indent = rows[0].end_lineno or 0, " " * rows[0].col_offset
+            more = f"{indent}{sums} = torch.ao.nn.quantized.FloatFunctional()"
+            text = f"{place.source.lines[line - 1]}\n{more}"
+            yield replace(own, edits=(*own.edits, lines_as(place.source, line, line, text)))
 
 
 def _is_text(row: ast.stmt) -> bool:

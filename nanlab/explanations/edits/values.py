@@ -227,22 +227,23 @@ def targets_after_windows(site: Site) -> Iterator[Candidate]:
     more = sizes[1] - sizes[0] if len(sizes) == 2 else 0
     shifts = [more] if more else [1, -1] if site.met and max(site.met) - min(site.met) == 1 else []
     for source in site.program.texts if shifts else ():
-        for node in source.nodes:
-            windows = [*_windows(node)]
-            late = [part for part in source.nodes if _begins_late(part)] if windows else []
-            for (width, bounds), part in itertools.product(windows, late):
-                start: Any = _first_slice(part)
-                exact = ast.dump(start.lower) == ast.dump(width)
-                changed = bounds.args[-1] if exact else start.lower
-                both = [number_of(each) for each in (start.lower, width)]
-                alike = names_in(start.lower) & names_in(width) or MISSING not in both
-                for shift in shifts if exact or alike else ():
-                    text = _shifted(source, changed, shift)
+        windows = [pair for node in source.nodes for pair in _windows(node)]
+        late = [part for part in source.nodes if _begins_late(part)]
+        for (width, bounds), part in itertools.product(windows, late):
+            start: Any = _first_slice(part)
+            exact = ast.dump(start.lower) == ast.dump(width)
+            changed = bounds.args[-1] if exact and bounds is not None else start.lower
+            for shift in shifts if not exact or bounds is not None else ():
+                text = _shifted(source, changed, shift)
+                if exact or text == source.part(width):
                     yield Candidate(0.25, spliced(source, [(changed, text)]))
 
 
-def _windows(node: ast.AST) -> Iterator[tuple[ast.expr, ast.Call]]:
-    """The length of the windows ``x[i:i + w]`` that a loop makes, and the range that it takes."""
+def _windows(node: ast.AST) -> Iterator[tuple[ast.expr, ast.Call | None]]:
+    """The length of the windows ``x[i:i + w]`` that a loop makes, and the range that it takes; that
+    of all windows of a series, which take none."""
+    if isinstance(node, ast.Call) and callee(node) in ("unfold", "sliding_window_view"):
+        yield from ((each, None) for each in node.args[1:2])
     loops: list[Any] = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
     for loop in loops:
         if callee(loop.iter) != "range" or not 0 < len(loop.iter.args) < 3:
