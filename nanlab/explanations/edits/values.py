@@ -235,7 +235,10 @@ def targets_after_windows(site: Site) -> Iterator[Candidate]:
             changed = bounds.args[-1] if exact and bounds is not None else start.lower
             for shift in shifts if not exact or bounds is not None else ():
                 text = _shifted(source, changed, shift)
-                if exact or text == source.part(width):
+                known = names_in(width) | names_in(part) | {"len"}  # nothing lies between the two
+                read = names_in(changed)
+                near = exact and (read <= known or not read & names_in(width))
+                if near or text == source.part(width):
                     yield Candidate(0.25, spliced(source, [(changed, text)]))
 
 
