@@ -234,7 +234,8 @@ MESSAGES: list[Meaning] = [
         " **options is one, too.",
     ),
     says(
-        r"unsupported operand type\(s\) for \|: (?:.* and )?"
+        r"unsupported operand type\(s\) for \|: "
+        r"(?!.*'(?:Tensor|bool|int|float|dict|list|set|tuple)')(?:.* and )?"
         r"'(?:builtin_function_or_method|function|module|str|torch\.dtype)'",
         "wrong-argument",
         "an annotation joins something that is no class{inside}",
