@@ -1385,7 +1385,7 @@ def run(path: Path, text: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "__main__"}
     exec("import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n", names)
     with torch.enable_grad():  # it may leave them off
-        exec(compile(text, str(path), "exec"), names)
+        exec(compile(text, str(path), "exec", dont_inherit=True), names)
     return names
 
 

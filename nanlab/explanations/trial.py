@@ -531,7 +531,7 @@ def _frame(frame: FrameType, words: set[str]) -> Frame:
     and without what stands for a tensor that is traced: to compare it raises."""
     names = frame.f_globals.items()
     known = {n: v for n, v in names if n in words or issubclass(type(v), ModuleType)}
-    own = {n: v for n, v in frame.f_locals.items() if not isinstance(v, torch.fx.Proxy)}
+    own = {n: v for n, v in frame.f_locals.items() if not issubclass(type(v), torch.fx.Proxy)}
     own = known if frame.f_locals is frame.f_globals else own
     return Frame(frame.f_code, frame.f_globals, own, known)
 
