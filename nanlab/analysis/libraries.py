@@ -399,7 +399,7 @@ def _guarded(
                 for maker in _makers(tree, call.func)
             ):
                 own = objects_of(call.func, text, frozenset({_package_of(library)}))
-                if not (own or of_self) or not all(hasattr(each, guard) for each in own):
+                if not any(hasattr(each, guard) for each in own) if own else not of_self:
                     continue
                 row = text.splitlines()[call.lineno - 1].strip()
                 new = f"{ast.unparse(call.func)}.{guard} = {value}\n{row}"
@@ -422,12 +422,13 @@ def _settings(text: str, call: ast.Call, library: Place) -> Iterator[Rewriting]:
     calls = (n for n in ast.walk(parsed_file(file)) if isinstance(n, ast.Call))
     given = {each.arg for n in calls if line in lines_of(n) for each in n.keywords}
     for name in given & SETTINGS.keys():
-        for held in objects_of(call.func, text, frozenset({_package_of(library)}))[:1]:
-            for path in _where_off(held, name or ""):
-                path = f"{ast.unparse(call.func)}.{path}"
-                row = text.splitlines()[call.lineno - 1].strip()
-                title = f"let {path} be True: {SETTINGS[name or '']}"
-                yield Rewriting(title, call.lineno, call.lineno, f"{path} = True\n{row}")
+        # other objects of what the path stands for elsewhere, or stood for, may live, too
+        known = objects_of(call.func, text, frozenset({_package_of(library)}))
+        paths = dict.fromkeys(path for held in known for path in _where_off(held, name or ""))
+        for path in (f"{ast.unparse(call.func)}.{each}" for each in paths):
+            row = text.splitlines()[call.lineno - 1].strip()
+            title = f"let {path} be True: {SETTINGS[name or '']}"
+            yield Rewriting(title, call.lineno, call.lineno, f"{path} = True\n{row}")
 
 
 def _with_options(
