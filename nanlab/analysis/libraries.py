@@ -18,7 +18,7 @@ from types import MappingProxyType
 import torch
 
 from nanlab.analysis.options import Option, options_at
-from nanlab.program.callee import makers_of, meant, objects_of, objects_passed
+from nanlab.program.callee import classes_of, makers_of, meant, objects_of, objects_passed
 from nanlab.program.edit_text import argument_of, root_of
 from nanlab.program.expression import (
     assigned_pairs,
@@ -398,12 +398,19 @@ def _guarded(
                 else last_name(maker.func)[:1].isupper()  # which hands a guard of its own on
                 for maker in _makers(tree, call.func)
             ):
-                own = objects_of(call.func, text, frozenset({_package_of(library)}))
-                if not any(hasattr(each, guard) for each in own) if own else not of_self:
+                kinds = classes_of(call.func, text, frozenset({_package_of(library)}))
+                if not (of_self or any(_is_made_with(kind, guard) for kind in kinds)):
                     continue
                 row = text.splitlines()[call.lineno - 1].strip()
                 new = f"{ast.unparse(call.func)}.{guard} = {value}\n{row}"
                 yield Rewriting(f"{title}: {value}", call.lineno, call.lineno, new)
+
+
+def _is_made_with(kind: type, name: str) -> bool:
+    """Whether a class takes a parameter."""
+    with suppress(TypeError, ValueError):
+        return name in inspect.signature(kind).parameters
+    return False
 
 
 def _is_given(text: str, call: ast.Call, name: str, library: Place) -> bool:

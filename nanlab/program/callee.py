@@ -155,7 +155,7 @@ def enters_library(node: ast.expr, text: str, packages: frozenset[str]) -> bool:
 
     def of_tensor(function: ast.expr) -> bool:
         named = isinstance(function, ast.Attribute) and hasattr(Tensor, function.attr)
-        return named and not any(_classes(each, text, packages) for each in _paths(function))
+        return named and not any(classes_of(each, text, packages) for each in _paths(function))
 
     return any(
         isinstance(call, ast.Call) and _root(call.func) not in known and not of_tensor(call.func)
@@ -396,7 +396,7 @@ def _is_dict(node: Any) -> TypeGuard[ast.Dict]:
 
 def objects_of(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
     """The objects of this process that a path may stand for."""
-    kinds = _classes(path, text, packages)
+    kinds = classes_of(path, text, packages)
     return [o for o in gc.get_objects() if type(o) in kinds] if kinds else []
 
 
@@ -408,7 +408,7 @@ def _paths(path: ast.expr) -> Iterator[ast.expr]:
         yield path
 
 
-def _classes(path: ast.expr, text: str, packages: frozenset[str]) -> list[type]:
+def classes_of(path: ast.expr, text: str, packages: frozenset[str]) -> list[type]:
     """The classes whose calls the file assigns to a path."""
     keys = {key_of(ast.parse(ast.unparse(path), mode="eval").body)}
     if isinstance(path, ast.Attribute):  # `self.norm` is `model.norm` elsewhere
