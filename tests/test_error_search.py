@@ -1634,6 +1634,14 @@ import pandas
 rows = pandas.Series([[1], [2], "a"]).map({"A": 0, 3: 1})
 loss = F.cross_entropy(torch.randn(3, 2), torch.tensor([1 if n else [0] for n in (1, 0, -1)]))
 """,
+        '"""Counts."""\nx: any | None = None\n',
+        """
+class Settings:
+    __slots__ = ("kind",)
+settings = Settings()
+settings.kind = torch.tensor
+def take(x: settings.kind | None, y: any | None = None): return x
+""",
     ],
 )
 def test_every_kind_of_edit_reads_lists_and_other_values_than_are_usual(

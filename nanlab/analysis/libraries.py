@@ -259,7 +259,9 @@ def forms_between(old: ast.AST, new: ast.AST) -> Iterator[str]:
         inner = [n for n in ast.walk(new) if isinstance(n, ast.expr) and ast.dump(n) == own]
         if inner and ast.dump(new) != own:
             taken = replaced(new, lambda n: ast.Name("{x}", ast.Load()) if n in inner else None)
-            yield re.sub(r"e-0(\d)", r"e-\1", ast.unparse(taken))  # as one types it: 1e-6
+            # `max({x}, 0.01)` is for Python's numbers
+            if not (isinstance(taken, ast.Call) and isinstance(taken.func, ast.Name)):
+                yield re.sub(r"e-0(\d)", r"e-\1", ast.unparse(taken))  # as one types it: 1e-6
             return
     if type(old) is type(new):
         parts = [[*ast.iter_child_nodes(each)] for each in (old, new)]
@@ -447,7 +449,7 @@ def _with_options(
     inner = {span_of(n): n for each in every for n in ast.walk(each) if isinstance(n, ast.Call)}
     for call in inner.values():
         for kind in meant(call.func, text, frozenset({package})):
-            if getattr(kind, "__module__", "").partition(".")[0] != package:
+            if str(getattr(kind, "__module__", "")).partition(".")[0] != package:
                 continue
             places = [(real, library[1]), *_calls_of(last, kind)]
             for option in dict.fromkeys(o for place in places for o in options_at(*place)):

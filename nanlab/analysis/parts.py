@@ -61,6 +61,7 @@ class Parts:
         self._local: dict[tuple[int, int, SumsBefore], tuple[Slice, int, Truth | None]] = {}
         # by the identity of a slice, which is kept with it: another would get the same number
         self._truths: dict[int, tuple[Slice, Truth | None]] = {}
+        self._edges: dict[int, tuple[Slice, Truth | None]] = {}
         self._wide: dict[int, tuple[Slice, list[Evaluation]]] = {}
 
     def _cut(
@@ -84,6 +85,15 @@ class Parts:
         if id(part) not in self._truths:
             self._truths[id(part)] = part, _truth_of(part) if part.size <= WHOLE else None
         return self._truths[id(part)][1]
+
+    def truth_at_the_edge(self, part: Slice) -> Truth | None:
+        """What its results and gradients tend to at the edge of a domain that operands have left
+        by a little; None where none has, and if it is too large."""
+        if id(part) not in self._edges:
+            inside = at_the_edge(part) if part.size <= WHOLE else []
+            given = part.function(inside), [*part.operands.values()], part.differentiated
+            self._edges[id(part)] = part, truth(*given) if inside else None
+        return self._edges[id(part)][1]
 
     def in_float64(self, part: Slice) -> list[Evaluation]:
         """What the program gives in float64, at its operands and next to them on both sides."""

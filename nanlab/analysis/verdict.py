@@ -17,7 +17,6 @@ from nanlab.analysis.parts import (
     WHOLE,
     Parts,
     SumsBefore,
-    at_the_edge,
     by_zero,
     counted,
     counts_nothing,
@@ -40,7 +39,6 @@ from nanlab.exact.limits import (
     evaluate,
     longer,
     tolerance,
-    truth,
 )
 from nanlab.exact.numbers import Undecided, count_work
 from nanlab.program.beginnings import Beginnings
@@ -211,11 +209,9 @@ class Judge:
             edited = apply(self.recording, self.where.segments, edits, self.values)
             for run in self._runs:
                 whole = self.parts.whole(*run)
-                inside = at_the_edge(whole) if whole.size <= WHOLE else []
-                if not inside:
+                if (true := self.parts.truth_at_the_edge(whole)) is None:
                     continue
                 operands, wanted = [*whole.operands.values()], whole.differentiated
-                true = truth(whole.function(inside), operands, wanted)
                 new = evaluate(whole.function(edited.patches), operands, wanted)
                 found = compared(new, whole.evaluated, true)
                 if found.kind in ("value", "gradient"):

@@ -840,6 +840,11 @@ def is_return(node: ast.AST) -> bool:
     return isinstance(node, ast.Return) and node.value is not None
 
 
+def is_text(row: ast.stmt) -> bool:
+    """Whether a statement is a docstring."""
+    return isinstance(row, ast.Expr) and isinstance(row.value, ast.Constant)
+
+
 def innermost(source: Source, line: int, column: int | None = None) -> ast.stmt | None:
     """The innermost statement that holds a line, or is decorated there; of several in the line,
     that of a column."""

@@ -18,6 +18,7 @@ from nanlab.explanations.site import (
     Site,
     callee,
     first_line,
+    is_text,
     lines_as,
     spliced,
 )
@@ -53,8 +54,7 @@ def of_classes(site: Site) -> Iterator[Candidate]:
 def _imported(source: Source, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
     """Edits, with the import of ``typing`` before the first statement that may follow it."""
     rows = [row for row in source.tree.body if getattr(row, "module", "") != "__future__"]
-    first = next(row for row in rows if not isinstance(getattr(row, "value", 0), ast.Constant))
-    top = first_line(first)
+    top = first_line(next(row for row in rows if not is_text(row)))
     own = next((each for each in edits if each.first <= top <= each.last), None)
     if own is not None:
         new = replace(own, text=f"import typing\n\n{own.text}")
@@ -110,7 +110,7 @@ def _as_class(place: Place, node: ast.AST) -> str:
     if value is MISSING or isinstance(value, type) or typing.get_origin(value) is not None:
         return ""
     owner = place.value(ast.parse(head, mode="eval").body) if head else typing
-    known: dict[str, Any] = {n: v for n, v in vars(owner).items() if n[0] != "_"}
+    known: dict[str, Any] = {n: v for n, v in getattr(owner, "__dict__", {}).items() if n[0] != "_"}
     if not callable(value) and not isinstance(value, ModuleType):
         kind = type(value).__name__  # of ``torch.float32``
         return f"{head}.{kind}" if head and known.get(kind) is type(value) else ""

@@ -21,6 +21,7 @@ from nanlab.explanations.site import (
     bound_value,
     callee,
     function_around,
+    is_text,
     is_whole,
     lines_as,
     own_nodes,
@@ -173,7 +174,7 @@ def through_stubs(site: Site) -> Iterator[Candidate]:
                 if kind == "DeQuantStub":
                     yield from _dequantized(site, source, forward, stub)
                 elif len(forward.args.args) > 1:
-                    first = next(n for n in forward.body if not _is_text(n))
+                    first = next(n for n in forward.body if not is_text(n))
                     name = forward.args.args[1].arg
                     own = site.place(source, first, 0.0)
                     yield own.written(0.15, f"{name} = {stub}({name})\n{{}}")
@@ -215,11 +216,6 @@ def as_float_functions(site: Site) -> Iterator[Candidate]:
             more = f"{indent}{sums} = torch.ao.nn.quantized.FloatFunctional()"
             text = f"{place.source.lines[line - 1]}\n{more}"
             yield replace(own, edits=(*own.edits, lines_as(place.source, line, line, text)))
-
-
-def _is_text(row: ast.stmt) -> bool:
-    """Whether a statement is a docstring."""
-    return isinstance(row, ast.Expr) and isinstance(row.value, ast.Constant)
 
 
 def _dequantized(
