@@ -13,7 +13,7 @@ import gc
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, Literal
@@ -151,19 +151,18 @@ class Wide(DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
-        kwargs = dict(kwargs or {})
-        dtype = kwargs.get("dtype")
-        if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
-            kwargs["dtype"] = torch.float64
-        elif isinstance(dtype, torch.dtype) and dtype.is_complex:
-            kwargs["dtype"] = torch.complex128
-        count_work(1, sum(x.numel() for x in args if isinstance(x, Tensor)))
-        made = func(*args, **kwargs)
+        if kwargs:
+            dtype = kwargs.get("dtype")
+            if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
+                kwargs = {**kwargs, "dtype": torch.float64}
+            elif isinstance(dtype, torch.dtype) and dtype.is_complex:
+                kwargs = {**kwargs, "dtype": torch.complex128}
+        count_work(1, sum([x.numel() for x in args if isinstance(x, Tensor)]))
+        made: Any = func(*args, **(kwargs or {}))
         if func in SIGNS:  # torch has 0 for that of NaN: a derivative of |x| that nobody knows
             return torch.where(args[0].isnan(), args[0], made)
         if not isinstance(made, Tensor):
             return made
-        name: str = func.overloadpacket.__name__
         backward = torch._C._current_autograd_node() is not self.node
         if not backward and made.dtype == torch.bool and any(map(_is_real, args)):
             result = self.comparisons.result(made)
@@ -172,26 +171,29 @@ class Wide(DispatchMode):
         undecided = self.undecided or (self._backward if backward else None)
         if undecided is None:
             return made
-        return _with_undecided(undecided, name, made, args, backward)
+        return _with_undecided(undecided, func, made, args, backward)
 
 
 def _with_undecided(
-    undecided: Undecided, name: str, made: Tensor, args: Sequence[Any], backward: bool
+    undecided: Undecided, func: Any, made: Tensor, args: Sequence[Any], backward: bool
 ) -> Tensor:
     """The result, with NaN where an undecided mask chose an element. In the backward part, where
     all operands have the result's shape, also where one after the first is NaN."""
-    read = [x for x in args if _is_real(x)]
     nowhere = undecided.chosen(made, args)
     if made.dtype == torch.bool:
-        if name in ORDERING and read:
+        read = [x for x in args if _is_real(x)]
+        if read and func.overloadpacket.__name__ in ORDERING:
             nowhere = Undecided.compared(made, read)
         undecided.note(made, nowhere)
         return made
-    every = [x for x in args if isinstance(x, Tensor)]
-    if backward and all(_is_real(x) and x.shape == made.shape for x in every):
-        bad = [each for x in every[1:] if bool((each := x.isnan()).any())]
-        nowhere = torch.stack(bad).any(0) if bad else nowhere
-    if nowhere is None or not _is_real(made):
+    if not _is_real(made):
+        return made
+    if backward:
+        every = [x for x in args if isinstance(x, Tensor)]
+        if all(_is_real(x) and x.shape == made.shape for x in every):
+            bad = [each for x in every[1:] if bool((each := x.isnan()).any())]
+            nowhere = torch.stack(bad).any(0) if bad else nowhere
+    if nowhere is None:
         return made
     fill = made.masked_fill_ if made is args[0] else made.masked_fill
     filled: Tensor = fill(nowhere, math.nan)
@@ -360,19 +362,22 @@ class _Arithmetic:
         moved: Moved | None = None,
         masks: Sequence[Tensor | None] | None = None,
         counted: bool = False,
+        choices: AbstractContextManager[Any] | None = None,
     ) -> Iterator[AllExact | Wide]:
-        """Evaluate in these numbers; moved, masks, counted: as of AllExact."""
+        """Evaluate in these numbers; moved, masks, counted: as of AllExact. choices: None for
+        those of :class:`_Choices`."""
+        choices = choices or _Choices()
         with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
             torch.default_generator.manual_seed(0)  # no device is asked
             if self.digits:
                 exact = AllExact(self.deadline, moved, masks, counted)
-                with digits(self.digits), exact as mode, _Choices():
+                with digits(self.digits), exact as mode, choices:
                     yield mode
             else:
                 before = torch.get_default_dtype()
                 torch.set_default_dtype(torch.float64)
                 try:
-                    with Wide(Comparisons(masks)) as mode, _Choices():
+                    with Wide(Comparisons(masks)) as mode, choices:
                         yield mode
                 finally:
                     torch.set_default_dtype(before)
@@ -382,10 +387,13 @@ class _Choices(TorchFunctionMode):
     """``nan_to_num`` as the choices that it makes. They are masks like any others, and what they
     take out is a constant."""
 
+    made = 0
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call one function."""
         if getattr(func, "__name__", "").split(".")[0] != "nan_to_num":
             return func(*args, **(kwargs or {}))
+        self.made += 1
         return _chosen(*args, **(kwargs or {}))
 
 
@@ -417,6 +425,8 @@ class _Problem:
         self.tape: Tape | None = None  # of the first evaluation next to the operands
         self.written: set[int] = set()  # operands that the last total overwrote: they tell nothing
         self.cost = 0.0  # of one evaluation in the numbers that were last
+        # whether it calls what `_Choices` stands for: watching for that costs a fourth of the time
+        self.chooses = True
         self.movable = [m for m in (wanted, held, real) if any(m)]
         self.still: list[Tensor | None] = [None] * len(operands)  # the operands as they are
         # whether NaN is among them, which the program may leave out by any comparison
@@ -469,13 +479,15 @@ class _Problem:
         moved."""
         outside = bool(distance) or moved is not None
         counted = moved is not None or not distance
-        with arithmetic.active(moved, self.masks, counted) as mode:
+        choices = _Choices() if self.chooses else nullcontext()
+        with arithmetic.active(moved, self.masks, counted, choices) as mode:
             if not self.given:
                 mode.undecided = Undecided()
             operands = self.moved(arithmetic, moving, distance)
             by_tape = outside and (self.tape is None or self.tape.fits)
             if isinstance(mode, Wide) or not by_tape:
                 found = evaluate(self.fn, operands, self.wanted, outside=outside)
+                self.chooses = isinstance(choices, _Choices) and choices.made > 0
             else:
                 found = self._written_down(mode, operands)
             if moved is None and not distance:

@@ -178,16 +178,17 @@ class Graph:
             if kind is tuple or kind is list:
                 return kind([self.get(item) for item in ref])
             return self.memory.held(ref) if kind is Held else ref
-        if ref.tracked is not None and ref.tracked > 2 and ref.tracked in self.marked:
-            return self.marked[ref.tracked]
-        slot = self.live.get(ref.view)
+        mark, view = ref.tracked, ref.view
+        if mark is not None and mark > 2 and mark in self.marked:
+            return self.marked[mark]
+        slot = self.live.get(view)
         if slot is None:
             return self._unseen(ref)
-        if ref.tracked is None:
+        if mark is None:
             return next(found for found in (slot[1], slot[2], slot[0]) if found is not None)
-        tracked = min(ref.tracked, 1) if ref.tracked != 2 else 2
-        unread = self._unread.get(ref.view)
-        if tracked == 1 and unread:
+        tracked = min(mark, 1) if mark != 2 else 2
+        unread = self._unread.get(view) if tracked == 1 else None
+        if unread:
             return unread.pop(0)
         found = slot[tracked]
         if found is None or found.requires_grad != bool(tracked):
@@ -313,24 +314,25 @@ class Graph:
         """From here on a reference stands for this tensor."""
         kind = ref.__class__
         if kind is Ref and isinstance(made, Tensor):
-            slot = self.live.get(ref.view)
+            view, storage, tracked = ref.view, ref.storage, tracked_by(made)
+            slot = self.live.get(view)
             if slot is None:
-                slot = self.live[ref.view] = [None, None, None, None]
-                self._views.setdefault(ref.storage, []).append(ref.view)
-            if tracked_by(made) == 1 and slot[1] is not made:
+                slot = self.live[view] = [None, None, None, None]
+                self._views.setdefault(storage, []).append(view)
+            if tracked == 1 and slot[1] is not made:
                 slot[3] = slot[1]
-            slot[tracked_by(made)] = made
+            slot[tracked] = made
             if self._covered is not None and not made.requires_grad and slot[2] is not None:
-                self._covered.setdefault(ref.view, slot[2])
+                self._covered.setdefault(view, slot[2])
                 slot[2] = None
-            if tracked_by(made) == 1:
-                waiting = self._unread.setdefault(ref.view, [])
+            if tracked == 1:
+                waiting = self._unread.setdefault(view, [])
                 if not any(made is each for each in waiting):
                     waiting.append(made)
-            if ref.storage not in self.memory.storages:
-                self.fresh.add(ref.storage)
-                if ref.storage not in self.bases:
-                    self.bases[ref.storage] = _Base.of(ref, made)
+            if storage not in self.memory.storages:
+                self.fresh.add(storage)
+                if storage not in self.bases:
+                    self.bases[storage] = _Base.of(ref, made)
         elif kind is Held:
             self.memory.place(ref, made)
         elif kind is tuple and isinstance(made, (tuple, list)):
