@@ -332,6 +332,28 @@ def mean_of_kept(x, kept):
     losses.masked_fill_(~kept, 0.0)
     return losses.sum() / kept.sum().item()
 """
+NAMED = """
+import torch
+from losses_by_class import Losses
+
+mean_of_known = Losses.mean_of_known
+weight = torch.nn.Parameter(torch.ones(2, 3))
+known = torch.zeros(2, dtype=torch.bool)
+
+
+def step():
+    loss = mean_of_known(weight * 2, known)
+    loss.backward()
+"""
+LOSSES = """
+import torch
+
+class Losses:
+    @staticmethod
+    def mean_of_known(x, known):
+        x = x[known]
+        return torch.nn.functional.cross_entropy(x, x.argmax(-1))
+"""
 KEPT = """
 import torch
 from losses_of_kept import mean_of_kept
@@ -363,8 +385,15 @@ def step():
             (10, "loss = mean_of_kept(weight * 2, kept).nan_to_num(0.0)"),
             "verified",
         ),
+        (
+            "losses_by_class",
+            LOSSES,
+            NAMED,
+            (11, "loss = mean_of_known(weight * 2, known).nan_to_num(0.0)"),
+            "verified",
+        ),
     ],
-    ids=["of several operators", "with a Function in it"],
+    ids=["of several operators", "with a Function in it", "under a name of the program's own"],
 )
 def test_a_librarys_function_is_called_anew_as_a_whole(
     name: str,

@@ -19,7 +19,7 @@ import torch
 
 from nanlab.analysis.options import Option, options_at
 from nanlab.program.callee import classes_of, makers_of, meant, objects_of, objects_passed
-from nanlab.program.edit_text import argument_of, root_of
+from nanlab.program.edit_text import argument_of
 from nanlab.program.expression import (
     assigned_pairs,
     functions_around,
@@ -30,6 +30,7 @@ from nanlab.program.expression import (
     nodes_of,
     parsed,
     replaced,
+    root_of,
     sides_of,
     span_of,
     stored_in,

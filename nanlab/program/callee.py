@@ -27,6 +27,7 @@ from nanlab.program.expression import (
     Following,
     Made,
     ValueAt,
+    aliases_of,
     as_operand,
     assigned_pairs,
     autocast,
@@ -452,9 +453,7 @@ def meant(path: ast.expr, text: str, packages: frozenset[str]) -> list[Any]:
     first, *rest = ast.unparse(path).split(".")
     names = known_in(text)
     if first in names:
-        found = names[first]
-        for name in rest:
-            found = getattr(found, name, None)
+        found = reached(path, names)
         return [] if found is None else [found]
     last = rest[-1] if rest else first
     held = {
@@ -482,6 +481,19 @@ def known_in(text: str) -> dict[str, Any]:
             held = getattr(held, name, sys.modules.get(f"{module}.{name}"))
         if held is not None:
             found[given] = held
+    for alias, value in aliases_of(text):
+        held = reached(value, found)
+        if alias not in found and held is not None:
+            found[alias] = held
+    return found
+
+
+def reached(path: ast.expr, names: Mapping[str, Any]) -> Any:
+    """What a dotted name stands for among these; None where it stands for nothing."""
+    first, *rest = ast.unparse(path).split(".")
+    found = names.get(first)
+    for name in rest:
+        found = getattr(found, name, None)
     return found
 
 

@@ -20,6 +20,7 @@ from nanlab.program.expression import (
     nodes_of,
     parsed,
     replaced,
+    root_of,
     shows_shape,
     span_of,
     stored_in,
@@ -217,13 +218,6 @@ def passed_makers(statement: ast.stmt | ast.expr, text: str) -> dict[str, ast.Ca
 
 def _holds(block: Sequence[ast.stmt], line: int) -> bool:
     return block[0].lineno <= line <= (block[-1].end_lineno or 0)
-
-
-def root_of(path: ast.expr) -> str:
-    """The first name of a dotted one; empty where it is none."""
-    while isinstance(path, ast.Attribute):
-        path = path.value
-    return path.id if isinstance(path, ast.Name) else ""
 
 
 def with_makers(node: ast.expr, makers: Mapping[str, ast.Call]) -> ast.expr:

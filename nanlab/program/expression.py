@@ -84,6 +84,25 @@ def imports_of(text: str) -> list[tuple[str, str, str, str]]:
     return found
 
 
+def aliases_of(text: str) -> list[tuple[str, ast.Attribute]]:
+    """Names that a file gives to attributes of others, ``softplus = F.softplus``: at its top, or
+    once; and what they stand for."""
+    tree = parsed(text)
+    own = Counter(stored_in(tree))
+    own.update(n.arg for n in nodes_of(tree) if isinstance(n, ast.arg))
+    top = {id(each) for each in tree.body}
+    return [
+        (node.targets[0].id, node.value)
+        for node in nodes_of(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Attribute)
+        and len(node.targets) == 1
+        and isinstance(node.targets[0], ast.Name)
+        and (id(node) in top or own[node.targets[0].id] == 1)
+        and root_of(node.value) not in ("", node.targets[0].id)
+    ]
+
+
 @cache
 def namespace_of(text: str) -> dict[str, Any]:
     """What a file imports from torch, math, NumPy and nanlab, by name; no other import."""
@@ -98,19 +117,16 @@ def namespace_of(text: str) -> dict[str, Any]:
                 importlib.import_module(imported)
                 held = importlib.import_module(module)
                 found[given] = getattr(held, name) if name else held
-    own = Counter(stored_in(tree))
-    own.update(n.arg for n in nodes_of(tree) if isinstance(n, ast.arg))
-    top = set(map(id, tree.body))
-    for node in nodes_of(tree):  # `softplus = F.softplus`
+    top = {id(each) for each in tree.body}
+    for alias, value in aliases_of(text):
+        if root_of(value) in found:
+            with suppress(Exception):
+                code = compile(ast.Expression(value), "<alias>", "eval")
+                found[alias] = eval(code, dict(found))
+    for node in nodes_of(tree):
         match node:
-            case ast.Assign(targets=[ast.Name(id=alias)]) if id(node) in top or own[alias] == 1:
-                root, value = _root(node.value), node.value
-                if isinstance(value, ast.Attribute) and root in found and root != alias:
-                    with suppress(Exception):
-                        code = compile(ast.Expression(value), "<alias>", "eval")
-                        found[alias] = eval(code, dict(found))
-                elif isinstance(value, ast.Constant) and id(node) in top:
-                    found[alias] = value.value  # type: ignore[assignment]
+            case ast.Assign([ast.Name(id=name)], ast.Constant(constant)) if id(node) in top:
+                found[name] = constant  # type: ignore[assignment]
     return found
 
 
@@ -198,7 +214,8 @@ def copied(tree: Any, other: Callable[[ast.expr], ast.expr | None] | None = None
     return ast.copy_location(type(tree)(**fields), tree)
 
 
-def _root(node: ast.AST) -> str:
+def root_of(node: ast.AST) -> str:
+    """The first name of a dotted one; empty where it is none."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -491,7 +508,7 @@ class Expression:
             if isinstance(node, _BARE) or (isinstance(node, ast.Name) and node.id in inner):
                 return
             if isinstance(node, ast.expr) and (tensor := _asked(node)) is not None:
-                if _root(tensor) not in (*self.names, *inner):
+                if root_of(tensor) not in (*self.names, *inner):
                     asked.append((node, tensor))
                     return
             if isinstance(node, ast.expr) and self._comes_from_elsewhere(node, spans):
@@ -503,7 +520,7 @@ class Expression:
             if isinstance(node, ast.Call):
                 if span_of(node) in spans and self._is_unknown(node):
                     self.callees[key_of(node.func)] = span_of(node)
-                elif isinstance(node.func, ast.Attribute) and _root(node.func) not in (
+                elif isinstance(node.func, ast.Attribute) and root_of(node.func) not in (
                     *self.names,
                     *self.imported,
                 ):
@@ -523,12 +540,16 @@ class Expression:
     def _is_unknown(self, node: ast.Call) -> bool:
         """Whether a call is of a function that is not known to be torch's."""
         function = node.func
-        if _root(function) in (*self.names, *self.imported, *_LOOPS) or is_plain(node):
+        if root_of(function) in (*self.names, *self.imported, *_LOOPS) or is_plain(node):
             return False
         return not _is_method(function)
 
     def _comes_from_elsewhere(self, node: ast.expr, spans: set[Span]) -> bool:
-        if isinstance(node, ast.Name | ast.Attribute) and _root(node) in self.names and _root(node):
+        if (
+            isinstance(node, ast.Name | ast.Attribute)
+            and root_of(node) in self.names
+            and root_of(node)
+        ):
             return False  # torch.pi, F.softmax
         if isinstance(node, ast.Name):
             return True
@@ -536,7 +557,7 @@ class Expression:
             if isinstance(node, ast.Call):
                 own = span_of(node) in spans
                 function = node.func
-                known = _root(function) in (*self.names, *_LOOPS) or (
+                known = root_of(function) in (*self.names, *_LOOPS) or (
                     isinstance(function, ast.Attribute)
                     and not isinstance(function.value, ast.Name | ast.Attribute)
                     and own
@@ -552,7 +573,7 @@ class Expression:
         if isinstance(node, ast.Subscript):
             return not (isinstance(node.value, ast.Attribute | ast.Call) and is_plain(node.value))
         if isinstance(node, ast.Call):
-            return not is_plain(node) and _root(node.func) not in ("math",)
+            return not is_plain(node) and root_of(node.func) not in ("math",)
         return False
 
 
@@ -603,13 +624,13 @@ def free_paths(tree: ast.AST, known: set[str]) -> list[ast.expr]:
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
-            and _root(node.func) not in known
+            and root_of(node.func) not in known
         ):
             for part in (node.func.value, *node.args, *node.keywords):
                 visit(part)
             return
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
-            root = _root(node)
+            root = root_of(node)
             if root:
                 if root not in known:
                     found.setdefault(key_of(node), node)
@@ -1172,7 +1193,7 @@ def _places(expression: Expression, leaf: ast.expr, spans: set[Span]) -> list[_O
             )
             order += (
                 isinstance(child, ast.Name | ast.Attribute | ast.Subscript)
-                and _root(child) not in expression.names
+                and root_of(child) not in expression.names
             )
 
     visit(expression.node, None, None)

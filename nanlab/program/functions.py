@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 import torch
 
 from nanlab.errors import NotReplayable
-from nanlab.program.edit_text import assignments_in, root_of
+from nanlab.program.edit_text import assignments_in
 from nanlab.program.expression import (
     assigned_pairs,
     imports_of,
@@ -21,6 +21,7 @@ from nanlab.program.expression import (
     names_in,
     nodes_of,
     parsed,
+    root_of,
     span_of,
     stored_in,
 )

@@ -29,6 +29,7 @@ from nanlab.program.expression import (
     Bound,
     Expression,
     Made,
+    aliases_of,
     all_but_last,
     assigned_pairs,
     bind,
@@ -45,6 +46,7 @@ from nanlab.program.expression import (
     numbers_in,
     parsed,
     postorder,
+    root_of,
     solved,
     span_of,
     stored_in,
@@ -150,7 +152,9 @@ class Readings:
         key = lines, span, key_of(node), at, tuple(each.index for each in made)
         if key not in known:
             device, kinds = device_of(made), self._kinds
-            known_as = {given for given, *_ in imports_of(self.text)} - self.names.keys()
+            known_as = {given for given, *_ in imports_of(self.text)}
+            known_as |= {alias for alias, of in aliases_of(self.text) if root_of(of) in known_as}
+            known_as -= self.names.keys()
             expression = Expression(
                 node,
                 self.names,
