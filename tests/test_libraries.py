@@ -1622,6 +1622,7 @@ def test_setting_of_a_configuration_that_a_library_reads_is_tried(given: Any) ->
 
 
 OPTIONS = """
+from typing import Optional
 import torch
 
 class Lengths:
@@ -1664,6 +1665,30 @@ def _root(total, squared: bool = True):
 
 def scaled(x, p=0.0):
     return x / (x.abs().sum() + p)
+
+def likeness(x, y, way=None, span=None, k=0.1):
+    if way not in (None, "plus", "shift"):
+        raise ValueError(way)
+    if span is None:
+        span = (y.max() - y.min()).item()
+    little = (k * span) ** 2
+    product = 2 * x * y
+    if way == "shift":
+        product = product + 1
+    return ((product + little) / (x.square() + y.square() + little)).mean()
+
+class Spread(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.lin = torch.nn.Linear(size, size)
+
+    def forward(self, x, weight, largest: Optional[torch.Tensor] = None):
+        return self.lin(x) * self._norm(weight, largest)
+
+    def _norm(self, weight, largest: Optional[torch.Tensor] = None):
+        if largest is None:
+            largest = weight.max()
+        return weight / largest
 """
 
 
@@ -1689,6 +1714,33 @@ def test_option_by_which_a_librarys_line_is_not_reached_is_tried(options: Any) -
     found = culprit(weight, lambda: (lengths(points) * weight + weight).sum())
     assert "verified" in _verdicts(found, "options.Lengths(norm=False)")
     assert lengths.norm is True
+
+
+def test_option_is_tried_by_which_a_number_behind_the_line_is_computed(options: Any) -> None:
+    x, y = nn.Parameter(torch.full((3,), 1e-30)), torch.zeros(3)
+    ways = {"way": None}
+    found = culprit(x, lambda: options.likeness(x, y, **ways) + 0 * x.sum())
+    passed = _passed(found)
+    assert passed["likeness with span=1.0"] in ("verified", "finite")
+    assert not any("=None" in title for title in passed)
+    assert any("likeness(x, y, **{**ways, 'span': 1.0})" in fix.code for fix in found.fixes)
+    assert not any("ways.clamp_min" in title or "ways + " in title for title in passed)
+
+
+def test_name_that_may_be_none_or_a_tensor_is_told_from_others(options: Any) -> None:
+    layer, x, weight = options.Spread(2), torch.ones(3, 2), torch.zeros(3, 1)
+
+    def loss(known: bool = False) -> torch.Tensor:
+        largest = None
+        if known:
+            largest = weight.max().clamp_min(1.0)
+        found: torch.Tensor = layer(x, weight, largest=largest)
+        return found.sum()
+
+    found = culprit(layer.lin.weight, loss)
+    passed = _passed(found)
+    assert passed["pass weight.clamp_min(1e-6)"] in ("verified", "finite")
+    assert passed["layer with largest=torch.tensor(1.0)"] in ("verified", "finite")
 
 
 def test_option_of_a_librarys_function_is_tried_and_no_method_that_its_argument_lacks(

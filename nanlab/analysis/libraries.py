@@ -447,21 +447,31 @@ def _with_options(
     """What the program calls or makes with another option of the library, by which its line is not
     reached, or computes with a number instead of with none."""
     package, last = _package_of(library), library[2].rpartition(".")[2]
+    packages = frozenset({package})
     inner = {span_of(n): n for each in every for n in ast.walk(each) if isinstance(n, ast.Call)}
     for call in inner.values():
-        for kind in meant(call.func, text, frozenset({package})):
+        # what is called, and the function whose parameters it takes
+        named = [(each, each) for each in meant(call.func, text, packages)]
+        named += [(each, _called(each)) for each in classes_of(call.func, text, packages)]
+        for kind, function in named:
             if str(getattr(kind, "__module__", "")).partition(".")[0] != package:
                 continue
             places = [(real, library[1]), *_calls_of(last, kind)]
             for option in dict.fromkeys(o for place in places for o in options_at(*place)):
-                if isinstance(kind, type) is bool(option.owner) and option.name not in LOGARITHMS:
-                    yield from _with_option(text, call, kind, option)
+                made = isinstance(function, type)
+                if made is bool(option.owner) and option.name not in LOGARITHMS:
+                    yield from _with_option(text, call, function, option)
+
+
+def _called(kind: type) -> object:
+    """The function that a call of a class's objects runs."""
+    methods = (getattr(kind, each, None) for each in ("forward", "__call__"))
+    return next(filter(None, methods), kind)
 
 
 def _calls_of(name: str, within: object) -> Iterator[tuple[str, int]]:
     """(file, line) of the calls of a function in another, or in what a class's objects do."""
-    methods = (getattr(within, each, None) for each in ("forward", "__call__"))
-    function = next(filter(None, methods), within) if isinstance(within, type) else within
+    function = _called(within) if isinstance(within, type) else within
     with suppress(TypeError, OSError):
         function = inspect.unwrap(function)  # type: ignore[arg-type]
         file = inspect.getsourcefile(function) or ""
@@ -477,20 +487,22 @@ def _with_option(text: str, call: ast.Call, called: object, option: Option) -> I
     title = f"{last_name(call.func)} with {option.name}={option.value}"
     with suppress(TypeError, ValueError):
         parameters = inspect.signature(called).parameters  # type: ignore[arg-type]
-        places = [*parameters]
+        places = [name for name in parameters if name != "self"]
         if option.name not in places or any(isinstance(a, ast.Starred) for a in call.args):
-            return
-        if any(k.arg is None for k in call.keywords):
             return
         default = parameters[option.name].default
         if option.value in ("True", "False") and not isinstance(default, bool | type):
             return  # another option of this name
         given = argument_of(call, option.name, places.index(option.name))
+        rest = [k.value for k in call.keywords if k.arg is None]
         shown = repr(default) if given is None else ast.unparse(given)
         if shown == option.value:
             return
         if given is not None:
             yield _in_place(text, title, call, given, option.value)
+        elif rest:  # it may be among these
+            other = f"{{**{ast.unparse(rest[-1])}, {option.name!r}: {option.value}}}"
+            yield _in_place(text, title, call, rest[-1], other)
         else:
             whole = _given_too(call, option.name, option.value)
             yield _in_place(text, title, call, call, whole)
@@ -541,7 +553,8 @@ class _Passed:
                     if isinstance(parameter.default, bool | int | str):
                         flags[name] = place
         given = [a for place, a in enumerate(call.args) if place not in flags.values()]
-        for each in (*given, *(k.value for k in call.keywords if k.arg not in flags)):
+        named = (k.value for k in call.keywords if k.arg and k.arg not in flags)
+        for each in (*given, *named):
             name = ast.unparse(each)
             if not isinstance(each, ast.Starred) and names_in(each) and name not in objects:
                 if not name.startswith("torch."):

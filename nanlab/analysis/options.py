@@ -11,7 +11,8 @@ from nanlab.program.expression import functions_around, lines_of, names_in, stor
 from nanlab.program.patched import parsed_file
 
 MOST_VALUES = 3  # of a named way to compute
-A_NUMBER = "1.0"  # in the place of None, for which the library computes one
+# in the place of None, for which the library computes one
+A_NUMBER, A_TENSOR = "1.0", "torch.tensor(1.0)"
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 _LEAVES = ast.Return | ast.Raise | ast.Continue | ast.Break
 _Test = tuple[ast.expr, bool]  # and whether it held where the line ran
@@ -38,16 +39,23 @@ def options_at(file: str, line: int) -> tuple[Option, ...]:
     maker, owner = _maker(own, classes), own.name if own is not None else ""
     found: dict[Option, None] = {}
     for test, held in _tests(function, line):
-        for path, value in _otherwise(test, held, function):
-            if isinstance(path, ast.Name) and path.id not in stored_in(function):
+        for path, value in _otherwise(test, held, tree):
+            if isinstance(path, ast.Name) and not _is_assigned(function, path):
                 where, name, of = function, path.id, ""
             elif maker is not None and ast.unparse(path).startswith("self."):
                 where, name, of = maker, _parameter(maker, ast.unparse(path)), owner
             else:
                 continue
-            if _takes(where, name, value):
-                found.setdefault(Option(name, of, value))
+            for each in (value, A_TENSOR) if value == A_NUMBER else (value,):
+                if _takes(where, name, each):
+                    found.setdefault(Option(name, of, each))
     return tuple(found)
+
+
+def _is_assigned(function: ast.AST, name: ast.Name) -> bool:
+    """Whether a function gives a name another value before it reads it here."""
+    stores = (n for n in ast.walk(function) if isinstance(n, ast.stmt) and not hasattr(n, "body"))
+    return any(name.id in stored_in(each) and each.lineno < name.lineno for each in stores)
 
 
 def _maker(own: ast.ClassDef | None, classes: Sequence[ast.ClassDef]) -> ast.FunctionDef | None:
@@ -82,30 +90,30 @@ def _takes(function: _FUNCTIONS, name: str, value: str) -> bool:
         return default in ("True", "False") or kind == "bool"
     if value == A_NUMBER:
         return default == "None" and (not kind or "float" in kind or "int" in kind)
+    if value == A_TENSOR:
+        return "Tensor" in kind and "float" not in kind and ("Opt" in kind or "None" in kind)
     if value == "None":
         return default == "None" or "None" in kind or "Optional" in kind
     return bool(default or kind) and (default[:1] in "'\"" or default == "None" or "str" in kind)
 
 
 def _tests(function: _FUNCTIONS, line: int) -> Iterator[_Test]:
-    """What a function tests before it comes to a line, and to what that line reads."""
+    """What a function tests before it comes to a line, and to what that line is computed from."""
     own = [*_leading(function.body, line)]
     yield from own
     here = [s for s in ast.walk(function) if isinstance(s, ast.stmt) and line in lines_of(s)]
     statement = max(here, key=lambda s: s.lineno)
     yield from _inside(statement)
-    read = {*names_in(statement)}
-    for each in ast.walk(function):
-        if (
-            isinstance(each, ast.Assign)
-            and each.lineno < line
-            and not read.isdisjoint(stored_in(each))
-        ):
-            yield from _inside(each)
-            known = [ast.dump(test) for test, _ in own]
-            for test, held in _leading(function.body, each.lineno):
-                if ast.dump(test) not in known:
-                    yield test, held
+    known, read = [ast.dump(test) for test, _ in own], {*names_in(statement)}
+    before = (n for n in ast.walk(function) if isinstance(n, ast.Assign) and n.lineno < line)
+    for each in sorted(before, key=lambda s: -s.lineno):
+        if read.isdisjoint(stored_in(each)):
+            continue
+        read |= names_in(each.value)
+        yield from _inside(each)
+        for test, _ in _leading(function.body, each.lineno):
+            if ast.dump(test) not in known:
+                yield from ((test, True), (test, False))
 
 
 def _inside(statement: ast.stmt) -> Iterator[_Test]:
@@ -134,14 +142,14 @@ def _leading(body: Sequence[ast.stmt], line: int) -> Iterator[_Test]:
                 yield from _leading(block, line)
 
 
-def _otherwise(test: ast.expr, held: bool, function: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+def _otherwise(test: ast.expr, held: bool, tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
     """(path, value) of what makes a test come out the other way."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=inner):
-            yield from _otherwise(inner, not held, function)
+            yield from _otherwise(inner, not held, tree)
         case ast.BoolOp(op=op, values=parts) if isinstance(op, ast.And) is held:
             for part in parts:
-                yield from _otherwise(part, held, function)
+                yield from _otherwise(part, held, tree)
         case ast.Name() | ast.Attribute():
             yield test, str(not held)
         case ast.Compare(left=path, ops=[op], comparators=[ast.Constant(value=value)]):
@@ -150,17 +158,16 @@ def _otherwise(test: ast.expr, held: bool, function: ast.AST) -> Iterator[tuple[
                 return
             if value is None:
                 yield path, A_NUMBER if same is held else "None"
-            elif isinstance(value, str) and same is held:
-                others = (v for v in _compared(function, path) if v != repr(value))
-                yield from ((path, v) for v in [*dict.fromkeys(others)][:MOST_VALUES])
             elif isinstance(value, str):
-                yield path, repr(value)
+                own = () if same is held else (repr(value),)
+                others = (v for v in _compared(tree, path) if v != repr(value))
+                yield from ((path, v) for v in [*dict.fromkeys([*own, *others])][:MOST_VALUES])
 
 
-def _compared(function: ast.AST, path: ast.expr) -> Iterator[str]:
-    """The names of ways to compute with which a function compares an option."""
+def _compared(tree: ast.AST, path: ast.expr) -> Iterator[str]:
+    """The names of ways to compute with which a file compares an option."""
     own = ast.unparse(path)
-    for node in ast.walk(function):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and ast.unparse(node.left) == own:
             for each in (c for given in node.comparators for c in ast.walk(given)):
                 if isinstance(each, ast.Constant) and isinstance(each.value, str | None):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -71,6 +73,7 @@ Tensor = torch.Tensor
 # Is a fix right? The whole failing step is run with it, and held against the truth of the
 # program as it was written.
 
+_HERE = Path(__file__).parents[1]
 RAISES = "it raises"  # how the reason of a fix begins that cannot be run
 WITHIN = 0.01  # how far a healthy element may move
 SAME = 1e-4  # how far a loss may move that stays
@@ -268,6 +271,8 @@ class Judge:
         except (NotReplayable, UsageError):  # it is not kept, or does not run these lines
             return None
         except Exception as error:
+            if _is_internal(error):
+                return None
             told = f"it raises {type(error).__name__}: {_first_line(error)}"
             return "fails", f"in step {where.step} {told}"
         if not replay.finite:
@@ -360,7 +365,10 @@ class Judge:
         except NotReplayable as error:
             return Judgement("untried", str(error))
         except Exception as error:
-            return Judgement("fails", f"{RAISES} {type(error).__name__}: {_first_line(error)}")
+            told = f"{type(error).__name__}: {_first_line(error)}"
+            if _is_internal(error):
+                return Judgement("untried", f"internal error in nanlab ({told})")
+            return Judgement("fails", f"{RAISES} {told}")
         largest = _largest(replay.gradients.values())
         if not replay.finite:
             why = self._what_fails(replay, graph, edited)
@@ -1070,6 +1078,14 @@ def _largest(tensors: Any) -> float | None:
 
 def _percent(x: float) -> str:
     return f"{100 * x:.3g} %" if x < 100 else f"a factor of {x:.3g}"
+
+
+def _is_internal(error: BaseException) -> bool:
+    """Whether nanlab's own code raised it, and not the program's, an edit's or torch's."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    file = Path(frame.f_code.co_filename)
+    # what an edit calls is part of it
+    return file.is_relative_to(_HERE) and not file.is_relative_to(_HERE / "safe")
 
 
 def _first_line(error: BaseException) -> str:

@@ -58,6 +58,7 @@ MOST_TRIES = 200  # assignments of recorded values to the arguments of a call
 MOST_WAYS = 2000  # of them that are put in order
 MOST_NUMBERED = 40  # with numbers among them: of each the object that is called is copied
 MOST_OBJECTS = 20  # without tensors, of a class, that may be the one that was called
+MOST_VALUES = 16  # of a name that is given constants by conditions
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 _DEPTH = 3  # objects that hold each other
 
@@ -291,7 +292,7 @@ def _parts(
             if isinstance(part, ast.Subscript) and span_of(part) in spans and _is_plain(part.slice):
                 visit(part.value)
                 return
-            leaves.setdefault(key_of(part), [*_literal(part, text)])
+            leaves.setdefault(key_of(part), [*_possible(part, text)])
             return
         if isinstance(part, ast.Call):
             if not called(part.func) and part is not node:
@@ -348,13 +349,48 @@ def _is_plain(index: ast.expr) -> bool:
 
 
 def _literal(node: ast.AST, text: str) -> Iterator[Any]:
-    """The constant that a file gives to a name, where it gives it nothing else."""
+    """The constants that a file may give to a name, where it gives it nothing else; of a
+    dictionary of constants, dictionaries."""
     if isinstance(node, ast.Name):
         given = _assigned(text).get(key_of(ast.Name(node.id, ast.Load())), ())
         only = given[0] if len(given) == 1 else None
-        sides = [*sides_of(only)]
-        constants = [each.value for each in sides if isinstance(each, ast.Constant)]
-        yield from constants if len(constants) == len(sides) else ()
+        yield from _constants(only) if only is not None else ()
+
+
+def _possible(node: ast.AST, text: str) -> Iterator[Any]:
+    """The constants that a file may give to a name, and an ellipsis for any tensor where it gives
+    it anything else."""
+    given = _assigned(text).get(key_of(node), ()) if isinstance(node, ast.Name) else ()
+    found = [*_literal(node, text)]
+    if len(given) > 1:
+        every = (_constants(each) for each in given if each is not None)
+        found = [*dict.fromkeys(value for each in every for value in each)]
+        found += [...] if found else []
+    yield from found
+
+
+class _Constants(dict[Any, Any]):
+    """A dictionary of constants that nobody changes."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self.items()))
+
+
+def _constants(node: ast.expr) -> list[Any]:
+    """What an expression of constants may be, by the sides that its conditions choose; nothing for
+    any other expression."""
+    found: list[Any] = []
+    for side in sides_of(node):
+        match side:
+            case ast.Constant(value):
+                found.append(value)
+            case ast.Dict(keys, values) if all(isinstance(k, ast.Constant) for k in keys):
+                names = [k.value for k in keys if isinstance(k, ast.Constant)]
+                each = itertools.product(*map(_constants, values))
+                found += [_Constants(zip(names, chosen, strict=True)) for chosen in each]
+            case _:
+                return []
+    return found[:MOST_VALUES]
 
 
 @lru_cache(maxsize=16)
@@ -533,6 +569,7 @@ def _first(
         taken = {ref for live in lives for _, ref in live.tensors}
         pool = [ref for ref in read.values() if ref not in taken]
         named = [each or [r for r in pool if r.storage in stored[k]] for k, each in leaves.items()]
+        named = [[*each[:-1], *pool] if each and each[-1] is ... else each for each in named]
         for given in _ways(named, pool, numbers):
             parts = dict(zip([*leaves, *objects], [*given, *lives], strict=True))
             if found is not None and any(

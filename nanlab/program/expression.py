@@ -916,8 +916,16 @@ class _Misfits:
 
     @staticmethod
     def _of(chosen: Sequence[Any], at: Iterable[int]) -> tuple[Any, ...]:
-        values = ((chosen[i].__class__, chosen[i]) for i in at)
-        return tuple((kind, tuple(x) if kind is list else x) for kind, x in values)
+        return tuple(_hashable(chosen[i]) for i in at)
+
+
+def _hashable(value: Any) -> Any:
+    """A value with its kind, by which it can be looked up: 1 is neither 1.0 nor True."""
+    if isinstance(value, dict):
+        return dict, tuple((name, _hashable(each)) for name, each in value.items())
+    if value.__class__ is list:
+        return list, tuple(map(_hashable, value))
+    return value.__class__, value
 
 
 def _several(value: Any, group: Sequence[Made]) -> tuple[Any, ...]:

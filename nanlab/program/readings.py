@@ -496,9 +496,10 @@ class Readings:
         if not isinstance(around, ast.FunctionDef) or not isinstance(path, ast.Name) or not most:
             return None
         names = [a.arg for a in around.args.args]
+        names = names[1:] if names[:1] == ["self"] else names
         if path.id not in names or path.id in stored_in(around):
             return None
-        place = names.index(path.id) - (names[:1] == ["self"])
+        place = names.index(path.id)
         found: dict[Any, list[Any]] = {}
         for statement in nodes_of(tree):
             if not isinstance(statement, ast.stmt) or hasattr(statement, "body"):
