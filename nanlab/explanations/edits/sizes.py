@@ -420,7 +420,7 @@ def in_their_order(site: Site) -> Iterator[Candidate]:
 
 def with_its_dimension(site: Site) -> Iterator[Candidate]:
     """A reduction that keeps its dimension, where it meets what has all the others too; one of a
-    dimension, where a number for each row is wanted."""
+    dimension, where a number for each row is wanted; parts of the features, not of the batch."""
     shapes = [
         v.shape
         for node in site.raising[0].parts()
@@ -445,6 +445,14 @@ def with_its_dimension(site: Site) -> Iterator[Candidate]:
             if len(call.args) == of_torch and not call.keywords:
                 for dim, cost in ((-1, 0.36), (0, 0.38)):
                     yield replace(place, distance=0.0).added(cost, call, f"dim={dim}")
+    pairs = site.confronted | site.refused
+    for place in site.statements() if pairs else ():
+        for call in (c for c in place.calls() if callee(c) in ("chunk", "tensor_split")):
+            of_torch = place.text(call.func).startswith("torch.")
+            if len(call.args) == 1 + of_torch and not call.keywords:
+                count = number_of(call.args[-1])
+                whole = any(a == b * count or b == a * count for a, b in pairs)
+                yield replace(place, distance=0.0).added(0.3 if whole else 0.6, call, "dim=-1")
 
 
 def whole(site: Site, place: Place) -> Iterator[Candidate]:
