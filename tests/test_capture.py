@@ -861,6 +861,10 @@ def test_a_model_that_is_no_module_is_refused() -> None:
         nanlab.watch(3)  # type: ignore[arg-type]
     with pytest.raises(TypeMismatchError, match=r'a list of modules; try: .*"G": G'):
         nanlab.watch([nn.Linear(1, 1)])  # type: ignore[arg-type]
+    with pytest.raises(TypeMismatchError, match=r'a list of modules; try: .*"G": G'):
+        nanlab.watch(nn.Linear(1, 1), nn.Linear(1, 1))
+    with pytest.raises(TypeMismatchError, match=r"got 10 as well; try: .*steps=10"):
+        nanlab.watch(nn.Linear(1, 1), 10)
     with pytest.raises(TypeMismatchError, match=r'got the key 1; try: .*"G": G'):
         nanlab.watch({1: nn.Linear(1, 1)})  # type: ignore[dict-item]
 

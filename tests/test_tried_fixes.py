@@ -230,6 +230,11 @@ def by_a_name(model: Classifier, x: torch.Tensor, y: torch.Tensor) -> torch.Tens
     return -(torch.log(p) * torch.nn.functional.one_hot(y, 3)).sum(1).mean() + 0 * wrong
 
 
+def one_of_two(model: Classifier, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    p, n = model.net(x), model.body(x).numel()
+    return -(torch.log(p) * torch.nn.functional.one_hot(y, 3)).sum() / len(x) + 0 * n
+
+
 def from_elsewhere(model: Classifier, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.nll_loss(torch.log(model(x)), y)
 
@@ -239,6 +244,7 @@ def from_elsewhere(model: Classifier, x: torch.Tensor, y: torch.Tensor) -> torch
     [
         (in_one_line, "torch.log_softmax(model.net[:-1](x), 1)"),
         (by_a_name, "p_logits = model.net[:-1](x)\np = torch.softmax(p_logits, 1)\n"),
+        (one_of_two, "p, n = torch.softmax(p_logits, 1), model.body(x).numel()\n"),
         (
             from_elsewhere,
             "return h\nreturn torch.nn.functional.nll_loss(torch.log_softmax(model(x)",
@@ -611,7 +617,7 @@ def test_a_fix_that_does_the_same_in_more_places_says_so() -> None:
     old = "y = a.log() + b.log()"
     codes = ["y = safe.log(a) + b.log()", "y = safe.log(a) + safe.log(b)"]
     fixes = [Fix("keep it", code, edits=(Edit("p.py", 3, 3, code, old),)) for code in codes]
-    assert [fix.title for fix in told_apart(fixes)] == ["keep it", "keep it: in more places"]
+    assert [fix.title for fix in told_apart(fixes)] == ["keep it", "keep it, in more places"]
 
 
 def test_fixes_beside_another_of_their_title_are_told_apart_by_their_places_too() -> None:
@@ -623,7 +629,7 @@ def test_fixes_beside_another_of_their_title_are_told_apart_by_their_places_too(
     ]
     fixes = [Fix("keep it", code, edits=(Edit("p.py", 3, 3, code, old),)) for code in codes]
     titles = [fix.title for fix in told_apart(fixes)]
-    assert titles == ["keep it", "keep it: in more places", "keep it: `+ 1e-3`"]
+    assert titles == ["keep it", "keep it, in more places", "keep it: `+ 1e-3`"]
 
 
 class Squares(torch.nn.Module):

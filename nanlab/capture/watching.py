@@ -172,7 +172,7 @@ class watch:
     def __init__(
         self,
         model: Models | None = None,
-        *,
+        *more: Any,
         steps: int | None = None,
         keep: int = 2,
         on_fault: Literal["stop", "record"] = "stop",
@@ -182,6 +182,13 @@ class watch:
         **others: Any,
     ) -> None:
         _refuse(others)
+        if more and all(isinstance(each, torch.nn.Module) for each in (model, *more)):
+            joined([model, *more], "nanlab.watch(model)")
+        if more:
+            raise TypeMismatchError(
+                "nanlab.watch takes a model by position and options by name, got"
+                f" {more[0]!r:.60} as well; try: nanlab.watch(model, steps=10)"
+            )
         model = joined(model, "nanlab.watch(model)")
         _check(steps, keep, on_fault, detail, shadow, budget)
         self.model, self.steps, self.keep, self.on_fault = model, steps, keep, on_fault

@@ -24,6 +24,7 @@ from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
 from nanlab.program.expression import (
     all_but_last,
+    assigned_pairs,
     inside,
     lines_of,
     names_in,
@@ -120,10 +121,10 @@ def _with_operands_named(text: str, line: int) -> Iterator[Candidate]:
     for statement in scope.statements():
         if (statement.end_lineno or statement.lineno) >= line:
             continue
-        call = _of_module(statement)
-        if call is None or len(makers) == MOST_NAMED:
+        found = _of_module(statement)
+        if found is None or len(makers) == MOST_NAMED:
             continue
-        target = ast.unparse(statement.targets[0])  # type: ignore[attr-defined]
+        target, call = found
         name = next(n for n in ("logits", f"{target}_logits", f"{target}_given") if n not in taken)
         taken.add(name)
         new = f"{name} = {ast.unparse(call)}\n{scope.replaced(statement, [(call, name)])}"
@@ -198,16 +199,18 @@ def _added_up(statement: ast.stmt, name: str) -> Iterator[tuple[str, ast.expr, a
                 yield attr.rstrip("_"), zeros, index
 
 
-def _of_module(statement: ast.stmt) -> ast.expr | None:
-    """The argument of a known function in an assignment, where a module or a function of the
-    program computes it: ``self.head(x)`` in ``p = softmax(self.head(x), 1)``."""
-    match statement:
-        case ast.Assign(targets=[ast.Name()], value=value):
-            for node in (n for n in ast.walk(value) if isinstance(n, ast.Call)):
-                t = term_of(node)
-                given = t.parts[0].node if t.kind == "call" and t.parts else None
-                if t.name in _NAMED and given is not None and not is_pure(given):
-                    return given
+def _of_module(statement: ast.stmt) -> tuple[str, ast.expr] | None:
+    """(name, argument) of the first assignment of a known function's result in a statement, where a
+    module or a function of the program computes the argument: ``self.head(x)`` in
+    ``p = softmax(self.head(x), 1)``."""
+    for target, value in assigned_pairs(statement) if isinstance(statement, ast.Assign) else ():
+        for node in (n for n in ast.walk(value) if isinstance(n, ast.Call)):
+            t = term_of(node)
+            given = t.parts[0].node if t.kind == "call" and t.parts else None
+            if t.name in _NAMED and given is not None and not is_pure(given):
+                return (target.id, given) if isinstance(target, ast.Name) else None
+        if not is_pure(value):  # what it calls comes first
+            return None
     return None
 
 

@@ -14,6 +14,7 @@ from nanlab.program.expression import last_name, nodes_of, parsed
 from nanlab.program.rerun import grouped
 
 _LONGEST = 40  # of what a title says of the code
+_WIDER = "in more places"
 
 
 def told_apart(fixes: Sequence[Fix]) -> list[Fix]:
@@ -21,7 +22,10 @@ def told_apart(fixes: Sequence[Fix]) -> list[Fix]:
     groups = grouped(fixes, lambda fix: fix.title)
     named = {key: own for group in groups.values() for key, own in _named(group).items()}
     told = [(fix, named.get((fix.title, fix.code))) for fix in fixes]
-    return [replace(fix, title=f"{fix.title}: {own}") if own else fix for fix, own in told]
+    return [
+        replace(fix, title=fix.title + (", " if own == _WIDER else ": ") + own) if own else fix
+        for fix, own in told
+    ]
 
 
 def _named(group: Sequence[Fix]) -> dict[tuple[str, str], str]:
@@ -34,7 +38,7 @@ def _named(group: Sequence[Fix]) -> dict[tuple[str, str], str]:
     if len(group) == 2:
         less, more = sorted(group, key=lambda fix: _written(fix).total())
         if _written(less) < _written(more):
-            return {(more.title, more.code): "in more places"}
+            return {(more.title, more.code): _WIDER}
     own: dict[tuple[str, str], tuple[str, str]] = {}
     for fix in group:
         others = [_operations(each) for each in group if each.code != fix.code]
@@ -51,7 +55,7 @@ def _named(group: Sequence[Fix]) -> dict[tuple[str, str], str]:
     alike = [fix for fix in group if (fix.title, fix.code) not in named]
     least, *rest = sorted(alike, key=lambda fix: _written(fix).total()) or [group[0]]
     wider = [fix for fix in rest if _written(least) < _written(fix)]
-    return named | {(fix.title, fix.code): "in more places" for fix in wider[:1]}
+    return named | {(fix.title, fix.code): _WIDER for fix in wider[:1]}
 
 
 def _written(fix: Fix) -> Counter[str]:
