@@ -147,6 +147,7 @@ print(w.grad.tolist(), trace.culprit, len(trace.ops[trace.ops.phase == "backward
 """
 
 
+@pytest.mark.examples(every=0)
 def test_a_graph_deeper_than_the_stack_is_freed_without_a_crash() -> None:
     done = subprocess.run(
         [sys.executable, "-c", DEEP], capture_output=True, text=True, timeout=100, check=False

@@ -589,6 +589,7 @@ def test_object_that_is_gone_when_the_step_is_over_is_made_again(rates: Any) -> 
     assert _passed(culprit(x, loss))["pass gap.clamp_min(1e-6)"] in ("verified", "finite")
 
 
+@pytest.mark.examples(every=0)
 def test_name_that_several_calls_of_an_object_are_given_is_kept_off_zero_in_all(rates: Any) -> None:
     x = nn.Parameter(torch.tensor(0.5))
 
@@ -1458,6 +1459,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return installed(tmp_path, monkeypatch, "given_of_a_user", GIVEN)
 
 
+@pytest.mark.examples(every=0)
 def test_call_with_a_sum_inside_is_held_against_its_truth_in_a_step_too_large_for_it(
     given: Any,
 ) -> None:
@@ -1603,6 +1605,7 @@ def test_list_is_given_no_method_of_a_tensor(given: Any) -> None:
     assert passed[0].verdict in ("verified", "finite")
 
 
+@pytest.mark.examples(every=0)
 def test_setting_of_a_configuration_that_a_library_reads_is_tried(given: Any) -> None:
     torch.manual_seed(0)
     older = given.Speech(given.Config())  # which another cell may have left
@@ -1832,6 +1835,7 @@ def test_mask_is_no_argument_that_holds_numbers(options: Any) -> None:
     assert not [title for title in passed if "~y" in title or "~(weight" in title]
 
 
+@pytest.mark.examples(every=0)
 def test_rows_are_left_out_where_a_library_divides_by_their_count(options: Any) -> None:
     torch.manual_seed(0)
     model, x, counts = nn.Linear(3, 4), torch.randn(6, 3), torch.rand(6, 4) + 0.1

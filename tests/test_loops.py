@@ -347,6 +347,7 @@ def test_factor_of_the_loss_that_is_never_divided_out_is_part_of_the_loss(optimi
     assert trace.replay(step=2).loss == pytest.approx(losses[2])
 
 
+@pytest.mark.examples(every=0)
 @pytest.mark.parametrize("mode", ["record", "stop"])
 def test_closure_that_never_clears_its_gradients_is_told_so(mode: str) -> None:
     torch.manual_seed(0)

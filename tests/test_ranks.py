@@ -229,6 +229,7 @@ def test_the_command_line_under_torchrun_writes_a_capsule_for_each_rank(tmp_path
         assert "# SPOILT" in culprit.source
 
 
+@pytest.mark.examples(every=0)
 def test_when_a_rank_dies_the_other_ends_with_the_error_of_its_collective(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -192,6 +192,7 @@ def test_what_a_reentrant_checkpoint_computes_again_is_edited_and_judged_too() -
     assert [judge.judged(path, fix, module) for fix in verified] == [("right", "")] * len(verified)
 
 
+@pytest.mark.examples(every=0)
 def test_a_form_whose_second_derivative_is_another_is_not_verified() -> None:
     (path,) = judge.programs(["l093"])  # |x| for sqrt(x**2), in a kernel's mixed derivative
     module = judge.load(path)

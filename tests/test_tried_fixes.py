@@ -154,6 +154,7 @@ class Variational(torch.nn.Module):
         return self.dec(mu + std * torch.randn_like(std)), mu, logvar
 
 
+@pytest.mark.examples(every=0)
 def test_a_largest_exponent_is_not_taken_out_of_what_nothing_divides_by() -> None:
     torch.manual_seed(0)
     net, x = Variational(), torch.rand(4, 6)
