@@ -751,8 +751,9 @@ class Judge:
             return tends(lambda d: moved(part, divided_by(segment, index, call, d)))  # noqa: B023
         return None
 
-    def _changed(self, edited: Edited) -> Iterator[tuple[Region, Slice]]:
-        """Each changed line whose results no other changed line reads."""
+    def _changed(self, edited: Edited, turns: bool = False) -> Iterator[tuple[Region, Slice]]:
+        """Each changed line whose results no other changed line reads. turns: the others, where
+        what reads them is the same line in a later turn of a loop."""
         parts, stop = [], self._sums_before(edited)
         for region in edited.regions[:MOST_REGIONS]:
             with suppress(Exception):
@@ -760,13 +761,20 @@ class Judge:
         for region, part in parts:
             index, own = region.outer[0], region.segment
             later = (
-                other
+                each
                 for each, other in parts
                 if each.segment == own and each.outer[0] > index
                 if any((at, i) == (own, index) for at, i, _ in other.items)
             )
-            if next(later, None) is None:
+            reader = next(later, None)
+            alike = reader is not None and turns and self._line(reader) == self._line(region)
+            if alike if turns else reader is None:
                 yield region, part
+
+    def _line(self, region: Region) -> int:
+        """The number of the line that a region gives its value."""
+        call = self.where.segments[region.segment].calls[region.outer[0]]
+        return self.recording.at(call.position).place
 
     def _sums_before(self, edited: Edited) -> SumsBefore:
         """The sums before edited lines, where slices of these begin; no edit changes such a sum."""
@@ -779,8 +787,13 @@ class Judge:
         return SumsBefore(min(call.position for call in anew))
 
     def _largest_distortion(self, edited: Edited, behind: bool = False) -> float | None:
-        moved = [self._distortion(edited, *part, behind) for part in self._changed(edited)]
-        return max((d for d in moved if d is not None), default=None)
+        found: float | None = None
+        for turns in (False, True):  # a sum in a loop is no number where one of its terms is none
+            moved = [self._distortion(edited, *p, behind) for p in self._changed(edited, turns)]
+            found = max((d for d in moved if d is not None), default=None)
+            if found is not None:
+                break
+        return found
 
     def _distortion(
         self, edited: Edited, region: Region, part: Slice, behind: bool
