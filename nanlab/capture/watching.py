@@ -616,10 +616,13 @@ _ELSEWHERE = {
 }
 
 
+_REST = ("more", "others")
+
+
 def _refuse(others: dict[str, Any]) -> None:
     """Name the right way for an option that there is not. Raises TypeMismatchError."""
     for name in others:
-        known = [*inspect.signature(watch).parameters][:-1]
+        known = [name for name in inspect.signature(watch).parameters if name not in _REST]
         near = ", ".join(difflib.get_close_matches(name, known, 1) or known)
         told = _ELSEWHERE.get(name, near)
         raise TypeMismatchError(f"nanlab.watch has no option {name}; try: {told}")

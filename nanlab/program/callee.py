@@ -386,7 +386,7 @@ def _constants(node: ast.expr) -> list[Any]:
                 found.append(value)
             case ast.Dict(keys, values) if all(isinstance(k, ast.Constant) for k in keys):
                 names = [k.value for k in keys if isinstance(k, ast.Constant)]
-                each = itertools.product(*map(_constants, values))
+                each = itertools.islice(itertools.product(*map(_constants, values)), MOST_VALUES)
                 found += [_Constants(zip(names, chosen, strict=True)) for chosen in each]
             case _:
                 return []
@@ -528,9 +528,11 @@ def reached(path: ast.expr, names: Mapping[str, Any]) -> Any:
     """What a dotted name stands for among these; None where it stands for nothing."""
     first, *rest = ast.unparse(path).split(".")
     found = names.get(first)
-    for name in rest:
-        found = getattr(found, name, None)
-    return found
+    with suppress(Exception):  # what a package loads late may not be there
+        for name in rest:
+            found = getattr(found, name, None)
+        return found
+    return None
 
 
 def _root(node: Any) -> str:

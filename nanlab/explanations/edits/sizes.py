@@ -449,8 +449,8 @@ def with_its_dimension(site: Site) -> Iterator[Candidate]:
     for place in site.statements() if pairs else ():
         for call in (c for c in place.calls() if callee(c) in ("chunk", "tensor_split")):
             of_torch = place.text(call.func).startswith("torch.")
-            if len(call.args) == 1 + of_torch and not call.keywords:
-                count = number_of(call.args[-1])
+            count = number_of(call.args[-1]) if call.args else None
+            if len(call.args) == 1 + of_torch and not call.keywords and type(count) is int:
                 whole = any(a == b * count or b == a * count for a, b in pairs)
                 yield replace(place, distance=0.0).added(0.3 if whole else 0.6, call, "dim=-1")
 
