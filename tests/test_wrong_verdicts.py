@@ -47,6 +47,26 @@ def test_lengths_that_torch_writes_unseen_are_what_they_were(tmp_path: Path) -> 
     assert all(verdicts(tmp_path, LENGTHS) == first for _ in range(3))
 
 
+LARGE = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+model = nn.Sequential(nn.TransformerEncoder(layer, 3), nn.Linear(32, 5))
+logits = model(torch.randn(8, 12, 32)).mean(1) * 0
+unit = logits / logits.norm(dim=-1, keepdim=True)
+loss = nn.functional.cross_entropy(unit, torch.randint(0, 5, (8,)))
+loss.backward()
+"""
+
+
+def test_what_leaves_a_large_model_without_any_gradient_is_not_verified(tmp_path: Path) -> None:
+    found = culprit_of(tmp_path, LARGE).fixes
+    assert {fix.verdict for fix in found} == {"finite"}
+    assert "no parameter gets a gradient" in found[0].why
+
+
 EMPTY_ROW = """
 import torch
 

@@ -222,14 +222,15 @@ class Judge:
         return None
 
     def _has_limit(self, run: tuple[int, EngineRun]) -> bool:
-        """Whether each loss of a run has a limit, an infinite one too, or it is unknown."""
+        """Whether each loss of a run has a limit, an infinite one too; not where none is known, as
+        in a step that is too large."""
         try:
             whole = self.parts.whole(*run)
         except NotReplayable:
-            return True
+            return False
         true, by_number = self.parts.truth(whole), self._by_a_number(whole)
         if true is None or by_number is not None:
-            return True
+            return by_number is not None
         return not any(bool(limit.value.isnan().any()) for limit in true.values)
 
     def tends_nowhere(self) -> bool:
