@@ -184,6 +184,42 @@ def test_rows_of_a_batch_that_the_step_makes_of_something_else_are_left_out(kind
     assert again.finite and again.loss == pytest.approx(kept.item())
 
 
+class Doubled(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    """Samples that are computed, one of which is NaN, and a label."""
+
+    def __init__(self) -> None:
+        self.x = torch.randn(24, 5)
+        self.x[9] = torch.nan
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return self.x[i] * 2 + torch.linspace(0, 1, 5), i % 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_that_a_dataset_computes_are_left_out_wherever_it_runs(workers: int) -> None:
+    torch.manual_seed(0)
+    model, data = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3)), Doubled()
+    batches: list[Any] = []
+    with nanlab.watch(model, on_fault="record") as trace:
+        for x, y in torch.utils.data.DataLoader(data, batch_size=6, num_workers=workers):
+            model.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            batches.append((x, y))
+    assert trace.culprit is not None and trace.culprit.samples == [3]
+    assert trace.replay(step=1, without=[3]).finite
+    model.eval()  # in which the same rows have the same loss, whatever was dropped
+    with nanlab.watch(model, on_fault="record") as trace:
+        for x, y in torch.utils.data.DataLoader(data, batch_size=6, num_workers=workers):
+            model.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+    kept, (x, y) = [0, 3, 4, 5], batches[2]
+    loss = F.cross_entropy(model(x[kept]), y[kept]).item()
+    assert trace.replay(step=2, without=[1, 2]).loss == pytest.approx(loss)
+
+
 # Numbers of rows: as data they stay those of the rows, as places they are told anew.
 
 

@@ -116,7 +116,10 @@ class Batch:
         return made
 
     def check(self, roots: Any) -> None:
-        """Raise NotReplayable where a backward pass is that of a row that is left out."""
+        """Raise NotReplayable where a backward pass is that of a row that is left out, or where
+        nothing has fewer rows."""
+        if not self._reached and not self.start:
+            raise NotReplayable("nanlab could not tell which data the rows of its batch come from")
         if any(ref.view in self._lost for ref in refs_in(roots)):
             raise NotReplayable("a backward pass is that of a sample which is left out")
 
@@ -483,24 +486,24 @@ def batch_of(where: Window, without: Sequence[int]) -> Batch:
             for ref in refs_in((g.parameters, g.gradients, *(tuple(s.values()) for s in g.state)))
         }
         end = min((r.first for r in segment.engine), default=len(segment.calls))
-        for call in segment.calls[:end]:
+        for index, call in enumerate(segment.calls[:end]):
             for ref in call.read:
                 fits = ref.storage in segment.leaves and ref.storage not in names
                 if fits and not ref.tracked and ref.size and ref.storage not in state:
                     if ref.storage not in data:
                         sizes[ref.size[0]] += 1
                         data[ref.storage] = ref.size[0]
-            if not data and segment.states and call.out.__class__ is Ref and call.out.size:
+            if not data and index in segment.states and call.out.__class__ is Ref and call.out.size:
                 if not any(refs_in(call.args)):
                     sizes[call.out.size[0]] += 1  # drawn by the step itself
     if not sizes:
         raise NotReplayable("it reads no data that has rows")
     rows = sizes.most_common(1)[0][0]
-    makers = frozenset[int]()
     entering = _rows_entering(where, names)
-    if entering and rows not in entering and not entering.keys() & {*data.values()}:
-        rows = next(iter(entering))
-        makers = _makers(where, names, rows)
+    others = entering and rows not in entering  # what the batch is made of has more
+    if others:
+        rows = next((n for n in entering if n in data.values()), next(iter(entering)))
+    makers = _makers(where, names, rows, joins=not others) if rows in entering else frozenset()
     wrong = [r for r in without if not -rows <= r < rows]
     if wrong:
         raise UsageError(f"the batch has rows 0 to {rows - 1}; row {wrong[0]} is not among them")
@@ -582,13 +585,16 @@ def _rows_entering(where: Window, parameters: Container[int]) -> dict[int, None]
     return found
 
 
-def _makers(where: Window, parameters: Container[int], rows: int) -> frozenset[int]:
-    """The positions of calls on data that make results of that many rows from other operands."""
+def _makers(where: Window, parameters: Container[int], rows: int, joins: bool) -> frozenset[int]:
+    """The positions of calls on data that make results of that many rows from other operands.
+
+    joins: of those alone that put tensors together."""
     return frozenset(
         call.position
         for call, data in _data_calls(where, parameters)
         if call.out.__class__ is Ref and call.out.storage in data and call.out.size[:1] == (rows,)
         if call.read and not any(ref.size[:1] == (rows,) for ref in call.read)
+        if not joins or getattr(call.func, "_opname", "") in _JOINS
     )
 
 
