@@ -59,6 +59,18 @@ def test_without_its_telling_columns_it_shows_as_pandas_does() -> None:
     assert part._repr_html_() == pd.DataFrame(part)._repr_html_()
 
 
+@pytest.mark.parametrize("kind", ["ops", "backward", "parameters", "steps"])
+def test_whatever_pandas_makes_of_a_table_can_be_shown(kind: str) -> None:
+    trace = fake_trace()
+    table = as_table(getattr(trace, kind), kind, trace)
+    made = [table.T, pd.concat([table, table], axis=1), table.isna(), table.describe()]
+    made += [table.drop(columns=name) for name in table.columns]
+    for each in made:
+        assert "<table" in (each._repr_html_() or "")
+        assert repr(each)
+    assert table.T._repr_html_() == pd.DataFrame(table.T)._repr_html_()
+
+
 def test_a_pickled_table_leaves_the_trace_behind() -> None:
     table = ops_table()
     again = pickle.loads(pickle.dumps(table))

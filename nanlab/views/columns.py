@@ -283,7 +283,7 @@ def shortened(text: str, most: int = 34) -> str:
 
 
 def _inf(row: Row, trace: Trace | None) -> str:
-    return number(row.posinf + row.neginf)
+    return number(row.posinf + getattr(row, "neginf", 0))
 
 
 def exponents(trace: Trace, number: float) -> pd.Series[int]:

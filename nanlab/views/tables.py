@@ -264,8 +264,14 @@ def nothing_lost(frame: TraceTable) -> str:
 
 
 def _is_telling(frame: TraceTable) -> bool:
+    """Whether a frame has what its kind of table shows: not after ``.T`` or ``.isna()``, nor with
+    two columns of one name."""
+    names = set(frame.columns)
+    if len(names) < len(frame.columns) or not all(isinstance(name, str) for name in names):
+        return False
     if frame.kind == "signal_loss":
-        return {"parameter", "step", "flushed"} <= set(map(str, frame.columns))
+        return {"parameter", "step", "flushed"} <= names
     if frame.kind not in ("ops", "backward"):
-        return bool(frame.kind) and frame.columns.nlevels == 1
-    return {"status", "op", "file", "line"} <= set(map(str, frame.columns))
+        return bool(frame.kind)
+    needed = {"status", "op", "file", "line"} <= names
+    return needed and all(isinstance(status, str) for status in frame["status"].head(1))
