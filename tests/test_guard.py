@@ -871,7 +871,7 @@ PUTTING_BACK = (
 def test_an_interrupt_at_any_line_of_guard_leaves_weights_hooks_and_names_as_a_bare_run_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nanlab.guards.outcome.announce", lambda trace: None)
+    monkeypatch.setattr("nanlab.guards.outcome.announce", lambda trace, shown: None)
     bare, course = net(), []
     opt = torch.optim.SGD(bare.parameters(), 0.1)
     for x in [None, *batches(5)[:3]]:  # weights after each step

@@ -161,6 +161,7 @@ def test_steps_end_the_cell_without_an_error(cell: Cell) -> None:
     assert ran.error is None
     assert "Traceback" not in ran.text
     assert "StepsDone" not in ran.text
+    assert "3 training steps watched, as asked; the rest of the cell was not run." in ran.shown
     assert cell("len(seen)").value == 3
     assert cell("len(trace.steps)").value == 3
 
@@ -490,6 +491,18 @@ def test_nanwatch_alone_shows_the_last_run_of_a_with_block_too(cell: Cell) -> No
     assert "7 training steps" in shown
 
 
+def test_a_with_block_that_ends_early_says_so_in_a_notebook_too(cell: Cell) -> None:
+    watched = "import nanlab\nwith nanlab.watch(model) as trace:\n    train(3, faulty)\n"
+    ran = cell(watched + "print('after')")
+    assert cell("trace.culprit.cause").value == "sqrt-at-zero"
+    assert ran.out == "after\n"
+    assert ran.err.startswith("nanlab: ") and "sqrt" in ran.err
+    ran = cell("with nanlab.watch(model, steps=1):\n    train(3, healthy)")
+    assert ran.err == (
+        "nanlab: 1 training step watched, as asked; the rest of the block was not run\n"
+    )
+
+
 def test_nanwatch_alone_before_anything_says_what_to_type(
     cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -814,6 +827,7 @@ def test_a_cell_that_meets_a_bad_parameter_names_the_watched_cell_that_left_it_s
         ("torch.tril(torch.ones(3, 3)).log().softmax(1)", "No harmful NaN or infinity."),
         ("print(torch.minimum(torch.tensor(float('inf')), model(x).sum()))", "No harmful NaN"),
         ("float('inf') > model(x).sum(), torch.tensor(float('nan'))", "No harmful NaN"),
+        ("[x := x / x.sum() * 0 for _ in range(3)]", "but a NaN was born in div"),
     ],
 )
 def test_a_number_that_is_not_finite_is_told_of_though_no_gradient_is_bad(

@@ -567,15 +567,15 @@ NUMBERS = 32  # the latest ones that are looked at
 
 
 def bad_number(recording: Recording) -> tuple[int, int] | None:
-    """(birth, number): the last single number of the forward pass that is not finite and that no
-    operation read, as what a program prints; None: there is none.
+    """(birth, result): the last result of the forward pass that is not finite and that no operation
+    read, as what a program prints, or new parameters by ``torch.func``; None: there is none.
     """
     bad = {at for at, s in recording.status.items() if at >= 0 and s in (BORN, TURNED, CARRIED)}
     looked = 0
     for position in sorted(bad, reverse=True):
         row = recording.at(position)
         parents = recording.parents(position)
-        if not row or row.phase != FORWARD or row.shape or not parents:
+        if not row or row.phase != FORWARD or not parents:
             continue
         if looked == NUMBERS:
             return None

@@ -38,10 +38,10 @@ from nanlab.trace.ranks import ARRIVED, as_sent
 from nanlab.trace.recording import Recording
 
 
-def announce(trace: Trace) -> None:
+def announce(trace: Trace, shown: bool) -> None:
     """Print culprit, place and first fix to stderr, unless a notebook shows them."""
     fail_test(trace, sys._getframe(1))
-    if not in_notebook():
+    if not shown:
         culprit = trace.culprit
         told = culprit.brief if culprit is not None else str(trace.guarded or "")
         print(f"nanlab: {told}", file=sys.stderr)
@@ -142,6 +142,10 @@ def stopped(culprit: Any) -> FaultFound:
 class StepsDone(Stop):
     """A watch with ``steps=N`` has seen its N training steps."""
 
+    def __init__(self, steps: int) -> None:
+        self.told = f"{steps} training step{'s' if steps > 1 else ''} watched, as asked"
+        super().__init__(f"nanlab: {self.told}; the rest of the block was not run")
+
 
 _current: list[watch] = []  # the watch that is running, if any
 
@@ -229,6 +233,7 @@ class watch:
         self.stopping: Callable[[FaultFound], None] = _raise
         # whether a fault that stops the program is told on stderr where no notebook shows it
         self.announces = True
+        self.is_shown = False  # whether a notebook shows what the watch found
         self.is_last = True  # whether it becomes nanlab.last
         # whether all processes watch here, also where they share no collective
         self.is_shared = False
@@ -324,7 +329,9 @@ class watch:
         if self.is_last and (self.recording.end or nanlab.last is None):
             nanlab.last = self.trace
         if isinstance(error, FaultFound) and self.announces:
-            announce(self.trace)
+            announce(self.trace, self.is_shown)
+        elif isinstance(error, StepsDone) and self.announces and not self.is_shown:
+            print(error, file=sys.stderr)
         return isinstance(error, Stop)
 
     def _undo(self) -> None:
@@ -487,9 +494,7 @@ class watch:
             recording.ended = "steps"
             self._clock.drop_last()
             self._ops.off = True
-            raise StepsDone(
-                f"nanlab: {self.steps} training steps watched, the rest of the block was not run"
-            )
+            raise StepsDone(self.steps)
 
     def _save_evidence(self) -> None:
         """Make the operands of harmful guilty calls while their step can be run again."""

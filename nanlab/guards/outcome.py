@@ -45,7 +45,7 @@ def report_of(trace: Trace, save: str | Path | None) -> Path | None:
     if save is not None:
         failure = written(trace, save)
         page = None if failure else Path(save) / f"{file_stem()}.html"
-    announce(trace)
+    announce(trace, shown=in_notebook())
     if failure:
         print(f"nanlab: {failure}", file=sys.stderr)
     return page

@@ -203,7 +203,9 @@ class NanMagics(Magics):
         """The watch or guard that the options ask for."""
         if options.guard:
             return CellGuard(model, options.snapshot, self.shell.user_ns)
-        return watch(model, **{name: getattr(options, name) for name in KEYWORDS})
+        watching = watch(model, **{name: getattr(options, name) for name in KEYWORDS})
+        watching.is_shown = True
+        return watching
 
     def is_guarded(self, cell: ast.Module) -> bool:
         """Whether a cell that is about to run has, or inherits, ``--guard``."""
@@ -251,6 +253,7 @@ class NanMagics(Magics):
         )
         if result is not None and isinstance(error, StepsDone):
             result.error_in_exec = None  # the cell did what it was asked to: Run All goes on
+            tell(f"{error.told}; the rest of the cell was not run.")
         crashed = isinstance(error, Exception)
         if crashed and not run.options.quiet and not isinstance(error, LineError):
             self.shown(lambda: explain(error))

@@ -216,7 +216,7 @@ def healthy_text(trace: Trace) -> str:
 
 
 def bad_number_text(trace: Trace) -> str:
-    """What became of a number that is not finite, though no gradient is bad; "" without one."""
+    """What became of a result that is not finite, though no finding names it; "" without one."""
     found = bad_number(trace.recording)
     if found is None:
         return ""
@@ -228,7 +228,8 @@ def bad_number_text(trace: Trace) -> str:
         for op, place in zip((birth, result), places, strict=True)
     )
     onward = "" if born == end else f", and it came through to {end}"
-    return f"No gradient is bad, but {what} was born in {born}{onward}."
+    known = "No loss, gradient or parameter that nanlab sees is bad"
+    return f"{known}, but {what} was born in {born}{onward}."
 
 
 def verdict(trace: Trace) -> str:
