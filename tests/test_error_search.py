@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
+import threading
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -1759,6 +1760,26 @@ while x.summ() == 0:
 """
     told = nanlab.explain(failed(tmp_path / "program.py", text))
     assert told is not None and not told.fixes
+
+
+def test_program_that_waits_is_given_up_as_soon_as_it_computes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock that a thread held when the process was forked is never let go."""
+    monkeypatch.setattr(trial, "_IDLE", 0.5)
+    monkeypatch.setattr(trial, "_PATIENCE", 1000)  # else it would wait for an hour
+    text = """
+lock.acquire()
+lock.release()
+net = nn.Linear(4, 2)
+net(torch.randn(3, 5))
+"""
+    lock = threading.Lock()
+    monkeypatch.setattr("builtins.lock", lock, raising=False)
+    error = failed(tmp_path / "program.py", text)
+    with lock:
+        told = nanlab.explain(error)
+    assert told is not None and told.change is not None
 
 
 def test_errors_that_the_program_raises_itself_are_not_searched(tmp_path: Path) -> None:

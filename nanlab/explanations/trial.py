@@ -51,7 +51,8 @@ _CELLS = 2.0  # for the cells of a notebook: a training in one of them is not wa
 _SHORT = 0.5  # that a program took to raise: one that takes long with an edit does not end
 _SIFTING = 0.4  # the share of the time for what is tried from where a slow program raised
 _COMPARING = 4.0  # for the edits that are compared with the first that lets the program run
-_PATIENCE = 5  # seconds of the clock for each: a program may wait for something
+_PATIENCE = 5  # seconds of the clock for each: other programs run, too
+_IDLE = 3.0  # seconds of the clock in which a run computes nothing: it waits for something
 _MEMORY = 2 << 30  # bytes that it may ask for
 _NUMBERS = re.compile(r"[-\d., x]+")
 # Warnings that an edit hides what is wrong.
@@ -824,7 +825,7 @@ def apart(runs: Sequence[Run], limit: float) -> Iterator[Outcome]:
     theirs.close()
     try:
         for _ in runs:
-            if not ours.poll(_PATIENCE * limit):
+            if not _comes(ours, process, _PATIENCE * limit):
                 yield Outcome("late", seconds=limit)
                 return
             try:
@@ -843,6 +844,27 @@ def apart(runs: Sequence[Run], limit: float) -> Iterator[Outcome]:
                 os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _comes(pipe: Connection, process: int, seconds: float) -> bool:
+    """Whether something comes from a process in so many seconds, or while it computes: one that
+    waits, as for a lock of a thread that a fork does not have, may wait for ever."""
+    end = time.monotonic() + seconds
+    used, since = _computed(process), time.monotonic()
+    while not pipe.poll(min(0.25, seconds)):
+        now = _computed(process)
+        if now != used:
+            used, since = now, time.monotonic()
+        if time.monotonic() > min(end, since + _IDLE):
+            return False
+    return True
+
+
+def _computed(process: int) -> str:
+    """The time that a process has computed, in ticks of the system; empty where it has ended."""
+    with suppress(OSError):
+        return " ".join(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13])
+    return ""
 
 
 def _child(runs: Sequence[Run], pipe: Connection, limit: float, folder: str) -> NoReturn:
