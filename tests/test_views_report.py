@@ -260,6 +260,20 @@ def test_the_run_up_tells_how_the_operand_came_to_its_size_and_what_threw_it() -
     assert "The update of step 2 moved" in told
 
 
+def test_the_run_up_of_softmax_tells_of_no_overflow() -> None:
+    weight = torch.nn.Parameter(torch.tensor([0.1, 0.2]))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    with nanlab.watch(on_fault="record") as trace:
+        for push in (1.0, 1.0, 1.0, 1000.0):
+            optimizer.zero_grad()
+            scores = weight * torch.tensor([push, 4 * push])
+            scores.softmax(0).log().sum().backward()
+            optimizer.step()
+    assert trace.culprit is not None
+    told = text_of(trace.report()._repr_html_().split(">Run-up</div>")[1])
+    assert told.startswith("scores reached 800 at step 3") and "overflows" not in told
+
+
 def test_the_run_up_of_exp_counts_only_values_that_could_overflow() -> None:
     weight = torch.nn.Parameter(torch.tensor([0.1, 0.2]))
     optimizer = torch.optim.SGD([weight], lr=0.0)

@@ -25,7 +25,8 @@ BEFORE = 4  # operations that a run-up is looked for in, one before the other
 WIDE = 8  # operands of these that are looked at
 GROWN = 2.0  # bits above the typical step from which on a run-up is worth telling
 THROWN = 2.0  # update over value, root mean squares, from which on it threw the parameter
-_EXPONENTIALS = having("exponential", "softmax")
+_EXPONENTIALS = having("exponential")
+_SHIFTED = having("softmax")  # which torch computes less the largest element
 _ONE_SIDED = having("one_sided")
 _SQUARES = having("norm") | {"square"}
 
@@ -76,8 +77,9 @@ def _grown(recording: Recording, at: int) -> Iterator[RunUp]:
 
 
 def limit_of(op: str, dtype: Any) -> float:
-    """The largest magnitude that an operator takes without overflowing its dtype."""
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+    """The largest magnitude that an operator takes without overflowing its dtype; infinity where
+    there is none."""
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or op in _SHIFTED:
         return math.inf
     largest = format_of(dtype).max
     if op in _EXPONENTIALS:
