@@ -1762,6 +1762,15 @@ while x.summ() == 0:
     assert told is not None and not told.fixes
 
 
+@pytest.mark.parametrize(("shown", "meant"), [("saved", ""), ("losss", "loss")])
+def test_name_that_is_only_shown_is_taken_for_one_that_is_almost_it(
+    tmp_path: Path, shown: str, meant: str
+) -> None:
+    told = nanlab.explain(failed(tmp_path / "program.py", f"scale = loss = 1.0\n{shown}\n"))
+    edits = [edit.text for fix in (told.fixes if told else ()) for edit in fix.edits]
+    assert edits == ([meant] if meant else [])
+
+
 def test_program_that_waits_is_given_up_as_soon_as_it_computes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

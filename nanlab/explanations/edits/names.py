@@ -1089,7 +1089,9 @@ def _members(node: ast.ClassDef) -> dict[str, ast.stmt]:
 
 def _known_names(place: Place, node: ast.Name) -> Iterator[Candidate]:
     names = {**place.frame.f_globals, **place.frame.f_locals}
-    for near in difflib.get_close_matches(node.id, list(names), 3, 0.6):
+    shown = isinstance(place.statement, ast.Expr) and place.statement.value is node
+    # a name that is shown and nothing else runs whatever it is
+    for near in difflib.get_close_matches(node.id, list(names), 3, 0.8 if shown else 0.6):
         yield place.replaced(0.4, (node, near))
     for owner in ("self", "torch", "nn", "F", "np", "math"):
         if owner in names and hasattr(names[owner], node.id):
