@@ -397,5 +397,5 @@ class Guarded:
         return (
             f"step {self.step:,} of the run could not be replayed: {self.reason}; the run was"
             " stopped before its gradients reached the weights. To see the step itself, watch with"
-            ' detail="fault" instead of a guard'
+            ' --detail fault (in a program: detail="fault") instead'
         )
