@@ -692,6 +692,27 @@ def test_with_a_snapshot_a_fault_inside_the_optimizer_is_replayed_and_its_weight
     assert all(torch.equal(a, b) for a, b in zip(check.before, model.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_a_rate_that_is_no_number_stops_the_run_with_the_weights_as_they_were(kind: Any) -> None:
+    model = net()
+    opt = kind(model.parameters(), lr=0.01)
+    made = Setup(model, opt)
+
+    def program() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+            if i == LAST:
+                opt.param_groups[0]["lr"] = float("nan")
+            made.step_begins()
+            opt.zero_grad()
+            model(x).square().mean().backward()
+            opt.step()
+
+    trace = run(program)
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.step) == ("learning-rate", LAST)
+    assert all(map(torch.equal, made.before, (p.detach() for p in model.parameters())))
+
+
 def test_a_body_that_takes_from_an_iterator_cannot_be_replayed_and_says_so() -> None:
     model = net()
     opt = torch.optim.Adam(model.parameters())

@@ -220,6 +220,23 @@ def test_a_scale_that_falls_below_one_is_a_fault_wherever_it_began(guarded: bool
     assert 0.1 < scaler.get_scale() < 1.0
 
 
+def test_a_run_whose_every_step_was_skipped_is_not_called_fine() -> None:
+    net = nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(3):
+            opt.zero_grad()
+            scaler.scale(1000 * net(torch.ones(16, 4)).square().mean()).backward()
+            scaler.step(opt)
+            scaler.update()
+    assert trace.culprit is None and trace.steps.skipped.all()
+    assert "skipped every step: no parameter was updated" in repr(trace.report())
+    assert ">no update<" in trace.report()._repr_html_()
+    with pytest.raises(UsageError, match="watch more steps, or start at the scale"):
+        trace.loss_scale()
+
+
 def test_real_nan_behind_a_scaler_is_found_at_its_first_step() -> None:
     trace = train(40, nan_at=25)
     assert trace.culprit is not None

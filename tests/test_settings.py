@@ -55,6 +55,24 @@ def test_a_larger_epsilon_of_the_optimizer_is_tried_on_the_step() -> None:
     torch.testing.assert_close(w.detach().float(), expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize(("size", "smaller"), [(1e-14, True), (1e-30, False)])
+def test_gradients_that_adam_divides_by_its_epsilon_are_told_though_nothing_moves(
+    size: float, smaller: bool
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    opt = torch.optim.Adam(net.parameters(), lr=1e-3)
+    x = torch.randn(16, 4)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(5):
+            opt.zero_grad()
+            (size * (net(x) - 1).square().mean()).backward()
+            opt.step()
+    culprit = trace.culprit
+    assert culprit is not None and culprit.cause == "optimizer-eps-underflow"
+    assert any("eps" in fix.title for fix in culprit.fixes) == smaller  # its square is zero
+
+
 def test_a_smaller_learning_rate_is_tried_on_the_steps_before_the_fault() -> None:
     def run(rate: float, steps: int) -> tuple[list[float], nanlab.Trace]:
         torch.manual_seed(0)

@@ -150,6 +150,12 @@ class StepsDone(Stop):
 _current: list[watch] = []  # the watch that is running, if any
 
 
+def _shown(given: Any) -> str:
+    """A value for a message: its text, or its type where that is long."""
+    text = repr(given)
+    return text if len(text) <= 40 and "\n" not in text else f"a value of {type(given).__name__}"
+
+
 class watch:
     """Record every operation of a ``with`` block: ``with nanlab.watch(model) as trace: ...``
 
@@ -191,7 +197,8 @@ class watch:
         if more:
             raise TypeMismatchError(
                 "nanlab.watch takes a model by position and options by name, got"
-                f" {more[0]!r:.60} as well; try: nanlab.watch(model, steps=10)"
+                f" {_shown(more[0])} as well; optimizers and scalers are seen without being named;"
+                " try: nanlab.watch(model, steps=10)"
             )
         model = joined(model, "nanlab.watch(model)")
         _check(steps, keep, on_fault, detail, shadow, budget)

@@ -381,7 +381,7 @@ class Guard:
         else:
             if self.looks:
                 self.look(optimizer)
-            self._touch(optimizer)
+            self._touch(optimizer, _has_bad_rate(optimizer))
         return None
 
     def _wrapped(self, optimizer: Optimizer, closure: Callable[..., Any]) -> Callable[..., Any]:
@@ -448,17 +448,20 @@ class Guard:
         self._in_closure = None
         self._scaled = False
         self._losses.clear()
-        if self.snapshot:
+        if self.snapshot or _has_bad_rate(optimizer):
             self._look_at_weights(optimizer)
 
-    def _touch(self, optimizer: Optimizer) -> None:
-        """Copy an optimizer about to write, where a later step of the same turn may fail."""
+    def _touch(self, optimizer: Optimizer, doubtful: bool = False) -> None:
+        """Copy an optimizer about to write, where a later step of the same turn may fail.
+
+        doubtful: this step itself may spoil the parameters.
+        """
         number = id(optimizer)
         for window in self._open:
             window.followed.update(window.stepped)
             window.stepped.append(number)
             window.steps += 1
-            if self.snapshot:
+            if self.snapshot or doubtful:
                 if number not in window.copies:
                     window.copies[number] = OptimizerCopy(optimizer)
                 continue
@@ -713,6 +716,13 @@ class Guard:
     def _compare(self, replay: Replay) -> None:
         named = self.model.named_parameters() if self.model is not None else ()
         replay.compare([float(loss) for loss in self._losses], {id(p): n for n, p in named})
+
+
+def _has_bad_rate(optimizer: Optimizer) -> bool:
+    """Whether a learning rate is NaN or infinite; one on a device, which would be waited for, is
+    not looked at."""
+    rates = (group.get("lr") for group in optimizer.param_groups)
+    return any(isinstance(rate, float) and not math.isfinite(rate) for rate in rates)
 
 
 def _put_back(owner: Any, name: str, was: Any, ours: Any) -> None:

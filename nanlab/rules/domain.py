@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from nanlab.findings.fault import Fault, algebra, match, number, plural, verb
 from nanlab.findings.rule import Match, rule
@@ -382,9 +383,18 @@ def inverse_function_domain(fault: Fault) -> Match | None:
     furthest = values[((values - low).abs().minimum((values - high).abs())).argmax()]
     title = (
         f"{fault.forward} of {plural(len(values), 'value')} outside [{number(low)}, {number(high)}]"
-        f" (such as {number(furthest)}) is NaN"
+        f" (such as {_told_apart(furthest, low, high)}) is NaN"
     )
     return match(fault, title, x=argument)
+
+
+def _told_apart(value: Tensor, low: float, high: float) -> str:
+    """A value outside a domain with so many digits that it is seen to be outside."""
+    shown = number(value)
+    if low <= float(shown) <= high:
+        longer = (f"{float(value):.{digits}g}" for digits in range(4, 18))
+        shown = next((text for text in longer if not low <= float(text) <= high), shown)
+    return shown
 
 
 # -- exp

@@ -78,7 +78,8 @@ def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
     culprit, steps = trace.culprit, trace.recording.training.optimizer_steps
     of_eps = culprit is not None and culprit.cause == "optimizer-eps-underflow"
     if culprit is not None and of_eps and culprit.symptom == "silent-underflow":
-        yield _smaller_epsilon(trace, culprit, steps[0].optimizer)
+        if (smaller := smaller_eps(trace)) is not None:
+            yield _smaller_epsilon(trace, culprit, steps[0].optimizer, smaller)
         return
     if culprit is not None and overflowed(trace.recording, culprit.position):
         return
@@ -126,9 +127,9 @@ def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
         yield replace(fix, edits=() if edit is None else (edit,), settings=((name, value),))
 
 
-def _smaller_epsilon(trace: Trace, culprit: Finding, kind: str) -> Fix:
+def _smaller_epsilon(trace: Trace, culprit: Finding, kind: str, value: float) -> Fix:
     """An eps below the gradients, where it keeps the parameters still."""
-    title, value = "let eps be smaller than the gradients", smaller_eps(trace)
+    title = "let eps be smaller than the gradients"
     edit = _where_made(trace, culprit, kind, "eps", number(value))
     code, edits = (f"eps={number(value)}", ()) if edit is None else (edit.text, (edit,))
     return Fix(title, code, edits=edits, settings=(("eps", value),))

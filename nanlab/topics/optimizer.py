@@ -197,14 +197,14 @@ def optimizer_eps_underflow_(trace: Trace) -> Iterator[Finding]:
     if not isinstance(eps, float) or not steps[0].begins or len(steps) < FEWEST_STEPS:
         return
     rows = trace.parameters.dropna(subset=["gradient_absmax", "update_rms", "value_rms", "lr"])
-    moved = rows[rows["update_rms"] > 0.0]  # the others were rounded away
-    if moved.empty:  # or are not measured, of large parameters
+    if rows.empty or not (rows["lr"] > 0.0).any():  # updates of large parameters are not measured
         return
     largest = rows["gradient_absmax"].max()
     if not 0.0 < largest < eps / FAR_BELOW or not (rows["update_ratio"] < STANDS_STILL).all():
         return
+    moved = rows[rows["update_rms"] > 0.0]  # the others were rounded away
     over_eps = moved["update_rms"] / (moved["lr"] * moved["gradient_rms"] / eps)
-    if not 0.5 < over_eps.median() < 2.0:
+    if not moved.empty and not 0.5 < over_eps.median() < 2.0:
         return
     first = steps[0]
     yield optimizer_eps_underflow_.finding(
@@ -218,15 +218,21 @@ def optimizer_eps_underflow_(trace: Trace) -> Iterator[Finding]:
         phase=PHASES[OPTIMIZER],
         op=first.writer,
         fixes=[
-            Fix("scale the loss, or measure in units in which values are about 1", "loss * 1e6")
+            Fix(
+                "scale the loss, or measure in units in which values are about 1",
+                f"loss * 1e{max(6, -math.floor(math.log10(largest)) - 1)}",
+            )
         ],
         **line_fields(trace.recording, first.line),
     )
 
 
-def smaller_eps(trace: Trace) -> float:
-    """An eps that is small next to the gradients of a run that eps keeps still."""
+def smaller_eps(trace: Trace) -> float | None:
+    """An eps that is small next to the gradients of a run that eps keeps still; None where the
+    squares of these are zero in float32, so that eps alone is what they are divided by."""
     largest = float(trace.parameters["gradient_absmax"].max())
+    if largest**2 < 1e6 * torch.finfo(torch.float32).tiny:
+        return None
     return float(10.0 ** (math.floor(math.log10(largest)) - 5))
 
 

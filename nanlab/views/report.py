@@ -130,6 +130,8 @@ def healthy_html(trace: Trace) -> str:
         kind, word = "error", "stopped"
     elif bad_number(trace.recording) is not None:
         kind, word = "warning", "not finite"
+    elif never_updated(trace):
+        kind, word = "warning", "no update"
     elif not trace.findings and not text.line(trace):
         kind, word = "verified", "healthy"
     else:
@@ -198,6 +200,12 @@ def has_failed(trace: Trace) -> bool:
     return trace.recording.ended == "failed"
 
 
+def never_updated(trace: Trace) -> bool:
+    """Whether a loss scaler skipped every step that was watched."""
+    skipped = trace.steps["skipped"]
+    return bool(len(skipped) and skipped.all())
+
+
 def healthy_text(trace: Trace) -> str:
     """One line for a run without a culprit: verdict, headroom, coverage."""
     if has_failed(trace):
@@ -211,6 +219,8 @@ def healthy_text(trace: Trace) -> str:
     if not len(trace.ops):
         return "Nothing was watched: no operation ran in this thread."
     verdict = bad_number_text(trace) or "No harmful NaN or infinity."
+    if never_updated(trace):
+        verdict += " The loss scaler skipped every step: no parameter was updated."
     parts = [verdict, headroom_line(trace), f"Watched: {covered(trace)}."]
     return " ".join(part for part in parts if part)
 
