@@ -408,7 +408,8 @@ def _missing(trace: Trace, step: int | None) -> str:
     numbers = sorted({recording.step_of(row.position) for row in rows})
     if step is not None and numbers:
         return f"step {step} has none, others have: {', '.join(map(str, numbers[-4:]))}"
-    if trace.culprit is None and {skip.step for skip in skips(recording)}.issuperset(numbers or [-1]):
+    skipped = {skip.step for skip in skips(recording)}
+    if numbers and trace.culprit is None and skipped.issuperset(numbers):
         return (
             "the loss scaler skipped each of the recorded steps; it halves the scale each time, so"
             " watch more steps, or start at the scale that trace.skips.finite_at tells"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from nanlab.findings.fault import Fault, algebra, match, number, plural, verb
 from nanlab.findings.rule import Match, rule
