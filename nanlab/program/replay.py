@@ -280,6 +280,7 @@ class Replay:
     recorded: Trace | None = field(default=None, repr=False)  # of the step as it was
     # the step that it is run in the place of, whose fault shows in each
     instead_of: int = field(default=-1, repr=False)
+    unchanged: str = field(default="", repr=False)  # why what was asked for changes nothing
     _trace: Trace | None = field(default=None, repr=False)
 
     @property
@@ -327,9 +328,11 @@ class Replay:
 
     @property
     def state(self) -> str:
-        """``identical``, ``changed``, or how many results differ."""
+        """``identical``, ``changed``, how many results differ, or why none could."""
         if self.identical:
             return "identical"
+        if self.unchanged:
+            return f"as it was: {self.unchanged}"
         count = len(self.different)
         return "changed" if self.identical is None else f"{count} results differ"
 
@@ -513,6 +516,9 @@ def _replay(
     if edits and rows:
         raise UsageError("fix= does not go together with without=; give one of them")
     found = replay_step(trace.recording, edits, step, dtype, scale, settings, rows, begin)
+    alone = dtype is not None and scale is None and not settings
+    if alone and found.where is not None and not _has_half(found.where):
+        found.unchanged = "no operation is in half precision"
     found.recorded, found.instead_of = trace, instead_of
     return found
 
@@ -720,6 +726,12 @@ def _retype(value: Any, dtype: torch.dtype) -> Any:
     return with_refs(
         value, lambda ref: Ref((*ref[:4], dtype, *ref[5:])) if ref.dtype in _HALF else ref
     )
+
+
+def _has_half(where: Window) -> bool:
+    """Whether an operation of the step has a result in half precision."""
+    calls = (call for segment in where.segments for call in segment.calls)
+    return any(ref.dtype in _HALF for call in calls for ref in refs_in(call.out))
 
 
 def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:

@@ -295,8 +295,10 @@ class Trace:
         try:
             return operator.index(position)
         except TypeError:
+            held = getattr(position, "position", None)
+            hint = "" if held is None else f"; its position is {held}"
             raise TypeMismatchError(
-                f"expected a position, such as one of trace.ops.position, got {position!r}"
+                f"expected a position, such as one of trace.ops.position, got {position!r}{hint}"
             ) from None
 
     def _row(self, position: Any) -> int:
