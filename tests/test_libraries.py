@@ -20,6 +20,7 @@ from nanlab.analysis.verdict import Judge
 from nanlab.findings.rule import Edit, Fix
 from nanlab.program.patched import function_at
 from nanlab.program.patched import patch as patch_text
+from nanlab.rules.left_out import without_samples
 from nanlab.rules.remedies import _rank_in_library, judge_for
 
 
@@ -1653,6 +1654,12 @@ def lengths_of(held, normalise: bool = True):
 def mean_where(x, y, kept):
     return (x - y).abs().masked_select(kept).mean()
 
+def spread_of_pairs(z):
+    ratio = (z[:, None] - z).var(2) / z.var(1)[:, None]
+    one, other = torch.combinations(torch.arange(len(z))).T
+    return ratio[one, other].mean()
+
+
 def mean_over(p, q):
     count = p.shape[0]
     return _reduced((p / p.sum(-1, keepdim=True) - q).square().sum(-1), count)
@@ -1857,6 +1864,35 @@ def test_rows_are_left_out_where_a_library_divides_by_their_count(options: Any) 
     assert trace.culprit is not None
     (fix,) = (fix for fix in trace.culprit.fixes if fix.title.startswith("leave out sample 2"))
     assert trace.replay(fix).loss == loss(counts.any(1)).item()
+
+
+def test_rows_are_left_out_of_a_library_that_pairs_them_by_running_its_own_code(
+    options: Any,
+) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 4, bias=False), torch.randn(6, 3)
+    x[2] = 0.0
+
+    def step() -> None:
+        shown = x.clone()
+        z = model(shown)
+        loss = options.spread_of_pairs(z)
+        loss.backward()
+
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(2):
+            model.weight.grad = None
+            step()
+    assert trace.culprit is not None
+    judge = judge_for(trace, trace.culprit)
+    assert isinstance(judge, Judge)
+    (fix,) = without_samples(trace, trace.culprit, judge.where, judge.values)
+    model.weight.grad = None
+    right = options.spread_of_pairs(model(x[x.any(1)]))
+    right.backward()
+    replay = trace.replay(fix)
+    assert fix.verdict == "finite" and replay.loss == pytest.approx(right.item(), rel=1e-6)
+    torch.testing.assert_close(next(iter(replay.gradients.values())), model.weight.grad)
 
 
 def test_option_that_a_librarys_function_hands_on_is_tried_whatever_flag_it_was(

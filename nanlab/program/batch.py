@@ -46,6 +46,7 @@ class Batch:
     start: int = 0
     # gives the number of a call in a library that has fewer rows, from the storages reached
     recount: Callable[[Call, Container[int]], float | None] | None = None
+    running: Call | None = None  # the call that runs now, or that failed
     # storages of numbers of rows, as arange counts them: those that they had in the recorded batch
     _counters: set[int] = field(default_factory=set)
     _reached: set[int] = field(default_factory=set)  # storages that the batch has a part in
@@ -82,6 +83,7 @@ class Batch:
         """The call on the rows that are left. Raises NotReplayable where that is unclear."""
         if call.position < self.start:
             return operate_call(call, args, kwargs)
+        self.running = call
         name = getattr(call.func, "_opname", "")
         before = call.read
         reached = any(r.storage in self._reached for r in before)
@@ -114,6 +116,14 @@ class Batch:
         self._inherit(before, outs)
         self._count(name, call, before, outs)
         return made
+
+    def replaced(self, calls: Iterable[Call], out: Any) -> None:
+        """Note that new code, not these calls, gave a result."""
+        before = [ref for call in calls for ref in call.read]
+        if any(ref.view in self._lost for ref in before):
+            self._lost |= {ref.view for ref in refs_in(out)}
+        if any(ref.storage in self._reached for ref in before):
+            self._reached |= {ref.storage for ref in refs_in(out)}
 
     def check(self, roots: Any) -> None:
         """Raise NotReplayable where a backward pass is that of a row that is left out, or where

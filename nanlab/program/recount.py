@@ -1,9 +1,10 @@
-"""Numbers that a library's function computes from the count of its rows, when it has fewer."""
+"""A library's calls made again on fewer rows: their results, and numbers that they compute from
+the count of the rows."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import torch
 
 from nanlab.errors import NotReplayable
-from nanlab.program.callee import known_in, packages_of, run_with, runs_of
+from nanlab.program.callee import Run, known_in, packages_of, run_with, runs_of
 from nanlab.program.edit_text import whole_spans
-from nanlab.program.expression import Code, is_silent, nodes_of, parsed, span_of
+from nanlab.program.expression import Code, ValueAt, is_silent, nodes_of, parsed, span_of
 from nanlab.program.readings import Readings, device_of
+from nanlab.program.rebuild import Patch
 from nanlab.program.rerun import Get, Window
 from nanlab.program.values import Values
 from nanlab.trace.mode import DispatchMode
@@ -33,35 +35,44 @@ class Recount:
 
         reached: storages that the batch has a part in.
         """
+        for at, run, again, value in self._runs(call):
+            made, seen = [self.where.segments[at].calls[i] for i in run.calls], _Numbers()
+            if call.position in [each.position for each in made]:
+                with suppress(Exception), torch.random.fork_rng(devices=[]), seen:
+                    again(partial(self._fewer, partial(value, run.calls[0]), reached))
+                return _beside(seen.found, made, call)
+        return None
+
+    def live(self, call: Call) -> list[Patch]:
+        """The library's call that makes a call, made by its own code in every of its runs in the
+        step, not call by call; none where that is not known."""
+        return [
+            Patch(at, run.calls[-1], frozenset(run.calls), run.out, again)
+            for at, run, again, _ in self._runs(call)
+        ]
+
+    def _runs(self, call: Call) -> Iterator[tuple[int, Run, Callable[[Get], Any], ValueAt]]:
+        """(number of the segment, run, function that makes it again, recorded values) of the
+        library's call that makes a call, in every of its runs in the step."""
         recording = self.where.recording
         op = recording.op(call.position)
         if op is None or not recording.trusted:
-            return None
+            return
         readings = Readings(recording, self.values, op.file, op.line)
         span = recording.spans[op.place]
         own = whole_spans(readings.text).get(span, span)
         nodes = (n for n in nodes_of(parsed(readings.text)) if isinstance(n, ast.Call))
         node = next((n for n in nodes if span_of(n) == own), None)
         if node is None:
-            return None
-        known = known_in(readings.text)
+            return
+        known, packages = known_in(readings.text), packages_of(recording)
         for at, group in readings.made(span_of(node)):
-            segment = self.where.segments[at]
-            if not any(m.call.position == call.position for m in group):
-                continue
-            given = segment, device_of(group), readings.value(at)
+            segment, device, value = self.where.segments[at], device_of(group), readings.value(at)
+            given, stored = (group, segment, device, value), recording.program.names
             with suppress(NotReplayable):
-                packages, stored = packages_of(recording), recording.program.names
-                for run in runs_of(node, readings.text, packages, group, *given, stored):
-                    made = [segment.calls[i] for i in run.calls]
-                    if call.position in [each.position for each in made]:
-                        code, seen = Code(node, run.parts, known), _Numbers()
-                        again = run_with(code, run, segment, device_of(group))
-                        get = partial(self._fewer, partial(given[-1], run.calls[0]), reached)
-                        with suppress(Exception), torch.random.fork_rng(devices=[]), seen:
-                            again(get)
-                        return _beside(seen.found, made, call)
-        return None
+                for run in runs_of(node, readings.text, packages, *given, stored):
+                    code = Code(node, run.parts, known)
+                    yield at, run, run_with(code, run, segment, device), value
 
     def _fewer(self, value: Get, reached: Container[int], part: Any) -> Any:
         """The rows of a part of a call that are left."""

@@ -449,10 +449,24 @@ def _narrowed(where: Window, change: Change, without: Sequence[int]) -> Replay:
 
 
 def without_rows(where: Window, out: LeftOut) -> Replay:
-    """A step in which some tensors have fewer rows. Raises NotReplayable."""
-    batch = batch_without(where, out)
-    batch.recount = Recount(where, batch.rows, batch.kept).number
-    return patched(where, Change(where.segments, batch=batch))[0]
+    """A step in which some tensors have fewer rows. Raises NotReplayable.
+
+    A library's call of which one call cannot be made on fewer rows is made by its own code.
+    """
+    patches: list[Patch] = []
+    while True:
+        batch = batch_without(where, out)
+        library = Recount(where, batch.rows, batch.kept)
+        batch.recount = library.number
+        change = Change(where.segments, Edited(patches, []), batch=batch)
+        try:
+            return patched(where, change)[0]
+        except NotReplayable:
+            more = library.live(batch.running) if batch.running is not None else []
+            known = {(patch.segment, i) for patch in patches for i in patch.skipped}
+            if not more or any((patch.segment, patch.at) in known for patch in more):
+                raise
+            patches += more
 
 
 def replay(
