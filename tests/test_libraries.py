@@ -1085,6 +1085,20 @@ def test_result_that_nobody_reads_is_no_healthy_value(errors: Any) -> None:
     assert _passed(culprit(x, read))["pass near.clamp_min(1e-6)"] == "finite"
 
 
+def test_one_of_several_results_that_is_of_no_data_is_made_zero(errors: Any) -> None:
+    w, x, near = nn.Parameter(torch.ones(2)), torch.ones(2, 2), torch.tensor([[0.0, 0], [1, 3]])
+
+    def loss() -> torch.Tensor:
+        given = near.clone()
+        found, reached = errors.reach(x, given)
+        return (w * reached).square().sum() + found.sum()  # type: ignore[no-any-return]
+
+    found = culprit(w, loss)
+    (fix,) = (fix for fix in found.fixes if fix.title.startswith("let reach give 0"))
+    assert fix.edits[0].text.endswith("\nreached = reached.nan_to_num(0.0, torch.inf)")
+    assert fix.verified  # near² / near tends to 0
+
+
 def test_object_held_in_a_dictionary_is_called_anew(errors: Any) -> None:
     x = nn.Parameter(torch.tensor([0.5, 1.0]))
     model = nn.ModuleDict({"head": errors.Head()})

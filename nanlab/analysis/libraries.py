@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 import torch
@@ -238,6 +238,7 @@ def rewritings(
     if probable and cause == UNLIKELY:
         forms = [INSIDE[0]]
     made = [*calls, *_made_of(calls, text, cause, packages)]
+    without_data = partial(_without_data, tree, text, cause, dtypes)
     found = [
         *_guarded(tree, text, calls, guards, library),
         *(_settings(text, calls[0], library) if calls else ()),
@@ -247,7 +248,7 @@ def rewritings(
         *_fed(_Passed(tree, text, packages, dtypes), made, forms, probable),
         *(_where_defined(_Passed(tree, text, packages, dtypes), calls[0], cause) if calls else ()),
         *(_widened(tree, text, call, library) for call in calls[:1] if WIDER[0] in forms),
-        *(_without_data(tree, text, calls[0], form, cause) for form in nothing if calls),
+        *(each for form in nothing if calls for each in without_data(calls[0], form)),
     ]
     return list({(r.first, r.text, r.also): r for r in found if r is not None}.values())
 
@@ -795,10 +796,28 @@ def _first_reader(
     return None if hasattr(first, "body") else (first.lineno, first.end_lineno or first.lineno)
 
 
-def _without_data(tree: ast.Module, text: str, call: ast.Call, form: str, cause: str) -> Rewriting:
-    """The call, or a part indexed from its result, with 0 in place of a NaN from no data."""
+def _without_data(
+    tree: ast.Module,
+    text: str,
+    cause: str,
+    dtypes: Mapping[str, torch.dtype],
+    call: ast.Call,
+    form: str,
+) -> Iterator[Rewriting]:
+    """The call, a part indexed from its result or one of several results, with 0 in place of a NaN
+    from no data."""
     does = "divides by 0" if cause == "div-by-zero" else "averages over nothing"
     title = f"let {last_name(call.func)} give 0 where it {does}"
+    assigned = (n for n in nodes_of(tree) if isinstance(n, ast.Assign) and n.value is call)
+    target = next((n.targets[0] for n in assigned), None)
+    if isinstance(target, ast.Tuple):  # `index, weight = laplacian(points)`
+        first, last = call.lineno, call.end_lineno or call.lineno
+        rows = textwrap.dedent("\n".join(text.splitlines()[target.lineno - 1 : last]))
+        for name in (each.id for each in target.elts if isinstance(each, ast.Name)):
+            if (known := dtypes.get(name)) is None or known.is_floating_point:
+                row = f"{name} = {form.format(x=name)}"
+                yield Rewriting(title, first, last, f"{rows}\n{row}", last_resort=True)
+        return
     picked = (
         n
         for n in nodes_of(tree)
@@ -808,7 +827,7 @@ def _without_data(tree: ast.Module, text: str, call: ast.Call, form: str, cause:
     whole: ast.expr = next(picked, call)  # `model(ids, labels=labels).loss`
     given = ast.get_source_segment(text, whole) or ast.unparse(whole)
     made = _in_place(text, title, whole, whole, form.format(x=given))
-    return replace(made, last_resort=True)  # it hides any other NaN, too
+    yield replace(made, last_resort=True)  # it hides any other NaN, too
 
 
 def _in_place(text: str, title: str, call: ast.AST, node: ast.expr, new: str) -> Rewriting:

@@ -908,6 +908,16 @@ class _Rewrite:
                 ref, found = outs[part], True
                 run = _over(code, key, ref)
                 yield Region(at, (each.index, ref)), Patch(at, each.index, frozenset(), ref, run)
+        if not found and enters_library(maker, self.text, self.packages):
+            for at, made, _ in self._runs(maker, {}):
+                if (
+                    made.out.__class__ is tuple
+                    and made.kept is None
+                    and len(made.out) == len(names)
+                ):
+                    ref, last, found = made.out[part], made.calls[-1], True
+                    run = _over(code, key, ref)
+                    yield Region(at, (last, ref)), Patch(at, last, frozenset(), ref, run)
         if not found:
             raise NotReplayable(f"the call that gives {target.id} its value is not known")
 

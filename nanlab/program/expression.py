@@ -349,6 +349,7 @@ class Following(DispatchMode):
         super().__init__()
         self.made, self.count = made, 0
         self._given: list[tuple[Tensor, Ref]] = []  # results, and the recorded ones
+        self._unwritten = set[int]()  # memory that nobody wrote when it was made, by address
         known = [(t, ref) for t, ref in operands if ref.__class__ is Ref and _has_storage(t)]
         self._operands = {id(t): (t, ref) for t, ref in known}
         # numbers of the storages that tensors stand for, by address
@@ -382,7 +383,11 @@ class Following(DispatchMode):
         outs = out if isinstance(out, tuple | list) else (out,)
         first, known = next(iter(outs), None), self.made[at].result
         if (func.is_view or not silent) and isinstance(first, Tensor) and isinstance(known, Tensor):
-            unwritten = func._opname in _UNINITIALISED  # memory that nobody wrote
+            memory = first.untyped_storage()._cdata if _has_storage(first) else 0
+            made = func._opname in _UNINITIALISED
+            if made:
+                self._unwritten.add(memory)
+            unwritten = made or (func.is_view and memory in self._unwritten)
             if first.shape != known.shape if unwritten else not same_bits(first.detach(), known):
                 raise _Other
         results = zip((t for t in outs if isinstance(t, Tensor)), refs_in(call.out), strict=False)

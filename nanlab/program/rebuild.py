@@ -800,8 +800,9 @@ class _Building:
             if (number, index) not in self.skipped:
                 _call(graph, segment, index, self.rows)
             run_patches(graph, [p for p in own if not p.ahead], calls[index].grad)
-            for patch in own if self.rows is not None else ():
-                self.rows.replaced([calls[i] for i in patch.skipped], patch.out)
+            if self.rows is not None:
+                for patch in own:
+                    self.rows.replaced([calls[i] for i in patch.skipped], patch.out)
             graph.release(self.done.get((number, index), ()))
             index += 1
 
