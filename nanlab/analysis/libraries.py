@@ -130,6 +130,7 @@ AWAY_FROM_ZERO = ("{x}.clamp_min(1e-6)", "{x} + 1e-6")
 FURTHER = ("{x}.clamp_min(1e-3)",)
 FAR = ("{x}.clamp_min(1e-2)",)  # whose inverse powers leave float32 some digits
 SHRUNK = ("{x} * (1 - 1e-6)",)  # off the edge of a symmetric domain
+_TENSORS = ("Tensor", "FloatTensor", "Parameter")  # classes that make tensors
 APART = ("{x} + 1e-3 * torch.randn_like({x})",)
 OF_LISTS = {FURTHER[0]: "[max(each, 1e-3) for each in {x}]"}  # which have none of these methods
 INSIDE = ("{x}.clamp(1e-6, 1 - 1e-6)", "{x}.clamp(-1 + 1e-6, 1 - 1e-6)")
@@ -563,6 +564,8 @@ class _Passed:
 
     def _suits(self, argument: ast.expr, form: str) -> bool:
         name = ast.unparse(argument)
+        if _is_object(self.tree, argument):
+            return False
         values = _assigned(self.tree).get(name, [])
         if values and all(isinstance(each, ast.Constant) for each in values):
             if not any(n.arg == name for n in nodes_of(self.tree) if isinstance(n, ast.arg)):
@@ -592,6 +595,24 @@ class _Passed:
                 return self._is_mask(value, depth)
         values = _assigned(self.tree).get(ast.unparse(argument), []) if depth else []
         return bool(values) and all(self._is_mask(each, depth - 1) for each in values)
+
+
+def _is_object(tree: ast.Module, argument: ast.expr) -> bool:
+    """Whether the function around calls what an argument's name stands for, makes it by a class, or
+    reads what no tensor has of it: a module, a record of several tensors."""
+    name, around = ast.unparse(argument), functions_around(tree, argument.lineno)
+    for node in ast.walk(around[-1] if around and isinstance(argument, ast.Name) else tree):
+        match node:
+            case ast.Call(func=called) if ast.unparse(called) == name:
+                return True
+            case ast.Attribute(value=owner, attr=attr) if ast.unparse(owner) == name:
+                if not hasattr(torch.Tensor, attr):
+                    return True
+            case ast.Assign(targets=[target], value=ast.Call(func=made)):
+                kind = last_name(made)
+                if ast.unparse(target) == name and kind[:1].isupper() and kind not in _TENSORS:
+                    return True
+    return False
 
 
 def _is_number(node: ast.expr) -> bool:
@@ -695,6 +716,8 @@ def _by_rows(tree: ast.Module, text: str, call: ast.Call) -> Iterator[Rewriting]
     taken = names_of(text)
     kept, made = ("kept", "made") if not taken & {"kept", "made"} else ("_kept", "_made")
     for argument in (each for each in call.args[:MOST] if isinstance(each, ast.Name)):
+        if _is_object(tree, argument):
+            continue
         inner = replaced(call, lambda n: _picked(n, kept) if n in call.args else None)
         whole = f"{made}.new_zeros(len({kept}), *{made}.shape[1:]).index_put(({kept},), {made})"
         title = f"give {last_name(call.func)} the samples of {argument.id} that are not all zeros"
