@@ -336,12 +336,15 @@ def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
     finite, of lines that did not run, and what cannot be run. What fails by itself may yet be part
     of a cure."""
     right = any(fix.verified for fix in fixes)
+    silent = finding.symptom == "silent-underflow"  # what changes no value loses as much
     kept = [
         fix
         for fix in fixes
         if not (fix.tried and fix.verdict == "fails" and (right or fix.why.startswith(RAISES)))
         and not (fix.tried and fix.verdict == "untried" and right)
-        and (fix.why not in (CHANGES_NOTHING, NOT_FOUND) or _is_at(fix, finding))
+        and (
+            fix.why not in (CHANGES_NOTHING, NOT_FOUND) or (_is_at(fix, finding) and not silent)
+        )
     ]
     advice = [f.title for f in kept if not f.edits]
     foreign = (f for f in kept if f.verdict == "finite" and (f.distortion or 0.0) >= FOREIGN)

@@ -337,7 +337,7 @@ FULL_RANGE = Fix("use a dtype with the range of float32", "torch.bfloat16")
 
 
 def _floor(limits: FloatFormat) -> str:
-    return f"{limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero."
+    return f"{limits.name} rounds every result up to {limits.rounds_to_zero:.3g} to zero."
 
 
 def _lost(trace: Trace, loss: dict[Hashable, Any], told_by: Rule, title: str, cure: Fix) -> Finding:
@@ -518,8 +518,8 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     place = where(recording, flush.at)
     return dtype_underflow.finding(
         f"{place['op']} flushes {every(flush.numel)} to zero in {limits.name}: {loses}",
-        f"The largest magnitude {'to be squared ' if squares else ''}is {flush.largest:.3g};"
-        f" {_floor(limits)}",
+        f"The largest magnitude {'to be squared' if squares else 'among the operands'} is"
+        f" {flush.largest:.3g}; {_floor(limits)}",
         severity="error" if harmful else "warning",
         step=recording.step_of(flush.first),
         symptom="silent-underflow",
