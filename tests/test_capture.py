@@ -865,6 +865,11 @@ def test_a_model_that_is_no_module_is_refused() -> None:
         nanlab.watch(nn.Linear(1, 1), nn.Linear(1, 1))
     with pytest.raises(TypeMismatchError, match=r"got 10 as well; try: .*steps=10"):
         nanlab.watch(nn.Linear(1, 1), 10)
+    layer = nn.Linear(1, 1)
+    with pytest.raises(
+        TypeMismatchError, match="got a value of SGD as well, which is seen without"
+    ):
+        nanlab.watch(layer, torch.optim.SGD(layer.parameters(), 0.1))
     with pytest.raises(TypeMismatchError, match=r'got the key 1; try: .*"G": G'):
         nanlab.watch({1: nn.Linear(1, 1)})  # type: ignore[dict-item]
 

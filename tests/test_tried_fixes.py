@@ -697,3 +697,22 @@ def test_a_fix_that_is_a_right_cure_says_so_where_no_work_was_left(
     assert trace.cure is not None and trace.cure.verified and len(trace.cure.fixes) == 1
     first = trace.culprit.fixes[0]
     assert first.verified and first.edits == trace.cure.edits and not first.why
+
+
+def test_number_from_which_a_tensor_is_made_is_no_tensor_in_a_mask() -> None:
+    w = torch.nn.Parameter(torch.tensor([0.5, 1.0, 2.0]))
+
+    def loss() -> torch.Tensor:
+        total: torch.Tensor = torch.zeros(())
+        for order in range(3):
+            n = torch.tensor(float(order))
+            total = total + (w[order] ** order) / (n * (n + 1)) * order
+        return total
+
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(2):
+            w.grad = None
+            loss().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "div-by-zero"
+    verified = [fix for fix in trace.culprit.fixes if fix.verified]
+    assert verified and all("torch.where(order" not in fix.code for fix in verified)

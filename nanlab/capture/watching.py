@@ -195,10 +195,11 @@ class watch:
         if more and all(isinstance(each, torch.nn.Module) for each in (model, *more)):
             joined([model, *more], "nanlab.watch(model)")
         if more:
+            kinds = (torch.optim.Optimizer, torch.amp.GradScaler)
+            seen = ", which is seen without being given" if isinstance(more[0], kinds) else ""
             raise TypeMismatchError(
                 "nanlab.watch takes a model by position and options by name, got"
-                f" {_shown(more[0])} as well; optimizers and scalers are seen without being named;"
-                " try: nanlab.watch(model, steps=10)"
+                f" {_shown(more[0])} as well{seen}; try: nanlab.watch(model, steps=10)"
             )
         model = joined(model, "nanlab.watch(model)")
         _check(steps, keep, on_fault, detail, shadow, budget)

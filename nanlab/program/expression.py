@@ -965,6 +965,8 @@ def _choices(
     named: dict[tuple[Span | None, str], list[Any]] = {}
     for each in group:
         call = each.call
+        if call.func._opname == "lift_fresh":  # of numbers: `torch.tensor(x)` is given no tensor
+            continue
         for name, flag in _flags(call):
             named.setdefault((each.span, name), []).append(flag)
         read = [r for r in call.read if r.view not in inner or _writes_first(call, r)]

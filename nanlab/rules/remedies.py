@@ -342,9 +342,7 @@ def _helpful(fixes: Sequence[Fix], finding: Finding) -> list[Fix]:
         for fix in fixes
         if not (fix.tried and fix.verdict == "fails" and (right or fix.why.startswith(RAISES)))
         and not (fix.tried and fix.verdict == "untried" and right)
-        and (
-            fix.why not in (CHANGES_NOTHING, NOT_FOUND) or (_is_at(fix, finding) and not silent)
-        )
+        and (fix.why not in (CHANGES_NOTHING, NOT_FOUND) or (_is_at(fix, finding) and not silent))
     ]
     advice = [f.title for f in kept if not f.edits]
     foreign = (f for f in kept if f.verdict == "finite" and (f.distortion or 0.0) >= FOREIGN)
