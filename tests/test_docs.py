@@ -21,6 +21,7 @@ from nanlab.views.html import plural
 
 ROOT = Path(__file__).parent.parent
 SLUGS = list(dict.fromkeys(subject.name for subject in BUILTIN))
+WHOLE = pytest.mark.examples(every=0)  # CI alone builds all of it
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb"))
 
 
@@ -74,7 +75,8 @@ def flat(text: str) -> str:
     return "".join(text.replace("`", "").replace("*", "").split())
 
 
-@pytest.mark.examples(every=5)
+@WHOLE
+@WHOLE
 @pytest.mark.parametrize("slug", SLUGS)
 def test_a_cause_has_a_page_with_its_explanation_output_and_cure(
     slug: str, causes: tuple[Path, dict[str, Any]]
@@ -95,7 +97,8 @@ def elements(finding: Any) -> int:
     return int(finding.evidence.attrs.get("total", len(finding.evidence)))
 
 
-@pytest.mark.examples(every=5)
+@WHOLE
+@WHOLE
 @pytest.mark.parametrize("slug", SLUGS)
 def test_a_page_shows_what_the_rule_really_finds_in_its_example(
     slug: str, causes: tuple[Path, dict[str, Any]]
@@ -119,7 +122,8 @@ def test_a_page_shows_what_the_rule_really_finds_in_its_example(
         assert exhibit.html.count(">verified<") == sum(fix.verified for fix in finding.fixes)
 
 
-@pytest.mark.examples(every=5)
+@WHOLE
+@WHOLE
 @pytest.mark.parametrize("slug", SLUGS)
 def test_a_cure_is_proved_silent_on_its_page(
     slug: str, causes: tuple[Path, dict[str, Any]]
@@ -130,6 +134,7 @@ def test_a_cure_is_proved_silent_on_its_page(
     assert said.count("No harmful NaN or infinity.") >= len(made[slug].exhibits)
 
 
+@WHOLE
 def test_the_list_of_causes_leads_to_every_page(causes: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = causes
     index = (folder / "index.html").read_text(encoding="utf-8")
@@ -173,6 +178,7 @@ def test_a_build_that_broke_off_can_be_repeated(
             build.main(target)
 
 
+@WHOLE
 def test_the_reference_has_every_public_name_with_its_docstring(site: Path) -> None:
     page = site / "api" / "nanlab.html"
     source, said = page.read_text(encoding="utf-8"), flat(words(page))
@@ -187,11 +193,13 @@ def test_the_reference_has_every_public_name_with_its_docstring(site: Path) -> N
     assert all(f'id="{name}"' in operators for name in nanlab.safe.__all__)
 
 
+@WHOLE
 def test_a_field_of_a_dataclass_is_explained_by_the_comment_beside_it(site: Path) -> None:
     said = words(site / "api" / "nanlab" / "rules.html")
     assert "largest relative change of a healthy element, against float64" in said
 
 
+@WHOLE
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_is_a_page_with_its_text_its_outputs_and_its_pictures(
     name: str, site: Path
@@ -213,6 +221,7 @@ def test_a_notebook_is_a_page_with_its_text_its_outputs_and_its_pictures(
     assert "widget-view+json" not in page
 
 
+@WHOLE
 def test_every_link_of_the_site_leads_somewhere_and_none_loads_from_the_network(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
@@ -226,6 +235,7 @@ def test_every_link_of_the_site_leads_somewhere_and_none_loads_from_the_network(
                 )
 
 
+@WHOLE
 def test_a_link_to_a_heading_of_a_guide_finds_it(build: Any, site: Path) -> None:
     for name in build.GUIDES.values():
         body = (site / name).read_text(encoding="utf-8")
@@ -234,12 +244,14 @@ def test_a_link_to_a_heading_of_a_guide_finds_it(build: Any, site: Path) -> None
             assert f'id="{anchor}"' in linked, f"{name} links to {target}#{anchor}"
 
 
+@WHOLE
 def test_no_page_names_a_place_of_the_machine_it_was_made_on(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         assert [place for place in ("/tmp/", "/home/", "/root/") if place in text] == [], page.name
 
 
+@WHOLE
 def test_a_cause_that_begins_at_a_row_has_a_picture_with_its_operation(
     causes: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -253,6 +265,7 @@ def test_a_cause_that_begins_at_a_row_has_a_picture_with_its_operation(
         assert "nan" not in re.findall(r'(?:y|height|cy)="([^"]+)"', exhibit.picture), slug
 
 
+@WHOLE
 def test_every_page_of_the_search_exists(site: Path) -> None:
     text = (site / "search-index.js").read_text(encoding="utf-8")
     index = json.loads(text.removeprefix("const PAGES = ").strip().removesuffix(";"))

@@ -213,6 +213,7 @@ def test_a_rank_under_guard_alone_goes_on_and_says_that_it_found_a_fault(on_two:
     )
 
 
+@pytest.mark.examples(every=0)
 def test_the_command_line_under_torchrun_writes_a_capsule_for_each_rank(tmp_path: Path) -> None:
     out = tmp_path / "saved"
     options = ["-m", "nanlab", "run", "--guard", "--save", str(out), str(HERE / "training.py")]
