@@ -185,6 +185,18 @@ def test_a_culprit_without_a_node_is_said_to_be_outside_of_the_pass() -> None:
     )
 
 
+def test_a_culprit_in_a_pass_that_is_gone_is_said_to_be_there() -> None:
+    net = torch.nn.Linear(4, 1).half()
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(5):
+            net.zero_grad()
+            (net(torch.ones(8, 4).half()).square().mean() * 1e-8).backward()
+    assert trace.culprit is not None
+    assert (trace.culprit.phase, trace.culprit.step) == ("backward", 0)
+    told = stepper(trace).culprit["text"]
+    assert told.endswith("step 0, whose backward pass is no longer kept.")
+
+
 def test_a_node_that_reads_a_bad_forward_result_carries_it() -> None:
     x = torch.full((3,), 100.0, requires_grad=True)
     with nanlab.watch(on_fault="record") as trace:

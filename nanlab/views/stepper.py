@@ -315,7 +315,11 @@ class Stepper(View):
         where = f"{found.phase} in {told}" if told else found.phase
         at = None if place is None else self._node_of(place, passes)
         if at is None:
-            return {"text": f"The fault began {where}, {found.when}, outside of the backward pass."}
+            kept = any(each["step"] == found.step for each in passes)
+            outside = ", outside of the backward pass"
+            if found.phase == "backward":
+                outside = "" if kept else ", whose backward pass is no longer kept"
+            return {"text": f"The fault began {where}, {found.when}{outside}."}
         met = "; backward meets it here" if place is not None and place.phase == "forward" else ""
         return {
             "text": f"Culprit: born {where}, {found.when}{met}.",
