@@ -86,3 +86,36 @@ def test_a_value_at_the_edge_of_its_support_is_counted_by_its_sample_and_moved_b
         "return -Beta(a + 1, b + 1).log_prob(y.clamp(1e-6, 1 - 1e-6)).mean()"
     ]
     assert "the value is inf" not in found.fixes[0].why
+
+
+class _Policy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Distribution:
+        one, other = (1.05 + nn.functional.softplus(part(x)) for part in (self.one, self.other))
+        return torch.distributions.Beta(one, other, validate_args=False)
+
+
+def test_value_under_a_name_is_that_of_the_step_that_failed_first() -> None:
+    torch.manual_seed(0)
+    net, x, actions = _Policy(), torch.rand(25, 3), torch.rand(25, 2) * 0.9 + 0.05
+    actions[11, 0] = actions[17, 0] = 1.0
+
+    def batch(i: int) -> tuple[Tensor, Tensor]:
+        return x[5 * i : 5 * i + 5], actions[5 * i : 5 * i + 5]
+
+    def step(i: int) -> None:
+        seen, given = batch(i)
+        density = net(seen)
+        loss = -density.log_prob(given).mean()
+        net.zero_grad()
+        loss.backward()
+
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(5):
+            step(i)
+    assert trace.culprit is not None and trace.culprit.step == 2
+    fixes = {fix.title: fix for fix in trace.culprit.fixes}
+    assert fixes["pass given.clamp(1e-6, 1 - 1e-6)"].verified

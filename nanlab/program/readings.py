@@ -57,7 +57,7 @@ from nanlab.program.values import BySegment, Results, Values
 from nanlab.trace.chunk import Span
 from nanlab.trace.op import RECOMPUTE, Op, is_installed
 from nanlab.trace.program import Ref, Segment, refs_in
-from nanlab.trace.recording import Recording
+from nanlab.trace.recording import NamedTensor, Recording
 
 MOST_HANDED = 2  # functions through which a value goes on
 
@@ -443,13 +443,12 @@ class Readings:
         names = (n for n in ast.walk(around) if isinstance(n, ast.Name) and n.id == name)
         if any(isinstance(n.ctx, ast.Store) and n.lineno >= self.line for n in names):
             return None
-        first = first_line(around)
-        of_function = (
-            n for n in self.recording.named if (n.file, n.function) == (self.file, first)
-        )
-        calls = (self.segments[at].calls[index] for index in reader)
-        found = refs_by_name(calls, (n for n in of_function if n.name == name))
-        return [*found.values()] or None
+        calls = [self.segments[at].calls[index] for index in reader]
+        place = self.file, first_line(around), name
+        own = (n for n in self.recording.named if (n.file, n.function, n.name) == place)
+        # of a later step it is another one
+        after = sorted((n for n in own if n.position >= calls[0].position), key=_position)
+        return [*refs_by_name(calls, after[:1]).values()] or None
 
     def _returned(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
         """The last result of a call before the reader: of a layer, or of the program's function or
@@ -634,6 +633,10 @@ def _calls_in(tree: ast.Module) -> dict[str, list[ast.Call]]:
         if isinstance(node, ast.Call):
             found.setdefault(last_name(node.func), []).append(node)
     return found
+
+
+def _position(named: NamedTensor) -> int:
+    return named.position
 
 
 def device_of(group: Sequence[Made]) -> str:
