@@ -181,6 +181,26 @@ def test_parameter_that_the_optimizer_holds_and_no_gradient_reaches_is_noted_wit
     assert told == ([("note", "dead-gradient", True)] if cut in ("no_grad", "detach") else [])
 
 
+@pytest.mark.parametrize("drawn", ["sample", "rsample", "weighed"])
+def test_a_scale_that_only_samples_are_drawn_by_gets_no_gradient(drawn: str) -> None:
+    torch.manual_seed(0)
+    mean, scale = nn.Linear(4, 3), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD([*mean.parameters(), *scale.parameters()], lr=0.1)
+    with nanlab.watch(nn.ModuleList([mean, scale]), on_fault="record") as trace:
+        for _ in range(4):
+            optimizer.zero_grad()
+            x = torch.randn(2, 4)
+            q = torch.distributions.Normal(mean(x), scale(x).exp())
+            z = q.rsample() if drawn == "rsample" else q.sample()
+            loss = z.square().mean() + mean(x).square().mean()
+            if drawn == "weighed":
+                loss = loss + (z.square() * q.log_prob(z)).mean()
+            loss.backward()
+            optimizer.step()
+    told = [(f.severity, f.cause, "draws a sample" in f.title) for f in trace.findings]
+    assert told == ([("error", "dead-gradient", True)] if drawn == "sample" else [])
+
+
 @pytest.mark.parametrize(
     ("factor", "dtype", "cause"),
     [

@@ -195,6 +195,7 @@ def held_by(flow: GraphFlow, number: int, ends: list[int]) -> list[int]:
 # What cut the graph; of several cuts the one named first here explains most.
 Kind = Literal[
     "no-grad",
+    "sample",
     "literal",
     "number",
     "detach",
@@ -323,7 +324,7 @@ def _kind(flow: GraphFlow, row: Op, carrier: int) -> Kind:
     if op == "detach":
         return _kind_of_detach(row.source)
     if row.without_grad:
-        return "no-grad"
+        return "sample" if ".sample(" in row.source else "no-grad"
     if op in _COMPARISONS:
         return "comparison"
     dtype = row.dtype

@@ -38,6 +38,7 @@ _WHY = {
         "It ran where gradients are switched off (torch.no_grad, inference_mode or"
         " set_grad_enabled(False))."
     ),
+    "sample": "sample() draws under torch.no_grad: no gradient goes through what it returns.",
     "detach": (
         "detach() takes a tensor out of the graph: what is computed from it gives no gradient back."
     ),
@@ -65,6 +66,10 @@ CURES = {
     "no-grad": (
         "compute the loss outside of no_grad",
         "with torch.enable_grad():\n    out = model(x)",
+    ),
+    "sample": (
+        "draw by rsample, or weigh by log_prob what cannot be drawn so",
+        "z = q.rsample()  # or loss = -(reward * q.log_prob(z)).mean()",
     ),
     "detach": (
         "leave out detach() on the way to the loss",

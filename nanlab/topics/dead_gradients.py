@@ -662,6 +662,7 @@ _CUTS = dict(
     row.split(": ")
     for row in """
 no-grad: this line runs under no_grad
+sample: this line draws a sample, and no gradient goes through that
 detach: this line detaches what is made with it
 data: this line reads .data, which has no graph
 comparison: this line compares what is made with it, and nothing comes back through that
@@ -674,6 +675,10 @@ number: this line computes with a number that line {line} reads of it, and no gr
 
 # Nobody cuts off like this on purpose what an optimizer is to change.
 _LOST = {
+    "sample": Fix(
+        "draw by rsample, through which gradients go; what has none is weighed by its log_prob",
+        "z = q.rsample()",
+    ),
     "comparison": Fix(
         "compare softly: a sigmoid of the difference", "torch.sigmoid((score - cut) / temperature)"
     ),

@@ -402,11 +402,9 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
     for flushes in groups.values():
         first = min(flushes, key=lambda f: f.first)
         names = sorted({f.name for f in flushes})
-        harmful = lasts(trace, by_victim(flushes))
         yield dtype_overflow_.finding(
             f"{first.at.op} overflows {first.at.dtype} and becomes a divisor: the whole gradient of"
             f" {listed(names, 1)} is 0",
-            severity="error" if harmful else "warning",
             step=trace.recording.step_of(first.first),
             symptom="silent-underflow",
             fixes=[_WIDE_COUNT] if first.at.op == "sum" else [],
