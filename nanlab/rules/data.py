@@ -29,7 +29,7 @@ from nanlab.operators import card, having
 from nanlab.program.values import operand_of
 from nanlab.topics.training import SCALE_FREE
 from nanlab.trace import Trace
-from nanlab.trace.op import OPTIMIZER, TURNED, location, walk
+from nanlab.trace.op import OPTIMIZER, TURNED, Op, location, walk
 from nanlab.trace.recording import Recording
 
 GIVEN = ("data", "parameter", "buffer", "intended")  # origins outside of the program
@@ -123,19 +123,16 @@ def _name_of_owner(fault: Fault) -> list[str]:
     return []
 
 
-def _written_at(fault: Fault) -> str:
-    """Where the program wrote the value during the watch; "" where it did not, or an optimizer
-    did."""
+def _written(fault: Fault) -> Op | None:
+    """The row in which the program wrote the value during the watch; None where it did not, or an
+    optimizer did."""
     recording, use = fault.recording, _first_use(fault)[0]
     before = takewhile(lambda at: at != use, fault.origin.path)
     rows = [row for at in before if at >= 0 and (row := recording.at(at))]
     if not rows:
-        return ""
-    row = next((each for each in reversed(rows) if each.inplace), rows[-1])
-    if row.phase == OPTIMIZER:
-        return ""
-    file, line, _ = recording.line_at(row.place)
-    return f"It was written at {location(file, line)}." if line else ""
+        return None
+    last = next((each for each in reversed(rows) if each.inplace), rows[-1])
+    return None if last.phase == OPTIMIZER else last
 
 
 def _is_weight(fault: Fault) -> bool:
@@ -239,9 +236,18 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     used = next((at for at in (fault.position, fault.finding.position) if at >= 0), None)
     born = fault.finding.step if used is None else fault.recording.step_of(used)
     first = fault.recording.step_of(0)
+    position: int | None = None
     if role in ("parameter", "buffer") and born <= first:
-        written = _written_at(fault)
-        text = written or "It was already there when the watch began."
+        row = _written(fault)
+        place = ("", 0) if row is None else fault.recording.line_at(row.place)[:2]
+        text = "It was already there when the watch began."
+        if row is not None and place[1]:
+            text = f"It was written at {location(*place)}."
+            used_at = _first_use(fault)[0]
+            if row.inplace and 0 <= row.position < used_at:
+                where = fault.recording.line_at(fault.recording.at(used_at).place)
+                text = f"It was written here, and first used at {location(*where[:2])}."
+                position = row.position
     else:
         shown, number = fault.finding.step, fault.recording.first_step
         text = f"It arrived in step {born + number}" + (
@@ -258,6 +264,7 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
         explanation=text,
         samples=samples if role in ("input", "target") else [],
         phase=phase,
+        position=position,
     )
 
 
@@ -368,8 +375,8 @@ def nan_in_target(fault: Fault) -> Match | None:
     example="""
         layer = nn.Linear(2, 1)
         with torch.no_grad():
-            layer.weight[0, 0] = float("nan")
-        loss = layer(torch.ones(1, 2)).sum()  # here
+            layer.weight[0, 0] = float("nan")  # here
+        loss = layer(torch.ones(1, 2)).sum()
         loss.backward()
     """,
     fix={'with torch.no_grad():\n    layer.weight[0, 0] = float("nan")\n': ""},
@@ -386,8 +393,8 @@ def poisoned_parameter(fault: Fault) -> Match | None:
 @_given(
     example="""
         norm = nn.BatchNorm1d(2).eval()
-        norm.running_var[0] = float("nan")
-        loss = norm(torch.ones(1, 2)).sum()  # here
+        norm.running_var[0] = float("nan")  # here
+        loss = norm(torch.ones(1, 2)).sum()
         loss.backward()
     """,
     fix={'norm.running_var[0] = float("nan")\n': ""},
