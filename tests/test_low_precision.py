@@ -325,3 +325,23 @@ def test_a_divisor_that_underflows_is_told_in_any_format(divisor: str, told: str
     if told or trace.culprit is not None:
         assert trace.culprit is not None and told in trace.culprit.explanation
         assert ("rounds to 0 what float32" in trace.culprit.explanation) == bool(told)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_statistic_that_half_precision_cannot_hold_is_told_where_it_was_converted(
+    seen: bool,
+) -> None:
+    norm = nn.BatchNorm1d(2).eval()
+    norm.running_var.fill_(1e5)
+    converted = "norm.half()  # converted"
+    if not seen:
+        norm.half()
+    with nanlab.watch(on_fault="record") as trace:
+        if seen:
+            norm.half()  # converted
+        for _ in range(3):
+            x = torch.randn(4, 2, dtype=torch.float16, requires_grad=True)
+            norm(x).sum().backward()
+    found = next(f for f in trace.findings if f.cause == "poisoned-buffer")
+    assert (found.source.strip() == converted) is seen
+    assert "divides by it is constant" in found.title

@@ -20,7 +20,7 @@ from nanlab.program.evidence import result_and_twin
 from nanlab.trace import Trace
 from nanlab.trace.frames import StepRows, parameter_columns
 from nanlab.trace.history import FEWEST_ZERO, FEWEST_ZERO_ALL, Dead, Flush, Place, place_at
-from nanlab.trace.op import BACKWARD, FORWARD, OPTIMIZER, walk
+from nanlab.trace.op import BACKWARD, BORN, FORWARD, OPTIMIZER, walk
 from nanlab.trace.recording import PHASES, NodeInfo, Recording
 
 # Checked when a step ends.
@@ -509,9 +509,9 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
     example="""
         norm = nn.BatchNorm1d(2).eval()
         norm.running_var.fill_(1e5)
-        norm.running_var.copy_(norm.running_var.half())
+        norm.running_var.copy_(norm.running_var.half())  # here
         x = torch.randn(4, 2, requires_grad=True)
-        norm(x).sum().backward()  # here
+        norm(x).sum().backward()
     """,
     fix={"norm.running_var.copy_(norm.running_var.half())": "pass"},
 )
@@ -537,6 +537,7 @@ def poisoned_buffer(trace: Trace) -> Iterator[Finding]:
                 source.name if source is not None and source.name else "a running statistic",
                 f"{held} among {plural(stats.numel, 'value')}",
                 running if source is None else source.first,
+                _birth(recording, running),
             )
     starved = (recording.training.dead[owner] for owner in recording.training.starved)
     for name, dead in {dead.buffer: dead for dead in starved if dead.buffer}.items():
@@ -563,14 +564,26 @@ def _normalised(recording: Recording) -> Iterator[tuple[int, int]]:
                     yield at, bad[0]
 
 
-def _poisoned(trace: Trace, place: Place, name: str, held: str, since: int) -> Finding:
+def _birth(recording: Recording, value: int) -> Place | None:
+    """Where a value became bad, or what moves alone made of it did; None where the watch did not
+    see that."""
+    for at in walk([value], lambda at: recording.parents(at) if at in recording.bad else ()):
+        if recording.status.get(at) == BORN and recording.line_at(recording.at(at).place)[1]:
+            return place_at(recording, at)
+    return None
+
+
+def _poisoned(
+    trace: Trace, place: Place, name: str, held: str, since: int, birth: Place | None = None
+) -> Finding:
+    """birth: where the values became bad, which is told in the place of where they are used."""
     fix = Fix("keep the buffers of this module in float32, and load them again", "norm.float()")
     return poisoned_buffer.finding(
         f"{name} holds {held}: what {place.op} divides by it is constant",
         step=trace.recording.step_of(since),
         symptom="silent-underflow",
         fixes=[fix],
-        **(where(trace.recording, place) | {"op": place.op}),
+        **(where(trace.recording, birth or place) | {"op": (birth or place).op}),
     )
 
 
