@@ -11,6 +11,7 @@ import torch
 
 import nanlab
 from nanlab.findings.rule import Edit
+from nanlab.program.functions import Functions
 from nanlab.program.limited import DECORATOR, under_limit
 from nanlab.rules.remedies import judge_of
 
@@ -315,3 +316,33 @@ def test_the_innermost_function_comes_first_and_its_callers_after() -> None:
             outer(x).backward()
         """)
     assert [f.name for f in under_limit(text, 3)] == ["inner", "outer"]
+
+
+TWO_LAWS = """
+class First:
+    def one(self, n):
+        return n + 1
+    def other(self, n):
+        return n - 1
+    def forward(self, flag):
+        law = self.one if flag else self.other
+        return law(3)
+
+
+class Second:
+    def one(self, n):
+        return 2 * n
+    def third(self, n):
+        return n
+    def forward(self, flag):
+        law = self.one if flag else self.third
+        return law(3)
+"""
+
+
+def test_a_name_for_methods_of_a_class_stands_for_no_methods_of_another() -> None:
+    functions = Functions.of(TWO_LAWS)
+    first, second = (f for f in functions.all if f.name == "forward")
+    within = {f.lineno for f in functions.behind(first)[0]}
+    assert within == {first.lineno, *(f.lineno for f in functions.all[:2])}
+    assert second.lineno not in within

@@ -22,6 +22,7 @@ from nanlab.program.expression import (
     nodes_of,
     parsed,
     root_of,
+    sides_of,
     span_of,
     stored_in,
 )
@@ -109,11 +110,38 @@ class Functions:
             return None
         if name in self.known:
             return self.known[name]
+        if (aliased := self._aliased(call, around)) is not None:
+            return aliased
         if not isinstance(call.func, ast.Name) and root != "self":
             return []  # of a tensor
         local = isinstance(call.func, ast.Name) and name in _lambdas(around)
         local |= name in self.classes  # makes an object
         return [] if local or hasattr(builtins, name) or hasattr(torch.Tensor, name) else None
+
+    def _aliased(self, call: ast.Call, around: ast.AST) -> list[ast.FunctionDef] | None:
+        """The functions behind a name of the function around, ``law = self.one if x else
+        self.other``; None where it is no such name."""
+        if not isinstance(call.func, ast.Name) or not isinstance(around, ast.FunctionDef):
+            return None
+        assigned = (n for n in ast.walk(around) if isinstance(n, ast.Assign))
+        pairs = [pair for n in assigned for pair in assigned_pairs(n)]
+        values = [v for t, v in pairs if isinstance(t, ast.Name) and t.id == call.func.id]
+        found: list[ast.FunctionDef] = []
+        for side in (side for value in values for side in sides_of(value)):
+            if not isinstance(side, ast.Attribute) or root_of(side) != "self":
+                return None
+            if (known := self.known.get(last_name(side))) is None:
+                return None
+            found += known if len(known) < 2 else self._of_class(known, around)
+        return found or None
+
+    def _of_class(
+        self, functions: Sequence[ast.FunctionDef], method: ast.FunctionDef
+    ) -> Sequence[ast.FunctionDef]:
+        """Those of some functions that stand in the class of a method; all if none does."""
+        classes = (n for n in nodes_of(self.whole) if isinstance(n, ast.ClassDef))
+        lines = next(({*lines_of(c)} for c in classes if method.lineno in lines_of(c)), set())
+        return [f for f in functions if f.lineno in lines] or functions
 
     @cached_property
     def _called(self) -> list[tuple[ast.FunctionDef, set[ast.FunctionDef], bool]]:
