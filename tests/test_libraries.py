@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import linecache
 import sys
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 import nanlab
+from nanlab.analysis import libraries
 from nanlab.analysis.verdict import Judge
 from nanlab.findings.rule import Edit, Fix
 from nanlab.program.patched import function_at
@@ -1916,3 +1918,18 @@ def test_option_that_a_librarys_function_hands_on_is_tried_whatever_flag_it_was(
     found = culprit(weight, lambda: options.distance(x * weight, x, squared=given) + weight.sum())
     assert library_of(found)[1] == "_root"
     assert "verified" in _verdicts(found, "squared=True")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("model", True), ("data", True), ("made", True), ("x", False)]
+)
+def test_a_module_or_a_record_of_tensors_is_no_tensor_to_clamp(name: str, expected: bool) -> None:
+    tree = ast.parse(
+        "def step(model, data, x):\n"
+        "    made = Encoder(3)\n"
+        "    out = model(data.pos, x.shape)\n"
+        "    return library.loss(model, data, made, x)\n"
+    )
+    call = next(n for n in ast.walk(tree) if isinstance(n, ast.Call) and len(n.args) == 4)
+    argument = next(a for a in call.args if isinstance(a, ast.Name) and a.id == name)
+    assert libraries._is_object(tree, argument) is expected
