@@ -692,7 +692,7 @@ def test_with_a_snapshot_a_fault_inside_the_optimizer_is_replayed_and_its_weight
     assert all(torch.equal(a, b) for a, b in zip(check.before, model.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.LBFGS])
 def test_a_rate_that_is_no_number_stops_the_run_with_the_weights_as_they_were(kind: Any) -> None:
     model = net()
     opt = kind(model.parameters(), lr=0.01)
@@ -703,9 +703,18 @@ def test_a_rate_that_is_no_number_stops_the_run_with_the_weights_as_they_were(ki
             if i == LAST:
                 opt.param_groups[0]["lr"] = float("nan")
             made.step_begins()
-            opt.zero_grad()
-            model(x).square().mean().backward()
-            opt.step()
+
+            def closure(x: torch.Tensor = x) -> torch.Tensor:
+                opt.zero_grad()
+                loss: torch.Tensor = model(x).square().mean()
+                loss.backward()
+                return loss
+
+            if kind is torch.optim.LBFGS:
+                opt.step(closure)
+            else:
+                closure()
+                opt.step()
 
     trace = run(program)
     assert trace.culprit is not None

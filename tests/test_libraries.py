@@ -1921,15 +1921,17 @@ def test_option_that_a_librarys_function_hands_on_is_tried_whatever_flag_it_was(
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("model", True), ("data", True), ("made", True), ("x", False)]
+    ("name", "expected"),
+    [("model", True), ("data", True), ("made", True), ("x", False), ("shares", False)],
 )
 def test_a_module_or_a_record_of_tensors_is_no_tensor_to_clamp(name: str, expected: bool) -> None:
     tree = ast.parse(
         "def step(model, data, x):\n"
         "    made = Encoder(3)\n"
         "    out = model(data.pos, x.shape)\n"
-        "    return library.loss(model, data, made, x)\n"
+        "    shares = nn.Softmax(dim=1)(out)\n"
+        "    return library.loss(model, data, made, x, shares)\n"
     )
-    call = next(n for n in ast.walk(tree) if isinstance(n, ast.Call) and len(n.args) == 4)
+    call = next(n for n in ast.walk(tree) if isinstance(n, ast.Call) and len(n.args) == 5)
     argument = next(a for a in call.args if isinstance(a, ast.Name) and a.id == name)
     assert libraries._is_object(tree, argument) is expected

@@ -201,6 +201,20 @@ def test_a_scale_that_only_samples_are_drawn_by_gets_no_gradient(drawn: str) -> 
     assert told == ([("error", "dead-gradient", True)] if drawn == "sample" else [])
 
 
+def test_what_is_encoded_and_sampled_under_no_grad_is_left_alone_on_purpose() -> None:
+    torch.manual_seed(0)
+    encoder, head = nn.Linear(4, 3), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
+    with nanlab.watch(nn.ModuleList([encoder, head]), on_fault="record") as trace:
+        for _ in range(4):
+            optimizer.zero_grad()
+            with torch.no_grad():
+                z = torch.distributions.Normal(encoder(torch.randn(2, 4)), 1.0).sample()
+            head(z).square().mean().backward()
+            optimizer.step()
+    assert [(f.severity, f.cause) for f in trace.findings] == [("note", "dead-gradient")]
+
+
 @pytest.mark.parametrize(
     ("factor", "dtype", "cause"),
     [

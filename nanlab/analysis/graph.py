@@ -324,7 +324,10 @@ def _kind(flow: GraphFlow, row: Op, carrier: int) -> Kind:
     if op == "detach":
         return _kind_of_detach(row.source)
     if row.without_grad:
-        return "sample" if ".sample(" in row.source else "no-grad"
+        # a distribution expands what it was given; a layer reads a parameter under a no_grad of
+        # the program's own, whatever its line draws later
+        given = row.name == "expand" or not flow.is_parameter(carrier)
+        return "sample" if given and ".sample(" in row.source else "no-grad"
     if op in _COMPARISONS:
         return "comparison"
     dtype = row.dtype

@@ -598,21 +598,28 @@ class _Passed:
 
 
 def _is_object(tree: ast.Module, argument: ast.expr) -> bool:
-    """Whether the function around calls what an argument's name stands for, makes it by a class, or
-    reads what no tensor has of it: a module, a record of several tensors."""
-    name, around = ast.unparse(argument), functions_around(tree, argument.lineno)
-    for node in ast.walk(around[-1] if around and isinstance(argument, ast.Name) else tree):
+    """Whether an argument is a module or a record of several tensors: the function around calls it,
+    makes it by a class, or reads what no tensor has of it."""
+    around = functions_around(tree, argument.lineno) if isinstance(argument, ast.Name) else ()
+    return ast.unparse(argument) in _objects_in(around[-1] if around else tree)
+
+
+@lru_cache(maxsize=64)
+def _objects_in(code: ast.AST) -> frozenset[str]:
+    """The names and paths in some code that stand for no tensor."""
+    found: set[str] = set()
+    for node in ast.walk(code):
         match node:
-            case ast.Call(func=called) if ast.unparse(called) == name:
-                return True
-            case ast.Attribute(value=owner, attr=attr) if ast.unparse(owner) == name:
-                if not hasattr(torch.Tensor, attr):
-                    return True
+            case ast.Call(func=called):
+                found.add(ast.unparse(called))
+            case ast.Attribute(value=owner, attr=attr) if not hasattr(torch.Tensor, attr):
+                found.add(ast.unparse(owner))
+        match node:
             case ast.Assign(targets=[target], value=ast.Call(func=made)):
                 kind = last_name(made)
-                if ast.unparse(target) == name and kind[:1].isupper() and kind not in _TENSORS:
-                    return True
-    return False
+                if kind[:1].isupper() and kind not in _TENSORS:
+                    found.add(ast.unparse(target))
+    return frozenset(found)
 
 
 def _is_number(node: ast.expr) -> bool:
@@ -834,8 +841,11 @@ def _without_data(
     assigned = (n for n in nodes_of(tree) if isinstance(n, ast.Assign) and n.value is call)
     target = next((n.targets[0] for n in assigned), None)
     if isinstance(target, ast.Tuple):  # `index, weight = laplacian(points)`
-        first, last = call.lineno, call.end_lineno or call.lineno
-        rows = textwrap.dedent("\n".join(text.splitlines()[target.lineno - 1 : last]))
+        first, last = target.lineno, call.end_lineno or call.lineno
+        lines = text.splitlines()[first - 1 : last]
+        if lines[0][: target.col_offset].strip():  # behind a colon
+            return
+        rows = textwrap.dedent("\n".join(lines))
         for name in (each.id for each in target.elts if isinstance(each, ast.Name)):
             if (known := dtypes.get(name)) is None or known.is_floating_point:
                 row = f"{name} = {form.format(x=name)}"

@@ -381,7 +381,7 @@ class Guard:
         else:
             if self.looks:
                 self.look(optimizer)
-            self._touch(optimizer, _has_bad_rate(optimizer))
+            self._touch(optimizer)
         return None
 
     def _wrapped(self, optimizer: Optimizer, closure: Callable[..., Any]) -> Callable[..., Any]:
@@ -451,17 +451,15 @@ class Guard:
         if self.snapshot or _has_bad_rate(optimizer):
             self._look_at_weights(optimizer)
 
-    def _touch(self, optimizer: Optimizer, doubtful: bool = False) -> None:
-        """Copy an optimizer about to write, where a later step of the same turn may fail.
-
-        doubtful: this step itself may spoil the parameters.
-        """
-        number = id(optimizer)
+    def _touch(self, optimizer: Optimizer) -> None:
+        """Copy an optimizer about to write, where this or a later step of the same turn may
+        fail."""
+        number, looks = id(optimizer), self.snapshot or _has_bad_rate(optimizer)
         for window in self._open:
             window.followed.update(window.stepped)
             window.stepped.append(number)
             window.steps += 1
-            if self.snapshot or doubtful:
+            if looks:
                 if number not in window.copies:
                     window.copies[number] = OptimizerCopy(optimizer)
                 continue

@@ -57,7 +57,7 @@ from nanlab.program.values import BySegment, Results, Values
 from nanlab.trace.chunk import Span
 from nanlab.trace.op import RECOMPUTE, Op, is_installed
 from nanlab.trace.program import Ref, Segment, refs_in
-from nanlab.trace.recording import NamedTensor, Recording
+from nanlab.trace.recording import Recording
 
 MOST_HANDED = 2  # functions through which a value goes on
 
@@ -446,9 +446,10 @@ class Readings:
         calls = [self.segments[at].calls[index] for index in reader]
         place = self.file, first_line(around), name
         own = (n for n in self.recording.named if (n.file, n.function, n.name) == place)
+        after = (n for n in own if n.position >= calls[0].position)
         # of a later step it is another one
-        after = sorted((n for n in own if n.position >= calls[0].position), key=_position)
-        return [*refs_by_name(calls, after[:1]).values()] or None
+        nearest = min(after, key=lambda n: n.position, default=None)
+        return [*refs_by_name(calls, [nearest] if nearest else []).values()] or None
 
     def _returned(self, path: ast.expr, at: int, reader: Sequence[int]) -> list[Any] | None:
         """The last result of a call before the reader: of a layer, or of the program's function or
@@ -633,10 +634,6 @@ def _calls_in(tree: ast.Module) -> dict[str, list[ast.Call]]:
         if isinstance(node, ast.Call):
             found.setdefault(last_name(node.func), []).append(node)
     return found
-
-
-def _position(named: NamedTensor) -> int:
-    return named.position
 
 
 def device_of(group: Sequence[Made]) -> str:

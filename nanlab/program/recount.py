@@ -35,7 +35,7 @@ class Recount:
 
         reached: storages that the batch has a part in.
         """
-        for at, run, again, value in self._runs(call):
+        for at, run, again, value in self._runs(call, everywhere=False):
             made, seen = [self.where.segments[at].calls[i] for i in run.calls], _Numbers()
             if call.position in [each.position for each in made]:
                 with suppress(Exception), torch.random.fork_rng(devices=[]), seen:
@@ -44,16 +44,21 @@ class Recount:
         return None
 
     def live(self, call: Call) -> list[Patch]:
-        """The library's call that makes a call, made by its own code in every of its runs in the
+        """The library's call that makes a call, made by its own code in all of its runs in the
         step, not call by call; none where that is not known."""
         return [
             Patch(at, run.calls[-1], frozenset(run.calls), run.out, again)
-            for at, run, again, _ in self._runs(call)
+            for at, run, again, _ in self._runs(call, everywhere=True)
         ]
 
-    def _runs(self, call: Call) -> Iterator[tuple[int, Run, Callable[[Get], Any], ValueAt]]:
+    def _runs(
+        self, call: Call, everywhere: bool
+    ) -> Iterator[tuple[int, Run, Callable[[Get], Any], ValueAt]]:
         """(number of the segment, run, function that makes it again, recorded values) of the
-        library's call that makes a call, in every of its runs in the step."""
+        library's call that makes a call.
+
+        everywhere: in all segments of the step, not only in that of the call.
+        """
         recording = self.where.recording
         op = recording.op(call.position)
         if op is None or not recording.trusted:
@@ -67,6 +72,8 @@ class Recount:
             return
         known, packages = known_in(readings.text), packages_of(recording)
         for at, group in readings.made(span_of(node)):
+            if not everywhere and all(m.call.position != call.position for m in group):
+                continue
             segment, device, value = self.where.segments[at], device_of(group), readings.value(at)
             given, stored = (group, segment, device, value), recording.program.names
             with suppress(NotReplayable):

@@ -135,6 +135,19 @@ def _written(fault: Fault) -> Op | None:
     return None if last.phase == OPTIMIZER else last
 
 
+def _history(fault: Fault) -> tuple[str, int | None]:
+    """How a parameter or buffer came by a value before its first use, in a sentence; and the row of
+    the write in place that gave it, where the watch saw that."""
+    recording, row, use = fault.recording, _written(fault), _first_use(fault)[0]
+    file, line, _ = ("", 0, "") if row is None else recording.line_at(row.place)
+    if row is None or not line:
+        return "It was already there when the watch began.", None
+    if not row.inplace or not 0 <= row.position < use:
+        return f"It was written at {location(file, line)}.", None
+    used, at, _ = recording.line_at(recording.at(use).place)
+    return f"It was written here, and first used at {location(used, at)}.", row.position
+
+
 def _is_weight(fault: Fault) -> bool:
     """Whether a layer on the path read the value as its weight."""
     path = fault.origin.path
@@ -238,16 +251,7 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     first = fault.recording.step_of(0)
     position: int | None = None
     if role in ("parameter", "buffer") and born <= first:
-        row = _written(fault)
-        place = ("", 0) if row is None else fault.recording.line_at(row.place)[:2]
-        text = "It was already there when the watch began."
-        if row is not None and place[1]:
-            text = f"It was written at {location(*place)}."
-            used_at = _first_use(fault)[0]
-            if row.inplace and 0 <= row.position < used_at:
-                where = fault.recording.line_at(fault.recording.at(used_at).place)
-                text = f"It was written here, and first used at {location(*where[:2])}."
-                position = row.position
+        text, position = _history(fault)
     else:
         shown, number = fault.finding.step, fault.recording.first_step
         text = f"It arrived in step {born + number}" + (

@@ -576,7 +576,8 @@ def _birth(recording: Recording, value: int) -> Place | None:
 def _poisoned(
     trace: Trace, place: Place, name: str, held: str, since: int, birth: Place | None = None
 ) -> Finding:
-    """birth: where the values became bad, which is told in the place of where they are used."""
+    """place: where the values are used. birth: where they became bad, if the watch saw that; then
+    the finding is there."""
     fix = Fix("keep the buffers of this module in float32, and load them again", "norm.float()")
     return poisoned_buffer.finding(
         f"{name} holds {held}: what {place.op} divides by it is constant",
